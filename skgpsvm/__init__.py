@@ -1,0 +1,7 @@
+"""Gaussian-process models and Bayesian support vector machines as scikit-learn estimators."""
+
+from .bayesian_svm import BayesianSVC
+
+__version__ = "0.1.0.dev0"
+
+__all__ = ["BayesianSVC", "__version__"]

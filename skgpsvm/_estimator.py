@@ -1,0 +1,177 @@
+"""The boundary between scikit-learn and torch: validation, labels, weights, device, dtype, seeds."""
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.callback import CallbackSupportMixin
+from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+CHUNK_ROWS = 4096
+_HELD_BYTES = 2**28
+
+
+class Rows:
+    """Training rows of positive weight as tensors, in chunks that bound the memory.
+
+    Parameters
+    ----------
+    X : ndarray or memmap of shape (n, d)
+        Moved to the device whole where that takes at most 256 MiB, else chunk by chunk.
+    targets : ndarray of shape (n,)
+    weights : ndarray of shape (n,)
+    device : torch.device
+    dtype : torch.dtype
+    """
+
+    def __init__(self, X, targets, weights, device, dtype):
+        self.device, self.dtype = device, dtype
+        self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
+        self.targets = self._tensor(self._keep(targets))
+        self.weights = self._tensor(self._keep(weights)).to(dtype)
+        self.X = X
+        if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
+            self.X, self._kept = self._tensor(self._keep(X)).to(dtype), None
+
+    def __len__(self):
+        return len(self.targets)
+
+    def _keep(self, array):
+        return array if self._kept is None else array[self._kept]
+
+    def _tensor(self, array):
+        return torch.tensor(np.asarray(array), device=self.device)
+
+    def take(self, index):
+        """The rows of a slice or an index tensor: X (b, d), targets (b,), weights (b,)."""
+        targets, weights = self.targets[index], self.weights[index]
+        if isinstance(self.X, torch.Tensor):
+            return self.X[index], targets, weights
+        source = index if isinstance(index, slice) else index.cpu().numpy()
+        source = source if self._kept is None else self._kept[source]
+        return self._tensor(self.X[source]).to(self.dtype), targets, weights
+
+    def chunks(self):
+        """Slices that cover all rows in order."""
+        return [slice(i, i + CHUNK_ROWS) for i in range(0, len(self), CHUNK_ROWS)]
+
+    def subset(self, max_rows, random_state):
+        """At most ``max_rows`` of the rows, drawn without replacement, held in memory."""
+        if len(self) <= max_rows:
+            return self
+        index = np.sort(random_state.choice(len(self), max_rows, replace=False))
+        X, targets, weights = self.take(torch.as_tensor(index))
+        return Rows(X.cpu().numpy(), targets.cpu().numpy(), weights.cpu().numpy(),
+                    self.device, self.dtype)
+
+
+class TorchEstimator(CallbackSupportMixin, BaseEstimator):
+    """What every estimator of the package shares; fitted state is NumPy on the CPU."""
+
+    def _torch_options(self, X):
+        """The device and dtype to compute on, for data ``X``."""
+        try:
+            device = torch.device("cpu" if self.device is None else self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            raise ValueError(
+                f"device={self.device!r} cannot be used here: {error}. Use None or 'cpu' for the "
+                "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
+            ) from error
+        names = {None: X.dtype.name, "float32": "float32", "float64": "float64"}
+        if self.dtype not in names:
+            raise ValueError(
+                f"dtype={self.dtype!r} is not one of 'float32', 'float64' and None (that of X)."
+            )
+        return device, getattr(torch, names[self.dtype])
+
+    def _check_choice(self, name, allowed):
+        value = getattr(self, name)
+        if not (value is None or isinstance(value, str)) or value not in allowed:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
+
+    def _check_number(self, name, minimum, *, integer=False, optional=False):
+        value = getattr(self, name)
+        kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+        if optional and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum:
+            kind = "an integer" if integer else "a number"
+            none = ", or None" if optional else ""
+            raise ValueError(f"{name}={value!r} must be {kind} of at least {minimum}{none}.")
+
+    def _generators(self):
+        """Private random states of NumPy and torch."""
+        random_state = check_random_state(self.random_state)
+        generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
+        return random_state, generator
+
+    def _check_new(self, X):
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+
+    def _map_rows(self, function, X):
+        """``function`` of tensors (b, d), applied in chunks of rows, as one float64 array."""
+        device, dtype = self._torch_options(X)
+        with torch.no_grad():
+            parts = [
+                function(torch.tensor(np.asarray(X[i : i + CHUNK_ROWS]), device=device).to(dtype))
+                .double()
+                .cpu()
+                .numpy()
+                for i in range(0, len(X), CHUNK_ROWS)
+            ]
+        return np.concatenate(parts)
+
+
+class TorchClassifier(ClassifierMixin, TorchEstimator):
+    """Labels and weights of a classifier."""
+
+    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
+        """Validated ``X``, class codes and weights (n,); sets ``classes_`` where ``reset``."""
+        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        weights = check_weights(sample_weight, X)
+        present = np.unique(y[weights > 0])
+        if reset:
+            known = present if classes is None else np.unique(classes)
+            if len(known) < 2:
+                raise ValueError(
+                    f"{type(self).__name__} needs rows of at least two classes with positive "
+                    f"weight; got {len(known)} class: {known.tolist()}."
+                )
+            self.classes_ = known
+        if strangers := np.setdiff1d(present, self.classes_).tolist():
+            raise ValueError(
+                f"y has classes {strangers} that are not among {self.classes_.tolist()}, the "
+                "classes given at the first call."
+            )
+        codes = np.searchsorted(self.classes_, y)
+        if self.class_weight is not None:
+            if self.class_weight == "balanced":
+                counts = np.bincount(codes, weights, len(self.classes_))
+                factors = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1e-300))
+            else:
+                factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            weights = weights * factors[codes]
+        return X, codes, weights
+
+
+def check_weights(sample_weight, X):
+    """Row weights as float64 (n,): finite, not negative, not all zero; ones for None."""
+    if sample_weight is None:
+        return np.ones(len(X))
+    weights = check_array(
+        sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+    )
+    if weights.ndim != 1:
+        raise ValueError(f"sample_weight has {weights.ndim} dimensions; it must have one, (n,).")
+    check_consistent_length(X, weights)
+    if weights.min() < 0 or weights.max() == 0:
+        raise ValueError(
+            f"sample_weight ranges from {weights.min()} to {weights.max()}; weights must not be "
+            "negative, and at least one must be positive."
+        )
+    return weights

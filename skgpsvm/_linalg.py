@@ -1,0 +1,116 @@
+"""Dense linear algebra that the models share: a safe Cholesky factor and the Gaussian KL."""
+
+import warnings
+
+import torch
+
+_LARGEST_JITTER = 1e-2
+_LIKELY_CAUSES = (
+    "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
+    "(standardise the features), a length scale much longer than the distances between rows, "
+    "or a kernel that is not positive definite."
+)
+
+
+class NumericalWarning(UserWarning):
+    """A result was obtained only after the numbers were made safer than asked for."""
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that has to be positive definite is not, or holds NaN or infinity."""
+
+
+def cholesky(K, name="matrix", *, jitter=1e-6):
+    """Lower Cholesky factor of a covariance matrix, in float64.
+
+    `jitter` times the mean of the diagonal is always added to the diagonal. Where that is not
+    enough it is multiplied by 10 until it reaches 1e-2, separately for each matrix of a batch.
+
+    Parameters
+    ----------
+    K : torch.Tensor of shape (..., m, m)
+        Symmetric; only the lower triangle is read.
+    name : str
+        What `K` is, for messages.
+    jitter : float
+        Relative to the mean of the diagonal. 0 factorises `K` exactly as given, or raises.
+
+    Returns
+    -------
+    L : torch.Tensor of shape (..., m, m), float64
+        Lower triangular, ``L @ L.mT == K + jitter * K.diagonal().mean() * I``. Differentiable,
+        the jitter's dependence on `K` included.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If `K` holds NaN or infinity, or is not positive definite with the largest jitter.
+
+    Warns
+    -----
+    NumericalWarning
+        Once a call, if more than `jitter` was added.
+
+    Notes
+    -----
+    Source: section 9 of the multi-class Bayesian SVM specification (jitter, growth by 10 up to
+    1e-2); the float64 default of `jitter` serves float32 input too, because the algebra is float64.
+    """
+    K = K.double()
+    if not torch.isfinite(K).all():
+        bad = int((~torch.isfinite(K)).sum())
+        raise NotPositiveDefiniteError(
+            f"The {name} has {bad} entries (of {K.numel()}) that are NaN or infinite, so it has no "
+            "Cholesky factor. Check the kernel's parameters and the rows it was computed from."
+        )
+    scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
+    identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    relative = torch.full_like(scale, jitter)
+    L, info = torch.linalg.cholesky_ex(K + (relative * scale)[..., None, None] * identity)
+    while (failed := info > 0).any():
+        grown = torch.where(failed, 10 * relative, relative)
+        # The factor 1.5 is for rounding in the repeated products.
+        if jitter == 0 or (grown[failed] > 1.5 * _LARGEST_JITTER).any():
+            raise NotPositiveDefiniteError(
+                f"The {name} of shape {tuple(K.shape)} is not positive definite, even with a jitter "
+                f"of {float(relative[failed].max()):.0e} times its mean diagonal. {_LIKELY_CAUSES}"
+            )
+        relative = grown
+        L, info = torch.linalg.cholesky_ex(K + (relative * scale)[..., None, None] * identity)
+    if (relative > jitter).any():
+        warnings.warn(
+            f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
+            f"mean diagonal was needed instead of {jitter:.0e}. {_LIKELY_CAUSES}",
+            NumericalWarning,
+            stacklevel=2,
+        )
+    return L
+
+
+def solve_lower(L, B):
+    """Solution X of ``L @ X = B`` for lower triangular L (..., m, m), B (..., m, n); L's dtype."""
+    return torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
+
+
+def gaussian_kl(mean, chol):
+    """Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
+
+    Parameters
+    ----------
+    mean : torch.Tensor of shape (..., p)
+    chol : torch.Tensor of shape (..., p, p)
+        Lower triangular with a positive diagonal.
+
+    Returns
+    -------
+    kl : torch.Tensor of shape (...), float64
+        In nats.
+
+    Notes
+    -----
+    Source: multi-class Bayesian SVM specification, (S12).
+    """
+    mean, chol = mean.double(), chol.double()
+    log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    squares = chol.square().sum((-2, -1)) + mean.square().sum(-1)
+    return 0.5 * (squares - mean.shape[-1]) - log_det

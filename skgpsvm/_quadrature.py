@@ -1,0 +1,152 @@
+"""Deterministic integrals against Gaussians: expectations, and the probability of being largest."""
+
+import functools
+import math
+
+import numpy as np
+import torch
+
+# The grid of `argmax_probability`, whose notes explain it; its error is then below 1e-9.
+_REACH = 6.5  # half-width in standard deviations: leaves 4e-11 outside
+_NARROWEST = 1e-6  # smallest standard deviation, in units of the largest that matters
+_STEP = 0.045  # largest step of t
+_BLOCK = 2**20  # numbers in a temporary tensor
+
+
+@functools.cache
+def _hermite(n_nodes):
+    """Nodes and weights of E[f(x)], x ~ N(0, 1): arrays, so that no device memory stays behind."""
+    x, w = np.polynomial.hermite.hermgauss(n_nodes)
+    return math.sqrt(2.0) * x, w / w.sum()
+
+
+def gauss_hermite(n_nodes, like):
+    """Gauss–Hermite rule for the standard normal: nodes and weights (n_nodes,).
+
+    Nodes and weights have the dtype and device of the tensor `like`; the weights sum to one.
+    """
+    x, w = _hermite(n_nodes)
+    return like.new_tensor(x), like.new_tensor(w)
+
+
+def safe_std(var):
+    """Square root of a variance with a finite derivative at zero.
+
+    A floor of 1e-12 (float64) or 1e-8 is added under the root, so that the derivative of an
+    expectation with respect to a zero variance is right to about four digits or better.
+    """
+    return (var + (1e-12 if var.dtype == torch.float64 else 1e-8)).sqrt()
+
+
+def _spread(mean, var, n_nodes):
+    """Nodes of N(mean, var) on a new leading axis, and their weights."""
+    x, w = gauss_hermite(n_nodes, mean)
+    return mean + safe_std(var) * x.reshape(-1, *[1] * mean.ndim), w
+
+
+def expect(function, mean, var, n_nodes=32):
+    """E[function(f)] for independent f ~ N(mean, var), elementwise, by Gauss–Hermite quadrature.
+
+    Parameters
+    ----------
+    function : callable
+        Receives f with one more *leading* axis, (n_nodes, *mean.shape), and returns a tensor whose
+        first axis is that one; it may reduce or add others.
+    mean, var : torch.Tensor
+        Of shapes that broadcast against each other.
+    n_nodes : int
+        The rule is exact for polynomials of degree 2 n_nodes - 1. For log sigmoid and 32 nodes the
+        error is 1e-14, 9e-6 and 1e-2 at variances 1, 10 and 100.
+
+    Returns
+    -------
+    value : torch.Tensor
+        Of the shape that `function` returns, without its first axis.
+    """
+    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes)
+    return torch.tensordot(w, function(f), dims=1)
+
+
+def log_expect(log_function, mean, var, n_nodes=32):
+    """log E[exp(log_function(f))], with the arguments of `expect`, without under- or overflow."""
+    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes)
+    value = log_function(f)
+    return torch.logsumexp(value + w.log().reshape(-1, *[1] * (value.ndim - 1)), 0)
+
+
+def argmax_probability(mean, var):
+    """Probability that each of c independent Gaussians is the largest.
+
+    Parameters
+    ----------
+    mean, var : torch.Tensor of shape (b, c)
+        Variances may be zero: point masses, whose ties get equal shares.
+
+    Returns
+    -------
+    probability : torch.Tensor of shape (b, c)
+        Rows sum to one. A row's value does not depend on the other rows. Computed in float64 and
+        returned in `mean`'s dtype; differentiable.
+
+    Notes
+    -----
+    Two columns use the closed form Phi((m1 - m0) / sqrt(v0 + v1)). Otherwise
+
+    ``p_j = integral of N(z; m_j, v_j) * prod over k != j of Phi((z - m_k) / s_k) dz``
+
+    is summed by the trapezoidal rule over one grid a row, shared by all j, at a cost of O(b c H).
+    No maximum lies below ``low = max_j (m_j - 6.5 s_j)``, and every component that can be the
+    maximum has `low` within 6.5 of its standard deviations. So whatever happens at a distance D
+    above `low` happens on a scale of at least D / 13, and nodes ``low + r sinh(t)`` at equal steps
+    of t resolve it for any ratio of standard deviations: H is 32 at a ratio of 1, 160 at 100 and
+    352 at 1e6. Standard deviations smaller than 1e-6 of the largest that matters are taken to be
+    that. The error is below 1e-9. Rows are processed in blocks, so that temporary tensors hold
+    about a million numbers.
+
+    Source: multi-class Bayesian SVM specification, section 5.3.
+    Departs from the source: Gauss–Hermite nodes about each m_j err by 0.03 at a ratio of 10.
+    """
+    m, v = mean.double(), var.double()
+    if m.shape[-1] == 2:
+        return _largest_of_two(m, v).to(mean.dtype)
+    with torch.no_grad():
+        std = v.sqrt()
+        low = (m - _REACH * std).amax(-1, keepdim=True)
+        matters = m + _REACH * std >= low
+        widest = torch.where(matters, std, 0.0).amax(-1, keepdim=True)
+        certain = widest == 0
+        narrowest = _NARROWEST * torch.where(certain, 1.0, widest)
+    std = v.clamp_min(narrowest.square()).sqrt()
+    with torch.no_grad():
+        low = (m - _REACH * std).amax(-1, keepdim=True)
+        high = torch.where(matters, m + _REACH * std, low).amax(-1, keepdim=True)
+        bend = _REACH * torch.where(matters, std, torch.inf).amin(-1, keepdim=True)
+        span = torch.asinh((high - low) / bend)
+        n_nodes = 32 * torch.ceil(span[:, 0] / (32 * _STEP)).long()
+    probability = torch.empty_like(m)
+    for n in n_nodes.unique().tolist():
+        steps = torch.linspace(0, 1, n, dtype=m.dtype, device=m.device)
+        for rows in (n_nodes == n).nonzero()[:, 0].split(max(1, _BLOCK // (n * m.shape[-1]))):
+            t = span[rows] * steps
+            offset, weight = bend[rows] * t.sinh(), t.cosh()
+            probability[rows] = _share_of_maxima((low - m)[rows], std[rows], offset, weight)
+    return torch.where(certain, matters / matters.sum(-1, keepdim=True), probability).to(mean.dtype)
+
+
+def _largest_of_two(mean, var):
+    """`argmax_probability` of two columns, in closed form."""
+    total = var.sum(-1)
+    difference = mean[:, 1] - mean[:, 0]
+    z = difference / torch.where(total == 0, 1.0, total).sqrt()
+    p1 = torch.where(total == 0, 0.5 + 0.5 * difference.sign(), torch.special.ndtr(z))
+    p0 = torch.where(total == 0, 0.5 - 0.5 * difference.sign(), torch.special.ndtr(-z))
+    return torch.stack([p0, p1], -1)
+
+
+def _share_of_maxima(distance, std, offset, weight):
+    """Normalised sums over the nodes `offset` (b, H) above a point `distance` (b, c) above m."""
+    x = (distance[:, :, None] + offset[:, None]) / std[:, :, None]
+    cdf = torch.special.ndtr(x)
+    others_below = cdf.prod(1, keepdim=True) / cdf
+    p = (torch.exp(-0.5 * x.square()) / std[:, :, None] * others_below * weight[:, None]).sum(-1)
+    return p / p.sum(-1, keepdim=True)

@@ -1,0 +1,152 @@
+"""The loop of every fit: iterations, callbacks, stopping, checkpoints; Adam; L-BFGS-B."""
+
+import math
+import warnings
+
+import torch
+from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
+
+
+class DivergenceError(ArithmeticError):
+    """The objective of a fit is no longer finite."""
+
+
+class Run:
+    """One fit: a sequence of stages, each a loop over a state that can be saved.
+
+    Parameters
+    ----------
+    estimator : CallbackSupportMixin
+        Its callbacks are told of every iteration, and its `Checkpoint`, if any, resumes the fit.
+    X, y : array-like
+        What the callbacks are shown.
+    *data : ndarray
+        What tells this fit from another, besides the estimator and X.
+    """
+
+    def __init__(self, estimator, X, y, *data):
+        self._estimator, self._shown = estimator, {"X": X, "y": y}
+        self._context = estimator._init_callback_context(max_subtasks=None)
+        self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
+        checkpoint = getattr(estimator, "_checkpoint", None)
+        self._checkpoint = checkpoint.open(estimator, X, *data) if checkpoint else None
+
+    def remember(self, name, make):
+        """The value that ``make`` gave when the fit began, also where it resumes."""
+        if not self._checkpoint:
+            return make()
+        if name not in self._checkpoint.stages:
+            self._checkpoint.save(name, make(), due=True)
+        return self._checkpoint.stages[name]
+
+    def stage(
+        self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None
+    ):
+        """Iterate ``objective = step(state)`` and return the objectives of all iterations.
+
+        Parameters
+        ----------
+        name : str
+        state : dict
+            Tensors and plain values, changed in place by ``step``: all that the stage needs to
+            continue. Restored from the checkpoint, where there is one.
+        step : callable
+            Takes the state, does one iteration and returns the objective (higher is better).
+        max_iter : int
+        finished, converged : callable, optional
+            Take the state after each iteration and end the stage where true. A stage that should
+            have ``converged`` and did not ends with a `ConvergenceWarning`.
+        attributes : callable, optional
+            Takes the state and returns the fitted attributes it stands for, for callbacks that
+            ask for the estimator as it is.
+
+        Raises
+        ------
+        DivergenceError
+            If an objective is not finite.
+        """
+        curve, done = [], False
+        if self._checkpoint and name in self._checkpoint.stages:
+            saved = self._checkpoint.stages[name]
+            state.clear()
+            state.update(saved["state"])
+            curve, done = list(saved["curve"]), saved["done"]
+        shown = dict(self._shown)
+        if attributes is not None:
+            shown["reconstruction_attributes"] = lambda: attributes(state)
+        context = self._context.subcontext(task_name=name, max_subtasks=max_iter)
+        context.call_on_fit_task_begin(estimator=self._estimator, **self._shown)
+        while not done and len(curve) < max_iter:
+            task = context.subcontext(task_name="iteration")
+            task.call_on_fit_task_begin(estimator=self._estimator, **shown)
+            objective = float(step(state))
+            if not math.isfinite(objective):
+                raise DivergenceError(
+                    f"The objective became {objective} in iteration {len(curve) + 1} of stage "
+                    f"{name!r}. Scale the features, lower learning_rate or use dtype='float64'."
+                )
+            curve.append(objective)
+            stop = task.call_on_fit_task_end(estimator=self._estimator, **shown)
+            done = bool(stop) or any(test(state) for test in (finished, converged) if test)
+            if self._checkpoint:
+                due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0
+                saved = {"state": dict(state), "curve": curve, "done": done}
+                self._checkpoint.save(name, saved, due=due)
+        if converged and not done:
+            warnings.warn(
+                f"{type(self._estimator).__name__} reached max_iter={max_iter} before its change "
+                "fell below tol. Raise max_iter, or tol if the scores are good enough.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        context.call_on_fit_task_end(estimator=self._estimator, **shown)
+        return curve
+
+    def end(self, attributes):
+        """Tell the callbacks that the fit has ended, and forget its checkpoint."""
+        self._context.call_on_fit_task_end(
+            estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes
+        )
+        if self._checkpoint:
+            self._checkpoint.remove()
+
+
+def lbfgs(objective, start, bounds, max_iter):
+    """Maximise ``objective`` from ``start`` within ``bounds`` by scipy's L-BFGS-B.
+
+    Parameters
+    ----------
+    objective : callable
+        Tensor of shape (k,) to a scalar, differentiable by autograd.
+    start : Tensor of shape (k,)
+        Float64, on any device.
+    bounds : Tensor of shape (k, 2)
+    max_iter : int
+
+    Returns
+    -------
+    best : Tensor of shape (k,)
+    value : float
+    """
+
+    def value_and_gradient(x):
+        point = torch.tensor(x, dtype=start.dtype, device=start.device, requires_grad=True)
+        value = -objective(point)
+        (gradient,) = torch.autograd.grad(value, point)
+        return value.item(), gradient.cpu().numpy()
+
+    found = minimize(
+        value_and_gradient,
+        start.detach().cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds.tolist(),
+        options={"maxiter": max_iter},
+    )
+    return torch.as_tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
+
+
+def minibatches(n_rows, batch_size, generator):
+    """Shuffled index tensors that cover ``range(n_rows)`` once."""
+    return torch.randperm(n_rows, generator=generator).split(batch_size)

@@ -1,0 +1,437 @@
+"""Scores of pool points, higher is more informative, and the queries that pick the highest."""
+
+import math
+import warnings
+
+import numpy as np
+from scipy.special import entr, ndtri, softmax
+from scipy.stats import qmc
+from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
+
+_ROWS = 2**16  # scored at a time
+_CHUNK = 2**20  # latent values drawn at a time
+
+
+def _table(X):
+    """`X` itself where it has a shape (array, memmap, sparse, dataframe), else as an array."""
+    return X if hasattr(X, "shape") else np.asarray(X)
+
+
+def _rows(X, index):
+    """Rows of `X` by slice or integer array; a slice of an array is a view."""
+    return X.iloc[index] if hasattr(X, "iloc") else X[index]
+
+
+def _in_batches(score_rows, X):
+    """Concatenated `score_rows(batch of rows)`; an empty `X` is passed on, for its error."""
+    X = _table(X)
+    batches = list(gen_batches(X.shape[0], _ROWS)) or [slice(0, 0)]
+    return np.concatenate([score_rows(_rows(X, batch)) for batch in batches])
+
+
+def _latent_model(classifier, X, *methods):
+    """The part of a fitted classifier that has these methods, and `X` as that part sees it."""
+    part = classifier
+    while not all(hasattr(part, method) for method in methods):
+        if isinstance(part, Pipeline):
+            X = part[:-1].transform(X) if len(part) > 1 else X
+            part = part[-1]
+        elif hasattr(part, "best_estimator_"):  # scikit-learn's searches
+            part = part.best_estimator_
+        elif hasattr(part, "estimator") and not is_classifier(part):  # modAL's learners
+            part = part.estimator
+        else:
+            raise TypeError(
+                f"This score needs an estimator with {' and '.join(methods)}, such as "
+                f"skgpsvm.BayesianSVC, alone or as the last step of a Pipeline; got "
+                f"{type(classifier).__name__}. Use variation_ratio, predictive_entropy or margin, "
+                "which need predict_proba only."
+            )
+    return part, X
+
+
+def variation_ratio(classifier, X):
+    """Probability that the predicted class is wrong, 1 - max_j p_j.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `predict_proba`.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        Between 0 and 1 - 1 / n_classes.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.
+    Departs from the source: the frequency of the most frequent sampled class is replaced by its
+    limit for infinitely many samples, which has no sampling noise and hardly any ties.
+    """
+    return _in_batches(lambda rows: 1 - classifier.predict_proba(rows).max(axis=1), X)
+
+
+def predictive_entropy(classifier, X):
+    """Entropy of the predicted class probabilities, -sum_j p_j log p_j.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `predict_proba`.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        In nats, between 0 and log(n_classes).
+
+    Notes
+    -----
+    Source: Settles (2009), "Active learning literature survey", equation 2.3.
+    """
+    return _in_batches(lambda rows: entr(classifier.predict_proba(rows)).sum(axis=1), X)
+
+
+def margin(classifier, X):
+    """One minus the gap between the two largest class probabilities.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `predict_proba`.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        Between 0 (certain) and 1 (two classes equally probable).
+
+    Notes
+    -----
+    scikit-activeml's margin utility. modAL's `classifier_margin` is the gap itself; here as in all
+    scores of this module, higher is more informative.
+
+    Source: Settles (2009), "Active learning literature survey", equation 2.2.
+    """
+
+    def score_rows(rows):
+        p = classifier.predict_proba(rows)
+        p = np.column_stack([p, np.zeros(len(p))])  # one class only: certain
+        second, first = np.partition(p, -2, axis=1)[:, -2:].T
+        return 1 - (first - second)
+
+    return _in_batches(score_rows, X)
+
+
+def mean_softmax_entropy(classifier, X):
+    """Entropy of the softmax of the latent means, which ignores the latent variances.
+
+    The non-Bayesian baseline of the multi-class Bayesian SVM's active-learning experiment.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `latent_mean_and_variance`, or a `Pipeline` or search around one.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        In nats, between 0 and log(n_classes). A single latent m, the difference of a binary
+        model, counts as the pair (0, m).
+
+    Raises
+    ------
+    TypeError
+        Where the classifier has no latent functions.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.1.
+    """
+
+    def score_rows(rows):
+        model, rows = _latent_model(classifier, rows, "latent_mean_and_variance")
+        mean, _ = model.latent_mean_and_variance(rows)
+        if mean.shape[1] == 1:
+            mean = np.column_stack([np.zeros(len(mean)), mean])
+        return entr(softmax(mean, axis=1)).sum(axis=1)
+
+    return _in_batches(score_rows, X)
+
+
+def bald(classifier, X, n_samples=128, random_state=0):
+    """Mutual information between a point's label and its latent values.
+
+    The expected fall in entropy of the latents when the label is seen. Unlike the other scores it
+    is small where classes overlap but the latent functions are already known.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `latent_mean_and_variance` and `predict_proba_from_latent`, or a `Pipeline` or search
+        around one.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+    n_samples : int, default=128
+        Draws of each point's latents.
+    random_state : int, RandomState instance or None, default=0
+        Shifts the quasi-random draws. All points share them, so that with an int a point's score
+        does not depend on the other points of the pool, nor on the call.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        In nats, non-negative.
+
+    Raises
+    ------
+    TypeError
+        Where the classifier has no latent functions.
+
+    Notes
+    -----
+    ``H(mean_s p_s) - mean_s H(p_s)`` over draws ``p_s`` of the class probabilities, which by
+    Jensen's inequality is non-negative for any set of draws. Latents of different classes are
+    independent at a point, so that its means and variances suffice. The draws are a shifted Sobol'
+    sequence. Memory beyond the scores is bounded, whatever n.
+
+    Source: Houlsby et al. (2011), arXiv:1112.5745, equation 2.
+    """
+    rng = check_random_state(random_state)
+    z = None
+
+    def score_rows(rows):
+        nonlocal z
+        model, rows = _latent_model(
+            classifier, rows, "latent_mean_and_variance", "predict_proba_from_latent"
+        )
+        mean, var = model.latent_mean_and_variance(rows)
+        n, c = mean.shape
+        std = np.sqrt(var)
+        z = _normal_draws(n_samples, c, rng) if z is None else z
+        score = np.empty(n)
+        for batch in gen_batches(n, max(1, _CHUNK // z.size)):
+            p = model.predict_proba_from_latent(mean[batch] + std[batch] * z[:, None])
+            of_mean, mean_of = entr(p.mean(axis=0)).sum(axis=1), entr(p).sum(axis=2).mean(axis=0)
+            score[batch] = np.maximum(of_mean - mean_of, 0)
+        return score
+
+    return _in_batches(score_rows, X)
+
+
+def _normal_draws(n_samples, c, rng):
+    """Quasi-random standard normal draws (n_samples, c): a Sobol' sequence, randomly shifted."""
+    points = qmc.Sobol(c, scramble=False).random_base2(math.ceil(math.log2(n_samples)))
+    return ndtri((points[:n_samples] + rng.uniform(size=c)) % 1)
+
+
+def _highest(scores, n_instances, rng=None):
+    """Indices of the highest scores, best first; ties by `rng`, without it the first."""
+    if not 1 <= n_instances <= len(scores):
+        raise ValueError(
+            f"Cannot choose {n_instances} of {len(scores)} points; give a number from 1 to "
+            f"{len(scores)}."
+        )
+    order = np.arange(len(scores)) if rng is None else rng.permutation(len(scores))
+    return order[np.argsort(-scores[order], kind="stable")[:n_instances]]
+
+
+_SAMPLING_DOC = """Choose the points with the largest `{score}`.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        As `{score}` takes it, or a modAL learner around one.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+    n_instances : int, default=1
+        Number of points to choose.
+    random_tie_break : bool, default=False
+        Whether equal scores are ordered at random instead of by index.
+    random_state : int, RandomState instance or None, default=None
+        Rules the random order.
+    **score_params : dict
+        Passed on to `{score}`.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_instances,)
+        Of the chosen points, the most informative first.
+    score : ndarray of shape (n_instances,)
+        Of the chosen points.
+
+    Raises
+    ------
+    ValueError
+        Where `n_instances` is not between 1 and n.
+
+    Notes
+    -----
+    A modAL query strategy: ``ActiveLearner(estimator, query_strategy={name})``.
+    """
+
+
+def _sampling(score, name):
+    """Query function, in modAL's form, that maximises a score."""
+
+    def sampling(
+        classifier, X, n_instances=1, random_tie_break=False, random_state=None, **score_params
+    ):
+        scores = score(classifier, X, **score_params)
+        rng = check_random_state(random_state) if random_tie_break else None
+        indices = _highest(scores, n_instances, rng)
+        return indices, scores[indices]
+
+    sampling.__name__ = sampling.__qualname__ = name
+    sampling.__doc__ = _SAMPLING_DOC.format(score=score.__name__, name=name)
+    return sampling
+
+
+variation_ratio_sampling = _sampling(variation_ratio, "variation_ratio_sampling")
+entropy_sampling = _sampling(predictive_entropy, "entropy_sampling")
+margin_sampling = _sampling(margin, "margin_sampling")
+bald_sampling = _sampling(bald, "bald_sampling")
+
+
+class ScoreQueryStrategy(BaseEstimator):
+    """Query strategy, in scikit-activeml's form, that maximises a score.
+
+    Parameters
+    ----------
+    score : callable, default=variation_ratio
+        ``score(clf, X) -> (n,)``, higher is more informative, a row's score independent of the
+        other rows: any score of this module, or ``functools.partial(bald, n_samples=1024)``.
+    random_state : int, RandomState instance or None, default=None
+        Breaks ties between equal scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skgpsvm.active_learning import ScoreQueryStrategy
+    >>> X = np.array([[-2.0], [-1.0], [0.1], [1.0], [2.0]])
+    >>> y = np.array([0, np.nan, np.nan, np.nan, 1])
+    >>> ScoreQueryStrategy().query(X, y, LogisticRegression())
+    array([2])
+    """
+
+    def __init__(self, score=variation_ratio, random_state=None):
+        self.score = score
+        self.random_state = random_state
+
+    def query(
+        self,
+        X,
+        y,
+        clf,
+        fit_clf=True,
+        sample_weight=None,
+        *,
+        candidates=None,
+        batch_size=1,
+        return_utilities=False,
+    ):
+        """Choose the points to be labelled next.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or dataframe of shape (n, d)
+            Labelled and unlabelled points.
+        y : array-like of shape (n,)
+            Labels; NaN or None where missing.
+        clf : classifier
+            Is not changed.
+        fit_clf : bool, default=True
+            Whether a clone of `clf` is fitted to the labelled points first; `False` uses `clf` as
+            it is, fitted.
+        sample_weight : array-like of shape (n,), default=None
+            Weights for that fit.
+        candidates : None, array of int of shape (k,) or array-like of shape (k, d), default=None
+            What may be chosen: the unlabelled points of `X`, these rows of `X`, or points that
+            need not be in `X`.
+        batch_size : int, default=1
+            Number of points to choose; reduced, with a warning, to the number of candidates.
+        return_utilities : bool, default=False
+            Whether to return the scores, too.
+
+        Returns
+        -------
+        query_indices : ndarray of shape (batch_size,)
+            The most informative first; into `candidates` where those are points, else into `X`.
+        utilities : ndarray of shape (batch_size, n) or (batch_size, k)
+            Only with `return_utilities`. Row i holds the scores that choice i maximises: NaN where
+            a point is no candidate or was chosen before.
+
+        Raises
+        ------
+        ValueError
+            Where there is no candidate, or no labelled point to fit.
+        """
+        check_consistent_length(X, y, sample_weight)
+        X, y = _table(X), column_or_1d(y if hasattr(y, "dtype") else np.array(y, dtype=object))
+        missing = _is_missing(y)
+        if fit_clf:
+            clf = _fit_labelled(clf, X, y, sample_weight, np.flatnonzero(~missing))
+        pool, index = _pool_and_index(X, missing, candidates)
+        if batch_size > len(index):
+            warnings.warn(
+                f"batch_size={batch_size} is reduced to the {len(index)} candidates.", stacklevel=2
+            )
+            batch_size = len(index)
+        batches = gen_batches(len(index), _ROWS)
+        scores = np.concatenate([self.score(clf, _rows(pool, index[b])) for b in batches])
+        rng = check_random_state(self.random_state)
+        query_indices = index[_highest(scores, batch_size, rng)]
+        if not return_utilities:
+            return query_indices
+        utilities = np.full((batch_size, pool.shape[0]), np.nan)
+        utilities[:, index] = scores
+        for i, chosen in enumerate(query_indices):
+            utilities[i + 1 :, chosen] = np.nan
+        return query_indices, utilities
+
+
+def _is_missing(y):
+    """Where labels are NaN or None."""
+    if y.dtype.kind == "O":
+        return np.array([label is None or label != label for label in y], dtype=bool)
+    return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
+
+
+def _fit_labelled(clf, X, y, sample_weight, labelled):
+    """Clone of `clf`, fitted to the rows `labelled`."""
+    if not len(labelled):
+        raise ValueError(
+            "All labels in y are missing (NaN or None), so clf cannot be fitted; label a point of "
+            "each class first, or pass a fitted clf and fit_clf=False."
+        )
+    weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)[labelled]}
+    labels = np.asarray(y[labelled].tolist())  # an array of objects gets its natural dtype
+    return clone(clf).fit(_rows(X, labelled), labels, **weights)
+
+
+def _pool_and_index(X, missing, candidates):
+    """Table that the candidates are rows of, and which rows."""
+    if candidates is None:
+        pool, index = X, np.flatnonzero(missing)
+    else:
+        candidates = _table(candidates)
+        if len(candidates.shape) > 1:
+            pool, index = candidates, np.arange(candidates.shape[0])
+        else:
+            pool, index = X, np.unique(np.asarray(candidates))
+    if not len(index):
+        raise ValueError(
+            "There is no candidate to choose: pass candidates, or mark unlabelled points in y by "
+            "NaN or None."
+        )
+    return pool, index

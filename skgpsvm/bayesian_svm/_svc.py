@@ -1,0 +1,506 @@
+"""`BayesianSVC`: the estimator."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.callback import with_callbacks
+from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils.validation import check_is_fitted
+
+from .._estimator import Rows, TorchClassifier
+from .._posteriors import InducingPosterior, WhitenedBasis
+from .._torch_kernels import torch_kernel
+from .._training import Run
+from ..inducing import select_inducing_points
+from ..kernels import Linear
+from ._ascent import CoordinateAscent
+from ._inference import AdamSteps, CoordinateInference, GradientInference
+from ._kernel_choice import LeaveOneOutChoice
+from ._probability import (
+    argmax_scores,
+    best_temperature,
+    calibrated_scores,
+    calibration_curve,
+    log_probability,
+)
+from ._sites import BinaryHinge, ContrastHinge
+
+_CHOICE_ROWS = 1500
+_CHOICE_INDUCING = 128
+_PRIOR_VARIANCE = 5.0
+
+
+@dataclass
+class _Latents:
+    """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit."""
+
+    kernel: Kernel
+    Z: np.ndarray
+    mean: np.ndarray | None = None
+    root: np.ndarray | None = None
+
+    def tensors(self, device):
+        """Theta, Z and, where there are any, means and roots of the weights."""
+        parts = (self.kernel.theta, self.Z, self.mean, self.root)
+        return [torch.tensor(part, device=device) for part in parts if part is not None]
+
+    def posterior(self, device):
+        """As torch sees it."""
+        theta, Z, mean, root = self.tensors(device)
+        return InducingPosterior(WhitenedBasis(torch_kernel(self.kernel), theta, Z), mean, root)
+
+
+class BayesianSVC(TorchClassifier):
+    def __init__(
+        self,
+        kernel=None,
+        *,
+        multi_class="crammer_singer",
+        inference="coordinate_ascent",
+        contrast="soft",
+        probability="calibrated",
+        n_inducing=256,
+        inducing_points="kmeans",
+        learn_inducing=False,
+        optimizer="auto",
+        max_iter=100,
+        tol=1e-2,
+        batch_size=None,
+        learning_rate=0.05,
+        class_weight=None,
+        warm_start=False,
+        device=None,
+        dtype=None,
+        random_state=None,
+    ):
+        self.kernel = kernel
+        self.multi_class = multi_class
+        self.inference = inference
+        self.contrast = contrast
+        self.probability = probability
+        self.n_inducing = n_inducing
+        self.inducing_points = inducing_points
+        self.learn_inducing = learn_inducing
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    # Fitting
+
+    def _check_parameters(self):
+        self._check_choice("multi_class", ("crammer_singer", "ovr"))
+        self._check_choice("inference", ("coordinate_ascent", "gradient"))
+        self._check_choice("contrast", ("soft", "hard"))
+        self._check_choice("probability", ("calibrated", "argmax"))
+        self._check_choice("optimizer", ("auto", "leave_one_out", "adam", None))
+        self._check_number("n_inducing", 1, integer=True)
+        self._check_number("max_iter", 1, integer=True)
+        self._check_number("tol", 0)
+        self._check_number("learning_rate", 0)
+        self._check_number("batch_size", 1, integer=True, optional=True)
+        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
+            raise TypeError(
+                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
+                "one, such as 1.0 * RBF(1.0), or None."
+            )
+        if self.optimizer == "leave_one_out" and self._by_gradient():
+            raise ValueError(
+                "optimizer='leave_one_out' chooses hyper-parameters for given inducing points by "
+                "coordinate ascent; use optimizer='adam' or 'auto' with inference='gradient' or "
+                "learn_inducing=True."
+            )
+
+    def _by_gradient(self):
+        return self.inference == "gradient" or self.learn_inducing
+
+    def _optimizer(self):
+        """The optimizer that "auto" stands for."""
+        if self.optimizer != "auto":
+            return self.optimizer
+        return "adam" if self._by_gradient() else "leave_one_out"
+
+    @with_callbacks
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A float32 or float64 memmap is read in chunks, never copied whole.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the loss of each row: 0 removes it, an integer repeats it.
+
+        Returns
+        -------
+        self : BayesianSVC
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights make no sense.
+        DivergenceError
+            If the objective is no longer finite. The estimator is then not fitted or, with
+            ``warm_start``, as it was.
+        """
+        return self._fit(X, y, sample_weight, classes=None)
+
+    def _fit(self, X, y, sample_weight, classes):
+        self._check_parameters()
+        previous = getattr(self, "_latents", None) if self.warm_start else None
+        known = self.classes_ if previous else classes
+        if not self.warm_start:
+            self.__dict__.pop("_latents", None)
+        X, codes, weights = self._check_training_data(X, y, sample_weight, classes=known)
+        run = Run(self, X, y, codes, weights)
+        seed = run.remember("seed", lambda: int(check_random_state(self.random_state).randint(2**31)))
+        problems = self._problems(codes)
+        fits = []
+        for j, targets in enumerate(problems):
+            name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
+            start = previous[j] if previous else None
+            alone = len(problems) == 1
+            fits.append(self._fit_latents(run, name, X, targets, weights, start, seed + j, alone))
+        latents, curves, left_out = zip(*fits, strict=True)
+        attributes = {**self._attributes(latents, left_out), **self._history(curves)}
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    def _problems(self, codes):
+        """Targets of the models to fit: all classes at once, or each class against the rest."""
+        if self.multi_class == "ovr" and len(self.classes_) > 2:
+            return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
+        return [codes]
+
+    def _hinge(self):
+        if self.multi_class == "ovr" or len(self.classes_) == 2:
+            return BinaryHinge()
+        return ContrastHinge(len(self.classes_), self.contrast)
+
+    def _fit_latents(self, run, name, X, targets, weights, start, seed, alone):
+        """Fit one model: its `_Latents`, curve of objectives and leave-one-out moments."""
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        rows = Rows(X, targets, weights, *self._torch_options(X))
+        scaler = _feature_scales(X, weights)
+        if start is None:
+            kernel = self._start_kernel(scaler)
+            points = (self.n_inducing, self.inducing_points, weights, random_state)
+            start = _Latents(kernel, select_inducing_points(X, *points))
+        if self._optimizer() == "leave_one_out" and start.kernel.n_dims:
+            few = rows.subset(_CHOICE_ROWS, random_state)
+            start.kernel = self._choose_kernel(run, name, start, few, random_state)
+        inference = self._inference(start, rows, scaler, generator)
+        state = inference.initial(*start.tensors(rows.device))
+
+        def fitted():
+            theta, *arrays = (state[part].cpu().numpy() for part in ("theta", "Z", "mean", "root"))
+            return _Latents(start.kernel.clone_with_theta(theta), *arrays)
+
+        def attributes(state):
+            return self._attributes([fitted()], [inference.at(state).leave_one_out(state)])
+
+        curve = run.stage(
+            f"{name}posterior",
+            state,
+            inference.step,
+            self.max_iter,
+            converged=inference.converged,
+            attributes=attributes if alone else None,
+        )
+        return fitted(), curve, inference.at(state).leave_one_out(state)
+
+    def _choose_kernel(self, run, name, start, rows, random_state):
+        Z = start.Z
+        if len(Z) > _CHOICE_INDUCING:
+            Z = select_inducing_points(Z, _CHOICE_INDUCING, random_state=random_state)
+        Z = torch.tensor(Z, device=rows.device)
+        theta = LeaveOneOutChoice(start.kernel, self._hinge(), rows, Z).choose(run, name)
+        return start.kernel.clone_with_theta(theta.cpu().numpy())
+
+    def _inference(self, start, rows, scaler, generator):
+        hinge, kernel = self._hinge(), torch_kernel(start.kernel)
+        theta, Z, *_ = start.tensors(rows.device)
+        trained = {
+            "theta": self._optimizer() == "adam" and start.kernel.n_dims > 0,
+            "Z": self.learn_inducing,
+            "mean": self.inference == "gradient",
+            "raw_root": self.inference == "gradient",
+        }
+        adam = AdamSteps(
+            hinge,
+            kernel,
+            rows,
+            [part for part, wanted in trained.items() if wanted],
+            self.learning_rate,
+            torch.tensor(start.kernel.bounds, device=rows.device),
+            torch.tensor(scaler.scale_, device=rows.device),
+        )
+        method = GradientInference if self.inference == "gradient" else CoordinateInference
+        ascent = CoordinateAscent(hinge, WhitenedBasis(kernel, theta, Z), rows)
+        return method(ascent, adam, self.max_iter, self.tol, self.batch_size, generator)
+
+    def _start_kernel(self, scaler):
+        """The kernel given, or a squared exponential, a constant and a linear term."""
+        if self.kernel is not None:
+            return clone(self.kernel)
+        n_varying = max(np.count_nonzero(scaler.var_), 1)
+        # One latent is the difference of two classes, whose prior variance is twice theirs.
+        variance = _PRIOR_VARIANCE * (2 if self._hinge().n_latents == 1 else 1)
+        scales = scaler.scale_ * np.sqrt(n_varying / 2)
+        smooth = ConstantKernel(variance, (1e-3, 1e5)) * RBF(
+            scales, np.outer(scales, (1e-3, 1e3))
+        )
+        slopes = scaler.scale_ * np.sqrt(n_varying * _PRIOR_VARIANCE / variance)
+        return (
+            smooth
+            + ConstantKernel(variance, "fixed")
+            + Linear(slopes, "fixed", offset=scaler.mean_)
+        )
+
+    def _attributes(self, latents, left_out):
+        """Fitted attributes of models, and of the leave-one-out moments of their rows."""
+        mean, var = (torch.cat([part[i] for part in left_out], 1) for i in (0, 1))
+        targets, weights = left_out[0][2], left_out[0][3]
+        if len(latents) > 1:
+            targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
+        curve = calibration_curve(mean, var, targets, weights)
+        kernels = [part.kernel for part in latents]
+        Z = [part.Z for part in latents]
+        return {
+            "kernel_": kernels[0] if len(latents) == 1 else CompoundKernel(kernels),
+            "inducing_points_": Z[0] if len(latents) == 1 else Z,
+            "_latents": list(latents),
+            **_calibration(curve.cpu().numpy(), weights.sum().item()),
+        }
+
+    def _history(self, curves):
+        length = max(map(len, curves))
+        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
+        return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}
+
+    @with_callbacks
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Learn from more rows, as new data.
+
+        The first call chooses kernel and inducing points and fits as `fit` does. Every later one
+        holds those, and takes the posterior so far as the prior of its rows: a row counts as
+        often as it is passed. Source: Broderick et al. (2013), streaming variational Bayes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        classes : array-like of shape (c,), default=None
+            All classes that may come; needed in the first call where its ``y`` lacks some.
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : BayesianSVC
+
+        Raises
+        ------
+        ValueError
+            If parameters, data or weights make no sense, or a class comes that is not known.
+        """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+                "give a dict, or weights by sample_weight."
+            )
+        if not self.__sklearn_is_fitted__():
+            return self._fit(X, y, sample_weight, classes)
+        self._check_parameters()
+        X, codes, weights = self._check_training_data(
+            X, y, sample_weight, classes=self.classes_, reset=False
+        )
+        run = Run(self, X, y, codes, weights)
+        latents, left_out, curves = [], [], []
+        for old, targets in zip(self._latents, self._problems(codes), strict=True):
+            rows = Rows(X, targets, weights, *self._torch_options(X))
+            posterior = old.posterior(rows.device)
+            ascent = CoordinateAscent(self._hinge(), posterior.basis, rows)
+            start = ascent.initial(posterior.mean, posterior.root)
+            ascent.prior = start["precision"], start["linear"]
+            curves.append(
+                run.stage(
+                    f"stream {len(curves)}",
+                    start,
+                    ascent.sweep,
+                    self.max_iter,
+                    converged=lambda state: state["change"] < self.tol,
+                )
+            )
+            moments = (start[part].cpu().numpy() for part in ("mean", "root"))
+            latents.append(_Latents(old.kernel, old.Z, *moments))
+            left_out.append(ascent.leave_one_out(start))
+        attributes = self._attributes(latents, left_out)
+        attributes |= _calibration(
+            self._calibration_curve + attributes["_calibration_curve"],
+            self._calibration_weight + attributes["_calibration_weight"],
+        )
+        run.end(attributes)
+        vars(self).update({**attributes, **self._history(curves)})
+        return self
+
+    # Prediction
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_latents")
+
+    def _map_moments(self, function, X):
+        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
+        X = self._check_new(X)
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+
+        def from_rows(chunk):
+            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
+            return function(torch.cat(mean, 1).double(), torch.cat(var, 1).double())
+
+        return self._map_rows(from_rows, X)
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, c)
+            One latent for each class; for two classes one in all, positive for ``classes_[1]``.
+        """
+        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
+        mean, variance = np.split(moments, 2, axis=1)
+        return mean, variance
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Joint draws of the latent functions at all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, c)
+        """
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        generator = torch.Generator()
+        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
+        rows = torch.tensor(X, device=device).to(dtype)
+        draws = [
+            part.posterior(device).sample(rows, n_samples, generator) for part in self._latents
+        ]
+        return torch.cat(draws, 2).cpu().numpy()
+
+    def _scores(self, mean, var):
+        """Whose `log_probability` is the predictive one, (b, c)."""
+        if self.probability == "argmax":
+            return argmax_scores(mean, var)
+        return calibrated_scores(mean, var, self.temperature_)
+
+    def decision_function(self, X):
+        """Logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Up to a constant in each row, logarithms of the class probabilities; for two classes
+            the log odds of ``classes_[1]``.
+        """
+        scores = self._map_moments(self._scores, X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X):
+        """Class probabilities: calibrated, or those of the largest latent.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        return self._map_moments(
+            lambda mean, var: log_probability(self._scores(mean, var)).exp(), X
+        )
+
+    def predict_proba_from_latent(self, latents):
+        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        check_is_fitted(self)
+        latents = np.asarray(latents, dtype=np.float64)
+        if latents.shape[-1] == 1:
+            latents = np.concatenate([np.zeros_like(latents), latents], -1)
+        if self.probability == "argmax":
+            return np.eye(latents.shape[-1])[latents.argmax(-1)]
+        return softmax(self.temperature_ * latents, axis=-1)
+
+    def predict(self, X):
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+        """
+        scores = self.decision_function(X)
+        codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
+        return self.classes_[codes]
+
+
+def _calibration(curve, weight):
+    temperature, loss = best_temperature(torch.as_tensor(curve))
+    return {
+        "temperature_": temperature,
+        "loo_log_loss_": loss / weight,
+        "_calibration_curve": curve,
+        "_calibration_weight": weight,
+    }
+
+
+def _feature_scales(X, weights):
+    """A `StandardScaler` of the weighted rows, fitted chunk by chunk."""
+    scaler = StandardScaler()
+    for chunk in gen_batches(len(X), 65536):
+        if weights[chunk].any():
+            scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+    return scaler

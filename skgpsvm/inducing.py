@@ -1,0 +1,178 @@
+"""Choosing inducing points: weighted k-means, random rows, or points given by the user."""
+
+import numbers
+
+import numpy as np
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.utils import check_random_state
+
+# 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows reach 97 to 101 % of what
+# scikit-learn's defaults gain over random rows (inertia; 128 to 512 centres, normal and clustered
+# data, d = 16), in 0.4 to 1 times their time. A sample of 20 rows a centre reaches 75 to 84 %.
+_MIN_ROWS = 10_000
+_ROWS_PER_POINT = 40
+_LOCAL_TRIALS = 3
+_LLOYD_ITERATIONS = 10
+_RESOLUTION = 1e-5  # rows closer than this many standard deviations are one
+# Bounds that keep digits in squared distances and weighted sums when a few rows are far off or
+# hardly weigh: of a column's standard deviation over half its range, and of a relative weight.
+_MIN_STD = 1e-2
+_MIN_WEIGHT = 1e-12
+
+
+def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, random_state=None):
+    """Choose inducing points for a data set.
+
+    Parameters
+    ----------
+    X : ndarray or memmap of shape (n, d)
+        Finite rows, float32 or float64. Of a memmap only the rows used are read.
+    n_inducing : int
+        Number of points, at most. Fewer come back where the data have fewer distinct rows.
+        Without effect where `method` is an array.
+    method : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+        Centres of weighted k-means on standardised columns; distinct rows drawn at random, with
+        probability by weight; or the points themselves.
+    sample_weight : array-like of shape (n,), default=None
+        Non-negative. Rows of weight 0 count as absent.
+    random_state : int, RandomState instance or None, default=None
+        Rules what is random.
+
+    Returns
+    -------
+    Z : ndarray of shape (m, d)
+        float64, finite, in the units of `X`. Except for given points, which come back as they are,
+        no row appears twice and rows are sorted.
+
+    Raises
+    ------
+    ValueError
+        Where `n_inducing`, `method` or the weights make no sense.
+
+    Notes
+    -----
+    Of more than ``max(10000, 40 n_inducing)`` rows so many are drawn at random, by weight. Memory
+    is that of those rows, a few times, and of a few vectors of length n.
+
+    Rows that are alike are merged, their weights summed, and the result sorted before anything
+    random happens. Hence for data that are not subsampled the order of rows does not matter, and an
+    integer weight is the same as repeating the row, to the last bit. (Of data that are, it is the
+    same as repeating the row next to itself.) If the distinct rows are at most `n_inducing`, they
+    are the result of either method.
+
+    For k-means, columns are divided by their weighted standard deviation, columns that are
+    constant up to rounding are left out, and rows that agree to 1e-5 standard deviations are alike:
+    they would make the kernel matrix singular. A few Lloyd iterations, from a k-means++ start, do.
+
+    Source: multi-class Bayesian SVM specification, section 9, "Inducing inputs".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpsvm.inducing import select_inducing_points
+    >>> X = np.array([[0.0], [0.2], [10.0], [10.2], [10.2]])
+    >>> select_inducing_points(X, 2, random_state=0)
+    array([[ 0.1       ],
+           [10.13333333]])
+    >>> select_inducing_points(X, 9)
+    array([[ 0. ],
+           [ 0.2],
+           [10. ],
+           [10.2]])
+    """
+    if not isinstance(method, str):
+        return _given_points(method, X.shape[1])
+    if method not in _METHODS:
+        raise ValueError(
+            f"Inducing points {method!r} are unknown; use 'kmeans', 'random' or an array (m, d)."
+        )
+    if not isinstance(n_inducing, numbers.Integral) or n_inducing < 1:
+        raise ValueError(f"n_inducing must be an integer of at least 1; got {n_inducing!r}.")
+    rng = check_random_state(random_state)
+    rows, weights = _working_rows(X, n_inducing, sample_weight, rng)
+    if len(rows) <= n_inducing:
+        return rows
+    return np.unique(_METHODS[method](rows, weights, n_inducing, rng), axis=0)
+
+
+def _given_points(points, d):
+    """Validated float64 copy of points (m, d)."""
+    Z = np.array(points, dtype=np.float64)
+    if Z.ndim != 2 or Z.shape[0] == 0 or Z.shape[1] != d:
+        raise ValueError(
+            f"Inducing points must be an array (m, {d}), m >= 1, for data of {d} features; got "
+            f"shape {Z.shape}."
+        )
+    if not np.isfinite(Z).all():
+        raise ValueError("Inducing points contain NaN or infinity; all values must be finite.")
+    return Z
+
+
+def _working_rows(X, n_inducing, sample_weight, rng):
+    """Distinct rows, sorted, and their summed weights, of all of a small `X` or a subsample."""
+    weights = _checked_weights(sample_weight, X.shape[0])
+    index = np.flatnonzero(weights)
+    weights = weights[index]
+    max_rows = max(_MIN_ROWS, _ROWS_PER_POINT * n_inducing)
+    if len(index) > max_rows:
+        # One draw from each of max_rows equal shares of the weight: sorted, so that a memmap is
+        # read in order, and for equal weights nearly without repetition.
+        cumulated = np.cumsum(weights)
+        at = (np.arange(max_rows) + rng.uniform(size=max_rows)) / max_rows * cumulated[-1]
+        drawn = np.searchsorted(cumulated, at, side="right")
+        index, weights = index[np.minimum(drawn, len(index) - 1)], np.ones(max_rows)
+    rows, _, weights = _merge(np.asarray(X[index], dtype=np.float64), weights)
+    return rows, weights / weights.max()
+
+
+def _checked_weights(sample_weight, n):
+    """Weights (n,) in float64, at most 1: divided by a power of two, hence exactly."""
+    if sample_weight is None:
+        return np.ones(n)
+    w = np.asarray(sample_weight, dtype=np.float64)
+    if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0).all() and (w > 0).any()):
+        raise ValueError(
+            f"sample_weight must be {n} finite, non-negative numbers, not all zero; got "
+            + (f"shape {w.shape}." if w.shape != (n,) else f"values from {w.min()} to {w.max()}.")
+        )
+    return np.where(w > 0, np.maximum(np.ldexp(w, -np.frexp(w.max())[1]), _MIN_WEIGHT), 0)
+
+
+def _merge(rows, weights):
+    """Distinct rows, sorted; where each is first found; their summed weights."""
+    distinct, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return distinct, first, np.bincount(group.ravel(), weights, minlength=len(distinct))
+
+
+def _random_rows(rows, weights, m, rng):
+    """Distinct rows drawn without replacement, with probability by weight (Gumbel's trick)."""
+    keys = np.log(weights) + rng.gumbel(size=len(rows))
+    return rows[np.argsort(-keys)[:m]]
+
+
+def _kmeans_centres(rows, weights, m, rng):
+    """Centres of weighted k-means on standardised columns, in the rows' units."""
+    # Half ranges first: they neither overflow nor vanish, whatever the units.
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    middle, half = low / 2 + high / 2, high / 2 - low / 2
+    varies = half > 8 * np.finfo(np.float64).eps * np.maximum(np.abs(low), np.abs(high))
+    x = (rows[:, varies] - middle[varies]) / half[varies]
+    mean = np.average(x, axis=0, weights=weights)
+    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    std = np.maximum(std, _MIN_STD)
+    x, first, weights = _merge(np.round((x - mean) / (std * _RESOLUTION)), weights)
+    if len(x) <= m:
+        return rows[first]
+    x *= _RESOLUTION
+    start, _ = kmeans_plusplus(
+        x, m, sample_weight=weights, n_local_trials=_LOCAL_TRIALS, random_state=rng
+    )
+    kmeans = KMeans(m, init=start, n_init=1, max_iter=_LLOYD_ITERATIONS, tol=0, random_state=rng)
+    found = kmeans.fit(x, sample_weight=weights).cluster_centers_
+    found = np.round(found, 6)  # the last digits depend on the number of threads
+    centres = np.tile(rows[0], (m, 1))
+    centres[:, varies] = (found * std + mean) * half[varies] + middle[varies]
+    return np.clip(centres, low, high)
+
+
+_METHODS = {"kmeans": _kmeans_centres, "random": _random_rows}
