@@ -1,10 +1,10 @@
-"""The boundary between scikit-learn and torch: validation, labels, weights, device, dtype, seeds."""
+"""The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.callback import CallbackSupportMixin
-from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -63,8 +63,9 @@ class Rows:
             return self
         index = np.sort(random_state.choice(len(self), max_rows, replace=False))
         X, targets, weights = self.take(torch.as_tensor(index))
-        return Rows(X.cpu().numpy(), targets.cpu().numpy(), weights.cpu().numpy(),
-                    self.device, self.dtype)
+        return Rows(
+            X.cpu().numpy(), targets.cpu().numpy(), weights.cpu().numpy(), self.device, self.dtype
+        )
 
 
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
@@ -101,12 +102,6 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             kind = "an integer" if integer else "a number"
             none = ", or None" if optional else ""
             raise ValueError(f"{name}={value!r} must be {kind} of at least {minimum}{none}.")
-
-    def _generators(self):
-        """Private random states of NumPy and torch."""
-        random_state = check_random_state(self.random_state)
-        generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
-        return random_state, generator
 
     def _check_new(self, X):
         check_is_fitted(self)
@@ -169,9 +164,11 @@ def check_weights(sample_weight, X):
     if weights.ndim != 1:
         raise ValueError(f"sample_weight has {weights.ndim} dimensions; it must have one, (n,).")
     check_consistent_length(X, weights)
-    if weights.min() < 0 or weights.max() == 0:
+    if weights.min() < 0:
         raise ValueError(
-            f"sample_weight ranges from {weights.min()} to {weights.max()}; weights must not be "
-            "negative, and at least one must be positive."
+            f"sample_weight has {np.count_nonzero(weights < 0)} negative values, the least "
+            f"{weights.min()}; weights must not be negative."
         )
+    if weights.max() == 0:
+        raise ValueError("All values of sample_weight are zero; at least one must be positive.")
     return weights

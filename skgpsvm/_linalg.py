@@ -72,8 +72,8 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
         # The factor 1.5 is for rounding in the repeated products.
         if jitter == 0 or (grown[failed] > 1.5 * _LARGEST_JITTER).any():
             raise NotPositiveDefiniteError(
-                f"The {name} of shape {tuple(K.shape)} is not positive definite, even with a jitter "
-                f"of {float(relative[failed].max()):.0e} times its mean diagonal. {_LIKELY_CAUSES}"
+                f"The {name} of shape {tuple(K.shape)} is not positive definite, with a jitter of "
+                f"{float(relative[failed].max()):.0e} times its mean diagonal. {_LIKELY_CAUSES}"
             )
         relative = grown
         L, info = torch.linalg.cholesky_ex(K + (relative * scale)[..., None, None] * identity)
@@ -87,9 +87,10 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
     return L
 
 
-def solve_lower(L, B):
-    """Solution X of ``L @ X = B`` for lower triangular L (..., m, m), B (..., m, n); L's dtype."""
-    return torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
+def upper_inverse(L):
+    """Upper triangular inverse of ``L.T`` for lower triangular L (..., m, m)."""
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+    return torch.linalg.solve_triangular(L, eye, upper=False).mT
 
 
 def gaussian_kl(mean, chol):
@@ -114,3 +115,34 @@ def gaussian_kl(mean, chol):
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     squares = chol.square().sum((-2, -1)) + mean.square().sum(-1)
     return 0.5 * (squares - mean.shape[-1]) - log_det
+
+
+def triangular_product(A, T):
+    """``A @ T`` for upper triangular T, without most of the products with its zeros."""
+    return torch.cat([A[:, : cols.stop] @ T[: cols.stop, cols] for cols in _blocks(len(T))], 1)
+
+
+def root_norms(A, root):
+    """Squared norm of ``root.T @ a`` for each row a of A (b, p) and upper triangular root: (b,)."""
+    return sum(
+        (A[:, : cols.stop] @ root[: cols.stop, cols]).square().sum(1) for cols in _blocks(len(root))
+    )
+
+
+def add_gram(total, A, B):
+    """Add the lower triangle of ``A.T @ B``, symmetric, to float64 ``total`` (p, p) in place.
+
+    Blocks above the diagonal stay as they are.
+    """
+    for rows in _blocks(len(total)):
+        total[rows, : rows.stop] += A[:, rows].T @ B[:, : rows.stop]
+
+
+def mirror(lower):
+    """Symmetric matrices from their lower triangles, batched."""
+    return lower.tril() + lower.tril(-1).mT
+
+
+def _blocks(p):
+    """Slices of at most 128 columns: wide enough for fast products, few enough zeros."""
+    return [slice(i, min(i + 128, p)) for i in range(0, p, 128)]

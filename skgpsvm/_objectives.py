@@ -11,6 +11,7 @@ def elbo(posterior, likelihood, X, y, n_total, weights=None):
     posterior : object
         With ``marginals(X) -> (mean, var)``, each (b, c), and ``kl() -> scalar``.
     likelihood : Likelihood
+        Its ``expected_log_prob(y, mean, var)`` gives the rows' terms, (b,).
     X : torch.Tensor of shape (b, d)
         A batch of rows, drawn with equal probabilities.
     y : torch.Tensor of shape (b,) or (b, c)

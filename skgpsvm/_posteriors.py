@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._linalg import cholesky, gaussian_kl
+from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
 
 
 class Posterior(ABC):
@@ -50,26 +50,29 @@ class WhitenedBasis:
         if self._rest:
             Kzz = self._rest(Z.double(), Z.double(), theta)
             Lz = cholesky(Kzz, name="the kernel matrix of the inducing points")
-            eye = torch.eye(len(Z), dtype=Lz.dtype, device=Lz.device)
-            self._projection = torch.linalg.solve_triangular(Lz, eye, upper=False).T
+            self._projection = upper_inverse(Lz)
             self.size += len(Z)
 
     def __call__(self, X):
         """Features (b, p) and residual variances (b,), in the dtype of ``X``."""
         parts, residual = [], X.new_zeros(len(X))
         if self._rest:
-            A = self._rest(X, self.Z.to(X.dtype), self.theta) @ self._projection.to(X.dtype)
+            A = self._project(X)
             residual = (self._rest.diag(X, self.theta) - A.square().sum(1)).clamp_min(0)
             parts.append(A)
         if self._exact:
             parts.append(self._exact.exact_features(X, self.theta))
         return (torch.cat(parts, 1) if len(parts) > 1 else parts[0]), residual
 
+    def _project(self, X):
+        Kxz = self._rest(X, self.Z.to(X.dtype), self.theta)
+        return triangular_product(Kxz, self._projection.to(X.dtype))
+
     def residual_cov(self, X):
         """Prior covariance (b, b) that the features leave unexplained."""
         if not self._rest:
             return X.new_zeros(len(X), len(X))
-        A = self._rest(X, self.Z.to(X.dtype), self.theta) @ self._projection.to(X.dtype)
+        A = self._project(X)
         cov = self._rest(X, X, self.theta) - A @ A.T
         return cov.diagonal_scatter(self._rest.diag(X, self.theta) - A.square().sum(1))
 
@@ -82,8 +85,8 @@ class InducingPosterior(Posterior):
     basis : WhitenedBasis
     mean : Tensor of shape (c, p)
     root : Tensor of shape (c, p, p)
-        Triangular; the covariance of latent j's weights is ``root[j] @ root[j].T``. The prior has
-        mean zero and root I whatever the kernel, so that a step on the kernel's
+        Upper triangular; the covariance of latent j's weights is ``root[j] @ root[j].T``. The
+        prior has mean zero and root I whatever the kernel, so that a step on the kernel's
         hyper-parameters or on the inducing points does not throw the posterior away.
 
     Notes
@@ -97,7 +100,7 @@ class InducingPosterior(Posterior):
     def marginals(self, X):
         A, residual = self.basis(X)
         mean = A @ self.mean.to(A.dtype).T
-        spread = [(A @ root).square().sum(1) for root in self.root.to(A.dtype)]
+        spread = [root_norms(A, root) for root in self.root.to(A.dtype)]
         return mean, residual[:, None] + torch.stack(spread, 1)
 
     def kl(self):

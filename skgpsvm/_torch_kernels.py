@@ -327,10 +327,8 @@ def _squared_distance(X, Z, scale):
 
 
 def _root(sq, factor):
-    """Root of factor * sq with gradient zero, not NaN, where sq is zero; may overwrite sq."""
-    if sq.requires_grad:
-        return (factor * sq + torch.finfo(sq.dtype).tiny).sqrt_()
-    return sq.mul_(factor).sqrt_()
+    """Root of factor * sq; where sq is zero, relu in `_squared_distance` stops its gradient."""
+    return torch.mul(sq, factor, out=_spare(sq)).sqrt_()
 
 
 def _squared_exponential(sq):
@@ -365,7 +363,7 @@ def _rational_quadratic(sq, alpha):
 
 def _exp_sine_squared(sq, length_scale):
     """exp(-2 sin(pi r)^2 / length_scale^2), r^2 = sq."""
-    return (-2 * (torch.sin(math.pi * _root(sq, 1)) / length_scale).square()).exp_()
+    return (-2 * (torch.sin(_root(sq, math.pi**2)) / length_scale).square()).exp_()
 
 
 class _Stationary(TorchKernel):

@@ -40,9 +40,7 @@ class Run:
             self._checkpoint.save(name, make(), due=True)
         return self._checkpoint.stages[name]
 
-    def stage(
-        self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None
-    ):
+    def stage(self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None):
         """Iterate ``objective = step(state)`` and return the objectives of all iterations.
 
         Parameters

@@ -1,5 +1,6 @@
 """Scores of pool points, higher is more informative, and the queries that pick the highest."""
 
+import functools
 import math
 import warnings
 
@@ -24,11 +25,16 @@ def _rows(X, index):
     return X.iloc[index] if hasattr(X, "iloc") else X[index]
 
 
-def _in_batches(score_rows, X):
-    """Concatenated `score_rows(batch of rows)`; an empty `X` is passed on, for its error."""
-    X = _table(X)
-    batches = list(gen_batches(X.shape[0], _ROWS)) or [slice(0, 0)]
-    return np.concatenate([score_rows(_rows(X, batch)) for batch in batches])
+def _in_batches(score):
+    """Decorator: a score of all rows of `X` from scores of batches, in bounded memory."""
+
+    @functools.wraps(score)
+    def score_all(classifier, X, *args, **kwargs):
+        X = _table(X)
+        batches = gen_batches(max(1, X.shape[0]), _ROWS)  # an empty X gets the classifier's error
+        return np.concatenate([score(classifier, _rows(X, b), *args, **kwargs) for b in batches])
+
+    return score_all
 
 
 def _latent_model(classifier, X, *methods):
@@ -52,6 +58,7 @@ def _latent_model(classifier, X, *methods):
     return part, X
 
 
+@_in_batches
 def variation_ratio(classifier, X):
     """Probability that the predicted class is wrong, 1 - max_j p_j.
 
@@ -73,9 +80,10 @@ def variation_ratio(classifier, X):
     Departs from the source: the frequency of the most frequent sampled class is replaced by its
     limit for infinitely many samples, which has no sampling noise and hardly any ties.
     """
-    return _in_batches(lambda rows: 1 - classifier.predict_proba(rows).max(axis=1), X)
+    return 1 - classifier.predict_proba(X).max(axis=1)
 
 
+@_in_batches
 def predictive_entropy(classifier, X):
     """Entropy of the predicted class probabilities, -sum_j p_j log p_j.
 
@@ -95,9 +103,10 @@ def predictive_entropy(classifier, X):
     -----
     Source: Settles (2009), "Active learning literature survey", equation 2.3.
     """
-    return _in_batches(lambda rows: entr(classifier.predict_proba(rows)).sum(axis=1), X)
+    return entr(classifier.predict_proba(X)).sum(axis=1)
 
 
+@_in_batches
 def margin(classifier, X):
     """One minus the gap between the two largest class probabilities.
 
@@ -120,25 +129,20 @@ def margin(classifier, X):
 
     Source: Settles (2009), "Active learning literature survey", equation 2.2.
     """
-
-    def score_rows(rows):
-        p = classifier.predict_proba(rows)
-        p = np.column_stack([p, np.zeros(len(p))])  # one class only: certain
-        second, first = np.partition(p, -2, axis=1)[:, -2:].T
-        return 1 - (first - second)
-
-    return _in_batches(score_rows, X)
+    p = classifier.predict_proba(X)
+    p = np.column_stack([p, np.zeros(len(p))])  # a single class is certain
+    second, first = np.partition(p, -2, axis=1)[:, -2:].T
+    return 1 - (first - second)
 
 
+@_in_batches
 def mean_softmax_entropy(classifier, X):
     """Entropy of the softmax of the latent means, which ignores the latent variances.
-
-    The non-Bayesian baseline of the multi-class Bayesian SVM's active-learning experiment.
 
     Parameters
     ----------
     classifier : fitted classifier
-        With `latent_mean_and_variance`, or a `Pipeline` or search around one.
+        With `latent_mean_and_variance`, or a `Pipeline` or search around one; else `TypeError`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
@@ -148,26 +152,20 @@ def mean_softmax_entropy(classifier, X):
         In nats, between 0 and log(n_classes). A single latent m, the difference of a binary
         model, counts as the pair (0, m).
 
-    Raises
-    ------
-    TypeError
-        Where the classifier has no latent functions.
-
     Notes
     -----
+    The non-Bayesian baseline of the multi-class Bayesian SVM's active-learning experiment.
+
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.1.
     """
-
-    def score_rows(rows):
-        model, rows = _latent_model(classifier, rows, "latent_mean_and_variance")
-        mean, _ = model.latent_mean_and_variance(rows)
-        if mean.shape[1] == 1:
-            mean = np.column_stack([np.zeros(len(mean)), mean])
-        return entr(softmax(mean, axis=1)).sum(axis=1)
-
-    return _in_batches(score_rows, X)
+    model, X = _latent_model(classifier, X, "latent_mean_and_variance")
+    mean, _ = model.latent_mean_and_variance(X)
+    if mean.shape[1] == 1:
+        mean = np.column_stack([np.zeros(len(mean)), mean])
+    return entr(softmax(mean, axis=1)).sum(axis=1)
 
 
+@_in_batches
 def bald(classifier, X, n_samples=128, random_state=0):
     """Mutual information between a point's label and its latent values.
 
@@ -178,54 +176,36 @@ def bald(classifier, X, n_samples=128, random_state=0):
     ----------
     classifier : fitted classifier
         With `latent_mean_and_variance` and `predict_proba_from_latent`, or a `Pipeline` or search
-        around one.
+        around one; else `TypeError`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     n_samples : int, default=128
         Draws of each point's latents.
     random_state : int, RandomState instance or None, default=0
-        Shifts the quasi-random draws. All points share them, so that with an int a point's score
-        does not depend on the other points of the pool, nor on the call.
+        Shifts the quasi-random draws. With an int all points share them, and a point's score
+        depends neither on the other points of the pool nor on the call.
 
     Returns
     -------
     score : ndarray of shape (n,)
         In nats, non-negative.
 
-    Raises
-    ------
-    TypeError
-        Where the classifier has no latent functions.
-
     Notes
     -----
     ``H(mean_s p_s) - mean_s H(p_s)`` over draws ``p_s`` of the class probabilities, which by
     Jensen's inequality is non-negative for any set of draws. Latents of different classes are
-    independent at a point, so that its means and variances suffice. The draws are a shifted Sobol'
-    sequence. Memory beyond the scores is bounded, whatever n.
+    independent at a point, so that their means and variances suffice.
 
     Source: Houlsby et al. (2011), arXiv:1112.5745, equation 2.
     """
-    rng = check_random_state(random_state)
-    z = None
-
-    def score_rows(rows):
-        nonlocal z
-        model, rows = _latent_model(
-            classifier, rows, "latent_mean_and_variance", "predict_proba_from_latent"
-        )
-        mean, var = model.latent_mean_and_variance(rows)
-        n, c = mean.shape
-        std = np.sqrt(var)
-        z = _normal_draws(n_samples, c, rng) if z is None else z
-        score = np.empty(n)
-        for batch in gen_batches(n, max(1, _CHUNK // z.size)):
-            p = model.predict_proba_from_latent(mean[batch] + std[batch] * z[:, None])
-            of_mean, mean_of = entr(p.mean(axis=0)).sum(axis=1), entr(p).sum(axis=2).mean(axis=0)
-            score[batch] = np.maximum(of_mean - mean_of, 0)
-        return score
-
-    return _in_batches(score_rows, X)
+    model, X = _latent_model(classifier, X, "latent_mean_and_variance", "predict_proba_from_latent")
+    mean, var = model.latent_mean_and_variance(X)
+    z = _normal_draws(n_samples, mean.shape[1], check_random_state(random_state))
+    score = np.empty(len(mean))
+    for rows in gen_batches(len(mean), max(1, _CHUNK // z.size)):
+        p = model.predict_proba_from_latent(mean[rows] + np.sqrt(var[rows]) * z[:, None])
+        score[rows] = entr(p.mean(axis=0)).sum(axis=1) - entr(p).sum(axis=2).mean(axis=0)
+    return np.maximum(score, 0)  # rounding
 
 
 def _normal_draws(n_samples, c, rng):
@@ -414,7 +394,9 @@ def _fit_labelled(clf, X, y, sample_weight, labelled):
             "All labels in y are missing (NaN or None), so clf cannot be fitted; label a point of "
             "each class first, or pass a fitted clf and fit_clf=False."
         )
-    weights = {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight)[labelled]}
+    weights = {}
+    if sample_weight is not None:
+        weights["sample_weight"] = np.asarray(sample_weight)[labelled]
     labels = np.asarray(y[labelled].tolist())  # an array of objects gets its natural dtype
     return clone(clf).fit(_rows(X, labelled), labels, **weights)
 

@@ -6,15 +6,17 @@ from pathlib import Path
 import joblib
 import torch
 
+__all__ = ["Checkpoint"]
+
 
 class Checkpoint:
     """Save the state of a fit after its iterations, and resume a killed fit from it.
 
     Set on an estimator with ``set_callbacks``. A fit of the same estimator, parameters and data
     that finds its own file in ``directory`` continues from it and ends with the same model as a
-    fit that was never interrupted; any other fit ignores the file. The file's name is a digest of the
-    class, parameters, data and weights, so one directory serves a whole grid search. The
-    file is replaced atomically and removed when the fit has ended well.
+    fit that was never interrupted; any other fit ignores the file. The file's name is a digest of
+    class, parameters, data and weights, so one directory serves a whole grid search. The file is
+    replaced atomically and removed when the fit has ended well.
 
     Parameters
     ----------

@@ -41,8 +41,8 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
     Returns
     -------
     Z : ndarray of shape (m, d)
-        float64, finite, in the units of `X`. Except for given points, which come back as they are,
-        no row appears twice and rows are sorted.
+        Finite, of dtype float64, in the units of `X`. No row appears twice and rows are sorted,
+        except for given points, which come back as they are.
 
     Raises
     ------
@@ -121,7 +121,9 @@ def _working_rows(X, n_inducing, sample_weight, rng):
         at = (np.arange(max_rows) + rng.uniform(size=max_rows)) / max_rows * cumulated[-1]
         drawn = np.searchsorted(cumulated, at, side="right")
         index, weights = index[np.minimum(drawn, len(index) - 1)], np.ones(max_rows)
-    rows, _, weights = _merge(np.asarray(X[index], dtype=np.float64), weights)
+    rows = np.asarray(X[index], dtype=np.float64)
+    rows, group = np.unique(rows, axis=0, return_inverse=True)
+    weights = np.bincount(group.ravel(), weights)
     return rows, weights / weights.max()
 
 
@@ -136,12 +138,6 @@ def _checked_weights(sample_weight, n):
             + (f"shape {w.shape}." if w.shape != (n,) else f"values from {w.min()} to {w.max()}.")
         )
     return np.where(w > 0, np.maximum(np.ldexp(w, -np.frexp(w.max())[1]), _MIN_WEIGHT), 0)
-
-
-def _merge(rows, weights):
-    """Distinct rows, sorted; where each is first found; their summed weights."""
-    distinct, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return distinct, first, np.bincount(group.ravel(), weights, minlength=len(distinct))
 
 
 def _random_rows(rows, weights, m, rng):
@@ -159,20 +155,27 @@ def _kmeans_centres(rows, weights, m, rng):
     x = (rows[:, varies] - middle[varies]) / half[varies]
     mean = np.average(x, axis=0, weights=weights)
     std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
-    std = np.maximum(std, _MIN_STD)
-    x, first, weights = _merge(np.round((x - mean) / (std * _RESOLUTION)), weights)
-    if len(x) <= m:
+    cells = np.round((x - mean) / (np.maximum(std, _MIN_STD) * _RESOLUTION))
+    cells, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+    if len(cells) <= m:
         return rows[first]
-    x *= _RESOLUTION
+    labels = _kmeans_labels(cells * _RESOLUTION, np.bincount(group.ravel(), weights), m, rng)
+    labels = labels[group.ravel()]
+    # KMeans' own centres depend, in the last digits, on the number of threads; its labels do not.
+    sums = np.stack([np.bincount(labels, weights * column) for column in x.T], axis=1)
+    centres = np.tile(rows[0], (len(sums), 1))
+    found = sums / np.bincount(labels, weights)[:, None]
+    centres[:, varies] = found * half[varies] + middle[varies]
+    return np.clip(centres, low, high)
+
+
+def _kmeans_labels(x, weights, m, rng):
+    """Each row's cluster, 0 to at most m - 1, none empty."""
     start, _ = kmeans_plusplus(
         x, m, sample_weight=weights, n_local_trials=_LOCAL_TRIALS, random_state=rng
     )
     kmeans = KMeans(m, init=start, n_init=1, max_iter=_LLOYD_ITERATIONS, tol=0, random_state=rng)
-    found = kmeans.fit(x, sample_weight=weights).cluster_centers_
-    found = np.round(found, 6)  # the last digits depend on the number of threads
-    centres = np.tile(rows[0], (m, 1))
-    centres[:, varies] = (found * std + mean) * half[varies] + middle[varies]
-    return np.clip(centres, low, high)
+    return np.unique(kmeans.fit_predict(x, sample_weight=weights), return_inverse=True)[1]
 
 
 _METHODS = {"kmeans": _kmeans_centres, "random": _random_rows}

@@ -5,9 +5,9 @@ import functools
 import math
 
 import torch
-from torch.special import erfcx, log_ndtr, ndtr
+from torch.special import erfcx
 
-from ._quadrature import argmax_probability, expect, log_expect, safe_std
+from ._quadrature import argmax_probability, expect, log_expect, normal_cdf, safe_std
 
 __all__ = [
     "BinaryHinge",
@@ -32,8 +32,8 @@ class Likelihood(torch.nn.Module, abc.ABC):
       shape (b, c), one for each latent function, for regressors. Codes are not checked.
 
     Parameters, if any, are kept as logarithms in float64 scalars, which do not change the dtype of
-    results. The defaults of `expected_log_prob` and `log_marginal` are Gauss–Hermite quadrature with
-    32 nodes and hold for a single latent function (c = 1); closed forms override them.
+    results. The defaults of `expected_log_prob` and `log_marginal` are Gauss–Hermite quadrature
+    with 32 nodes and hold for a single latent function (c = 1); closed forms override them.
     """
 
     @abc.abstractmethod
@@ -205,10 +205,10 @@ class Probit(_Bernoulli):
     """
 
     def log_prob(self, y, f):
-        return log_ndtr(_signed(y, f))
+        return _log_ndtr(_signed(y, f))
 
     def log_marginal(self, y, mean, var):
-        return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
+        return _log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
 class Logistic(_Bernoulli):
@@ -241,6 +241,7 @@ class _Hinge(Likelihood):
         Returns
         -------
         mean_b, var_b : torch.Tensor of shape (..., b)
+            Moments of the violation by which `log_prob` is ``-2 max(violation, 0)``.
         """
 
     def log_prob(self, y, f):
@@ -253,7 +254,7 @@ class _Hinge(Likelihood):
 
     def log_marginal(self, y, mean, var):
         mean_b, var_b = self.violation_moments(y, mean, var)
-        met = log_ndtr(-mean_b / safe_std(var_b))
+        met = _log_ndtr(-mean_b / safe_std(var_b))
         return torch.logaddexp(met, _log_expected_decay(2.0, mean_b, var_b))
 
 
@@ -277,7 +278,7 @@ class BinaryHinge(_Hinge):
 
     def predict(self, mean, var):
         z = _single(mean / safe_std(var))
-        return ndtr(torch.stack([-z, z], -1))
+        return normal_cdf(torch.stack([-z, z], -1))
 
 
 class MulticlassHinge(_Hinge):
@@ -330,6 +331,11 @@ class MulticlassHinge(_Hinge):
         -------
         t : torch.Tensor of shape (..., b), int64
             Never equal to `y`.
+
+        Raises
+        ------
+        ValueError
+            If there is only one latent function.
         """
         if mean.shape[-1] < 2:
             raise ValueError("MulticlassHinge needs at least two latent functions, got one")
@@ -407,6 +413,17 @@ def _log_normal(residual, var):
     return -0.5 * (residual**2 / var + torch.log(2 * math.pi * var))
 
 
+def _log_ndtr(x):
+    """log Phi(x); in the far tail torch's own is right but its derivatives are not."""
+    tail = _log_upper_tail(-x.clamp_max(0)) - 0.5 * x.clamp_max(0) ** 2
+    return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
+
+
+def _log_upper_tail(z):
+    """log(Phi(-z) exp(z^2 / 2)) for z >= 0."""
+    return torch.log(0.5 * erfcx(z / math.sqrt(2)))
+
+
 def _expected_abs(mean, var):
     """E|x| of x ~ N(mean, var)."""
     std = safe_std(var)
@@ -416,13 +433,10 @@ def _expected_abs(mean, var):
 
 
 def _log_expected_decay(rate, mean, var):
-    """log E[exp(-rate x) 1{x > 0}] of x ~ N(mean, var).
-
-    In closed form ``rate^2 var / 2 - rate mean + log Phi(-z)``; for z > 0 its terms cancel unless
-    the tail of log Phi is written with the scaled complementary error function.
-    """
+    """log E[exp(-rate x) 1{x > 0}] of x ~ N(mean, var)."""
     std = safe_std(var)
     z = rate * std - mean / std
-    tail = torch.log(0.5 * erfcx(z.clamp_min(0) / math.sqrt(2))) - 0.5 * (mean / std) ** 2
-    body = 0.5 * (rate * std) ** 2 - rate * mean + log_ndtr(-z.clamp_max(0))
+    # rate^2 var / 2 - rate mean + log Phi(-z), whose terms cancel where z > 0.
+    tail = _log_upper_tail(z.clamp_min(0)) - 0.5 * (mean / std) ** 2
+    body = 0.5 * (rate * std) ** 2 - rate * mean + _log_ndtr(-z.clamp_max(0))
     return torch.where(z > 0, tail, body)

@@ -2,7 +2,7 @@
 
 import torch
 
-from .._linalg import cholesky, gaussian_kl
+from .._linalg import add_gram, cholesky, gaussian_kl, mirror, root_norms, upper_inverse
 from ._sites import ByLatent
 
 _HELD_BYTES = 2**28
@@ -17,7 +17,7 @@ class CoordinateAscent:
 
     Parameters
     ----------
-    hinge : BinaryHinge or ContrastHinge
+    hinge : BinarySites or ContrastSites
     basis : WhitenedBasis
     rows : Rows
     prior : tuple of Tensors, optional
@@ -76,8 +76,7 @@ class CoordinateAscent:
 
     def sweep(self, state):
         """One pass over all rows and one damped step; returns the objective before the step."""
-        step = self.hinge.damping if state["n_steps"] else 1.0
-        return self._step(state, self.rows.chunks(), 1.0, step)
+        return self._step(state, self.rows.chunks(), 1.0, self.hinge.step(state["n_steps"]))
 
     def stochastic_sweep(self, state, batches):
         """One step of decreasing size for each of the minibatches; returns the mean objective."""
@@ -93,7 +92,7 @@ class CoordinateAscent:
         update = self._start if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
-        totals = {"precision": precision, "linear": linear}
+        totals = {"precision": mirror(precision), "linear": linear}
         for (name, total), prior in zip(totals.items(), self.prior, strict=True):
             state[name] = torch.lerp(state[name], prior + scale * total, step)
         state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
@@ -105,7 +104,7 @@ class CoordinateAscent:
         """Add a batch's sites to the totals; returns its loss."""
         sites, groups, _ = batch_sites(self.hinge, *batch[:3], mean, root)
         weights = batch[3]
-        precision += groups.gram(weights[:, None] * sites.precision)
+        groups.add_gram(precision, weights[:, None] * sites.precision)
         linear += groups.total(weights[:, None] * sites.linear)
         return (weights * sites.loss).sum().item()
 
@@ -116,7 +115,10 @@ class CoordinateAscent:
         share = 1 / (self.hinge.n_latents - 1)
         own = ByLatent(A, y[:, None], self.hinge.n_latents)
         w = weights / scale
-        precision += share * ((A.T * w) @ A) + (1 - share) * own.gram(w[:, None])
+        shared = torch.zeros_like(precision[0])
+        add_gram(shared, A, share * w[:, None] * A)
+        precision += shared
+        own.add_gram(precision, (1 - share) * w[:, None])
         w = w + weights
         linear += (1 + share) * own.total(w[:, None]) - share * (w @ A)
         return (weights * (1 + scale)).sum().item()
@@ -141,16 +143,16 @@ class CoordinateAscent:
         Notes
         -----
         Cavities of the sites themselves would be too optimistic: their precision is the curvature
-        of a bound, above that of the loss. Off-diagonal curvature between latents is taken as that of
-        a complete graph, which scales the diagonal by c / (c - 1).
+        of a bound, above that of the loss. Off-diagonal curvature between latents is taken as that
+        of a complete graph, which scales the diagonal by c / (c - 1).
         """
         mean, root = state["mean"], state["root"]
-        hessian = torch.zeros_like(root) + self.prior[0]
+        hessian = torch.zeros_like(root)
         for index in self.rows.chunks():
             batch = self._batch(index)
             sites, groups, _ = batch_sites(self.hinge, *batch[:3], mean, root)
-            hessian += self.hinge.coupling * groups.gram(batch[3][:, None] * sites.curvature)
-        _, newton_root = weight_moments(hessian, mean)
+            groups.add_gram(hessian, self.hinge.coupling * batch[3][:, None] * sites.curvature)
+        _, newton_root = weight_moments(self.prior[0] + mirror(hessian), mean)
         n = len(self.rows)
         chosen = torch.linspace(0, n - 1, min(n, max_rows)).round().long().to(self.rows.device)
         parts = [
@@ -168,7 +170,7 @@ class CoordinateAscent:
             return A.new_zeros(len(A), self.hinge.n_latents).scatter(1, touched, one_copy * values)
 
         def spread(roots):
-            return torch.stack([(A @ r).square().sum(1) for r in roots.to(A.dtype)], 1)
+            return torch.stack([root_norms(A, root) for root in roots.to(A.dtype)], 1)
 
         u, v = spread(newton_root), spread(root)
         curvature = self.hinge.coupling * dense(sites.curvature)
@@ -189,7 +191,5 @@ def batch_sites(hinge, A, residual, y, mean, root):
 
 def weight_moments(precision, linear):
     """Means and triangular roots of the covariances for natural parameters, batched."""
-    chol = cholesky(precision, name="the precision of the weights", jitter=1e-14)
-    eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device).expand_as(chol)
-    root = torch.linalg.solve_triangular(chol, eye, upper=False).mT
+    root = upper_inverse(cholesky(precision, name="precision of the weights", jitter=1e-14))
     return (root @ (root.mT @ linear[..., None]))[..., 0], root

@@ -5,7 +5,7 @@ import torch
 from .._linalg import gaussian_kl
 from .._posteriors import WhitenedBasis
 from .._training import minibatches
-from ._ascent import CoordinateAscent, batch_sites
+from ._ascent import batch_sites
 
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
@@ -21,7 +21,7 @@ class AdamSteps:
 
     Parameters
     ----------
-    hinge : BinaryHinge or ContrastHinge
+    hinge : BinarySites or ContrastSites
     kernel : TorchKernel
     rows : Rows
     trained : tuple of str
@@ -64,7 +64,7 @@ class AdamSteps:
         X, y, weights = self.rows.take(index)
         A, residual = WhitenedBasis(self.kernel, tensors["theta"], tensors["Z"])(X)
         mean = tensors["mean"]
-        root = lower_root(tensors["raw_root"]) if "raw_root" in self.trained else tensors["root"]
+        root = upper_root(tensors["raw_root"]) if "raw_root" in self.trained else tensors["root"]
         sites, _, _ = batch_sites(self.hinge, A, residual, y, mean, root)
         kl = gaussian_kl(mean, root).sum()
         return -len(self.rows) / len(y) * (weights * sites.loss).sum() - kl
@@ -101,9 +101,7 @@ class CoordinateInference:
         self.generator.set_state(state["generator"])
         if self._learning(state) and state["n_sweeps"] % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1:
             n = len(self.ascent.rows)
-            batches = [
-                minibatches(n, _STEP_ROWS, self.generator)[0] for _ in range(_STEPS_BETWEEN)
-            ]
+            batches = [minibatches(n, _STEP_ROWS, self.generator)[0] for _ in range(_STEPS_BETWEEN)]
             self.adam.run(state, batches)
         self.at(state)
         if self.batch_size is None:
@@ -141,14 +139,13 @@ class GradientInference:
             mean = 0.01 * torch.randn(*shape, generator=self.generator, dtype=torch.float64)
             root = torch.eye(shape[1], dtype=torch.float64).expand(shape[0], -1, -1)
         root = root.to(Z.device)
-        raw_root = torch.linalg.cholesky(root @ root.mT)
-        log_diagonal = raw_root.diagonal(dim1=1, dim2=2).log()
+        log_diagonal = root.diagonal(dim1=1, dim2=2).log()
         return {
             "theta": theta,
             "Z": Z,
             "mean": mean.to(Z.device),
             "root": root,
-            "raw_root": raw_root.diagonal_scatter(log_diagonal, dim1=1, dim2=2),
+            "raw_root": root.diagonal_scatter(log_diagonal, dim1=1, dim2=2),
             "adam": None,
             "generator": self.generator.get_state(),
             "change": float("inf"),
@@ -161,7 +158,7 @@ class GradientInference:
         batches = minibatches(len(self.ascent.rows), self.batch_size or 256, self.generator)
         objective = self.adam.run(state, batches)
         state["generator"] = self.generator.get_state()
-        state["root"] = lower_root(state["raw_root"])
+        state["root"] = upper_root(state["raw_root"])
         state["change"] = ((state["mean"] - before).norm() / state["mean"].norm()).item()
         return objective
 
@@ -175,7 +172,7 @@ class GradientInference:
         return state["change"] < self.tol
 
 
-def lower_root(raw):
-    """A lower-triangular matrix with positive diagonal from a free one, batched."""
+def upper_root(raw):
+    """An upper triangular matrix with positive diagonal from a free one, batched."""
     diagonal = raw.diagonal(dim1=-2, dim2=-1).exp()
-    return raw.tril(-1) + torch.diag_embed(diagonal)
+    return raw.triu(1) + torch.diag_embed(diagonal)

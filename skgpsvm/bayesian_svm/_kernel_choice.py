@@ -8,12 +8,12 @@ from .._training import lbfgs
 from ._ascent import CoordinateAscent, batch_sites
 from ._probability import best_temperature, calibration_curve
 
-_SOLVE_STEPS = 20
+_SOLVE_STEPS = 10
 _SOLVE_TOL = 0.02
 _FINEST = 0.5
 _COARSEST = 2
 _LEAST_GAIN = 1e-4
-_LENGTH_SCALE_PRECISION = 4.0
+_SHIFT_PRECISION = 4.0
 _ROUNDS = 8
 _STEPS_A_ROUND = 5
 
@@ -22,16 +22,17 @@ class LeaveOneOutChoice:
     r"""Choose a kernel's hyper-parameters by the calibrated leave-one-out log loss.
 
     First a compass search: each hyper-parameter is a direction, one with several entries (the
-    length scales of an ARD kernel) moving as one; steps are factors of e, then of its root. Then
-    the entries of those are told apart by steps up the objective with the posterior held
-    (type-II maximum likelihood, every log length scale drawn to the common one with standard
-    deviation 1/2), and this is kept where the leave-one-out loss falls by at least half a nat for
-    each entry: what as many useless parameters would gain in expectation.
+    length scales of an ARD kernel) moving as one; steps are factors of e, then of its root, and a
+    log-normal prior of standard deviation 1/2 draws each to its start. Then the entries of those
+    are told apart by steps up the objective with the posterior held (type-II maximum likelihood,
+    every entry drawn to the common one by the same prior), and this is kept where the
+    leave-one-out loss falls by at least half a nat for each entry: what as many useless
+    parameters would gain in expectation.
 
     Parameters
     ----------
     kernel : sklearn Kernel
-    hinge : BinaryHinge or ContrastHinge
+    hinge : BinarySites or ContrastSites
     rows : Rows
         Few enough to fit many times.
     Z : Tensor of shape (m, d)
@@ -89,7 +90,7 @@ class LeaveOneOutChoice:
                 state["tried"].append(place)
                 shift = torch.tensor(place, dtype=torch.float64, device=self.Z.device) * _FINEST
                 theta = (self.start + shift @ self.directions).clamp(*self.bounds.T)
-                loss = self.loss(theta)
+                loss = self.loss(theta) + 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
                 if loss < state["loss"] - _LEAST_GAIN * len(self.rows):
                     state["tried"].append(state["place"])
                     state.update(theta=theta, place=place, loss=loss)
@@ -123,7 +124,7 @@ class LeaveOneOutChoice:
             A, residual = self._basis(theta)(X)
             sites, _, _ = batch_sites(self.hinge, A, residual, y, state["mean"], state["root"])
             shift = entries - state["common"][self.entries]
-            pull = 0.5 * _LENGTH_SCALE_PRECISION * shift.square().sum()
+            pull = 0.5 * _SHIFT_PRECISION * shift.square().sum()
             return -(weights * sites.loss).sum() - pull
 
         best, value = lbfgs(

@@ -1,0 +1,49 @@
+# Every target sets itself up: .venv is made, and made anew in what the project's files ask for,
+# whenever one of them changes. `make demo` and `make test` are all a newcomer needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test coverage lint format doc bench check clean
+.NOTPARALLEL:
+
+demo: $(VENV)/plot.stamp
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest
+
+coverage: $(VENV)/test.stamp
+	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage report
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+doc: $(VENV)/doc.stamp
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html doc doc/_build/html
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python benchmarks/run.py
+
+# Exactly what CI runs.
+check:
+	.ci/run
+
+clean:
+	rm -rf $(VENV) *.egg-info build doc/_build doc/auto_examples doc/generated
+	rm -rf .coverage .hypothesis .pytest_cache .ruff_cache doc/sg_execution_times.rst
+
+# One stamp for each extra of setup.cfg.
+$(VENV)/%.stamp: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,90 @@
+"""Benchmark data sets: where they are, which are usable, and their prepared seeded splits."""
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+_DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@dataclass(frozen=True)
+class Info:
+    """Size of a data set: rows, features, classes, rows of the smallest class."""
+
+    n: int
+    d: int
+    c: int
+    smallest: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """A prepared split; labels are codes 0 .. n_classes - 1 of the whole set."""
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    n_classes: int
+
+
+def folder():
+    """Where the data sets are; leaves the program with a message where they are not."""
+    path = Path(os.environ.get("SKGPSVM_DATA", _DEFAULT))
+    if not (path / "classification").is_dir():
+        print(
+            "Skipped: no data sets. Set SKGPSVM_DATA to a folder with classification/<name>.npz "
+            "(X, y), or put it at ../shared/data beside the repository."
+        )
+        sys.exit(0)
+    return path
+
+
+def load_classification(name):
+    """``X`` float64 (n, d) with NaN where missing, and codes ``y`` (n,)."""
+    with np.load(folder() / "classification" / f"{name}.npz", allow_pickle=False) as archive:
+        return archive["X"].astype(np.float64), archive["y"]
+
+
+@cache
+def classification_sets(min_rows=0, min_classes=2):
+    """`Info` by name of the sets with at least two rows of every class, smallest set first."""
+    found = {}
+    for path in (folder() / "classification").glob("*.npz"):
+        X, y = load_classification(path.stem)
+        counts = np.bincount(y)
+        info = Info(*X.shape, len(counts), int(counts.min()))
+        if info.smallest >= 2 and info.n >= min_rows and info.c >= min_classes:
+            found[path.stem] = info
+    return dict(sorted(found.items(), key=lambda item: (item[1].n, item[0])))
+
+
+def chosen(sets, names):
+    """Those of ``sets`` that are named, or all; unknown names leave the program."""
+    if unknown := sorted(set(names or ()) - set(sets)):
+        sys.exit(f"No usable data sets {unknown}; there are: {' '.join(sets)}.")
+    return {name: info for name, info in sets.items() if not names or name in names}
+
+
+def prepared(X_train, X_test):
+    """Mean-imputed and standardised with the statistics of the training rows."""
+    steps = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
+    return steps.fit_transform(X_train), steps.transform(X_test)
+
+
+def split_classification(name, seed, test_size=0.2):
+    """The stratified `Split` of a set that belongs to a seed."""
+    X, y = load_classification(name)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=test_size, stratify=y, random_state=seed
+    )
+    X_train, X_test = prepared(X_train, X_test)
+    return Split(X_train, y_train, X_test, y_test, int(y.max()) + 1)

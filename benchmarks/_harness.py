@@ -1,0 +1,122 @@
+"""What the benchmarks share: options, and tasks in one-thread processes whose results survive."""
+
+import argparse
+import csv
+import hashlib
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import joblib
+import pandas as pd
+import sklearn
+import torch
+from threadpoolctl import threadpool_limits
+
+import skgpsvm
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options(doc, *, seeds):
+    """Parsed command line of a benchmark that runs over sets and seeds."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--sets", nargs="+", metavar="NAME", help="these data sets only")
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    return parser.parse_args()
+
+
+def package_code():
+    """Version and source digest of the package: what a result of ours is a result of."""
+    root = Path(skgpsvm.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"skgpsvm {skgpsvm.__version__} {digest.hexdigest()[:8]}"
+
+
+def sklearn_code():
+    """Version of scikit-learn: what a result of its estimators is a result of."""
+    return f"scikit-learn {sklearn.__version__}"
+
+
+def run_tasks(function, tasks, measured, path, jobs):
+    """Results of all tasks, those that a file already holds and those computed now.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a task's items (without ``code``) as keywords; returns a dict with keys ``measured``.
+    tasks : list of dict
+        All with the same keys. ``code`` names the version of what is run: results of another
+        version do not count, and are replaced.
+    measured : sequence of str
+    path : Path or None
+        CSV file that gets a line as each task ends, so that a killed run continues; None keeps
+        the results in memory. Failed tasks are not written, and so are tried again.
+    jobs : int
+        Processes, each with one thread.
+
+    Returns
+    -------
+    results : DataFrame
+        A row a task in the order of ``tasks``: its items, what was measured, ``warnings`` (kinds
+        and counts) and ``error`` (empty where there was none).
+    """
+    keys = list(tasks[0])
+    columns = [*keys, *measured, "warnings"]
+    held = _held(path, columns)
+    known = set(held[keys].astype(str).itertuples(index=False, name=None))
+    todo = [task for task in tasks if tuple(map(str, task.values())) not in known]
+    with joblib.parallel_config("loky", inner_max_num_threads=1):
+        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        rows = []
+        for row in parallel(joblib.delayed(_attempt)(function, task) for task in todo):
+            rows.append(row)
+            if path and not row["error"]:
+                _append(path, row, columns)
+            done = " ".join(str(row[key]) for key in keys if key != "code")
+            print(f"{len(rows)} of {len(todo)}: {done} {row['error']}", flush=True)
+    new = pd.DataFrame(rows, columns=[*columns, "error"])
+    results = pd.concat([held, new], ignore_index=True) if len(held) else new
+    identity = [key for key in keys if key != "code"]
+    results = results.drop_duplicates(identity, keep="last").fillna({"warnings": "", "error": ""})
+    if path:
+        kept = results[results["error"] == ""].sort_values(identity)
+        kept.to_csv(path, index=False, columns=columns, float_format="%.6g")
+    return pd.DataFrame(tasks).merge(results, on=keys, how="left")
+
+
+def _held(path, columns):
+    """What a file of these columns holds; nothing of a file of others."""
+    if path and path.exists():
+        held = pd.read_csv(path)
+        if list(held.columns) == columns:
+            return held.assign(error="")
+    return pd.DataFrame(columns=[*columns, "error"])
+
+
+def _append(path, row, columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    started = path.exists() and path.open().readline().strip() == ",".join(columns)
+    with path.open("a" if started else "w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        if not started:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def _attempt(function, task):
+    """A task's row; a failure is part of the result."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(record=True) as caught, threadpool_limits(1):
+        warnings.simplefilter("always")
+        try:
+            found, error = function(**{k: v for k, v in task.items() if k != "code"}), ""
+        except Exception as failure:
+            found, error = {}, f"{type(failure).__name__}: {failure}".splitlines()[0]
+    kinds = Counter(warning.category.__name__ for warning in caught)
+    told = " ".join(f"{kind}:{count}" for kind, count in sorted(kinds.items()))
+    return {**task, **found, "warnings": told, "error": error}

@@ -1,0 +1,79 @@
+"""Text reports: headed by date and versions, tables, mean ranks, comparisons of pairs."""
+
+import os
+import platform
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import scipy
+import sklearn
+import torch
+
+from ._harness import RESULTS, package_code
+
+
+def header(title, **settings):
+    """First lines of a report: what it is, and what it was run with."""
+    versions = (
+        f"{package_code()}, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"scikit-learn {sklearn.__version__}, scipy {scipy.__version__}, numpy {np.__version__}"
+    )
+    lines = [title, "=" * len(title), f"{date.today()}, {os.cpu_count()} CPUs", versions]
+    return "\n".join(lines + [f"{name}: {value}" for name, value in settings.items()])
+
+
+def publish(name, parts, *, write):
+    """Print a report and, where ``write``, save it as results/<name>-<date>.txt."""
+    text = "\n\n".join(parts) + "\n"
+    print(text)
+    if write:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}-{date.today()}.txt").write_text(text)
+
+
+def table(frame, title="", digits=3):
+    """A data frame as aligned text; floats get ``digits`` decimals, those missing a dash."""
+    text = frame.to_string(
+        index=False, na_rep="-", float_format=lambda value: f"{value:.{digits}f}"
+    )
+    return f"{title}\n{text}" if title else text
+
+
+def ranks(scores, *, higher_is_better):
+    """Rank of every column within each row, 1 the best; ties share their mean rank.
+
+    Missing scores are the worst.
+    """
+    return scores.rank(axis=1, ascending=not higher_is_better, na_option="bottom")
+
+
+def comparison(scores, ours, *, higher_is_better):
+    """One column against each of the others, set by set: mean ranks of the pair, wins, ties."""
+    rows = []
+    for other in scores.columns.drop(ours):
+        pair = scores[[ours, other]]
+        mean = ranks(pair, higher_is_better=higher_is_better).mean()
+        ahead = ranks(pair, higher_is_better=higher_is_better)[ours]
+        rows.append(
+            {
+                "against": other,
+                "rank": mean[ours],
+                "its rank": mean[other],
+                "wins": (ahead == 1).sum(),
+                "ties": (ahead == 1.5).sum(),
+                "losses": (ahead == 2).sum(),
+                "mean difference": (pair[ours] - pair[other]).mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def failures(results):
+    """The tasks that failed, as text; empty where none did."""
+    failed = results[results["error"] != ""]
+    lines = [
+        f"  {' '.join(str(row[key]) for key in ('set', 'seed', 'method'))}: {row['error']}"
+        for _, row in failed.iterrows()
+    ]
+    return "\n".join(["FAILED:", *lines]) if lines else "No fit failed."

@@ -1,0 +1,56 @@
+"""Sphinx configuration."""
+
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import skgpsvm
+
+project = "skgpsvm"
+author = "skgpsvm developers"
+copyright = f"2026, {author}"
+release = skgpsvm.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_show_sourcelink = False
+
+math_eqref_format = "({number})"
+
+# The class template lists the members; numpydoc only formats their docstrings.
+numpydoc_show_class_members = False
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/plot_",
+    "ignore_pattern": r"(^|/)(?!plot_)[^/]*\.py$",
+    "download_all_examples": False,
+    "min_reported_time": 5,
+    "show_memory": False,
+}
+
+
+def keep_our_members(app, what, name, obj, skip, options):
+    """Leave out what scikit-learn and torch add to every class; their own pages describe it."""
+    thing = obj.fget if isinstance(obj, property) else obj
+    module = getattr(thing, "__module__", None)
+    return skip or (module is not None and not module.startswith(project))
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", keep_our_members)

@@ -1,0 +1,35 @@
+"""What all tests share: environment, deterministic hypothesis, markers, benchmark data."""
+
+import os
+from pathlib import Path
+
+# scikit-learn skips, without failing, its array-API checks unless SciPy was imported with this set.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import pytest
+import torch
+
+# Hypothesis' own "ci" profile: the same examples in every run, no deadline, no database.
+hypothesis.settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip tests marked `cuda` where torch sees no device."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="torch sees no CUDA device")
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def benchmark_data():
+    """Folder of the benchmark data sets; SKGPSVM_DATA names it, ../shared/data unless set."""
+    beside_checkout = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SKGPSVM_DATA", beside_checkout))
+    if not folder.is_dir():
+        pytest.skip(f"no benchmark data in {folder}; set SKGPSVM_DATA to the folder that has them")
+    return folder

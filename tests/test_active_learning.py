@@ -1,0 +1,479 @@
+"""Scores against closed forms and quadrature; queries by modAL's and scikit-activeml's rules."""
+
+import functools
+import pickle
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.sparse import csr_array
+from scipy.special import entr, expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skgpsvm import active_learning
+from skgpsvm.active_learning import (
+    ScoreQueryStrategy,
+    bald,
+    bald_sampling,
+    entropy_sampling,
+    margin,
+    margin_sampling,
+    mean_softmax_entropy,
+    predictive_entropy,
+    variation_ratio,
+    variation_ratio_sampling,
+)
+
+PROBA_SCORES = [variation_ratio, predictive_entropy, margin]
+LATENT_SCORES = [mean_softmax_entropy, bald]
+
+
+class Given(ClassifierMixin, BaseEstimator):
+    """Class probabilities are the columns of X."""
+
+    def predict_proba(self, X):
+        return X.toarray() if isinstance(X, csr_array) else np.asarray(X, dtype=float)
+
+
+class Latent(ClassifierMixin, BaseEstimator):
+    """Means and variances of the latents are the left and right half of X's columns."""
+
+    def __init__(self, C=1.0):
+        self.C = C
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def latent_mean_and_variance(self, X):
+        return tuple(np.split(np.asarray(X, dtype=float), 2, axis=1))
+
+    def predict_proba_from_latent(self, F):
+        if F.shape[-1] == 1:
+            return np.concatenate([expit(-F), expit(F)], axis=-1)
+        return softmax(F, axis=-1)
+
+    def predict_proba(self, X):
+        return self.predict_proba_from_latent(self.latent_mean_and_variance(X)[0])
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def random_proba(n, c=4):
+    return np.random.RandomState(0).dirichlet(np.ones(c), size=n)
+
+
+def random_latents(n, c=3):
+    rng = np.random.RandomState(1)
+    return np.column_stack([rng.normal(0, 2, (n, c)), rng.gamma(1.0, 2.0, (n, c))])
+
+
+def mutual_information(mean, var, model, n_nodes):
+    """Of one point's label and latents, by a product Gauss-Hermite rule."""
+    x, w = np.polynomial.hermite.hermgauss(n_nodes)
+    c = len(mean)
+    nodes = np.stack(np.meshgrid(*[x] * c, indexing="ij"), -1).reshape(-1, c)
+    weights = functools.reduce(np.multiply.outer, [w / w.sum()] * c).ravel()
+    p = model.predict_proba_from_latent(mean + np.sqrt(2 * var) * nodes)
+    return entr(weights @ p).sum() - weights @ entr(p).sum(axis=1)
+
+
+# Scores
+
+
+def test_closed_forms():
+    X = np.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
+    # Differences and logarithms of numbers of order one: a few units in the last place.
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-15)
+    close(variation_ratio(Given(), X), [0.5, 0, 2 / 3, 0.5])
+    close(margin(Given(), X), [0.8, 0, 1, 1])
+    entropy = -0.5 * np.log(0.5) - 0.3 * np.log(0.3) - 0.2 * np.log(0.2)
+    close(predictive_entropy(Given(), X), [entropy, 0, np.log(3), np.log(2)])
+
+
+@pytest.mark.parametrize("score", PROBA_SCORES)
+def test_one_class_is_certain(score):
+    np.testing.assert_array_equal(score(Given(), np.ones((3, 1))), 0)
+
+
+def test_two_classes_are_ranked_alike():
+    X = random_proba(200, c=2)
+    orders = [np.argsort(score(Given(), X)) for score in PROBA_SCORES]
+    np.testing.assert_array_equal(orders[0], orders[1])
+    np.testing.assert_array_equal(orders[0], orders[2])
+
+
+def test_softmax_of_means_at_the_specification_s_values():
+    means = [
+        [0.2279358913, 0.3419038369, -0.0569839728],
+        [-0.0580981916, 0.0705762972, 0.0638131681],
+        [0, 0, 0],
+    ]
+    scores = mean_softmax_entropy(Latent(), np.column_stack([means, np.ones((3, 3))]))
+    # Ten printed digits.
+    np.testing.assert_allclose(scores, [1.0854132594, 1.0969146303, np.log(3)], atol=1e-10)
+
+
+def test_a_single_latent_counts_as_a_difference():
+    m = np.linspace(-3, 3, 7)[:, None]
+    one = mean_softmax_entropy(Latent(), np.column_stack([m, m**2]))
+    two = mean_softmax_entropy(Latent(), np.column_stack([0 * m, m, m**2, m**2]))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(("c", "n_nodes"), [(1, 200), (2, 60), (3, 40)])
+def test_bald_is_mutual_information(c, n_nodes):
+    X = random_latents(50, c)
+    exact = [mutual_information(*np.split(row, 2), Latent(), n_nodes) for row in X]
+    few, many = bald(Latent(), X), bald(Latent(), X, 2**13)
+    # The scores reach 0.47 nats; the quadrature errs by less than 1e-4. Quasi-random sums over
+    # 128 and 8192 draws err by up to 0.016 and 2.5e-4 (independent draws: by 0.02 and 0.003).
+    np.testing.assert_allclose(few, exact, atol=0.03)
+    np.testing.assert_allclose(many, exact, atol=5e-4)
+
+
+def test_bald_is_what_observing_the_latents_would_tell():
+    known, unknown, decided = [0.0, 0.0], [0.0, 4.0], [30.0, 4.0]
+    scores = bald(Latent(), np.array([known, unknown, decided]))
+    assert scores[0] == 0  # classes overlap, but there is nothing to learn
+    assert scores[1] > 0.1
+    # P(wrong) < 1e-10 even three standard deviations down, where its entropy is below 1e-8.
+    assert 0 <= scores[2] < 1e-8
+
+
+def test_bald_is_neither_negative_nor_above_the_predictive_entropy():
+    X = random_latents(2000, 3) * np.repeat([1, 1e-6], 3)  # small variances: all rounding
+    assert (bald(Latent(), X) >= 0).all()
+    X = random_latents(2000, 3)
+    assert (bald(Latent(), X) <= np.log(3)).all()
+
+
+@pytest.mark.parametrize("n_samples", [1, 3, 100])
+def test_any_number_of_draws(n_samples):
+    z = active_learning._normal_draws(n_samples, 5, np.random.RandomState(0))
+    assert z.shape == (n_samples, 5)
+    assert np.isfinite(z).all()
+
+
+def test_draws_are_standard_normal():
+    z = active_learning._normal_draws(2**12, 26, np.random.RandomState(0))
+    # A lattice of 1 / 4096: moments err by the tails that it cuts, z^2 / 4096 at z = 3.7.
+    np.testing.assert_allclose(z.mean(axis=0), 0, atol=2e-3)
+    np.testing.assert_allclose(z.var(axis=0), 1, atol=1e-2)
+
+
+def test_random_state_of_bald():
+    X = random_latents(5)
+    np.testing.assert_array_equal(bald(Latent(), X), bald(Latent(), X, random_state=0))
+    assert (bald(Latent(), X) != bald(Latent(), X, random_state=1)).any()
+
+
+# Pools of every kind and size
+
+
+@pytest.mark.parametrize("score", PROBA_SCORES + LATENT_SCORES)
+def test_batches_and_subsets_change_nothing(score, monkeypatch):
+    model = Given() if score in PROBA_SCORES else Latent()
+    X = random_proba(60) if score in PROBA_SCORES else random_latents(60)
+    whole = score(model, X)
+    assert whole.shape == (60,)
+    # Sums of the same numbers in another order.
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
+    close(score(model, X[17:29]), whole[17:29])
+    monkeypatch.setattr(active_learning, "_ROWS", 7)
+    monkeypatch.setattr(active_learning, "_CHUNK", 1000)
+    close(score(model, X), whole)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [np.ndarray.tolist, pd.DataFrame, pl.DataFrame, csr_array, lambda X: X.astype(np.float32)],
+    ids=["list", "pandas", "polars", "sparse", "float32"],
+)
+@pytest.mark.parametrize("score", PROBA_SCORES)
+def test_containers(score, container, monkeypatch):
+    monkeypatch.setattr(active_learning, "_ROWS", 7)
+    X = random_proba(20)
+    # Probabilities rounded to float32 err by 6e-8, their logarithms' products by a little more.
+    np.testing.assert_allclose(score(Given(), container(X)), score(Given(), X), atol=1e-6)
+
+
+def test_memory_does_not_grow_with_the_draws():
+    X = random_latents(20_000)
+    tracemalloc.start()
+    bald(Latent(), X, n_samples=256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # All latents at once: 20000 x 256 x 3 numbers, 123 MB an array, and several arrays.
+    assert peak < 60e6
+
+
+def test_an_empty_pool_gets_the_classifier_s_message():
+    model = LogisticRegression().fit([[0], [1]], [0, 1])
+    with pytest.raises(ValueError, match="0 sample"):
+        variation_ratio(model, np.empty((0, 1)))
+
+
+# Latents behind pipelines, searches and learners
+
+
+@pytest.mark.parametrize("score", LATENT_SCORES)
+def test_latents_are_found(score):
+    X, y = random_latents(30), np.arange(30) % 3
+    direct = score(Latent().fit(X, y), X)
+    scaler = StandardScaler().fit(X)
+    pipeline = make_pipeline(StandardScaler(with_std=False), Latent()).fit(X - 1, y)
+    scaled = score(Latent(), X - scaler.mean_ + np.repeat([0, 10], 3))
+    search = GridSearchCV(Latent(), {"C": [1, 2]}, cv=2).fit(X, y)
+    np.testing.assert_array_equal(score(search, X), direct)
+    np.testing.assert_array_equal(score(make_pipeline(Latent()).fit(X, y), X), direct)
+    np.testing.assert_array_equal(score(Learner(Latent().fit(X, y), None), X), direct)
+    shifted = make_pipeline(_Add(np.repeat([0, 10], 3)), pipeline[-1])
+    np.testing.assert_array_equal(score(shifted, X - scaler.mean_), scaled)
+
+
+class _Add(BaseEstimator):
+    """Stateless transformer that adds a row."""
+
+    def __init__(self, row):
+        self.row = row
+
+    def fit(self, X, y=None):
+        return self
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def transform(self, X):
+        return X + self.row
+
+
+@pytest.mark.parametrize("score", LATENT_SCORES)
+def test_classifiers_without_latents_are_refused(score):
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit([[0], [1]], [0, 1])
+    with pytest.raises(TypeError, match=r"latent_mean_and_variance.*got Pipeline.*margin"):
+        score(model, np.zeros((2, 1)))
+
+
+# Queries in modAL's form
+
+
+class Learner(BaseEstimator):
+    """What modAL's ActiveLearner does to a strategy: hands over itself, unpacks two results."""
+
+    def __init__(self, estimator, query_strategy):
+        self.estimator = estimator
+        self.query_strategy = query_strategy
+
+    def predict_proba(self, X):
+        return self.estimator.predict_proba(X)
+
+    def query(self, X_pool, *args, **kwargs):
+        indices, metrics = self.query_strategy(self, X_pool, *args, **kwargs)
+        return indices, X_pool[indices], metrics
+
+
+SAMPLINGS = {
+    variation_ratio_sampling: variation_ratio,
+    entropy_sampling: predictive_entropy,
+    margin_sampling: margin,
+    bald_sampling: bald,
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_sampling_takes_the_highest(sampling):
+    X = random_latents(40)
+    scores = SAMPLINGS[sampling](Latent(), X)
+    indices, rows, metrics = Learner(Latent(), sampling).query(X, n_instances=5)
+    np.testing.assert_array_equal(indices, np.argsort(-scores)[:5])
+    np.testing.assert_array_equal(rows, X[indices])
+    np.testing.assert_array_equal(metrics, scores[indices])
+    assert Learner(Latent(), sampling).query(X)[0].shape == (1,)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_samplings_pickle_and_know_their_names(sampling):
+    assert pickle.loads(pickle.dumps(sampling)) is sampling
+    assert SAMPLINGS[sampling].__name__ in sampling.__doc__
+
+
+def test_score_parameters_are_passed_on():
+    X = random_latents(40)
+    _, metrics = bald_sampling(Latent(), X, 40, n_samples=7)
+    np.testing.assert_array_equal(metrics, np.sort(bald(Latent(), X, n_samples=7))[::-1])
+
+
+def test_ties():
+    X = np.array([[0.9, 0.1], [0.6, 0.4], [0.6, 0.4], [0.6, 0.4], [0.5, 0.5]])
+    indices, _ = margin_sampling(Given(), X, 3)
+    np.testing.assert_array_equal(indices, [4, 1, 2])
+    draws = [
+        margin_sampling(Given(), X, 2, random_tie_break=True, random_state=seed)[0]
+        for seed in range(60)
+    ]
+    assert {first for first, _ in draws} == {4}
+    # The chance that one of three misses in 60 draws is 8e-11; seeds are fixed anyway.
+    assert {second for _, second in draws} == {1, 2, 3}
+    again, _ = margin_sampling(Given(), X, 2, random_tie_break=True, random_state=3)
+    np.testing.assert_array_equal(again, draws[3])
+
+
+@pytest.mark.parametrize("n_instances", [0, 6])
+def test_more_or_less_than_the_pool_holds(n_instances):
+    with pytest.raises(ValueError, match=f"Cannot choose {n_instances} of 5 points"):
+        margin_sampling(Given(), random_proba(5), n_instances)
+
+
+# Queries in scikit-activeml's form
+
+
+@pytest.fixture
+def iris():
+    """Points, their labels with most of them missing, and the labelled rows."""
+    X, labels = load_iris(return_X_y=True)
+    y = np.full(len(X), np.nan)
+    labelled = np.arange(0, 150, 10)
+    y[labelled] = labels[labelled]
+    return X, y, labelled
+
+
+def fitted(X, y, labelled, sample_weight=None):
+    return LogisticRegression(max_iter=1000).fit(X[labelled], y[labelled], sample_weight)
+
+
+@pytest.mark.parametrize("score", PROBA_SCORES)
+def test_query_fits_the_labelled_and_chooses_of_the_unlabelled(iris, score):
+    X, y, labelled = iris
+    clf = LogisticRegression(max_iter=1000)
+    indices, utilities = ScoreQueryStrategy(score).query(
+        X, y, clf, batch_size=3, return_utilities=True
+    )
+    expected = score(fitted(*iris), X)
+    expected[labelled] = np.nan
+    assert not hasattr(clf, "classes_")
+    np.testing.assert_array_equal(indices, np.argsort(-expected)[:3])  # NaN sorts last
+    assert utilities.shape == (3, 150)
+    for row, chosen in zip(utilities, indices, strict=True):
+        # The pool in other batches: rounding of a matrix product.
+        np.testing.assert_allclose(row, expected, rtol=1e-12)
+        expected[chosen] = np.nan
+
+
+def test_query_with_a_fitted_classifier(iris):
+    X, y, _ = iris
+    clf = fitted(*iris)
+    before = clf.coef_.copy()
+    indices = ScoreQueryStrategy().query(X, y, clf, fit_clf=False, batch_size=4)
+    np.testing.assert_array_equal(indices, ScoreQueryStrategy().query(X, y, clf, batch_size=4))
+    np.testing.assert_array_equal(clf.coef_, before)
+
+
+def test_query_weights_the_labelled(iris):
+    X, y, labelled = iris
+    weights = np.random.RandomState(0).randint(0, 3, len(X))
+    clf = LogisticRegression(max_iter=1000)
+    _, utilities = ScoreQueryStrategy().query(
+        X, y, clf, sample_weight=weights, return_utilities=True
+    )
+    expected = variation_ratio(fitted(X, y, labelled, weights[labelled]), X)
+    expected[labelled] = np.nan
+    np.testing.assert_allclose(utilities[0], expected, rtol=1e-12)
+
+
+def test_labels_of_every_kind(iris):
+    X, y, _ = iris
+    clf = LogisticRegression(max_iter=1000)
+    expected = ScoreQueryStrategy().query(X, y, clf, batch_size=5)
+    names = [None if np.isnan(label) else "abc"[int(label)] for label in y]
+    with_nan = [np.nan if name is None else name for name in names]
+    integers = [None if np.isnan(label) else int(label) for label in y]
+    for labels in [names, with_nan, integers, pd.Series(names), pd.Series(y), pl.Series(integers)]:
+        for table in [X, pd.DataFrame(X), pl.DataFrame(X)]:
+            np.testing.assert_array_equal(
+                ScoreQueryStrategy().query(table, labels, clf, batch_size=5), expected
+            )
+
+
+def test_candidates_as_indices(iris):
+    X, y, _ = iris
+    some = np.array([55, 77, 3, 120])
+    indices, utilities = ScoreQueryStrategy().query(
+        X, y, LogisticRegression(max_iter=1000), candidates=some, return_utilities=True
+    )
+    expected = np.full(150, np.nan)
+    expected[some] = variation_ratio(fitted(*iris), X[some])
+    np.testing.assert_allclose(utilities, expected[None], rtol=1e-12)
+    np.testing.assert_array_equal(indices, [np.nanargmax(expected)])
+
+
+@pytest.mark.parametrize("container", [np.asarray, pd.DataFrame, np.ndarray.tolist])
+def test_candidates_as_points(iris, container):
+    X, y, _ = iris
+    points = X[50:60] + 0.1
+    indices, utilities = ScoreQueryStrategy(margin).query(
+        X, y, fitted(*iris), fit_clf=False, candidates=container(points), return_utilities=True
+    )
+    expected = margin(fitted(*iris), points)
+    np.testing.assert_allclose(utilities, expected[None], rtol=1e-12)
+    np.testing.assert_array_equal(indices, [expected.argmax()])
+
+
+def test_query_breaks_ties_by_random_state():
+    X, y = np.tile([0.5, 0.5], (6, 1)), np.full(6, np.nan)
+    query = functools.partial(ScoreQueryStrategy.query, X=X, y=y, clf=Given(), fit_clf=False)
+    chosen = [query(ScoreQueryStrategy(random_state=seed))[0] for seed in range(60)]
+    assert set(chosen) == set(range(6))
+    strategy = ScoreQueryStrategy(random_state=3)
+    np.testing.assert_array_equal(query(strategy, batch_size=6), query(strategy, batch_size=6))
+
+
+def test_query_reads_a_memmap_in_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(active_learning, "_ROWS", 100)
+    X = np.memmap(tmp_path / "pool", np.float64, "w+", shape=(1000, 4))
+    X[:] = random_proba(1000)
+    seen = []
+
+    def score(clf, rows):
+        seen.append(len(rows))
+        return variation_ratio(clf, rows)
+
+    indices = ScoreQueryStrategy(score).query(X, np.full(1000, np.nan), Given(), fit_clf=False)
+    np.testing.assert_array_equal(indices, [variation_ratio(Given(), X).argmax()])
+    assert seen == [100] * 10
+
+
+def test_more_than_there_are_candidates(iris):
+    X, y, _ = iris
+    with pytest.warns(UserWarning, match="batch_size=9 is reduced to the 2 candidates"):
+        indices = ScoreQueryStrategy().query(
+            X, y, fitted(*iris), fit_clf=False, candidates=[70, 80], batch_size=9
+        )
+    assert set(indices) == {70, 80}
+
+
+def test_nothing_to_choose_or_to_fit(iris):
+    X, _, _ = iris
+    with pytest.raises(ValueError, match="no candidate to choose"):
+        ScoreQueryStrategy().query(X, np.zeros(150), Given(), fit_clf=False)
+    with pytest.raises(ValueError, match="All labels in y are missing"):
+        ScoreQueryStrategy().query(X, np.full(150, np.nan), LogisticRegression())
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        ScoreQueryStrategy().query(X, np.full(3, np.nan), LogisticRegression())
+
+
+def test_strategy_is_an_estimator():
+    score = functools.partial(bald, n_samples=16)
+    strategy = clone(ScoreQueryStrategy(score, random_state=1))
+    assert strategy.get_params()["random_state"] == 1
+    X = random_latents(20)
+    indices = strategy.query(X, np.full(20, np.nan), Latent(), fit_clf=False)
+    np.testing.assert_array_equal(indices, [bald(Latent(), X, n_samples=16).argmax()])

@@ -1,0 +1,135 @@
+"""The plan of the house, read from the sources: who imports whom, and what no module may touch."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "skgpsvm"
+TESTS = Path(__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+NUMPY_MODULES = {
+    "_estimator",  # the boundary
+    "inducing",  # scikit-learn's k-means works on arrays
+    "active_learning",  # takes and gives what `predict_proba` gives
+    "_quadrature",  # tabulates nodes once
+    "kernels",  # scikit-learn kernels
+    "_torch_kernels",  # reads scikit-learn kernels' attributes
+    "bayesian_svm/_svc",  # the estimator, whose fitted state is NumPy
+}
+FORBIDDEN_CALL = re.compile(
+    r"print"
+    r"|(np|numpy)\.random\.seed"
+    r"|torch(\.\w+)*\.(seed|manual_seed)(_all)?"  # a generator's own are fine
+    r"|torch\.(set_(default|num|float32|deterministic|flush)_\w+|use_deterministic_algorithms)"
+)
+
+
+def location(path):
+    """Path of a module below the package, without its suffix."""
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def owner(path):
+    """The module as the plan has it, which may have become a package of the same name."""
+    return location(path).split("/")[0]
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported_names(path):
+    """Absolute dotted names of all that a module imports, in functions too."""
+    # A relative import of level k starts k - 1 folders above the one that holds the module.
+    package = path.relative_to(PACKAGE.parent).parent.parts
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            yield from (".".join((*module, alias.name)) for alias in node.names)
+
+
+def imported_owners(path):
+    """Modules of this package that a module imports from."""
+    parts = (name.split(".") for name in imported_names(path))
+    return {name[1] for name in parts if name[0] == PACKAGE.name and len(name) > 1}
+
+
+def called_names(path):
+    """Dotted names of all that a module calls, as far as they are plain names."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield ast.unparse(node.func)
+
+
+# What the package's __init__ offers are the methods' estimators; every other module is shared.
+METHODS = imported_owners(PACKAGE / "__init__.py")
+
+
+def each_module(condition=lambda path: True):
+    chosen = [path for path in MODULES if condition(path)]
+    return pytest.mark.parametrize("path", chosen, ids=map(location, chosen))
+
+
+@each_module(lambda path: path != PACKAGE / "__init__.py")
+def test_no_module_imports_a_method(path):
+    assert imported_owners(path) & METHODS <= {owner(path)}
+
+
+@each_module(lambda path: location(path) not in NUMPY_MODULES)
+def test_cores_know_tensors_only(path):
+    assert "numpy" not in {name.split(".")[0] for name in imported_names(path)}
+
+
+@each_module()
+def test_only_public_scikit_learn(path):
+    private = [
+        name
+        for name in imported_names(path)
+        if name.split(".")[0] == "sklearn" and any(part[0] == "_" for part in name.split("."))
+    ]
+    assert not private
+
+
+@each_module()
+def test_nothing_prints_or_touches_global_state(path):
+    assert not [name for name in called_names(path) if FORBIDDEN_CALL.fullmatch(name)]
+
+
+@each_module()
+def test_docstring_says_the_module_s_one_job(path):
+    assert ast.get_docstring(tree(path))
+
+
+@pytest.mark.parametrize("name", sorted({owner(path) for path in MODULES} - {"__init__"}))
+def test_every_module_has_its_tests(name):
+    assert (TESTS / f"test_{name.removeprefix('_')}.py").is_file()
+
+
+def test_imports_are_read_correctly(tmp_path, monkeypatch):
+    package = tmp_path / "skgpsvm"
+    module = package / "method" / "core.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import numpy as np\n"
+        "from sklearn.base import clone\n"
+        "from . import sibling\n"
+        "from .. import kernels\n"
+        "def f():\n"
+        "    from .._linalg import cholesky\n"
+    )
+    monkeypatch.setitem(globals(), "PACKAGE", package)
+    assert list(imported_names(module)) == [
+        "numpy",
+        "sklearn.base.clone",
+        "skgpsvm.method.sibling",
+        "skgpsvm.kernels",
+        "skgpsvm._linalg.cholesky",
+    ]
+    assert imported_owners(module) == {"method", "kernels", "_linalg"}
+    assert owner(module) == "method"

@@ -1,0 +1,602 @@
+"""Likelihood terms against published numbers, closed forms, quadrature and one another."""
+
+import inspect
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.stats import laplace, norm
+
+from skgpsvm import likelihoods
+from skgpsvm.likelihoods import (
+    BinaryHinge,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    Logistic,
+    MulticlassHinge,
+    Probit,
+    expected_hinge,
+)
+
+LIKELIHOODS = {
+    "Gaussian": lambda: Gaussian(0.3),
+    "Laplace": lambda: Laplace(0.7),
+    "Probit": Probit,
+    "Logistic": Logistic,
+    "BinaryHinge": BinaryHinge,
+    "MulticlassHinge-mean": lambda: MulticlassHinge("mean"),
+    "MulticlassHinge-bound": lambda: MulticlassHinge("bound"),
+}
+REGRESSION = (Gaussian, Laplace)
+
+
+@pytest.fixture(params=LIKELIHOODS)
+def likelihood(request):
+    return LIKELIHOODS[request.param]()
+
+
+def t64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def rows(likelihood, b=12, dtype=torch.float64, seed=0):
+    """Observations, means and variances of b rows."""
+    generator = torch.Generator().manual_seed(seed)
+    n_latents = {MulticlassHinge: 3, Gaussian: 2, Laplace: 2}.get(type(likelihood), 1)
+    mean = 1.5 * torch.randn(b, n_latents, generator=generator, dtype=torch.float64)
+    var = 0.05 + 2 * torch.rand(b, n_latents, generator=generator, dtype=torch.float64)
+    if isinstance(likelihood, REGRESSION):
+        y = torch.randn(b, n_latents, generator=generator, dtype=torch.float64).to(dtype)
+    else:
+        y = torch.randint(max(n_latents, 2), (b,), generator=generator)
+    return y, mean.to(dtype), var.to(dtype)
+
+
+# What every likelihood promises
+
+
+def test_every_likelihood_is_tested_here():
+    concrete = {
+        value
+        for value in vars(likelihoods).values()
+        if inspect.isclass(value)
+        and issubclass(value, Likelihood)
+        and not inspect.isabstract(value)
+        and not value.__name__.startswith("_")
+    }
+    assert {type(make()) for make in LIKELIHOODS.values()} == concrete
+    assert {value.__name__ for value in concrete} <= set(likelihoods.__all__)
+
+
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_marginal"])
+def test_zero_variance_gives_log_prob(likelihood, method):
+    y, mean, var = rows(likelihood)
+    value = getattr(likelihood, method)(y, mean, torch.zeros_like(var))
+    # A floor of 1e-12 under the variance, times curvatures of order one.
+    torch.testing.assert_close(value, likelihood.log_prob(y, mean), rtol=0, atol=1e-10)
+
+
+def test_jensen(likelihood):
+    y, mean, var = rows(likelihood, b=200)
+    assert (
+        likelihood.expected_log_prob(y, mean, var) <= likelihood.log_marginal(y, mean, var)
+    ).all()
+
+
+@pytest.mark.parametrize("method", ["log_prob", "expected_log_prob", "log_marginal"])
+def test_leading_axes_are_samples_and_rows_do_not_mix(likelihood, method):
+    y, mean, var = rows(likelihood)
+    moments = (mean,) if method == "log_prob" else (mean, var)
+    function = getattr(likelihood, method)
+    together = function(y, *(torch.stack([value, value + 1]) for value in moments))
+    assert together.shape == (2, 12)
+    for s in range(2):
+        alone = [function(y[[i]], *(value[[i]] + s for value in moments)) for i in range(12)]
+        torch.testing.assert_close(together[s], torch.cat(alone), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_marginal"])
+def test_float32_keeps_its_dtype(likelihood, method):
+    y, mean, var = rows(likelihood, dtype=torch.float32)
+    value = getattr(likelihood, method)(y, mean, var)
+    exact = getattr(likelihood, method)(
+        y.double() if y.is_floating_point() else y, mean.double(), var.double()
+    )
+    assert value.dtype == torch.float32
+    # A few roundings of 6e-8, and the floor of 1e-8 under the variance.
+    torch.testing.assert_close(value.double(), exact, rtol=3e-6, atol=1e-6)
+    for prediction in likelihood.predict(mean, var):
+        assert prediction.dtype == torch.float32
+
+
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_marginal"])
+def test_first_and_second_derivatives(likelihood, method):
+    y, mean, var = rows(likelihood, b=4, seed=1)
+    inputs = (mean.requires_grad_(), var.requires_grad_())
+
+    def function(mean, var):
+        return getattr(likelihood, method)(y, mean, var)
+
+    assert torch.autograd.gradcheck(function, inputs)
+    # Expectation propagation needs the second derivative in the mean.
+    assert torch.autograd.gradgradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["expected_log_prob", "log_marginal"])
+@pytest.mark.parametrize("var", [0.0, 1e-10, 1.0, 1e8])
+def test_values_and_gradients_are_finite_far_out(likelihood, method, dtype, var):
+    y, mean, _ = rows(likelihood, dtype=dtype)
+    for size in (0.0, 1.0, 1e4):
+        m = (size * mean).requires_grad_()
+        v = torch.full_like(mean, var, requires_grad=True)
+        value = getattr(likelihood, method)(y, m, v)
+        value.sum().backward()
+        for tensor in (value, m.grad, v.grad):
+            assert torch.isfinite(tensor).all()
+
+
+def test_predictions_are_distributions(likelihood):
+    y, mean, var = rows(likelihood)
+    prediction = likelihood.predict(mean, var)
+    if isinstance(likelihood, REGRESSION):
+        predicted_mean, predicted_var = prediction
+        assert torch.equal(predicted_mean, mean)
+        assert (predicted_var > var).all()
+    else:
+        assert prediction.shape == (12, int(y.max()) + 1)
+        assert (prediction >= 0).all()
+        torch.testing.assert_close(prediction.sum(-1), torch.ones(12).double(), rtol=0, atol=1e-14)
+
+
+def test_parameters_are_named_and_trainable(likelihood):
+    names = {name for name, _ in likelihood.named_parameters()}
+    expected = {"Gaussian": {"log_noise_var"}, "Laplace": {"log_scale"}}
+    assert names == expected.get(type(likelihood).__name__, set())
+    y, mean, var = rows(likelihood)
+    for method in ("expected_log_prob", "log_marginal"):
+        for parameter in likelihood.parameters():
+            value = getattr(likelihood, method)(y, mean, var).sum()
+            (gradient,) = torch.autograd.grad(value, parameter)
+            step = 1e-6
+            with torch.no_grad():
+                parameter += step
+                up = getattr(likelihood, method)(y, mean, var).sum()
+                parameter -= 2 * step
+                down = getattr(likelihood, method)(y, mean, var).sum()
+                parameter += step
+            # Central differences: step^2, and rounding of 1e-15 / step.
+            assert float(gradient) == pytest.approx(float(up - down) / (2 * step), rel=1e-6)
+
+
+# Closed forms against adaptive quadrature
+
+
+def gaussian_expectation(function, mean, var, kinks):
+    std = math.sqrt(var)
+    low, high = mean - 12 * std, mean + 12 * std
+    inside = [kink for kink in kinks if low < kink < high]
+    value, _ = quad(
+        lambda f: function(f) * norm.pdf(f, mean, std),
+        low,
+        high,
+        points=[mean, *inside],
+        epsabs=1e-13,
+        epsrel=1e-12,
+        limit=200,
+    )
+    return value
+
+
+@pytest.mark.parametrize("name", ["Gaussian", "Laplace", "Probit", "Logistic", "BinaryHinge"])
+def test_closed_forms_equal_quadrature(name):
+    likelihood = LIKELIHOODS[name]()
+    y, mean, var = rows(likelihood, b=6)
+    expected = likelihood.expected_log_prob(y, mean, var).detach()
+    marginal = likelihood.log_marginal(y, mean, var).detach()
+    for i in range(6):
+        row_expected, row_marginal = 0.0, 0.0
+        for j in range(mean.shape[1]):
+            # One column at a time: columns are independent.
+            y_ij = y[[i], j : j + 1] if y.ndim == 2 else y[[i]]
+
+            def log_prob(f, y_ij=y_ij):
+                return float(likelihood.log_prob(y_ij, t64([[f]])).detach())
+
+            kinks = [float(y_ij)] if y.ndim == 2 else [-1.0, 1.0]
+            moments = float(mean[i, j]), float(var[i, j])
+            row_expected += gaussian_expectation(log_prob, *moments, kinks)
+            row_marginal += math.log(
+                gaussian_expectation(lambda f, g=log_prob: math.exp(g(f)), *moments, kinks)
+            )
+        # Adaptive quadrature to 1e-12; 32 nodes are good to 1e-7 at a variance of 2.
+        assert float(marginal[i]) == pytest.approx(row_marginal, abs=1e-7)
+        if name == "BinaryHinge":
+            # The collapsed bound of the scale mixture, not the expectation itself.
+            assert float(expected[i]) < row_expected
+        else:
+            assert float(expected[i]) == pytest.approx(row_expected, abs=1e-7)
+
+
+def test_exact_marginals_to_all_digits():
+    y, mean, var = rows(Gaussian(0.3))
+    value = Gaussian(0.3).log_marginal(y, mean, var).detach()
+    exact = norm.logpdf(y, mean, (var + 0.3).sqrt()).sum(-1)
+    np.testing.assert_allclose(value, exact, rtol=1e-12)
+    np.testing.assert_allclose(
+        Laplace(0.7).log_prob(y, mean).detach(), laplace.logpdf(y, mean, 0.7).sum(-1)
+    )
+
+
+def test_gaussian_predictive_variance_includes_the_noise():
+    mean, var = t64([[0.5]]), t64([[2.0]])
+    assert float(Gaussian(0.3).predict(mean, var)[1].detach()) == pytest.approx(2.3)
+    # The variance of a Laplace variable is twice its squared scale.
+    assert float(Laplace(0.7).predict(mean, var)[1].detach()) == pytest.approx(2.0 + 2 * 0.49)
+
+
+@pytest.mark.parametrize("var", [1e-4, 1.0, 1e6])
+def test_laplace_marginal_is_accurate_for_any_variance(var):
+    # A noise of 1e-3 under a variance of 1e6 is almost the Gaussian alone, and the reverse.
+    y, mean = t64([[0.5]]), t64([[-0.2]])
+    if var == 1e6:
+        value = Laplace(1e-3).log_marginal(y, mean, t64([[var]]))
+        assert float(value.detach()) == pytest.approx(norm.logpdf(0.7, 0, 1e3), abs=1e-11)
+    value = Laplace(1e3).log_marginal(y, mean, t64([[var]])).detach()
+    assert float(value) == pytest.approx(laplace.logpdf(0.7, 0, 1e3), abs=2 * math.sqrt(var) / 1e3)
+
+
+def test_probit_probability():
+    probability = Probit().predict(t64([[0.7]]), t64([[1.9]]))
+    # Printed to six digits.
+    assert float(probability[0, 1]) == pytest.approx(0.659484, abs=5e-7)
+
+
+def test_probit_far_tail():
+    # The range in which torch's own derivatives of log Phi lose all digits.
+    z = t64([[-1e4], [-300.0], [-40.0], [-5.0], [-0.0], [5.0], [30.0]]).requires_grad_()
+    value = Probit().log_prob(torch.ones(7, dtype=torch.int64), z)
+    (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), z)
+    x = z.detach().numpy()
+    np.testing.assert_allclose(value.detach(), log_ndtr(x[:, 0]), rtol=1e-12)
+    ratio = math.sqrt(2 / math.pi) / erfcx(-x / math.sqrt(2))
+    np.testing.assert_allclose(first.detach(), ratio, rtol=1e-12)
+    # The limit of the far tail is -1, to 1 / z^2.
+    exact = np.where(x < -100, -1.0, -ratio * (ratio + x))
+    np.testing.assert_allclose(second, exact, rtol=2e-5, atol=1e-12)
+    y = torch.zeros(1, dtype=torch.int64)
+    z = torch.tensor([[1e5]], requires_grad=True)
+    Probit().log_prob(y, z).backward()
+    assert float(z.grad) == pytest.approx(-1e5, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [Probit, Logistic])
+def test_proper_binary_likelihoods_sum_to_one(make):
+    f = torch.linspace(-30, 30, 61, dtype=torch.float64)[:, None]
+    total = sum(make().log_prob(torch.full((61,), code), f).exp() for code in (0, 1))
+    torch.testing.assert_close(total, torch.ones(61, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_logistic_predictions_are_symmetric():
+    mean, var = t64([[0.7], [3.0]]), t64([[1.9], [0.1]])
+    torch.testing.assert_close(
+        Logistic().predict(mean, var), Logistic().predict(-mean, var).flip(-1)
+    )
+
+
+# The expected hinge
+
+
+def test_hinge_is_a_scale_mixture():
+    f = t64([[0.6], [-0.5], [1.0], [3.0]])
+    value = BinaryHinge().log_prob(torch.ones(4, dtype=torch.int64), f).exp()
+    # b = 0.4, 1.5, 0, -2; printed to ten digits.
+    np.testing.assert_allclose(value, [0.4493289641, 0.0497870684, 1.0, 1.0], rtol=0, atol=1e-10)
+    for b, likelihood_value in zip([0.4, 1.5, 0.0, -2.0], value.tolist(), strict=True):
+        # lambda = u^2 removes the singularity at zero.
+        mixture, _ = quad(
+            lambda u, b=b: 2 * math.exp(-((b + u * u) ** 2) / (2 * u * u)) / math.sqrt(2 * math.pi),
+            0,
+            np.inf,
+        )
+        assert mixture == pytest.approx(likelihood_value, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("mean_b", "var_b", "alpha", "at_alpha", "best_alpha", "best"),
+    [
+        (0.3, 0.5, 0.8, -1.0770336222, 0.59, -1.0681145748),
+        (-1.2, 0.25, 2.0, -0.1046120113, 1.69, -0.1),
+    ],
+)
+def test_collapsed_term_is_the_maximum_over_alpha(mean_b, var_b, alpha, at_alpha, best_alpha, best):
+    second_moment = mean_b**2 + var_b
+    h, r = map(float, expected_hinge(t64(mean_b), t64(var_b)))
+    # Printed to ten digits; the floor of 1e-12 under the variance is below that.
+    assert oracles.row_terms(mean_b, second_moment, alpha) == pytest.approx(at_alpha, abs=1e-10)
+    assert r**2 == pytest.approx(best_alpha, abs=1e-10)
+    assert -h == pytest.approx(best, abs=1e-10)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert oracles.row_terms(mean_b, second_moment, factor * best_alpha) < -h
+
+
+def test_derivatives_of_the_expected_hinge():
+    mean_b = t64([-3.0, -0.5, 0.0, 0.5, 3.0]).requires_grad_()
+    var_b = t64([0.2, 1.0, 2.0, 0.1, 5.0]).requires_grad_()
+    h, r = expected_hinge(mean_b, var_b)
+    h.sum().backward()
+    # The floor of 1e-12 under the variance.
+    torch.testing.assert_close(mean_b.grad, (h / r).detach(), rtol=1e-10, atol=0)
+    torch.testing.assert_close(var_b.grad, (0.5 / r).detach(), rtol=1e-10, atol=0)
+    assert ((mean_b.grad > 0) & (mean_b.grad < 2)).all()
+    assert float(mean_b.grad[2]) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_expected_hinge_does_not_cancel_in_float32():
+    h, _ = expected_hinge(torch.tensor(-30.0), torch.tensor(0.01))
+    exact = 0.01 / (30 + math.sqrt(900.01))
+    # Naively 1.6594e-4. A few roundings of 6e-8.
+    assert float(h) == pytest.approx(exact, rel=3e-7)
+    assert exact == pytest.approx(1.66666e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_expected_hinge_at_zero_and_at_huge_values(dtype):
+    # Squares of 1e30 overflow in float32.
+    mean_b = torch.tensor([0.0, 0.0, 1e30, -1e30, 1.0, -1.0], dtype=dtype).requires_grad_()
+    var_b = torch.tensor([0.0, 1e30, 1.0, 1.0, 0.0, 0.0], dtype=dtype).requires_grad_()
+    h, r = expected_hinge(mean_b, var_b)
+    h.sum().backward()
+    expected = torch.tensor([0.0, 1e15, 2e30, 0.0, 2.0, 0.0], dtype=dtype)
+    torch.testing.assert_close(h.detach(), expected, rtol=1e-6, atol=1e-20)
+    assert (r > 0).all()
+    expected = torch.tensor([1.0, 1.0, 2.0, 0.0, 2.0, 0.0], dtype=dtype)
+    torch.testing.assert_close(mean_b.grad, expected, rtol=1e-6, atol=1e-7)
+    assert torch.isfinite(var_b.grad).all()
+    torch.testing.assert_close(
+        var_b.grad[4:], torch.full((2,), 0.5, dtype=dtype), rtol=1e-6, atol=0
+    )
+
+
+def test_point_mass_pays_twice_the_hinge():
+    b = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    h, _ = expected_hinge(b, torch.zeros_like(b))
+    assert torch.equal(h, 2 * b.clamp_min(0))
+
+
+# The multi-class hinge
+
+
+def t1_moments():
+    T1 = oracles.T1
+    _, kappa, kt = oracles.precompute(T1.X, T1.Z)
+    mean, var = oracles.latent_moments(kappa, kt, T1.mu, T1.Sig)
+    return torch.tensor(T1.y), torch.tensor(mean), torch.tensor(var)
+
+
+@pytest.mark.parametrize("contrast", ["mean", "bound"])
+def test_published_terms_of_problem_t1(contrast):
+    likelihood = MulticlassHinge(contrast)
+    y, mean, var = t1_moments()
+    mean_b, var_b = likelihood.violation_moments(y, mean, var)
+    _, r = expected_hinge(mean_b, var_b)
+    ell = likelihood.expected_log_prob(y, mean, var)
+    assert likelihood.contrast_class(y, mean, var).tolist() == [1, 0, 2, 1]
+    # Printed to ten digits.
+    for value, expected in (
+        (mean_b, [0.4130357826, 1.1327681721, 0.6678630457, 1.0469102146]),
+        (r**2, [1.8933097451, 2.4085337246, 1.6537596158, 2.9988059277]),
+        (ell, [-1.7890117072, -2.6847133144, -1.9538488993, -2.7786162889]),
+    ):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
+
+
+def test_term_at_the_prior():
+    mean, var = torch.zeros(4, 3).double(), torch.ones(4, 3).double()
+    value = MulticlassHinge().expected_log_prob(t1_moments()[0], mean, var)
+    # -N (1 + sqrt(1 + 2 sf2)) in all, whatever the data.
+    assert float(value.sum()) == pytest.approx(-4 * (1 + math.sqrt(3)), abs=1e-11)
+
+
+def test_oracle_reproduces_the_published_objectives():
+    T1 = oracles.T1
+    problem, t = oracles.precompute(T1.X, T1.Z), np.array([1, 0, 2, 1])
+    mean, _ = oracles.latent_moments(*problem[1:], T1.mu, T1.Sig)
+    np.testing.assert_array_equal(oracles.contrast(mean, T1.y), t)
+
+    def objective(q, alpha=None):
+        return oracles.objective(*problem, *q, T1.y, t, alpha)
+
+    alpha = np.array([1.0, 2.0, 0.5, 1.5])
+    start = T1.mu, T1.Sig
+    sequential = oracles.sweep(*problem, *start, T1.y, t)
+    simultaneous = oracles.sweep(*problem, *start, T1.y, t, sequential=False)
+    assert objective(start) == pytest.approx(-10.5500609479, abs=1e-9)
+    assert objective(start, alpha) == pytest.approx(-10.9693227300, abs=1e-9)
+    assert objective(sequential) == pytest.approx(-9.2971890666, abs=1e-9)
+    assert objective(simultaneous) == pytest.approx(-9.3645868354, abs=1e-9)
+
+
+def test_discontinuity_where_wrong_classes_tie_in_mean():
+    y, mean = torch.tensor([0, 0]), torch.zeros(2, 3).double()
+    var = t64([[0.5, 0.2, 2.0], [0.5, 2.0, 0.2]])
+    # Printed to six decimals. The mean rule takes the first of the two, the bound rule the worst.
+    by_mean = MulticlassHinge("mean").expected_log_prob(y, mean, var)
+    np.testing.assert_allclose(by_mean, [-2.303841, -2.870829], rtol=0, atol=1e-6)
+    by_bound = MulticlassHinge("bound").expected_log_prob(y, mean, var)
+    np.testing.assert_allclose(by_bound, [-2.870829, -2.870829], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("contrast", ["mean", "bound"])
+def test_contrast_class_is_the_best_or_the_worst_of_all_wrong_classes(contrast):
+    y, mean, var = rows(MulticlassHinge(), b=100)
+    t = MulticlassHinge(contrast).contrast_class(y, mean, var)
+    for i in range(100):
+        wrong = [j for j in range(3) if j != y[i]]
+        if contrast == "mean":
+            score = [mean[i, j] for j in wrong]
+        else:
+            moments = [(1 + mean[i, j] - mean[i, y[i]], var[i, j] + var[i, y[i]]) for j in wrong]
+            score = [m + (m**2 + v) ** 0.5 for m, v in moments]
+        assert t[i] == wrong[int(np.argmax(score))]
+
+
+@pytest.mark.parametrize("contrast", ["mean", "bound"])
+def test_only_the_true_and_the_contrast_class_get_gradients(contrast):
+    likelihood = MulticlassHinge(contrast)
+    y, mean, var = t1_moments()
+    mean.requires_grad_()
+    var.requires_grad_()
+    likelihood.expected_log_prob(y, mean, var).sum().backward()
+    t = likelihood.contrast_class(y, mean, var)
+    compared = torch.zeros(4, 3, dtype=torch.bool).scatter(1, torch.stack([y, t], 1), True)
+    assert torch.equal(mean.grad != 0, compared)
+    assert torch.equal(var.grad != 0, compared)
+    # Pushing the two classes apart by the same force.
+    torch.testing.assert_close(mean.grad.sum(-1), torch.zeros(4).double(), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("contrast", ["mean", "bound"])
+def test_common_shifts_change_nothing_and_relabelling_permutes(contrast):
+    likelihood = MulticlassHinge(contrast)
+    y, mean, var = t1_moments()
+    value = likelihood.expected_log_prob(y, mean, var)
+    shifted = likelihood.expected_log_prob(y, mean + t64([[5.0], [-2.0], [0.3], [9.0]]), var)
+    torch.testing.assert_close(shifted, value, rtol=0, atol=1e-14)
+    order = torch.tensor([2, 0, 1])
+    relabelled = likelihood.expected_log_prob(order.argsort()[y], mean[:, order], var[:, order])
+    torch.testing.assert_close(relabelled, value, rtol=0, atol=1e-14)
+
+
+def test_bound_rule_is_continuous_and_never_above_the_mean_rule():
+    y, mean, var = rows(MulticlassHinge(), b=200)
+    by_mean = MulticlassHinge("mean").expected_log_prob(y, mean, var)
+    by_bound = MulticlassHinge("bound").expected_log_prob(y, mean, var)
+    assert (by_bound <= by_mean).all()
+    assert (by_bound < by_mean).any()
+
+
+@pytest.mark.parametrize("contrast", ["mean", "bound"])
+def test_multiclass_log_prob_uses_the_true_maximum(contrast):
+    y, f, _ = rows(MulticlassHinge(), b=50)
+    wrong = f.clone()
+    wrong[range(50), y] = -torch.inf
+    expected = -2 * (1 + wrong.amax(-1) - f[range(50), y]).clamp_min(0)
+    value = MulticlassHinge(contrast).log_prob(y, f)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-14)
+
+
+def test_hinge_is_not_a_normalised_likelihood():
+    f = t64([[0.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
+    total = sum(MulticlassHinge().log_prob(torch.full((3,), code), f).exp() for code in (0, 1))
+    # Printed to four digits.
+    np.testing.assert_allclose(total, [0.2707, 1.0183, 1.0025], rtol=0, atol=5e-5)
+
+
+def test_multiclass_marginal_is_that_of_the_fixed_contrast():
+    likelihood = MulticlassHinge()
+    y, mean, var = rows(likelihood, b=6)
+    mean_b, var_b = likelihood.violation_moments(y, mean, var)
+    value = likelihood.log_marginal(y, mean, var)
+    for i in range(6):
+        expected = gaussian_expectation(
+            lambda b: math.exp(-2 * max(b, 0)), float(mean_b[i]), float(var_b[i]), [0.0]
+        )
+        assert float(value[i]) == pytest.approx(math.log(expected), abs=1e-9)
+
+
+def test_multiclass_prediction_is_the_probability_of_the_largest():
+    # Published for problem T1 at x = 0.25, to ten digits.
+    mean = t64([[0.2279358913, 0.3419038369, -0.0569839728]])
+    var = t64([[0.5618573233, 0.4157345312, 0.6722612107]])
+    expected = [[0.3540835603, 0.4155110665, 0.2304053732]]
+    np.testing.assert_allclose(MulticlassHinge().predict(mean, var), expected, rtol=0, atol=3e-10)
+
+
+# The binary hinge
+
+
+def test_published_terms_of_the_binary_problem():
+    B = oracles.T1_BINARY
+    _, kappa, kt = oracles.precompute(B.X, B.Z)
+    mean, var = map(torch.tensor, oracles.latent_moments(kappa, kt, B.mu[None], B.Sig[None]))
+    y = torch.tensor(B.y)
+    mean_b, var_b = BinaryHinge().violation_moments(y, mean, var)
+    ell = BinaryHinge().expected_log_prob(y, mean, var)
+    # Printed to ten digits.
+    for value, expected in (
+        (mean_b, [0.3699940775, 0.6832768325, 0.9080946770, 0.6325831317]),
+        (mean_b**2 + var_b, [0.8838121952, 1.0573087327, 1.3507705617, 1.2258761886]),
+        (ell, [-1.3101069405, -1.7115320209, -2.0703212305, -1.7397760637]),
+    ):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
+
+
+def test_oracle_reproduces_the_published_binary_objectives():
+    B = oracles.T1_BINARY
+    problem = oracles.precompute(B.X, B.Z)
+    assert oracles.binary_objective(*problem, B.mu, B.Sig, B.s) == pytest.approx(-7.3417183722)
+    mu, Sig = oracles.binary_sweep(*problem, B.mu, B.Sig, B.s)
+    np.testing.assert_allclose(mu, [-1.0775058985, 1.0062997073], rtol=0, atol=1e-9)
+    assert oracles.binary_objective(*problem, mu, Sig, B.s) == pytest.approx(-6.4010014843)
+
+
+def test_two_classes_equal_the_binary_hinge_of_their_difference():
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    var = torch.rand(20, 2, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (20,), generator=generator)
+    difference, total = mean[:, [1]] - mean[:, [0]], var.sum(-1, keepdim=True)
+    for method in ("expected_log_prob", "log_marginal"):
+        torch.testing.assert_close(
+            getattr(MulticlassHinge(), method)(y, mean, var),
+            getattr(BinaryHinge(), method)(y, difference, total),
+            rtol=1e-13,
+            atol=1e-14,
+        )
+    torch.testing.assert_close(
+        MulticlassHinge().predict(mean, var),
+        BinaryHinge().predict(difference, total),
+        rtol=0,
+        atol=1e-11,  # the floor of 1e-12 under the variance
+    )
+
+
+def test_binary_hinge_predicts_the_sign_of_the_latent_function():
+    probability = BinaryHinge().predict(t64([[0.7], [0.0], [-2.0]]), t64([[1.9], [0.0], [0.0]]))
+    expected = [ndtr(0.7 / math.sqrt(1.9)), 0.5, 0.0]
+    np.testing.assert_allclose(probability[:, 1], expected, rtol=0, atol=1e-11)
+
+
+# Bad arguments
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_noise_must_be_positive_and_finite(value):
+    with pytest.raises(ValueError, match="noise_var must be positive and finite, got"):
+        Gaussian(value)
+    with pytest.raises(ValueError, match="scale must be positive and finite, got"):
+        Laplace(value)
+
+
+def test_unknown_contrast():
+    with pytest.raises(ValueError, match="contrast must be 'mean' or 'bound', got 'max'"):
+        MulticlassHinge("max")
+
+
+@pytest.mark.parametrize("make", [Probit, Logistic, BinaryHinge])
+def test_binary_likelihoods_have_one_latent_function(make):
+    y, mean = torch.tensor([0, 1]), torch.zeros(2, 2)
+    with pytest.raises(ValueError, match="one latent function, got 2"):
+        make().expected_log_prob(y, mean, mean + 1)
+
+
+def test_multiclass_hinge_needs_two_classes():
+    with pytest.raises(ValueError, match="at least two latent functions"):
+        MulticlassHinge().log_prob(torch.tensor([0]), torch.zeros(1, 1))

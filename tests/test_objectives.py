@@ -1,0 +1,190 @@
+"""The evidence lower bound against exact evidences, published values and its own minibatches."""
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm._linalg import cholesky
+from skgpsvm._objectives import elbo
+from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.kernels import Linear
+from skgpsvm.likelihoods import BinaryHinge, Gaussian, MulticlassHinge
+
+NOISE_VAR = 0.2
+KERNEL = ConstantKernel(2.0) + Linear(0.8) + ConstantKernel(1.5) * RBF([0.7, 2.0])
+T1_KERNEL = ConstantKernel(1.0) * RBF(1.0)
+
+
+def t64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def basis(kernel, Z, theta=None):
+    theta = t64(kernel.theta) if theta is None else theta
+    return WhitenedBasis(torch_kernel(kernel), theta, torch.as_tensor(Z))
+
+
+def regression(n=20):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.4 * rng.normal(size=n)
+
+
+def best_posterior(features, X, y):
+    """The maximiser over q of the bound with Gaussian noise."""
+    A, _ = features(t64(X))
+    cov = torch.linalg.inv(torch.eye(features.size) + A.T @ A / NOISE_VAR)
+    mean = cov @ A.T @ t64(y) / NOISE_VAR
+    return InducingPosterior(features, mean[None], torch.linalg.cholesky(cov)[None])
+
+
+def bound(posterior, X, y, weights=None):
+    likelihood = Gaussian(NOISE_VAR).requires_grad_(False)
+    return elbo(posterior, likelihood, t64(X), t64(y)[:, None], len(X), weights)
+
+
+def inducing_t1(T, mu, chol, theta, Z):
+    """Posterior of T1's kernel with given moments of the *inducing values*, differentiable."""
+    kernel = torch_kernel(T1_KERNEL)
+    Lz = cholesky(kernel(Z, Z, theta))
+    mean = torch.linalg.solve_triangular(Lz, mu[..., None], upper=False)[..., 0]
+    root = torch.linalg.solve_triangular(Lz, chol, upper=False)
+    return InducingPosterior(basis(T1_KERNEL, Z, theta), mean, root)
+
+
+@pytest.fixture
+def t1():
+    """Leaves mu, chol, theta and Z of problem T1."""
+    T1 = oracles.T1
+    leaves = {"mu": T1.mu, "chol": T1.chol, "theta": np.zeros(2), "Z": T1.Z}
+    return {name: t64(value).requires_grad_() for name, value in leaves.items()}
+
+
+# Gaussian noise, where the evidence is known
+
+
+def test_is_the_evidence_at_the_exact_posterior():
+    X, y = regression()
+    posterior = best_posterior(basis(KERNEL, X), X, y)
+    _, _, evidence = oracles.exact_gp_regression(KERNEL, X, y, X, NOISE_VAR)
+    # The jitter, 1.5e-6 a row, costs at most 20 * 1.5e-6 / (2 * 0.2) = 8e-5 through the residual
+    # variances, and no more through the features.
+    assert evidence - 2e-4 < bound(posterior, X, y) < evidence
+
+
+@pytest.mark.parametrize("n_points", [3, 6, 12])
+def test_is_titsias_bound_at_the_best_posterior(n_points):
+    X, y = regression()
+    features = basis(KERNEL, X[:n_points])
+    A, residual = (part.numpy() for part in features(t64(X)))
+    _, _, of_features = oracles.exact_gp_regression(lambda a, b=None: A @ A.T, X, y, X, NOISE_VAR)
+    expected = of_features - 0.5 * residual.sum() / NOISE_VAR
+    value = bound(best_posterior(features, X, y), X, y).item()
+    np.testing.assert_allclose(value, expected, rtol=1e-11)
+    _, _, evidence = oracles.exact_gp_regression(KERNEL, X, y, X, NOISE_VAR)
+    assert value < evidence
+
+
+def test_is_below_the_evidence_everywhere():
+    X, y = regression()
+    _, _, evidence = oracles.exact_gp_regression(KERNEL, X, y, X, NOISE_VAR)
+    best, rng = best_posterior(basis(KERNEL, X), X, y), np.random.default_rng(1)
+    for scale in (0.01, 0.1, 1.0):
+        shift = scale * t64(rng.normal(size=best.mean.shape))
+        turn = torch.eye(best.basis.size) + scale * t64(np.tril(rng.normal(size=best.root.shape)))
+        turned = cholesky(turn @ best.root @ best.root.mT @ turn.mT, jitter=0)
+        for mean, root in ((best.mean + shift, best.root), (best.mean, turned)):
+            value = bound(InducingPosterior(best.basis, mean, root), X, y)
+            # The cost is quadratic in the shift, with curvatures of at least 1.
+            assert value < evidence - scale**2
+
+
+def test_gradient_vanishes_at_the_best_posterior():
+    X, y = regression()
+    best = best_posterior(basis(KERNEL, X[:6]), X, y)
+    best.mean.requires_grad_()
+    best.root.requires_grad_()
+    bound(best, X, y).backward()
+    # Gradients of the two parts are of size 100 and cancel.
+    np.testing.assert_allclose(best.mean.grad, 0, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(best.root.grad.tril(), 0, rtol=0, atol=1e-10)
+
+
+# Weights and minibatches
+
+
+def test_integer_weights_are_repeated_rows_and_zeros_removed_ones():
+    X, y = regression()
+    posterior = best_posterior(basis(KERNEL, X[:6]), X, y)
+    weights = np.resize([0, 1, 3], len(X))
+    repeated = np.repeat(X, weights, 0), np.repeat(y, weights)
+    # The same terms summed in another order.
+    np.testing.assert_allclose(
+        bound(posterior, X, y, t64(weights)), bound(posterior, *repeated), rtol=1e-13
+    )
+
+
+def test_minibatches_of_a_partition_average_to_the_full_value():
+    X, y = regression(24)
+    posterior = best_posterior(basis(KERNEL, X[:6]), X, y)
+    weights = np.random.default_rng(2).uniform(size=24)
+    likelihood = Gaussian(NOISE_VAR).requires_grad_(False)
+    parts = [
+        elbo(posterior, likelihood, t64(X[i]), t64(y[i])[:, None], 24, t64(weights[i]))
+        for i in np.random.default_rng(3).permutation(24).reshape(4, 6)
+    ]
+    np.testing.assert_allclose(
+        torch.stack(parts).mean(), bound(posterior, X, y, t64(weights)), rtol=1e-13
+    )
+
+
+# Problem T1 of the multi-class Bayesian SVM specification, sections 8.1 and 8.4
+
+
+def test_t1_objective_and_gradients(t1):
+    T1 = oracles.T1
+    value = elbo(
+        inducing_t1(T1, **t1), MulticlassHinge("mean"), t64(T1.X), torch.as_tensor(T1.y), 4
+    )
+    value.backward()
+    # The published numbers have no jitter; the specification allows 1e-5 for a relative 1e-6.
+    np.testing.assert_allclose(value.item(), -10.5500609479, rtol=0, atol=1e-5)
+    expected = {
+        "mu": [
+            [-0.8502673513, -0.3972375593],
+            [0.9945550541, 0.4179951334],
+            [-0.2618915799, -0.5825771853],
+        ],
+        "chol": [
+            [[-0.4277072964, 0], [0.1189909349, 0.5738521978]],
+            [[-0.9456825564, 0], [0.5243684952, 0.5081687020]],
+            [[1.4474208588, 0], [-0.4407392047, -0.8276195188]],
+        ],
+        "theta": [-1.0220768297, 0.4961297365],
+        "Z": [[-1.0342009505], [-0.5302182300]],
+    }
+    t1["chol"].grad.tril_()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(t1[name].grad, gradient, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_t1_at_the_prior():
+    T1 = oracles.T1
+    features = basis(T1_KERNEL, T1.Z)
+    mean, root = t64(np.zeros((3, 2))), t64(np.eye(2)).expand(3, -1, -1)
+    prior = InducingPosterior(features, mean, root)
+    value = elbo(prior, MulticlassHinge("mean"), t64(T1.X), torch.as_tensor(T1.y), 4)
+    # -N (1 + sqrt(1 + 2 variance)), whatever data, inducing points and jitter; the variance of the
+    # violation is floored by 1e-12.
+    np.testing.assert_allclose(value, -4 * (1 + np.sqrt(3)), rtol=1e-12)
+
+
+def test_binary_objective(t1):
+    T1 = oracles.T1_BINARY
+    mu, chol = t64(T1.mu)[None], t64(T1.chol)[None]
+    posterior = inducing_t1(T1, mu, chol, t1["theta"].detach(), t64(T1.Z))
+    value = elbo(posterior, BinaryHinge(), t64(T1.X), torch.as_tensor(T1.y), 4)
+    np.testing.assert_allclose(value, -7.3417183722, rtol=0, atol=1e-5)

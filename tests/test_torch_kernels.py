@@ -1,0 +1,417 @@
+"""Torch kernels against scikit-learn's values and gradients, and the algebra built on them."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.gaussian_process import kernels as sk
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ConstantKernel,
+    DotProduct,
+    Exponentiation,
+    ExpSineSquared,
+    Hyperparameter,
+    Matern,
+    Product,
+    RationalQuadratic,
+    Sum,
+    WhiteKernel,
+)
+
+from skgpsvm import _torch_kernels
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.kernels import Linear, TorchKernel, register_torch_kernel
+
+D = 3
+ARD = np.array([0.7, 1.3, 2.1])
+LEAVES = [
+    RBF(0.8),
+    RBF([0.8]),
+    RBF(ARD),
+    RBF(ARD, "fixed"),
+    *[Matern(ell, nu=nu) for ell in (1.2, ARD) for nu in (0.5, 1.5, 2.5, np.inf)],
+    RationalQuadratic(1.4, 0.6),
+    RationalQuadratic(1.4, 0.6, length_scale_bounds="fixed"),
+    RationalQuadratic(1.4, 0.6, alpha_bounds="fixed"),
+    RationalQuadratic(1.4, 300.0),
+    ConstantKernel(2.5),
+    ConstantKernel(2.5, "fixed"),
+    DotProduct(1.7),
+    DotProduct(0.0, "fixed"),
+    ExpSineSquared(1.1, 1.7),
+    ExpSineSquared(1.1, 1.7, periodicity_bounds="fixed"),
+    WhiteKernel(0.3),
+    Linear(0.9),
+    Linear(ARD, offset=[0.5, -1.0, 2.0]),
+    Linear(ARD, "fixed", offset=0.4),
+]
+COMPOSITES = [
+    2.0 * RBF(ARD) + WhiteKernel(0.1),
+    WhiteKernel(0.1) + ConstantKernel(0.5, "fixed") * Matern(ARD, nu=0.5) * 3.0,
+    ConstantKernel(1.5) * ConstantKernel(0.5, "fixed"),
+    WhiteKernel(0.2) + WhiteKernel(0.3),
+    WhiteKernel(0.2) * RBF(1.5) + DotProduct(),
+    (RBF(ARD, "fixed") + 0.5) * (Linear(ARD) + RationalQuadratic(1.0, 2.0)),
+    (DotProduct(0.5) + Linear(1.3) * 0.7) ** 3 + ExpSineSquared(0.9, 2.2),
+    (1.5 * Matern(1.1, nu=1.5)) ** 0.5 * Matern([1, 2, 3], nu=2.5) ** 2,
+    (RBF(2.0) + WhiteKernel(0.4)) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
+]
+
+
+def each(kernels):
+    return pytest.mark.parametrize("kernel", kernels, ids=str)
+
+
+def rows(n=7, m=5, seed=0, dtype=np.float64):
+    """Rows X and Z; the last two of Z are rows of X."""
+    rng = np.random.default_rng(seed)
+    X, Z = rng.standard_normal((n, D)), rng.standard_normal((m, D))
+    Z[-2:] = X[:2]
+    return X.astype(dtype), Z.astype(dtype)
+
+
+def tensors(kernel, *arrays):
+    """Torch kernel, its theta in float64, and the arrays as tensors."""
+    return torch_kernel(kernel), torch.tensor(kernel.theta), *map(torch.tensor, arrays)
+
+
+def cov(k, X, theta):
+    """Covariance of the rows of X with themselves, per-row noise on the diagonal."""
+    return k(X, X, theta).diagonal_scatter(k.diag(X, theta))
+
+
+# In float64 squared distances here err by some 1e-14, which is all of the error but for the roots
+# in (...)**0.5 and Matern, at most 10 times that for points not closer than 0.1.
+@each(LEAVES + COMPOSITES)
+def test_values_equal_scikit_learn(kernel):
+    X, Z = rows()
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=2e-13, atol=2e-13)
+    assert_allclose(k.diag(tX, theta), kernel.diag(X), rtol=2e-13)
+    assert_allclose(cov(k, tX, theta), kernel(X), rtol=2e-13, atol=2e-13)
+
+
+@each(LEAVES + COMPOSITES)
+def test_theta_gradient_equals_scikit_learn(kernel):
+    X, _ = rows()
+    k, theta, tX = tensors(kernel, X)
+    gradient = torch.autograd.functional.jacobian(lambda t: cov(k, tX, t), theta)
+    assert_allclose(gradient, kernel(X, eval_gradient=True)[1], rtol=2e-12, atol=2e-12)
+
+
+@each([kernel for kernel in LEAVES + COMPOSITES if kernel.n_dims])
+def test_theta_is_an_argument(kernel):
+    X, Z = rows()
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    moved = theta + torch.linspace(-0.3, 0.4, len(theta), dtype=theta.dtype)
+    expected = kernel.clone_with_theta(moved.numpy())(X, Z)
+    assert_allclose(k(tX, tZ, moved), expected, rtol=1e-12, atol=1e-12)
+
+
+@each(LEAVES + COMPOSITES)
+def test_gradients_in_rows_and_theta_by_differences(kernel):
+    """Also where rows coincide; Matern 1/2 has a kink there, whose central difference is zero."""
+    k, *inputs = tensors(kernel, *rows(n=4, m=3))
+    theta, X, Z = (tensor.requires_grad_() for tensor in inputs)
+    # What depends on nothing, as the covariance of noise, is tied to X for gradcheck to accept it.
+    # Steps of 1e-4 resolve the distances of coinciding points; their square is the error.
+    for function, arguments in [(k, (X, Z, theta)), (k.diag, (X, theta))]:
+
+        def tied(X, *others, function=function):
+            return function(X, *others) + 0 * X.sum()
+
+        assert torch.autograd.gradcheck(tied, arguments, eps=1e-4, atol=1e-6)
+
+
+@each(LEAVES + COMPOSITES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_finite_where_all_rows_coincide(kernel, dtype):
+    k, *inputs = tensors(kernel, np.full((4, D), 0.3), np.full((2, D), 0.3))
+    theta, X, Z = inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+    K = k(X, Z, theta)
+    assert K.dtype == dtype
+    outputs = K.sum() + k.diag(X, theta).sum() + 0 * X.sum()
+    for gradient in torch.autograd.grad(outputs, inputs, allow_unused=True):
+        assert gradient is None or gradient.isfinite().all()
+
+
+@each(
+    [kernel for kernel in LEAVES if kernel.is_stationary() and not isinstance(kernel, WhiteKernel)]
+)
+def test_stationary_kernels_are_flat_where_rows_coincide(kernel):
+    k, theta, X = tensors(kernel, rows()[0])
+    x = X[:1].clone().requires_grad_()
+    K = k(x, X[:1], theta) + 0 * x.sum()
+    K.backward()
+    assert_allclose(K.detach(), k.diag(X[:1], theta)[:, None], rtol=1e-15)
+    assert_allclose(x.grad, 0, atol=1e-15)
+
+
+def test_gradient_is_finite_where_the_base_of_a_power_underflows():
+    k, theta, X = tensors(RBF(1e-3) ** 0.5, rows()[0])
+    theta.requires_grad_()
+    k(X, X, theta).sum().backward()
+    assert theta.grad.isfinite().all()
+
+
+@each(LEAVES + COMPOSITES)
+def test_the_path_without_graph_computes_the_same_and_leaves_its_arguments(kernel):
+    k, theta, X, Z = tensors(kernel, *rows())
+    copies = [t.clone() for t in (theta, X, Z)]
+    first, second = k(X, Z, theta), k(X, Z, theta)
+    # Fixed values may be shared with the kernel, so what is returned must be free to overwrite.
+    diagonal = k.diag(X, theta)
+    first += 1
+    diagonal += 1
+    with_graph = k(X.requires_grad_(), Z, theta.requires_grad_()).detach()
+    assert_allclose(second, with_graph, rtol=1e-15, atol=1e-15)
+    assert_allclose(diagonal - 1, k.diag(X, theta).detach(), rtol=1e-15)
+    for tensor, copy in zip((theta, X, Z), copies, strict=True):
+        assert torch.equal(tensor.detach(), copy)
+
+
+# Squared distances err by a few eps = 1.2e-7 times the squared norms after centring (below 40 in
+# units of the length scales), the kernels by at most about that; dot products and their powers by
+# some eps relative to their size.
+@each(LEAVES + COMPOSITES)
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_float32(kernel, offset):
+    X, Z = (array + np.float32(offset) for array in rows(dtype=np.float32))
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    K = k(tX, tZ, theta)
+    assert K.dtype == k.diag(tX, theta).dtype == torch.float32
+    expected = kernel(X.astype(np.float64), Z.astype(np.float64))
+    assert_allclose(K, expected, rtol=2e-5, atol=2e-5)
+    assert_allclose(k.diag(tX, theta), kernel.diag(X.astype(np.float64)), rtol=1e-6)
+    assert_allclose(k(tX, tZ, theta.float()), K, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+def test_equal_rows_of_different_arrays_are_at_distance_zero(nu, dtype):
+    """A distance of sqrt(eps) instead would cost Matern 1/2 half of its digits."""
+    X = torch.tensor(np.random.default_rng(0).standard_normal((2000, 20)), dtype=dtype)
+    k, theta = tensors(Matern(0.5, nu=nu))
+    assert torch.all(k(X, X[:500].clone(), theta).diagonal() == 1)
+
+
+EXACT = [
+    (ConstantKernel(2.0), 1),
+    (ConstantKernel(0.0, "fixed"), 1),
+    (ConstantKernel(2.0) * 3.0 * ConstantKernel(0.5, "fixed"), 1),
+    (DotProduct(0.7), D + 1),
+    (Linear(ARD, offset=1.0), D),
+    (2.0 * Linear(0.8) * 0.3, D),
+    (DotProduct(0.7) + Linear(ARD) + 1.0, 2 * D + 2),
+    (2.0 * (DotProduct(0.7) + 1.0 * Linear(ARD)), 2 * D + 1),
+    (RBF(), None),
+    (WhiteKernel(), None),
+    (1.0 * RBF(), None),
+    (DotProduct() + WhiteKernel(), None),
+    (DotProduct() * Linear(), None),
+    (DotProduct() ** 2, None),
+]
+
+
+@pytest.mark.parametrize(("kernel", "size"), EXACT, ids=str)
+def test_exact_features(kernel, size):
+    k, theta, X, Z = tensors(kernel, *rows())
+    assert k.n_exact_features(D) == size
+    if size is None:
+        with pytest.raises(NotImplementedError, match="no exact finite feature map"):
+            k.exact_features(X, theta)
+    else:
+        F = k.exact_features(X, theta)
+        assert F.shape == (len(X), size)
+        assert_allclose(F @ k.exact_features(Z, theta).T, k(X, Z, theta), rtol=1e-14, atol=1e-14)
+
+
+SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3) + Linear(ARD)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "max_features", "size"),
+    [
+        (SUM, 100, 2 * D + 2),
+        (SUM, 2 * D + 2, 2 * D + 2),
+        (SUM, 2 * D + 1, D + 2),  # Linear no longer fits
+        (SUM, D, 1),  # neither fits, the constant after DotProduct does
+        (SUM, 0, None),
+        (RBF() + WhiteKernel(), 100, None),
+        (Linear(), D, D),
+        (Linear(), D - 1, None),
+        (1.0 * (RBF() + Linear()), 100, None),  # not a sum at the top
+    ],
+)
+def test_split_adds_up(kernel, max_features, size):
+    k, theta, X, Z = tensors(kernel, *rows())
+    exact, rest = k.split(D, max_features)
+    assert (exact and exact.n_exact_features(D)) == size
+    parts = [part for part in (exact, rest) if part]
+    assert_allclose(sum(part(X, Z, theta) for part in parts), k(X, Z, theta), rtol=1e-14)
+    assert_allclose(sum(part.diag(X, theta) for part in parts), k.diag(X, theta), rtol=1e-14)
+
+
+def test_split_may_leave_nothing_to_the_rest():
+    assert torch_kernel(Linear() + 1.0).split(D, 100)[1] is None
+
+
+def test_noise_of_different_rows_is_independent():
+    k, theta, X = tensors(WhiteKernel(0.3) * RBF(), rows()[0])
+    assert torch.all(k(X, X, theta) == 0)
+    assert_allclose(k.diag(X, theta), 0.3, rtol=1e-15)
+
+
+@each(LEAVES + COMPOSITES)
+def test_pickles(kernel):
+    k, theta, X, Z = tensors(kernel, *rows())
+    assert torch.equal(pickle.loads(pickle.dumps(k))(X, Z, theta), k(X, Z, theta))
+
+
+def test_read_only_length_scale():
+    scale = ARD.copy()
+    scale.flags.writeable = False
+    kernel = RBF(scale, "fixed")
+    X, Z = rows()
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=1e-13)
+
+
+def test_later_changes_of_the_kernel_do_not_reach_its_torch_form():
+    kernel = RBF(ARD.copy(), "fixed")
+    k, theta, X = tensors(kernel, rows()[0])
+    before = k(X, X, theta)
+    kernel.length_scale *= 2
+    assert torch.equal(k(X, X, theta), before)
+
+
+@pytest.mark.parametrize("bounds", [(1e-5, 1e5), "fixed"])
+@pytest.mark.parametrize("kernel_class", [RBF, Matern, Linear])
+def test_length_scales_that_do_not_fit_the_rows(kernel_class, bounds):
+    k, theta, X = tensors(kernel_class([1.0, 2.0], bounds), rows()[0])
+    message = rf"length_scale of {kernel_class.__name__} has shape \(2,\) but X has 3 feature"
+    with pytest.raises(ValueError, match=message):
+        k(X, X, theta)
+
+
+def test_offset_that_does_not_fit_the_rows():
+    k, theta, X = tensors(Linear(offset=[1.0, 2.0]), rows()[0])
+    with pytest.raises(ValueError, match=r"offset of Linear has shape \(2,\) but X has 3 feature"):
+        k(X, X, theta)
+
+
+@pytest.mark.parametrize("kernel_class", [RationalQuadratic, ExpSineSquared])
+def test_isotropic_kernels_take_one_length_scale(kernel_class):
+    with pytest.raises(ValueError, match=r"must hold 1 value\(s\), got 3"):
+        torch_kernel(kernel_class(ARD))
+
+
+def test_matern_of_other_smoothness():
+    with pytest.raises(ValueError, match=r"one of 0.5, 1.5, 2.5, inf; got 0.7"):
+        torch_kernel(Matern(nu=0.7))
+
+
+def test_dtype_of_smoothness_does_not_matter():
+    assert torch_kernel(Matern(nu=np.float32(1.5)))
+
+
+LEAF_CLASSES = {type(kernel) for kernel in LEAVES}
+UNSUPPORTED = {
+    sk.CompoundKernel: sk.CompoundKernel([RBF(), RBF()]),  # several matrices, not a covariance
+    sk.PairwiseKernel: sk.PairwiseKernel(),  # any function of arrays
+}
+
+
+def test_every_kernel_of_scikit_learn_is_supported_or_listed():
+    theirs = {
+        member
+        for _, member in inspect.getmembers(sk, inspect.isclass)
+        if issubclass(member, sk.Kernel) and not inspect.isabstract(member)
+    }
+    supported = (LEAF_CLASSES - {Linear}) | {Sum, Product, Exponentiation}
+    assert theirs == supported | set(UNSUPPORTED)
+
+
+@pytest.mark.parametrize("wrap", [lambda k: k, lambda k: 1.0 * k + RBF(), lambda k: k**2])
+@pytest.mark.parametrize("kernel", UNSUPPORTED.values(), ids=lambda k: type(k).__name__)
+def test_unsupported_kernels_are_named(kernel, wrap):
+    message = rf"type {type(kernel).__name__}\..*ConstantKernel, .*RBF.*register_torch_kernel"
+    with pytest.raises(TypeError, match=message):
+        torch_kernel(wrap(kernel))
+
+
+def test_not_a_kernel():
+    with pytest.raises(TypeError, match=r"kernel 'rbf' of type str"):
+        torch_kernel("rbf")
+
+
+class ScaledRBF(RBF):
+    """scale * RBF: a kernel of one's own with a vector and then a number in theta."""
+
+    def __init__(self, length_scale=1.0, scale=1.0, scale_bounds=(1e-5, 1e5)):
+        super().__init__(length_scale)
+        self.scale = scale
+        self.scale_bounds = scale_bounds
+
+    @property
+    def hyperparameter_scale(self):
+        return Hyperparameter("scale", "numeric", self.scale_bounds)
+
+    def __call__(self, X, Y=None):
+        return self.scale * super().__call__(X, Y)
+
+    def diag(self, X):
+        return self.scale * super().diag(X)
+
+
+@pytest.mark.parametrize("scale_bounds", [(1e-5, 1e5), "fixed"])
+def test_registered_kernel_works_within_others(monkeypatch, scale_bounds):
+    monkeypatch.setattr(_torch_kernels, "_REGISTRY", dict(_torch_kernels._REGISTRY))
+
+    @register_torch_kernel(ScaledRBF)
+    class TorchScaledRBF(TorchKernel):
+        def __call__(self, X, Z, theta):
+            shift = (X[:, None] - Z) / self.per_feature("length_scale", theta, X)
+            return self.value("scale", theta, X) * torch.exp(-shift.square().sum(2) / 2)
+
+        def diag(self, X, theta):
+            return self.value("scale", theta, X) * X.new_ones(len(X))
+
+    kernel = DotProduct(0.7) + 0.5 * ScaledRBF(ARD, 3.0, scale_bounds)
+    X, Z = rows()
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    assert len(theta) == 5 + (scale_bounds != "fixed")
+    assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=1e-13)
+    assert_allclose(k.diag(tX, theta), kernel.diag(X), rtol=1e-13)
+    assert k.split(D, 100)[0].n_exact_features(D) == D + 1
+    assert TorchScaledRBF.__name__ == "TorchScaledRBF"  # the decorator returns the class
+
+
+def test_subclasses_are_not_taken_for_their_base():
+    with pytest.raises(TypeError, match="type ScaledRBF"):
+        torch_kernel(ScaledRBF())
+
+
+@pytest.mark.parametrize("argument", [int, RBF(), lambda kernel, start: None])
+def test_register_takes_a_kernel_class(argument):
+    with pytest.raises(TypeError, match="takes a subclass of"):
+        register_torch_kernel(argument)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 2e-5), (torch.float64, 2e-13)])
+@pytest.mark.parametrize("theta_device", ["cpu", "cuda"])
+def test_cuda_equals_cpu(theta_device, dtype, tol):
+    """Same tolerances as against scikit-learn, and for the same reasons."""
+    for kernel in LEAVES + COMPOSITES:
+        k, theta, X, Z = tensors(kernel, *rows())
+        X, Z = X.to(dtype), Z.to(dtype)
+        K = k(X.cuda(), Z.cuda(), theta.to(theta_device))
+        diagonal = k.diag(X.cuda(), theta.to(theta_device))
+        assert K.device.type == diagonal.device.type == "cuda"
+        assert_allclose(K.cpu(), k(X, Z, theta), rtol=tol, atol=tol, err_msg=str(kernel))
+        assert_allclose(diagonal.cpu(), k.diag(X, theta), rtol=tol, err_msg=str(kernel))
