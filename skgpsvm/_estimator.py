@@ -30,10 +30,15 @@ class Rows:
         self.device, self.dtype = device, dtype
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
         self.targets = self._tensor(self._keep(targets))
-        self.weights = self._tensor(self._keep(weights)).to(dtype)
+        self.weights = self._tensor(self._keep(weights), dtype)
+        if not (0 < self.weights.min() and self.weights.max() < torch.inf):
+            raise ValueError(
+                f"Row weights from {weights[weights > 0].min()} to {weights.max()} do not fit in "
+                f"{dtype}: scale them, or use dtype='float64'."
+            )
         self.X = X
         if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
-            self.X, self._kept = self._tensor(self._keep(X)).to(dtype), None
+            self.X, self._kept = self._tensor(self._keep(X), dtype), None
 
     def __len__(self):
         return len(self.targets)
@@ -41,8 +46,8 @@ class Rows:
     def _keep(self, array):
         return array if self._kept is None else array[self._kept]
 
-    def _tensor(self, array):
-        return torch.tensor(np.asarray(array), device=self.device)
+    def _tensor(self, array, dtype=None):
+        return to_tensor(array, self.device, dtype)
 
     def take(self, index):
         """The rows of a slice or an index tensor: X (b, d), targets (b,), weights (b,)."""
@@ -51,7 +56,7 @@ class Rows:
             return self.X[index], targets, weights
         source = index if isinstance(index, slice) else index.cpu().numpy()
         source = source if self._kept is None else self._kept[source]
-        return self._tensor(self.X[source]).to(self.dtype), targets, weights
+        return self._tensor(self.X[source], self.dtype), targets, weights
 
     def chunks(self):
         """Slices that cover all rows in order."""
@@ -81,12 +86,8 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
                 f"device={self.device!r} cannot be used here: {error}. Use None or 'cpu' for the "
                 "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
             ) from error
-        names = {None: X.dtype.name, "float32": "float32", "float64": "float64"}
-        if self.dtype not in names:
-            raise ValueError(
-                f"dtype={self.dtype!r} is not one of 'float32', 'float64' and None (that of X)."
-            )
-        return device, getattr(torch, names[self.dtype])
+        self._check_choice("dtype", ("float32", "float64", None))
+        return device, getattr(torch, self.dtype or X.dtype.name)
 
     def _check_choice(self, name, allowed):
         value = getattr(self, name)
@@ -112,7 +113,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         device, dtype = self._torch_options(X)
         with torch.no_grad():
             parts = [
-                function(torch.tensor(np.asarray(X[i : i + CHUNK_ROWS]), device=device).to(dtype))
+                function(to_tensor(X[i : i + CHUNK_ROWS], device, dtype))
                 .double()
                 .cpu()
                 .numpy()
@@ -129,6 +130,8 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         weights = check_weights(sample_weight, X)
+        if self.class_weight is not None:
+            weights = weights * self._class_factors(y, weights, classes)
         present = np.unique(y[weights > 0])
         if reset:
             known = present if classes is None else np.unique(classes)
@@ -143,15 +146,29 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, the "
                 "classes given at the first call."
             )
-        codes = np.searchsorted(self.classes_, y)
-        if self.class_weight is not None:
-            if self.class_weight == "balanced":
-                counts = np.bincount(codes, weights, len(self.classes_))
-                factors = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1e-300))
-            else:
-                factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-            weights = weights * factors[codes]
-        return X, codes, weights
+        return X, np.searchsorted(self.classes_, y), weights
+
+    def _class_factors(self, y, weights, classes):
+        """What ``class_weight`` multiplies each row by, (n,); rows of weight 0 count as absent."""
+        used = weights > 0
+        labels = np.unique(y[used])
+        if isinstance(self.class_weight, dict) and classes is not None:
+            labels = np.union1d(labels, classes)
+        by_class = compute_class_weight(
+            self.class_weight, classes=labels, y=y[used], sample_weight=weights[used]
+        )
+        if not (np.isfinite(by_class) & (by_class >= 0)).all():
+            raise ValueError(
+                f"class_weight={self.class_weight!r} must be finite and not negative for any class."
+            )
+        factors = np.ones(len(y))
+        factors[used] = by_class[np.searchsorted(labels, y[used])]
+        return factors
+
+
+def to_tensor(array, device, dtype=None):
+    """Copy of an array of any memory layout."""
+    return torch.tensor(np.ascontiguousarray(array), device=device, dtype=dtype)
 
 
 def check_weights(sample_weight, X):

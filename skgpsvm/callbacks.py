@@ -1,5 +1,6 @@
 """Callbacks of a fit beyond scikit-learn's own: the checkpoint from which a killed fit resumes."""
 
+import numbers
 import os
 from pathlib import Path
 
@@ -42,13 +43,13 @@ class Checkpoint:
 
     def setup(self, estimator, context):
         """Offer this checkpoint to the fit that begins."""
-        if self.every < 1:
-            raise ValueError(f"every={self.every!r}: it must be at least 1 iteration.")
+        if not isinstance(self.every, numbers.Integral) or self.every < 1:
+            raise ValueError(f"every={self.every!r} must be an integer of at least 1.")
         estimator._checkpoint = self
 
     def teardown(self, estimator, context):
         """Withdraw it."""
-        del estimator._checkpoint
+        vars(estimator).pop("_checkpoint", None)
 
     def on_fit_task_begin(self, estimator, context):
         """Do nothing."""

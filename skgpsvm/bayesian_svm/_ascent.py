@@ -53,13 +53,15 @@ class CoordinateAscent:
         self._held = {} if size <= _HELD_BYTES else None
 
     def initial(self, mean=None, root=None):
-        """The state at the prior, or at given means and roots."""
+        """The state at the prior, or at given means and roots, as if one step had been taken."""
         precision, linear = self.prior
-        if mean is not None:
+        n_steps = 0 if mean is None else 1
+        if n_steps:
             inverse = torch.linalg.inv(root)
             precision = inverse.mT @ inverse
             linear = (precision @ mean[..., None])[..., 0]
-        state = {"precision": precision, "linear": linear, "n_steps": 0, "change": float("inf")}
+        state = {"precision": precision, "linear": linear}
+        state |= {"n_steps": n_steps, "change": float("inf")}
         state["mean"], state["root"] = weight_moments(precision, linear)
         return state
 

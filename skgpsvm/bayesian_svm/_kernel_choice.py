@@ -8,7 +8,9 @@ from .._training import lbfgs
 from ._ascent import CoordinateAscent, batch_sites
 from ._probability import best_temperature, calibration_curve
 
-_SOLVE_STEPS = 10
+_SCORED_ROWS = 1500
+_COLD_SWEEPS = 10
+_WARM_SWEEPS = 4
 _SOLVE_TOL = 0.02
 _FINEST = 0.5
 _COARSEST = 2
@@ -16,6 +18,7 @@ _LEAST_GAIN = 1e-4
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 8
 _STEPS_A_ROUND = 5
+_SWEEPS_A_ROUND = 2
 
 
 class LeaveOneOutChoice:
@@ -50,36 +53,42 @@ class LeaveOneOutChoice:
         self.directions = self.directions.to(Z.device)
         self.entries = torch.cat([g for g in groups if len(g) > 1] or [groups[0][:0]])
 
-    def fit_at(self, theta):
-        """Coordinate ascent to convergence at ``theta``; returns it and its state."""
-        ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
-        state = ascent.initial()
-        while state["n_steps"] < _SOLVE_STEPS and state["change"] > _SOLVE_TOL:
-            ascent.sweep(state)
-        return ascent, state
+    def solve(self, theta, start=None):
+        """Leave-one-out log loss at ``theta``, nats in total, and the mean and root it is of.
 
-    def loss(self, theta):
-        """Leave-one-out log loss at ``theta``, nats in total over the rows."""
-        ascent, state = self.fit_at(theta)
-        return best_temperature(calibration_curve(*ascent.leave_one_out(state)))[1]
+        Coordinate ascent runs from the prior or, for fewer sweeps, from a mean and root.
+        """
+        ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
+        state = ascent.initial(*start) if start else ascent.initial()
+        for _ in range(_WARM_SWEEPS if start else _COLD_SWEEPS):
+            ascent.sweep(state)
+            if state["change"] < _SOLVE_TOL:
+                break
+        _, loss = best_temperature(calibration_curve(*ascent.leave_one_out(state, _SCORED_ROWS)))
+        return loss, (state["mean"], state["root"])
 
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    # Compass search, one poll of all directions an iteration.
-
-    def search_state(self):
+    def search_state(self, theta):
         """The state from which `search` starts."""
+        loss, (mean, root) = self.solve(theta)
         return {
-            "theta": self.start,
+            "start": theta,
             "place": [0] * len(self.directions),
             "reach": _COARSEST,
             "tried": [],
-            "loss": self.loss(self.start),
+            "theta": theta,
+            "loss": loss,
+            "mean": mean,
+            "root": root,
         }
 
     def search(self, state):
-        """Poll the neighbours of the best place; returns minus its loss."""
+        """Poll the neighbours of the best place in all directions; returns minus its loss."""
+        # Sweeps lower the loss a little, so the best place must have as many as its neighbours.
+        state.update(self._at(state, state["place"]))
+        state["tried"].append(state["place"])
         moved = False
         for i in range(len(self.directions)):
             for sign in (1, -1):
@@ -88,35 +97,24 @@ class LeaveOneOutChoice:
                 if place in state["tried"]:
                     continue
                 state["tried"].append(place)
-                shift = torch.tensor(place, dtype=torch.float64, device=self.Z.device) * _FINEST
-                theta = (self.start + shift @ self.directions).clamp(*self.bounds.T)
-                loss = self.loss(theta) + 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
-                if loss < state["loss"] - _LEAST_GAIN * len(self.rows):
-                    state["tried"].append(state["place"])
-                    state.update(theta=theta, place=place, loss=loss)
+                found = self._at(state, place)
+                if found["loss"] < (1 - _LEAST_GAIN) * state["loss"]:
+                    state.update(found)
                     moved = True
         if not moved:
             state["reach"] //= 2
         return -state["loss"]
 
-    # Entries of vector-valued hyper-parameters.
-
-    def can_pay(self, loss):
-        """Whether any fit could gain the half nat that every entry must."""
-        return 0 < len(self.entries) < 2 * loss
-
-    def entries_state(self, searched):
-        """The state from which `tell_apart` starts."""
-        _, state = self.fit_at(searched["theta"])
-        return {
-            "theta": searched["theta"],
-            "common": searched["theta"],
-            "mean": state["mean"],
-            "root": state["root"],
-        }
+    def _at(self, state, place):
+        """Penalised loss and posterior at a place, from the posterior of the best one so far."""
+        shift = torch.tensor(place, dtype=torch.float64, device=self.Z.device) * _FINEST
+        theta = (state["start"] + shift @ self.directions).clamp(*self.bounds.T)
+        loss, (mean, root) = self.solve(theta, (state["mean"], state["root"]))
+        loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
+        return {"place": place, "theta": theta, "loss": loss, "mean": mean, "root": root}
 
     def tell_apart(self, state):
-        """One round: steps on the entries with q held, then sweeps; returns minus the loss."""
+        """One round: steps on the entries with q held, then sweeps; returns the objective."""
         X, y, weights = self.rows.take(slice(0, len(self.rows)))
 
         def objective(entries):
@@ -133,18 +131,35 @@ class LeaveOneOutChoice:
         state["theta"] = state["theta"].index_copy(0, self.entries, best)
         ascent = CoordinateAscent(self.hinge, self._basis(state["theta"]), self.rows)
         solved = ascent.initial(state["mean"], state["root"])
-        for _ in range(2):
+        for _ in range(_SWEEPS_A_ROUND):
             ascent.sweep(solved)
         state["mean"], state["root"] = solved["mean"], solved["root"]
         return value
 
-    def choose(self, run, prefix=""):
-        """Run both stages of a fit; returns theta, float64."""
-        searched = self.search_state()
-        run.stage(f"{prefix}kernel", searched, self.search, 12, finished=lambda s: s["reach"] == 0)
-        if not self.can_pay(searched["loss"]):
-            return searched["theta"]
-        told_apart = self.entries_state(searched)
-        run.stage(f"{prefix}length scales", told_apart, self.tell_apart, _ROUNDS)
-        gain = searched["loss"] - self.loss(told_apart["theta"])
-        return (told_apart if gain > 0.5 * len(self.entries) else searched)["theta"]
+    def choose(self, run, name):
+        """The best thetas found, the better first: with the entries told apart, and in common."""
+        found = self.search_state(self.start)
+        run.stage(f"{name}kernel", found, self.search, 12, finished=lambda s: s["reach"] == 0)
+        # No fit gains half a nat for each entry where the whole loss is less.
+        if not 0 < len(self.entries) < 2 * found["loss"]:
+            return [found["theta"]]
+        apart = {part: found[part] for part in ("theta", "mean", "root")}
+        apart["common"] = found["theta"]
+        run.stage(f"{name}length scales", apart, self.tell_apart, _ROUNDS)
+        loss, _ = self.solve(apart["theta"], (apart["mean"], apart["root"]))
+        if found["loss"] - loss > 0.5 * len(self.entries):
+            return [apart["theta"], found["theta"]]
+        return [found["theta"]]
+
+    def refine(self, run, name, thetas):
+        """The best of ``thetas`` and their nearest coarse neighbours."""
+        states = [self.search_state(theta) for theta in thetas]
+        best = min(states, key=lambda state: state["loss"])
+        run.stage(
+            f"{name}kernel, more rows",
+            best,
+            self.search,
+            2,
+            finished=lambda s: s["reach"] < _COARSEST,
+        )
+        return best["theta"]

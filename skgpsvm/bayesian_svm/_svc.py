@@ -30,8 +30,8 @@ from ._probability import (
 )
 from ._sites import BinarySites, ContrastSites
 
-_CHOICE_ROWS = 1500
-_CHOICE_INDUCING = 128
+_FEW = (1500, 128)  # rows and inducing points
+_MORE = (6000, 256)
 _PRIOR_VARIANCE = 5.0
 
 
@@ -89,7 +89,7 @@ class BayesianSVC(TorchClassifier):
     learn_inducing : bool, default=False
         Whether gradient steps move the inducing points.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
-        How hyper-parameters are learned: by the leave-one-out log loss on at most 1500 rows; by
+        How hyper-parameters are learned: by the leave-one-out log loss on at most 6000 rows; by
         steps of Adam up the objective; or not at all. "auto" is "adam" with
         ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
     max_iter : int, default=100
@@ -304,8 +304,7 @@ class BayesianSVC(TorchClassifier):
             points = (self.n_inducing, self.inducing_points, weights, random_state)
             start = _Latents(kernel, select_inducing_points(X, *points))
         if self._optimizer() == "leave_one_out" and start.kernel.n_dims:
-            few = rows.subset(_CHOICE_ROWS, random_state)
-            start.kernel = self._choose_kernel(run, name, start, few, random_state)
+            start.kernel = self._choose_kernel(run, name, start, rows, random_state)
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(*start.tensors(rows.device))
 
@@ -327,11 +326,20 @@ class BayesianSVC(TorchClassifier):
         return fitted(), curve, inference.at(state).leave_one_out(state)
 
     def _choose_kernel(self, run, name, start, rows, random_state):
-        Z = start.Z
-        if len(Z) > _CHOICE_INDUCING:
-            Z = select_inducing_points(Z, _CHOICE_INDUCING, random_state=random_state)
-        Z = torch.tensor(Z, device=rows.device)
-        theta = LeaveOneOutChoice(start.kernel, self._hinge(), rows, Z).choose(run, name)
+        """The start's kernel with hyper-parameters learned on few rows, then checked on more."""
+
+        def choice(n_rows, n_inducing):
+            Z = start.Z
+            if len(Z) > n_inducing:
+                Z = select_inducing_points(Z, n_inducing, random_state=random_state)
+            some = rows.subset(n_rows, random_state)
+            Z = torch.tensor(Z, device=rows.device)
+            return LeaveOneOutChoice(start.kernel, self._hinge(), some, Z)
+
+        thetas = choice(*_FEW).choose(run, name)
+        theta = thetas[0]
+        if len(rows) > _FEW[0]:
+            theta = choice(*_MORE).refine(run, name, thetas)
         return start.kernel.clone_with_theta(theta.cpu().numpy())
 
     def _inference(self, start, rows, scaler, generator):

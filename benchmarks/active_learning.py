@@ -1,0 +1,180 @@
+"""Test error along 100 queries, one at a time, by each query policy: the paper's Figure 5.
+
+Every policy starts from the same random labelled row of each class and is served by the same
+`BayesianSVC`, fitted anew after each query. The stratified 30 % of test rows and the pool of at
+most 2,000 rows belong to the seed. Run ``python -m benchmarks.active_learning``; a run that was
+killed continues. To add a policy, add an entry to ``POLICIES``.
+"""
+
+import sys
+import warnings
+from datetime import date
+
+import numpy as np
+import pandas as pd
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm import BayesianSVC
+from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
+from skgpsvm.inducing import select_inducing_points
+
+from . import _data, _harness, _report
+
+# Scores of the pool, the highest is queried and ties are broken at random; None is random.
+POLICIES = {
+    "variation ratio": variation_ratio,
+    "entropy of softmax of means": mean_softmax_entropy,
+    "random": None,
+}
+OURS = "variation ratio"
+N_QUERIES = 100
+N_INDUCING = 32
+POOL_ROWS = TEST_ROWS = 2000
+MIN_ROWS = 500
+STEPS = tuple(range(0, N_QUERIES + 1, 5))
+QUICK_STEPS = STEPS[:5]
+QUICK_SETS = ("vehicle", "vowel", "waveform5000")
+SETTINGS = {"optimizer": None, "max_iter": 20, "probability": "argmax"}
+
+
+def problem(name, seed):
+    """Standardised pool and test rows with labels, and the rows labelled at the start."""
+    data = _data.split_classification(name, seed, test_size=0.3)
+    rng = np.random.default_rng(seed)
+    pool = rng.permutation(len(data.y_train))
+    _, first = np.unique(data.y_train[pool], return_index=True)
+    order = np.concatenate([first, np.delete(np.arange(len(pool)), first)])
+    pool = pool[order][:POOL_ROWS]
+    test = rng.permutation(len(data.y_test))[:TEST_ROWS]
+    labelled = list(range(len(first)))
+    return (
+        data.X_train[pool],
+        data.y_train[pool],
+        data.X_test[test],
+        data.y_test[test],
+        labelled,
+        rng,
+    )
+
+
+def classifier(X_pool, seed):
+    """The model of all policies: kernel and inducing points from the unlabelled pool."""
+    kernel = ConstantKernel(5.0) * RBF(np.sqrt(X_pool.shape[1] / 2)) + ConstantKernel(5.0)
+    Z = select_inducing_points(X_pool, N_INDUCING, random_state=seed)
+    return BayesianSVC(kernel, inducing_points=Z, random_state=seed, **SETTINGS)
+
+
+def best(scores, rng):
+    """Index of the highest score, ties broken at random."""
+    return rng.choice(np.flatnonzero(scores == scores.max()))
+
+
+def learn(set, seed, method, steps=STEPS):
+    """Test error after each number of queries in ``steps``."""
+    X, y, X_test, y_test, labelled, rng = problem(set, seed)
+    model, score = classifier(X, seed), POLICIES[method]
+    unlabelled = np.delete(np.arange(len(y)), labelled)
+    errors = {}
+    for n_queries in range(steps[-1] + 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(X[labelled], y[labelled])
+        if n_queries in steps:
+            errors[f"q{n_queries}"] = 1 - model.score(X_test, y_test)
+        scores = score(model, X[unlabelled]) if score else rng.random(len(unlabelled))
+        chosen = best(scores, rng)
+        labelled.append(unlabelled[chosen])
+        unlabelled = np.delete(unlabelled, chosen)
+    return errors
+
+
+def draw(errors, rank_curves, path):
+    """Mean rank and mean test error along the queries, as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for policy in POLICIES:
+        left.plot(rank_curves.index, rank_curves[policy], label=policy)
+        right.plot(rank_curves.index, errors[policy], label=policy)
+    left.set(xlabel="queries", ylabel="mean rank of the test error (1 best)")
+    right.set(xlabel="queries", ylabel="mean test error")
+    left.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def curves(results, steps):
+    """Mean ranks and mean test errors of the policies at every step, and errors set by set."""
+    columns = [f"q{step}" for step in steps]
+    wide = results.pivot(index=["set", "seed"], columns="method", values=columns)
+    mean_ranks = pd.DataFrame(
+        [_report.ranks(wide[column], higher_is_better=False).mean() for column in columns], steps
+    )
+    errors = pd.DataFrame([wide[column].mean() for column in columns], steps)
+    along = sum(wide[column] for column in columns) / len(columns)
+    along = along.groupby("set", sort=False).mean()
+    return mean_ranks[list(POLICIES)], errors[list(POLICIES)], along[list(POLICIES)]
+
+
+def report(results, sets, steps, settings):
+    """The parts of the text report, and the two curves."""
+    mean_ranks, errors, along = curves(results, steps)
+    parts = [
+        _report.header("Active learning: queries one at a time", **settings),
+        _report.failures(results),
+        _report.table(
+            _report.comparison(along, OURS, higher_is_better=False),
+            f"Test error averaged along the queries, {OURS} against others, over sets",
+        ),
+        _report.table(
+            mean_ranks.rename_axis("queries").reset_index(),
+            "Mean rank of the test error over sets and seeds",
+        ),
+        _report.table(errors.rename_axis("queries").reset_index(), "Mean test error"),
+    ]
+    body = along.reindex(list(sets)).rename_axis("set").reset_index()
+    body.insert(1, "C", [sets[name].c for name in body["set"]])
+    parts.append(_report.table(body, "Test error averaged along the queries, set by set"))
+    return parts, mean_ranks, errors
+
+
+def main():
+    """Run what is missing, write the report and draw the figure."""
+    options = _harness.options(__doc__, seeds=5)
+    names = options.sets or (QUICK_SETS if options.quick else None)
+    sets = _data.chosen(_data.classification_sets(min_rows=MIN_ROWS), names)
+    steps = QUICK_STEPS if options.quick else STEPS
+    seeds = range(1 if options.quick else options.seeds)
+    tasks = [
+        {"set": name, "seed": seed, "method": policy, "code": _harness.package_code()}
+        for name in sets
+        for seed in seeds
+        for policy in POLICIES
+    ]
+    path = None if options.quick else _harness.RESULTS / "active_learning.csv"
+    measured = [f"q{step}" for step in steps]
+
+    def function(**task):
+        return learn(**task, steps=steps)
+
+    results = _harness.run_tasks(function, tasks, measured, path, options.jobs)
+    settings = {
+        "sets": f"{len(sets)} with n >= {MIN_ROWS} and 2 rows of every class; seeds 0 to "
+        f"{len(seeds) - 1}",
+        "start": f"one random row of each class; {steps[-1]} queries; pool of at most {POOL_ROWS} "
+        f"rows, test error on at most {TEST_ROWS} of the 30 % test rows",
+        "model": f"BayesianSVC, kernel 5 * RBF(sqrt(d/2)) + 5, {N_INDUCING} k-means inducing points of "
+        f"the pool, {SETTINGS}, fitted anew after each query",
+        "processes": f"{options.jobs} of one thread",
+    }
+    parts, mean_ranks, errors = report(results, sets, steps, settings)
+    full = not (options.quick or options.sets)
+    _report.publish("active_learning", parts, write=full)
+    if full:
+        draw(errors, mean_ranks, _harness.RESULTS / f"active_learning-{date.today()}.png")
+    sys.exit(int((results["error"] != "").any()))
+
+
+if __name__ == "__main__":
+    main()
