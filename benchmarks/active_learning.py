@@ -164,8 +164,8 @@ def main():
         f"{len(seeds) - 1}",
         "start": f"one random row of each class; {steps[-1]} queries; pool of at most {POOL_ROWS} "
         f"rows, test error on at most {TEST_ROWS} of the 30 % test rows",
-        "model": f"BayesianSVC, kernel 5 * RBF(sqrt(d/2)) + 5, {N_INDUCING} k-means inducing points of "
-        f"the pool, {SETTINGS}, fitted anew after each query",
+        "model": f"BayesianSVC, kernel 5 * RBF(sqrt(d/2)) + 5, {N_INDUCING} k-means inducing points "
+        f"of the pool, {SETTINGS}, fitted anew after each query",
         "processes": f"{options.jobs} of one thread",
     }
     parts, mean_ranks, errors = report(results, sets, steps, settings)

@@ -44,7 +44,9 @@ def sweep_section(quick):
                     "sweep/products": sweep / products,
                 }
             )
-    title = f"One sweep and its bare products, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}"
+    title = (
+        f"One sweep and its bare products, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}"
+    )
     return _report.table(pd.DataFrame(rows), title, digits=4)
 
 
@@ -58,13 +60,13 @@ def fit_section(quick):
         for device in DEVICES:
             model = BayesianSVC(device=device, random_state=0, **settings)
             row[f"fit s {device}"] = seconds(lambda model=model: model.fit(X, y), device)
-            row[f"predict s {device}"] = seconds(
-                lambda model=model: model.predict_proba(X), device
-            )
+            row[f"predict s {device}"] = seconds(lambda model=model: model.predict_proba(X), device)
         row["fit ratio"] = row["fit s cpu"] / row["fit s cuda"]
         row["predict ratio"] = row["predict s cpu"] / row["predict s cuda"]
         rows.append(row)
-    return _report.table(pd.DataFrame(rows), f"fit and predict_proba, n = {n}, d = {D}, C = {C}, float32")
+    return _report.table(
+        pd.DataFrame(rows), f"fit and predict_proba, n = {n}, d = {D}, C = {C}, float32"
+    )
 
 
 def agreement_section(quick):
@@ -98,9 +100,9 @@ def memory_section(quick):
         BayesianSVC(device="cuda", random_state=seed, max_iter=10).fit(X, y).predict(X)
         held.append(torch.cuda.memory_allocated() / 2**20)
     return (
-        f"Device memory allocated after each of {len(held)} fits, MiB: first {held[0]:.2f}, largest "
-        f"{max(held):.2f}, last {held[-1]:.2f}. Wanted: nothing beyond the first fit's workspace of "
-        "the libraries."
+        f"Device memory allocated after each of {len(held)} fits, MiB: first {held[0]:.2f}, "
+        f"largest {max(held):.2f}, last {held[-1]:.2f}. Wanted: nothing beyond the first fit's "
+        "workspace of the libraries."
     )
 
 

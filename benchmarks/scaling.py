@@ -2,8 +2,8 @@
 
 Run ``python -m benchmarks.scaling [--quick] [--only sweep growth memory ovr]``. The sections are
 
-- sweep: one coordinate-ascent sweep at n = 100,000, d = 20, m = 256, C = 10 beside the matrix products
-  that it cannot avoid, alternating in one process;
+- sweep: one coordinate-ascent sweep at n = 100,000, d = 20, m = 256, C = 10 beside the matrix
+  products that it cannot avoid, alternating in one process;
 - growth: sweep time against n and against C, with fitted exponents;
 - memory: fit and predict_proba on a float32 memmap of 2,000,000 x 8, in a process of its own;
 - ovr: the multi-class model against one-vs-rest on letter at equal iterations.
@@ -138,8 +138,8 @@ def sweep_section(quick):
             for contrast in ("soft", "hard"):
                 rows.append(sweep_row(n, dtype, "cpu", contrast, repeats))
     title = (
-        f"One sweep, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}, alternating with the "
-        "products it cannot avoid\n(kernel block, triangular solve, Gram matrices of two classes a "
+        f"One sweep, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}, alternating with "
+        "the products it cannot avoid\n(kernel block, triangular solve, Gram matrices of two classes a "
         f"row, in chunks of {CHUNK_ROWS});\nsoft contrast (default) touches three classes a row, "
         "hard two; 'held' sweeps reuse the features of an earlier one.\n"
         "Wanted: sweep/products at most 2."

@@ -31,10 +31,10 @@ class Rows:
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
         self.targets = self._tensor(self._keep(targets))
         self.weights = self._tensor(self._keep(weights), dtype)
-        if not (0 < self.weights.min() and self.weights.max() < torch.inf):
+        if not 0 < self.weights.sum() < torch.inf:
             raise ValueError(
-                f"Row weights from {weights[weights > 0].min()} to {weights.max()} do not fit in "
-                f"{dtype}: scale them, or use dtype='float64'."
+                f"Row weights of up to {weights.max()} do not fit in {dtype}: scale them, or use "
+                "dtype='float64'."
             )
         self.X = X
         if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
@@ -113,10 +113,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         device, dtype = self._torch_options(X)
         with torch.no_grad():
             parts = [
-                function(to_tensor(X[i : i + CHUNK_ROWS], device, dtype))
-                .double()
-                .cpu()
-                .numpy()
+                function(to_tensor(X[i : i + CHUNK_ROWS], device, dtype)).double().cpu().numpy()
                 for i in range(0, len(X), CHUNK_ROWS)
             ]
         return np.concatenate(parts)

@@ -1,7 +1,7 @@
 """Paper 1, Table 1: mean rank by accuracy of the binary and the multi-class Bayesian SVM.
 
-Wistuba and Rawat (2018), arXiv:1806.02659, section 4.1, on the multi-class sets that are here instead of
-the paper's 68 of the Penn collection, with the paper's settings as near as parameters allow. Run
+Wistuba and Rawat (2018), arXiv:1806.02659, section 4.1, on the multi-class sets that are here
+instead of the paper's 68 of the Penn collection, its settings as near as parameters allow. Run
 ``python -m benchmarks.reproduce.paper1_tables``; a run that was killed continues.
 """
 
@@ -46,7 +46,9 @@ def report(results, sets, settings):
     ours = {name: f"{reached[name]:.2f}" if name in reached else "next issue" for name in PUBLISHED}
     paper = {name: f"{rank:.2f}" for name, rank in PUBLISHED.items()}
     ranks = pd.DataFrame([paper, ours])
-    ranks.insert(0, "mean rank", ["paper, 68 sets, 3 methods", f"here, {len(sets)} sets, 2 methods"])
+    ranks.insert(
+        0, "mean rank", ["paper, 68 sets, 3 methods", f"here, {len(sets)} sets, 2 methods"]
+    )
     verdict = _report.comparison(accuracy, "multi-class", higher_is_better=True)
     ratio = seconds["binary (OvR)"] / seconds["multi-class"]
     body = accuracy.join(seconds.add_suffix(" s")).assign(ratio=ratio).reset_index()

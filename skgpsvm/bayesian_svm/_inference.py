@@ -10,6 +10,7 @@ from ._ascent import batch_sites
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
 _STEP_ROWS = 1024
+_EPOCH_ROWS = 256
 _LEARNING_SHARE = 0.7
 
 
@@ -70,17 +71,45 @@ class AdamSteps:
         return -len(self.rows) / len(y) * (weights * sites.loss).sum() - kl
 
 
-class CoordinateInference:
-    """Sweeps of coordinate ascent; every few of them, Adam steps on theta and Z with q held.
+class _Inference:
+    """A way to the posterior; the state of a fit is a dict that `step` changes.
 
-    Those steps hold the whitened posterior, so that the objective's divergence does not resist a
-    change of the kernel. They end when 70 % of ``max_iter`` is spent.
+    Parameters
+    ----------
+    ascent : CoordinateAscent
+    adam : AdamSteps
+    max_iter : int
+    tol : float
+    batch_size : int or None
+    generator : torch.Generator
     """
 
     def __init__(self, ascent, adam, max_iter, tol, batch_size, generator):
         self.ascent, self.adam = ascent, adam
         self.max_iter, self.tol = max_iter, tol
         self.batch_size, self.generator = batch_size, generator
+
+    def at(self, state):
+        """The coordinate ascent, at the basis of a state."""
+        basis = self.ascent.basis
+        if not (torch.equal(basis.theta, state["theta"]) and torch.equal(basis.Z, state["Z"])):
+            self.ascent.basis = WhitenedBasis(self.adam.kernel, state["theta"], state["Z"])
+        return self.ascent
+
+    def _minibatches(self, batch_size):
+        return minibatches(len(self.ascent.rows), batch_size, self.generator)
+
+    def converged(self, state):
+        """Whether an iteration hardly moved the means."""
+        return state["change"] < self.tol
+
+
+class CoordinateInference(_Inference):
+    """Sweeps of coordinate ascent; every few of them, Adam steps on theta and Z with q held.
+
+    Those steps hold the whitened posterior, so that the objective's divergence does not resist a
+    change of the kernel. They end when 70 % of ``max_iter`` is spent.
+    """
 
     def initial(self, theta, Z, mean=None, root=None):
         """The state from which `step` starts: at the prior, or at means and roots."""
@@ -100,37 +129,23 @@ class CoordinateInference:
         """One sweep; returns the objective."""
         self.generator.set_state(state["generator"])
         if self._learning(state) and state["n_sweeps"] % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1:
-            n = len(self.ascent.rows)
-            batches = [minibatches(n, _STEP_ROWS, self.generator)[0] for _ in range(_STEPS_BETWEEN)]
-            self.adam.run(state, batches)
-        self.at(state)
+            self.adam.run(state, [self._minibatches(_STEP_ROWS)[0] for _ in range(_STEPS_BETWEEN)])
+        ascent = self.at(state)
         if self.batch_size is None:
-            objective = self.ascent.sweep(state)
+            objective = ascent.sweep(state)
         else:
-            batches = minibatches(len(self.ascent.rows), self.batch_size, self.generator)
-            objective = self.ascent.stochastic_sweep(state, batches)
+            objective = ascent.stochastic_sweep(state, self._minibatches(self.batch_size))
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
         return objective
 
-    def at(self, state):
-        """The coordinate ascent at the basis of a state."""
-        basis = self.ascent.basis
-        if not (torch.equal(basis.theta, state["theta"]) and torch.equal(basis.Z, state["Z"])):
-            self.ascent.basis = WhitenedBasis(self.adam.kernel, state["theta"], state["Z"])
-        return self.ascent
-
     def converged(self, state):
-        """Whether the means hardly moved."""
-        return not self._learning(state) and state["change"] < self.tol
+        """Whether a sweep hardly moved the means, and no more steps are to come."""
+        return not self._learning(state) and super().converged(state)
 
 
-class GradientInference:
+class GradientInference(_Inference):
     """Adam on everything, an epoch a step. Source: Wistuba and Rawat (2018), section 3.2."""
-
-    def __init__(self, ascent, adam, max_iter, tol, batch_size, generator):
-        self.ascent, self.adam, self.tol = ascent, adam, tol
-        self.batch_size, self.generator = batch_size, generator
 
     def initial(self, theta, Z, mean=None, root=None):
         """The state from which `step` starts; small random means break the tie of the classes."""
@@ -155,21 +170,11 @@ class GradientInference:
         """One epoch; returns the mean of the objective's estimates."""
         before = state["mean"]
         self.generator.set_state(state["generator"])
-        batches = minibatches(len(self.ascent.rows), self.batch_size or 256, self.generator)
-        objective = self.adam.run(state, batches)
+        objective = self.adam.run(state, self._minibatches(self.batch_size or _EPOCH_ROWS))
         state["generator"] = self.generator.get_state()
         state["root"] = upper_root(state["raw_root"])
         state["change"] = ((state["mean"] - before).norm() / state["mean"].norm()).item()
         return objective
-
-    def at(self, state):
-        """A coordinate ascent at the state's basis, for its leave-one-out predictions."""
-        self.ascent.basis = WhitenedBasis(self.adam.kernel, state["theta"], state["Z"])
-        return self.ascent
-
-    def converged(self, state):
-        """Whether the means hardly moved in an epoch."""
-        return state["change"] < self.tol
 
 
 def upper_root(raw):

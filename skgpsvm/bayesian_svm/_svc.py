@@ -1,6 +1,6 @@
 """`BayesianSVC`: the estimator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -304,7 +304,7 @@ class BayesianSVC(TorchClassifier):
             points = (self.n_inducing, self.inducing_points, weights, random_state)
             start = _Latents(kernel, select_inducing_points(X, *points))
         if self._optimizer() == "leave_one_out" and start.kernel.n_dims:
-            start.kernel = self._choose_kernel(run, name, start, rows, random_state)
+            start = replace(start, kernel=self._choose_kernel(run, name, start, rows, random_state))
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(*start.tensors(rows.device))
 
