@@ -82,8 +82,9 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             device = torch.device("cpu" if self.device is None else self.device)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
             raise ValueError(
-                f"device={self.device!r} cannot be used here: {error}. Use None or 'cpu' for the "
+                f"device={self.device!r} cannot be used here: {reason}. Use None or 'cpu' for the "
                 "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
             ) from error
         self._check_choice("dtype", ("float32", "float64", None))
@@ -165,7 +166,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
 
 def to_tensor(array, device, dtype=None):
     """Copy of an array of any memory layout."""
-    return torch.tensor(np.ascontiguousarray(array), device=device, dtype=dtype)
+    return torch.from_numpy(np.array(array, order="C")).to(device=device, dtype=dtype)
 
 
 def check_weights(sample_weight, X):

@@ -49,7 +49,7 @@ class WhitenedBasis:
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
         if self._rest:
             Kzz = self._rest(Z.double(), Z.double(), theta)
-            Lz = cholesky(Kzz, name="the kernel matrix of the inducing points")
+            Lz = cholesky(Kzz, name="kernel matrix of the inducing points")
             self._projection = upper_inverse(Lz)
             self.size += len(Z)
 

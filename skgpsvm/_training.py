@@ -21,8 +21,8 @@ class Run:
         Its callbacks are told of every iteration, and its `Checkpoint`, if any, resumes the fit.
     X, y : array-like
         What the callbacks are shown.
-    *data : ndarray
-        What tells this fit from another, besides the estimator and X.
+    *data : object
+        What tells this fit from another of the same estimator: checked data, and where it starts.
     """
 
     def __init__(self, estimator, X, y, *data):
@@ -30,7 +30,7 @@ class Run:
         self._context = estimator._init_callback_context(max_subtasks=None)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
         checkpoint = getattr(estimator, "_checkpoint", None)
-        self._checkpoint = checkpoint.open(estimator, X, *data) if checkpoint else None
+        self._checkpoint = checkpoint.open(estimator, *data) if checkpoint else None
 
     def remember(self, name, make):
         """The value that ``make`` gave when the fit began, also where it resumes."""

@@ -6,6 +6,7 @@ from .._linalg import add_gram, cholesky, gaussian_kl, mirror, root_norms, upper
 from ._sites import ByLatent
 
 _HELD_BYTES = 2**28
+_LEAST_NORM = 1e-3  # of means that count as such, in prior standard deviations of a weight
 
 
 class CoordinateAscent:
@@ -98,7 +99,7 @@ class CoordinateAscent:
         for (name, total), prior in zip(totals.items(), self.prior, strict=True):
             state[name] = torch.lerp(state[name], prior + scale * total, step)
         state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
-        change = (state["mean"] - mean).norm() / state["mean"].norm().clamp_min(1e-300)
+        change = (state["mean"] - mean).norm() / state["mean"].norm().clamp_min(_LEAST_NORM)
         state["change"], state["n_steps"] = change.item(), state["n_steps"] + 1
         return -scale * loss - gaussian_kl(mean, root).sum().item()
 

@@ -51,7 +51,7 @@ class AdamSteps:
             optimizer.zero_grad()
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
             objective = self._objective({**state, **tensors}, index)
-            (-objective / len(self.rows)).backward()
+            (-objective / self.rows.weights.sum()).backward()
             optimizer.step()
             if "theta" in leaves:
                 with torch.no_grad():

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from .._estimator import Rows, TorchClassifier
+from .._estimator import CHUNK_ROWS, Rows, TorchClassifier, to_tensor
 from .._posteriors import InducingPosterior, WhitenedBasis
 from .._torch_kernels import torch_kernel
 from .._training import Run
@@ -259,15 +259,23 @@ class BayesianSVC(TorchClassifier):
         return self._fit(X, y, sample_weight, classes=None)
 
     def _fit(self, X, y, sample_weight, classes):
-        self._check_parameters()
         previous = getattr(self, "_latents", None) if self.warm_start else None
+        if previous is None:
+            vars(self).pop("_latents", None)
+        self._check_parameters()
         known = self.classes_ if previous else classes
-        if not self.warm_start:
-            self.__dict__.pop("_latents", None)
-        X, codes, weights = self._check_training_data(X, y, sample_weight, classes=known)
-        run = Run(self, X, y, codes, weights)
-        seed = run.remember("seed", self._draw_seed)
+        shown = X
+        X, codes, weights = self._check_training_data(
+            X, y, sample_weight, classes=known, reset=not previous
+        )
         problems = self._problems(codes)
+        if previous and len(previous) != len(problems):
+            raise ValueError(
+                "warm_start=True continues a model of another multi_class; set it back, or fit "
+                "without warm_start."
+            )
+        run = Run(self, shown, y, X, codes, weights, previous)
+        seed = run.remember("seed", self._draw_seed)
         fits = []
         for j, targets in enumerate(problems):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
@@ -434,10 +442,11 @@ class BayesianSVC(TorchClassifier):
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
         self._check_parameters()
+        shown = X
         X, codes, weights = self._check_training_data(
             X, y, sample_weight, classes=self.classes_, reset=False
         )
-        run = Run(self, X, y, codes, weights)
+        run = Run(self, shown, y, X, codes, weights, self._latents)
         latents, left_out, curves = [], [], []
         for old, targets in zip(self._latents, self._problems(codes), strict=True):
             rows = Rows(X, targets, weights, *self._torch_options(X))
@@ -516,7 +525,7 @@ class BayesianSVC(TorchClassifier):
         device, dtype = self._torch_options(X)
         generator = torch.Generator()
         generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
-        rows = torch.tensor(X, device=device).to(dtype)
+        rows = to_tensor(X, device, dtype)
         draws = [
             part.posterior(device).sample(rows, n_samples, generator) for part in self._latents
         ]
@@ -572,7 +581,13 @@ class BayesianSVC(TorchClassifier):
         """
         check_is_fitted(self)
         latents = np.asarray(latents, dtype=np.float64)
-        if latents.shape[-1] == 1:
+        n_latents = len(self.classes_) if len(self.classes_) > 2 else 1
+        if latents.shape[-1:] != (n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+                "as that of sample_latent's."
+            )
+        if n_latents == 1:
             latents = np.concatenate([np.zeros_like(latents), latents], -1)
         if self.probability == "argmax":
             return np.eye(latents.shape[-1])[latents.argmax(-1)]
@@ -607,7 +622,10 @@ def _calibration(curve, weight):
 def _feature_scales(X, weights):
     """A `StandardScaler` of the weighted rows, fitted chunk by chunk."""
     scaler = StandardScaler()
-    for chunk in gen_batches(len(X), 65536):
-        if weights[chunk].any():
-            scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for chunk in gen_batches(len(X), CHUNK_ROWS):
+            if weights[chunk].any():
+                scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+    if not np.isfinite(scaler.scale_).all():
+        raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
     return scaler
