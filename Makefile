@@ -30,7 +30,7 @@ doc: $(VENV)/doc.stamp
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html doc doc/_build/html
 
 bench: $(VENV)/bench.stamp
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks
 
 # Exactly what CI runs.
 check:

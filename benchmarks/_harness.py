@@ -5,6 +5,7 @@ import csv
 import hashlib
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import joblib
@@ -28,8 +29,9 @@ def options(doc, *, seeds):
     return parser.parse_args()
 
 
+@cache
 def package_code():
-    """Version and source digest of the package: what a result of ours is a result of."""
+    """Version and source digest, when first asked for, of the package: what a result is one of."""
     root = Path(skgpsvm.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -38,7 +40,7 @@ def package_code():
 
 
 def sklearn_code():
-    """Version of scikit-learn: what a result of its estimators is a result of."""
+    """Version of scikit-learn: what a result of its estimators is one of."""
     return f"scikit-learn {sklearn.__version__}"
 
 
@@ -92,6 +94,9 @@ def run_tasks(function, tasks, measured, path, jobs):
 def _held(path, columns):
     """What a file of these columns holds; nothing of a file of others."""
     if path and path.exists():
+        text = path.read_text()
+        if not text.endswith("\n"):  # killed while writing
+            path.write_text(text[: text.rfind("\n") + 1])
         held = pd.read_csv(path)
         if list(held.columns) == columns:
             return held.assign(error="")
@@ -100,9 +105,9 @@ def _held(path, columns):
 
 def _append(path, row, columns):
     path.parent.mkdir(parents=True, exist_ok=True)
-    started = path.exists() and path.open().readline().strip() == ",".join(columns)
+    started = path.exists() and path.read_text().startswith(",".join(columns) + "\n")
     with path.open("a" if started else "w", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         if not started:
             writer.writeheader()
         writer.writerow(row)

@@ -138,10 +138,10 @@ def sweep_section(quick):
             for contrast in ("soft", "hard"):
                 rows.append(sweep_row(n, dtype, "cpu", contrast, repeats))
     title = (
-        f"One sweep, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}, alternating with "
-        "the products it cannot avoid\n(kernel block, triangular solve, Gram matrices of two classes a "
-        f"row, in chunks of {CHUNK_ROWS});\nsoft contrast (default) touches three classes a row, "
-        "hard two; 'held' sweeps reuse the features of an earlier one.\n"
+        f"One sweep, n = {n}, d = {D}, m = {M}, C = {C}: medians of {repeats}, alternating with\n"
+        "the products it cannot avoid: kernel block, triangular solve, Gram matrices of two\n"
+        f"classes a row, in chunks of {CHUNK_ROWS}. Soft contrast (default): three classes a row;\n"
+        "hard: two. 'held' sweeps reuse the features of an earlier one.\n"
         "Wanted: sweep/products at most 2."
     )
     return _report.table(pd.DataFrame(rows), title)

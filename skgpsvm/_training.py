@@ -146,5 +146,6 @@ def lbfgs(objective, start, bounds, max_iter):
 
 
 def minibatches(n_rows, batch_size, generator):
-    """Shuffled index tensors that cover ``range(n_rows)`` once."""
-    return torch.randperm(n_rows, generator=generator).split(batch_size)
+    """Shuffled index tensors of nearly equal sizes that cover ``range(n_rows)`` once."""
+    order = torch.randperm(n_rows, generator=generator)
+    return order.tensor_split(math.ceil(n_rows / batch_size))

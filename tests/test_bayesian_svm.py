@@ -669,7 +669,7 @@ def refitted(make, kernel, X, y, Z, n_sweeps):
         (BinarySites, 25, 0.2, 0.2),
         # Off-diagonal curvature between latents is only approximate, and rivals may change.
         (FixedContrast, 25, 0.4, 0.25),
-        (HINGES["soft"], 40, 0.5, 0.25),
+        (HINGES["soft"], 40, 0.3, 0.25),
     ],
     ids=["binary", "fixed", "soft"],
 )

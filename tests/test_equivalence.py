@@ -160,8 +160,8 @@ def test_minibatches_reach_the_optimum_of_all_rows(n):
     state, generator = ascent.initial(), torch.Generator().manual_seed(0)
     for _ in range(60):
         ascent.stochastic_sweep(state, minibatches(n, 25, generator))
-    # Steps of t^-0.6 at t = 480 average over about 40 minibatches, five times all rows; the objective
-    # errs by the square of the noise that is left, 1e-5 here. A row over must not spoil that.
+    # Steps of t^-0.6 at t = 480 average over about 40 minibatches, five times all rows; the
+    # objective errs by the square of the noise left, 1e-5 here. A row over must not spoil that.
     assert best - 1e-4 * abs(best) < objective_at(ascent, state) <= best + 1e-9
 
 

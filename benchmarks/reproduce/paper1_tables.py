@@ -68,7 +68,7 @@ def report(results, sets, settings):
 
 def main():
     """Run what is missing and write the report."""
-    options = _harness.options(__doc__, seeds=5)
+    options = _harness.options(__doc__, seeds=3)
     names = options.sets or (QUICK_SETS if options.quick else None)
     sets = _data.chosen(_data.classification_sets(min_classes=3), names)
     seeds = range(1 if options.quick else options.seeds)

@@ -91,7 +91,7 @@ class CoordinateAscent:
 
     def _step(self, state, indices, scale, step):
         mean, root = state["mean"], state["root"]
-        at_prior = self.hinge.n_latents > 1 and not mean.any()
+        at_prior = self.hinge.n_latents > 1 and not state["n_steps"]
         update = self._start if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
@@ -101,7 +101,16 @@ class CoordinateAscent:
         state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
         change = (state["mean"] - mean).norm() / state["mean"].norm().clamp_min(_LEAST_NORM)
         state["change"], state["n_steps"] = change.item(), state["n_steps"] + 1
-        return -scale * loss - gaussian_kl(mean, root).sum().item()
+        return -scale * loss - self._divergence(mean, root).item()
+
+    def _divergence(self, mean, root):
+        """KL to the prior, nats."""
+        prior_mean, prior_root = weight_moments(*self.prior)
+        shift = (mean - prior_mean)[..., None]
+        shift, root = (
+            torch.linalg.solve_triangular(prior_root, part, upper=True) for part in (shift, root)
+        )
+        return gaussian_kl(shift[..., 0], root).sum()
 
     def _update(self, batch, mean, root, precision, linear):
         """Add a batch's sites to the totals; returns its loss."""

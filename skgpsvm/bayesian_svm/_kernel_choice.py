@@ -146,8 +146,11 @@ class LeaveOneOutChoice:
         apart = {part: found[part] for part in ("theta", "mean", "root")}
         apart["common"] = found["theta"]
         run.stage(f"{name}length scales", apart, self.tell_apart, _ROUNDS)
-        loss, _ = self.solve(apart["theta"], (apart["mean"], apart["root"]))
-        if found["loss"] - loss > 0.5 * len(self.entries):
+        common, told_apart = (
+            self.solve(state["theta"], (state["mean"], state["root"]))[0]
+            for state in (found, apart)
+        )
+        if common - told_apart > 0.5 * len(self.entries):
             return [apart["theta"], found["theta"]]
         return [found["theta"]]
 

@@ -101,6 +101,9 @@ class ContrastSites:
         w = share / scale
         slope = share * h / scale
         bend = share * (var[:, :1] + var[:, 1:]) / scale**3
+        # A mean moves the shares too: that of the true class all slopes at once, a rival's its own.
+        steepness = _SHARPNESS * slope * (h / scale)
+        total = slope.sum(1, keepdim=True)
 
         def joined(own, rivals):
             return torch.cat([own.sum(1, keepdim=True), rivals], 1)
@@ -110,7 +113,10 @@ class ContrastSites:
             linear=joined(share + w * (1 + m_t), -(share + w * (1 - m_y))),
             precision=joined(w, w),
             gradient=joined(-slope, slope),
-            curvature=joined(bend, bend),
+            curvature=joined(
+                bend + steepness - _SHARPNESS * slope * total,
+                bend + steepness - _SHARPNESS * slope.square(),
+            ),
         )
 
 
