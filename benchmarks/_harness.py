@@ -92,20 +92,20 @@ def run_tasks(function, tasks, measured, path, jobs):
 
 
 def _held(path, columns):
-    """What a file of these columns holds; nothing of a file of others."""
+    """What a file of these columns holds, but for a line that was cut short; else nothing."""
     if path and path.exists():
         text = path.read_text()
-        if not text.endswith("\n"):  # killed while writing
-            path.write_text(text[: text.rfind("\n") + 1])
-        held = pd.read_csv(path)
-        if list(held.columns) == columns:
-            return held.assign(error="")
+        text = text[: text.rfind("\n") + 1]
+        if text.startswith(",".join(columns) + "\n"):
+            path.write_text(text)
+            return pd.read_csv(path).assign(error="")
     return pd.DataFrame(columns=[*columns, "error"])
 
 
 def _append(path, row, columns):
     path.parent.mkdir(parents=True, exist_ok=True)
-    started = path.exists() and path.read_text().startswith(",".join(columns) + "\n")
+    header = ",".join(columns) + "\n"
+    started = path.exists() and path.read_text().startswith(header)
     with path.open("a" if started else "w", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         if not started:

@@ -572,10 +572,11 @@ def test_global_state_is_left_alone(mode):
 
 def test_default_dtype_of_torch_does_not_matter():
     X, y = blobs()
-    expected = quick(learn_inducing=True, tol=0.1).fit(X, y)
+    mode = MODES["learned inducing points"]
+    expected = quick(**mode).fit(X, y)
     torch.set_default_dtype(torch.float64)
     try:
-        got = quick(learn_inducing=True, tol=0.1).fit(X, y)
+        got = quick(**mode).fit(X, y)
     finally:
         torch.set_default_dtype(torch.float32)
     assert_same_bits(got, expected, X)

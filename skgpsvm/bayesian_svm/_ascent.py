@@ -91,7 +91,7 @@ class CoordinateAscent:
 
     def _step(self, state, indices, scale, step):
         mean, root = state["mean"], state["root"]
-        at_prior = self.hinge.n_latents > 1 and not state["n_steps"]
+        at_prior = self.hinge.n_latents > 1 and not state["n_steps"] and not mean.any()
         update = self._start if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)

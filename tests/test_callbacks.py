@@ -1,0 +1,504 @@
+"""Checkpoints from which killed fits resume, progress bars, scores on the way, early stops."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+
+import skgpsvm
+from skgpsvm import BayesianSVC
+from skgpsvm.bayesian_svm import _svc
+from skgpsvm.callbacks import Checkpoint
+
+quick = partial(BayesianSVC, n_inducing=6, optimizer=None, random_state=0)
+MODES = {
+    "coordinate ascent": {},
+    "ovr": {"multi_class": "ovr"},
+    "gradient": {"inference": "gradient", "tol": 0.1},
+    "minibatches": {"batch_size": 16, "tol": 0.1},
+    "learned inducing points": {"learn_inducing": True, "max_iter": 20, "tol": 0.1},
+    "learned kernel": {"optimizer": "auto"},
+    "ovr, learned kernels": {"multi_class": "ovr", "optimizer": "auto", "kernel": 2.0 * RBF()},
+}
+modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+
+
+def blobs(n=48, n_classes=3, seed=0):
+    """Classes that overlap, a normal cloud each."""
+    rng = np.random.RandomState(seed)
+    y = np.arange(n) % n_classes
+    return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
+
+
+class Recorder:
+    """A callback that keeps the path of names of every task that ends."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        names = [context.task_name]
+        while context.parent is not None:
+            context = context.parent
+            names.append(context.task_name)
+        self.tasks.append(tuple(reversed(names)))
+
+    def iterations(self, stage=None):
+        """Number of iterations, of a stage or of all."""
+        stages = [task[-2] for task in self.tasks if task[-1] == "iteration"]
+        return len(stages) if stage is None else stages.count(stage)
+
+
+class Killed(Exception):
+    """A fit was interrupted."""
+
+
+class Interrupt(Recorder):
+    """A callback that ends a fit by an error before its iteration number ``n``, from 0."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.n = n
+
+    def on_fit_task_begin(self, estimator, context):
+        if context.task_name == "iteration" and self.iterations() == self.n:
+            raise Killed
+
+
+def killed(model, n, *args, method="fit"):
+    """Interrupt a fit before its iteration ``n``."""
+    before = model._skl_callbacks
+    model.set_callbacks(*before, Interrupt(n))
+    with pytest.raises(Killed):
+        getattr(model, method)(*args)
+    model.set_callbacks(*before)
+
+
+def assert_same_model(model, other, X):
+    """Two models are the same, to the last bit."""
+    for got, expected in zip(
+        (model.predict_proba(X), *model.latent_mean_and_variance(X), model.objective_curve_),
+        (other.predict_proba(X), *other.latent_mean_and_variance(X), other.objective_curve_),
+        strict=True,
+    ):
+        assert_array_equal(got, expected)
+    assert model.kernel_ == other.kernel_
+    assert model.n_iter_ == other.n_iter_
+    assert model.temperature_ == other.temperature_
+
+
+# Checkpoints
+
+
+@modes
+def test_checkpoint_changes_nothing_and_leaves_nothing(mode, tmp_path):
+    X, y = blobs()
+    folder = tmp_path / "new" / "folder"
+    model = quick(**mode).set_callbacks(Checkpoint(folder)).fit(X, y)
+    assert_same_model(model, quick(**mode).fit(X, y), X)
+    assert not list(folder.iterdir())
+    assert "_checkpoint" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("mode", "every"),
+    [*((mode, 1) for mode in MODES.values()), (MODES["learned kernel"], 3)],
+    ids=[*MODES, "saved every 3 iterations"],
+)
+def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monkeypatch):
+    # Rows enough for the second round of the choice of a kernel, which looks at more of them.
+    monkeypatch.setattr(_svc, "_FEW", (30, 5))
+    X, y = blobs()
+    recorder = Recorder()
+    expected = quick(**mode).set_callbacks(recorder).fit(X, y)
+    if mode.get("optimizer") == "auto":
+        assert recorder.iterations("posterior") < recorder.iterations()
+    n_killed, n_done = 0, 0
+    while True:
+        interrupt = Interrupt(every)
+        model = quick(**mode).set_callbacks(Checkpoint(tmp_path, every), interrupt)
+        try:
+            model.fit(X, y)
+        except Killed:
+            with pytest.raises(NotFittedError):
+                model.predict(X)
+            assert len(list(tmp_path.iterdir())) == 1
+            n_killed += 1
+        else:
+            break
+        finally:
+            n_done += interrupt.iterations()
+    assert_same_model(model, expected, X)
+    # What was done is not done again, but for the iterations since the last save.
+    assert n_killed >= (recorder.iterations() - 1) // every
+    if every == 1:
+        assert n_done == recorder.iterations()
+    assert not list(tmp_path.iterdir())
+
+
+KILLED_FIT = """
+import os, signal, sys
+
+import numpy as np
+
+from skgpsvm import BayesianSVC
+from skgpsvm.callbacks import Checkpoint
+
+
+class Kill:
+    def setup(self, estimator, context): pass
+    def teardown(self, estimator, context): pass
+    def on_fit_task_begin(self, estimator, context): pass
+
+    def on_fit_task_end(self, estimator, context):
+        if context.parent and context.parent.task_name == "posterior" and context.task_id == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+data = np.load(sys.argv[1])
+model = BayesianSVC(n_inducing=6, random_state=0)
+model.set_callbacks(Checkpoint(sys.argv[2]), Kill()).fit(data["X"], data["y"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_fit_of_a_killed_process_ends_the_same_in_another(tmp_path):
+    X, y = blobs()
+    np.savez(tmp_path / "data.npz", X=X, y=y)
+    folder = tmp_path / "checkpoints"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_FIT, tmp_path / "data.npz", folder],
+        cwd=Path(skgpsvm.__file__).parents[1],
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(folder.iterdir())) == 1
+    expected = BayesianSVC(n_inducing=6, random_state=0)
+    whole, rest = Recorder(), Recorder()
+    expected.set_callbacks(whole).fit(X, y)
+    model = BayesianSVC(n_inducing=6, random_state=0)
+    model.set_callbacks(Checkpoint(folder), rest).fit(X, y)
+    assert_same_model(model, expected, X)
+    assert rest.iterations("kernel") == 0
+    assert rest.iterations("posterior") == whole.iterations("posterior") - 2
+    assert not list(folder.iterdir())
+
+
+def test_fit_killed_while_it_saves_ends_the_same(tmp_path, monkeypatch):
+    X, y = blobs()
+    save, count = torch.save, iter(range(100))
+
+    def torn(state, path):
+        if next(count) == 4:
+            Path(path).write_bytes(b"half a file")
+            raise Killed
+        save(state, path)
+
+    model = quick().set_callbacks(Checkpoint(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", torn)
+        with pytest.raises(Killed):
+            model.fit(X, y)
+    assert_same_model(model.fit(X, y), quick().fit(X, y), X)
+
+
+@pytest.fixture
+def global_random_state():
+    """NumPy's global random state, put back afterwards."""
+    random_state = check_random_state(None)
+    before = random_state.get_state()
+    yield random_state
+    random_state.set_state(before)
+
+
+@pytest.mark.parametrize("mode", ["minibatches", "gradient"])
+def test_resumed_fit_keeps_the_seed_it_began_with(mode, tmp_path, global_random_state):
+    X, y = blobs()
+    options = {**MODES[mode], "random_state": None, "inducing_points": "random"}
+    global_random_state.seed(7)
+    expected = quick(**options).fit(X, y)
+    global_random_state.seed(7)
+    model = quick(**options).set_callbacks(Checkpoint(tmp_path))
+    killed(model, 2, X, y)
+    global_random_state.seed(8)
+    assert_same_model(model.fit(X, y), expected, X)
+
+
+def test_fit_resumes_only_its_own_checkpoint(tmp_path):
+    X, y = blobs()
+    model = quick().set_callbacks(Checkpoint(tmp_path))
+    killed(model, 3, X, y)
+    (file,) = tmp_path.iterdir()
+    weights = 1.0 + np.arange(len(X)) % 2
+    for other, data in [
+        (quick(tol=1e-3), (X, y)),
+        (quick(kernel=RBF(2.0)), (X, y)),
+        (quick(random_state=1), (X, y)),
+        (quick(), (X + 1e-9, y)),
+        (quick(), (X.astype(np.float32), y)),
+        (quick(), (X[:-1], y[:-1])),
+        (quick(), (X, (y + 1) % 3)),
+        (quick(), (X, y, weights)),
+    ]:
+        expected = clone(other).fit(*data)
+        assert_same_model(other.set_callbacks(Checkpoint(tmp_path)).fit(*data), expected, X)
+        assert list(tmp_path.iterdir()) == [file]
+    rest = Recorder()
+    model.set_callbacks(Checkpoint(tmp_path), rest).fit(X, y)
+    assert rest.iterations() == model.n_iter_ - 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_stream_resumes_from_the_model_it_had(tmp_path):
+    X, y = blobs(96)
+    old, new = (X[:48], y[:48]), (X[48:], y[48:])
+    options = {"kernel": RBF(2.0), "inducing_points": X[:6], "tol": 1e-4}
+    first = quick(**options).set_callbacks(Checkpoint(tmp_path)).partial_fit(*old)
+    expected = pickle.loads(pickle.dumps(first)).set_callbacks().partial_fit(*new)
+    stored = pickle.dumps(first)
+    killed(first, 2, *new, method="partial_fit")
+    other = quick(**options).fit(X[:30], y[:30])
+    other_expected = pickle.loads(pickle.dumps(other)).partial_fit(*new)
+    assert_same_model(
+        other.set_callbacks(Checkpoint(tmp_path)).partial_fit(*new), other_expected, X
+    )
+    rest = Recorder()
+    resumed = pickle.loads(stored).set_callbacks(Checkpoint(tmp_path), rest)
+    assert_same_model(resumed.partial_fit(*new), expected, X)
+    assert rest.iterations() == expected.n_iter_ - 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_warm_start_resumes_from_the_model_it_had(tmp_path):
+    X, y = blobs(n_classes=2)
+    model = quick(warm_start=True).set_callbacks(Checkpoint(tmp_path)).fit(X, y)
+    model.set_params(tol=1e-4)
+    expected = pickle.loads(pickle.dumps(model)).set_callbacks().fit(X, y)
+    killed(model, 2, X, y)
+    cold = clone(model)  # the same parameters, another start
+    assert_same_model(cold.fit(X, y), quick(tol=1e-4).fit(X, y), X)
+    assert_same_model(model.fit(X, y), expected, X)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pipeline_resumes(tmp_path):
+    X, y = blobs()
+    expected = make_pipeline(StandardScaler(), quick()).fit(X, y)
+    pipeline = make_pipeline(
+        StandardScaler(), quick().set_callbacks(Checkpoint(tmp_path), Interrupt(3))
+    )
+    with pytest.raises(Killed):
+        pipeline.fit(X, y)
+    rest = Recorder()
+    pipeline[-1].set_callbacks(Checkpoint(tmp_path), rest)
+    assert_array_equal(pipeline.fit(X, y).predict_proba(X), expected.predict_proba(X))
+    assert rest.iterations() == expected[-1].n_iter_ - 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_grid_search_resumes_the_fit_that_was_killed(tmp_path):
+    X, y = blobs()
+
+    def search(*callbacks):
+        pipeline = make_pipeline(StandardScaler(), quick().set_callbacks(*callbacks))
+        grid = {"bayesiansvc__n_inducing": [3, 6]}
+        return GridSearchCV(pipeline, grid, cv=2, error_score="raise")
+
+    whole, rest = Recorder(), Recorder()
+    expected = search(whole).fit(X, y)
+    n_first = [task[-1] for task in whole.tasks].index("posterior")  # iterations of the first
+    with pytest.raises(Killed):
+        search(Checkpoint(tmp_path), Interrupt(n_first + 2)).fit(X, y)
+    resumed = search(Checkpoint(tmp_path), rest).fit(X, y)
+    assert rest.iterations() == whole.iterations() - 2
+    for scores in ("split0_test_score", "split1_test_score"):
+        assert_array_equal(resumed.cv_results_[scores], expected.cv_results_[scores])
+    assert_array_equal(resumed.predict_proba(X), expected.predict_proba(X))
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_checkpoint_serves_processes(tmp_path):
+    X, y = blobs()
+    model = quick().set_callbacks(Checkpoint(tmp_path))
+    search = GridSearchCV(model, {"tol": [0.1, 0.01]}, cv=2, n_jobs=2, error_score="raise")
+    assert search.fit(X, y).score(X, y) > 0.5
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "often"])
+def test_checkpoint_is_saved_every_so_many_iterations(every, tmp_path):
+    model = quick().set_callbacks(Checkpoint(tmp_path, every))
+    with pytest.raises(ValueError, match=r"every=.* must be an integer of at least 1"):
+        model.fit(*blobs())
+    assert "_checkpoint" not in vars(model)
+
+
+def test_checkpoint_holds_no_code(tmp_path):
+    X, y = blobs()
+    model = quick().set_callbacks(Checkpoint(tmp_path))
+    killed(model, 2, X, y)
+    (file,) = tmp_path.iterdir()
+    stages = torch.load(file, weights_only=True)
+    assert set(stages) == {"seed", "posterior"}
+    assert len(stages["posterior"]["curve"]) == 2
+
+
+# Other callbacks
+
+
+def test_callbacks_see_a_tree_of_stages_and_iterations():
+    X, y = blobs()
+    recorder = Recorder()
+    model = quick(optimizer="auto").set_callbacks(recorder).fit(X, y)
+    assert recorder.tasks[-1] == ("fit",)
+    stages = [task[-1] for task in recorder.tasks if len(task) == 2]
+    assert stages == ["kernel", "length scales", "posterior"]
+    assert recorder.iterations("posterior") == model.n_iter_
+
+
+@modes
+def test_scores_of_every_iteration(mode):
+    X, y = blobs()
+    table = pd.DataFrame(X, columns=["a", "b"])  # whose names predictions ask for
+    monitor = ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
+    model = quick(**mode).set_callbacks(monitor).fit(table, y)
+    assert_same_model(model, quick(**mode).fit(table, y), table)
+    log = pd.DataFrame(monitor.get_logs().data)
+    last = log[log.task_name == "fit"]
+    assert last.accuracy.item() == model.score(table, y)
+    iterations = log[log.task_name == "iteration"]
+    if mode.get("multi_class") == "ovr":  # a model of one class has no score
+        assert not len(iterations)
+        return
+    assert len(iterations) == model.n_iter_
+    assert iterations.neg_log_loss.iloc[-1] == last.neg_log_loss.item()
+    assert iterations.neg_log_loss.iloc[-1] > -np.log(3)
+
+
+def test_scores_of_one_of_two_classes():
+    X, y = blobs(n_classes=2)
+    monitor = ScoringMonitor(scoring="roc_auc")
+    model = quick(multi_class="ovr").set_callbacks(monitor).fit(X, y)
+    log = pd.DataFrame(monitor.get_logs().data)
+    assert (log.task_name == "iteration").sum() == model.n_iter_
+
+
+def test_progress_bar(capsys):
+    X, y = blobs()
+    quick().set_callbacks(ProgressBar()).fit(X, y)
+    shown = capsys.readouterr().out
+    assert "BayesianSVC - fit" in shown
+    assert "BayesianSVC - posterior #0 " in shown
+
+
+def test_progress_bar_of_a_search_reaches_its_fits(capsys):
+    X, y = blobs()
+    search = GridSearchCV(quick(), {"tol": [0.1, 0.01]}, cv=2)
+    search.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(X, y)
+    assert capsys.readouterr().out.count("posterior") == 5
+
+
+class StopAt(Recorder):
+    """A callback that ends a stage after so many iterations."""
+
+    def __init__(self, n, stage="posterior"):
+        super().__init__()
+        self.n, self.stage = n, stage
+
+    def on_fit_task_end(self, estimator, context):
+        super().on_fit_task_end(estimator, context)
+        in_stage = self.tasks[-1][-2:] == (self.stage, "iteration")
+        return in_stage and self.iterations(self.stage) == self.n
+
+
+@modes
+def test_callback_stops_a_fit(mode):
+    X, y = blobs()
+    mode = {**mode, "tol": 0, "max_iter": 30}
+    stage = "class 0: posterior" if mode.get("multi_class") == "ovr" else "posterior"
+    model = quick(**mode)
+    with warnings.catch_warnings():
+        # The models of the other classes go on, and do not converge.
+        warnings.simplefilter("ignore" if "class" in stage else "error", ConvergenceWarning)
+        model.set_callbacks(StopAt(2, stage)).fit(X, y)
+    if "class" not in stage:
+        assert model.n_iter_ == 2
+        assert model.objective_curve_.shape == (2,)
+    assert model.score(X, y) > 0.4
+
+
+def test_stop_ends_one_stage_only():
+    X, y = blobs()
+    stop = StopAt(1, "kernel")
+    model = quick(optimizer="auto").set_callbacks(stop).fit(X, y)
+    assert stop.iterations("kernel") == 1
+    assert model.n_iter_ > 1
+
+
+def test_stop_is_kept_in_the_checkpoint(tmp_path):
+    X, y = blobs()
+    expected = quick(optimizer="auto").set_callbacks(StopAt(1, "kernel")).fit(X, y)
+    model = quick(optimizer="auto")
+    interrupt = Interrupt(5)
+    with pytest.raises(Killed):
+        model.set_callbacks(Checkpoint(tmp_path), StopAt(1, "kernel"), interrupt).fit(X, y)
+    rest = Recorder()
+    model.set_callbacks(Checkpoint(tmp_path), rest).fit(X, y)
+    assert rest.iterations("kernel") == 0
+    assert_same_model(model, expected, X)
+
+
+class EarlyStopping(Recorder):
+    """A callback that ends a fit when the log loss on other rows no longer falls."""
+
+    def __init__(self, X, y):
+        super().__init__()
+        self.X, self.y, self.losses = X, y, []
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if context.task_name != "iteration" or fitted_estimator is None:
+            return False
+        self.losses.append(log_loss(self.y, fitted_estimator.predict_proba(self.X)))
+        return len(self.losses) > 1 and self.losses[-1] > self.losses[-2] - 1e-3
+
+
+def test_early_stopping_on_rows_of_the_user():
+    X, y = blobs(96)
+    stopping = EarlyStopping(X[48:], y[48:])
+    model = quick(tol=0).set_callbacks(stopping).fit(X[:48], y[:48])
+    assert 1 < model.n_iter_ < 100
+    assert len(stopping.losses) == model.n_iter_
+    assert stopping.losses[-1] == log_loss(y[48:], model.predict_proba(X[48:]))
+
+
+def test_callbacks_are_no_state_of_the_model():
+    X, y = blobs()
+    model = quick().set_callbacks(Recorder()).fit(X, y)
+    assert set(vars(model)) == {*vars(quick().fit(X, y)), "_skl_callbacks"}
