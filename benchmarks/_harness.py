@@ -87,7 +87,7 @@ def run_tasks(function, tasks, measured, path, jobs):
     results = results.drop_duplicates(identity, keep="last").fillna({"warnings": "", "error": ""})
     if path:
         kept = results[results["error"] == ""].sort_values(identity)
-        kept.to_csv(path, index=False, columns=columns, float_format="%.6g")
+        kept.to_csv(path, index=False, columns=columns)
     return pd.DataFrame(tasks).merge(results, on=keys, how="left")
 
 

@@ -43,9 +43,9 @@ def table(frame, title="", digits=3):
 def ranks(scores, *, higher_is_better):
     """Rank of every column within each row, 1 the best; ties share their mean rank.
 
-    Missing scores are the worst.
+    Missing scores are the worst; differences below 1e-9 are rounding, and ties.
     """
-    return scores.rank(axis=1, ascending=not higher_is_better, na_option="bottom")
+    return scores.round(9).rank(axis=1, ascending=not higher_is_better, na_option="bottom")
 
 
 def comparison(scores, ours, *, higher_is_better):

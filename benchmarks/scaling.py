@@ -229,7 +229,7 @@ def measure_memory(n, d, c, settings):
 
 def memory_section(quick):
     """Figure 2: memory on a memmap."""
-    n, d, c = (200_000 if quick else 2_000_000), 8, 3
+    n, d, c = (100_000 if quick else 2_000_000), 8, 3
     settings = {"max_iter": 3}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         rows = pool.submit(measure_memory, n, d, c, settings).result()

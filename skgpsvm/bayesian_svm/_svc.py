@@ -92,7 +92,7 @@ class BayesianSVC(TorchClassifier):
         How hyper-parameters are learned: by the leave-one-out log loss on at most 6000 rows; by
         steps of Adam up the objective; or not at all. "auto" is "adam" with
         ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
-    max_iter : int, default=100
+    max_iter : int, default=200
         Sweeps, or epochs of gradient inference, at most.
     tol : float, default=1e-2
         Stop when an iteration changes the posterior means by less, relative to their norm.
@@ -166,7 +166,7 @@ class BayesianSVC(TorchClassifier):
         inducing_points="kmeans",
         learn_inducing=False,
         optimizer="auto",
-        max_iter=100,
+        max_iter=200,
         tol=1e-2,
         batch_size=None,
         learning_rate=0.05,

@@ -1,0 +1,64 @@
+"""
+How sure is a Bayesian support vector machine?
+==============================================
+
+Two answers to that question on the same noisy data. ``probability="calibrated"``, the default,
+says how often a new label will be the predicted one. ``probability="argmax"``, the paper's, says
+how sure the model is about which class is ahead: with enough rows that is certain
+nearly everywhere, however noisy the labels are.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import make_moons
+from sklearn.inspection import DecisionBoundaryDisplay
+
+from skgpsvm import BayesianSVC
+
+X, y = make_moons(400, noise=0.35, random_state=0)
+X_test, y_test = make_moons(20_000, noise=0.35, random_state=1)
+models = {
+    kind: BayesianSVC(probability=kind, random_state=0).fit(X, y)
+    for kind in ("calibrated", "argmax")
+}
+
+# %%
+# Both draw the same boundary. Between the moons the calibrated probabilities stay in doubt, as
+# they should where the classes overlap.
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+for ax, (kind, model) in zip(axes, models.items(), strict=True):
+    display = DecisionBoundaryDisplay.from_estimator(
+        model,
+        X,
+        response_method="predict_proba",
+        class_of_interest=1,
+        plot_method="pcolormesh",
+        grid_resolution=120,
+        cmap="RdBu_r",
+        vmin=0,
+        vmax=1,
+        ax=ax,
+    )
+    ax.scatter(*X.T, c=y, cmap="RdBu_r", s=14, edgecolors="white", linewidths=0.5)
+    ax.set_title(f'probability="{kind}"')
+figure.colorbar(display.surface_, ax=axes, label="probability of class 1")
+
+# %%
+# Counted on 20,000 new points: of those given probability p, a share p should be of class 1.
+
+figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
+ax.plot([0, 1], [0, 1], ":", color="#555555")
+for (kind, model), colour, marker in zip(models.items(), ("#0072B2", "#D55E00"), "os", strict=True):
+    p = model.predict_proba(X_test)[:, 1]
+    bins = np.minimum((10 * p).astype(int), 9)
+    count = np.maximum(np.bincount(bins, minlength=10), 1)
+    mean_p = np.bincount(bins, p, 10) / count
+    share = np.bincount(bins, y_test, 10) / count
+    log_loss = -np.log(np.maximum(np.where(y_test == 1, p, 1 - p), 1e-15)).mean()
+    label = f"{kind}: log-loss {log_loss:.2f}"
+    ax.plot(mean_p, share, marker + "-", color=colour, label=label)
+ax.set(xlabel="predicted probability of class 1", ylabel="observed share of class 1")
+ax.set_aspect("equal")
+ax.legend(frameon=False)
+plt.show()
