@@ -51,7 +51,8 @@ class LeaveOneOutChoice:
         for direction, group in zip(self.directions, groups, strict=True):
             direction[group] = 1
         self.directions = self.directions.to(Z.device)
-        self.entries = torch.cat([g for g in groups if len(g) > 1] or [groups[0][:0]])
+        entries = torch.cat([g for g in groups if len(g) > 1] or [groups[0][:0]])
+        self.entries = entries.to(Z.device)
 
     def solve(self, theta, start=None):
         """Leave-one-out log loss at ``theta``, nats in total, and the mean and root it is of.

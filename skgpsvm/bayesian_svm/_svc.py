@@ -115,20 +115,25 @@ class BayesianSVC(TorchClassifier):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
     kernel_ : Kernel
         With the learned hyper-parameters; a `CompoundKernel`, one a class, for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
+        In the units of X.
     temperature_ : float
         Of the calibrated probabilities.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
         models by.
-    objective_curve_ : ndarray of shape (n_iter_,)
+    objective_curve_ : ndarray of shape (n_iterations,)
         Objective before each iteration, in nats; not a bound on the evidence, since the hinge is a
         pseudo-likelihood.
     n_iter_ : int
+        Sweeps or epochs taken; for "ovr" the most of any class.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Number of features, d.
+    feature_names_in_ : ndarray of shape (d,)
+        Names of the columns, where X has names that are all strings.
 
     Notes
     -----
