@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage lint format doc bench check clean
+.PHONY: demo test coverage lint format doc bench bench-quick check clean
 .NOTPARALLEL:
 
 demo: $(VENV)/plot.stamp
@@ -31,6 +31,9 @@ doc: $(VENV)/doc.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks --quick
 
 # Exactly what CI runs.
 check:

@@ -23,7 +23,7 @@ def options(doc, *, seeds):
     """Parsed command line of a benchmark that runs over sets and seeds."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
-    parser.add_argument("--sets", nargs="+", metavar="NAME", help="these data sets only")
+    parser.add_argument("--sets", nargs="+", metavar="NAME", help="these sets only, printed only")
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     return parser.parse_args()

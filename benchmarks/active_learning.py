@@ -155,7 +155,8 @@ def main():
         for seed in seeds
         for policy in POLICIES
     ]
-    path = None if options.quick else _harness.RESULTS / "active_learning.csv"
+    full = not (options.quick or options.sets)
+    path = _harness.RESULTS / "active_learning.csv" if full else None
     measured = [f"q{step}" for step in steps]
 
     def function(**task):
@@ -172,7 +173,6 @@ def main():
         "processes": f"{options.jobs} of one thread",
     }
     parts, mean_ranks, errors = report(results, sets, steps, settings)
-    full = not (options.quick or options.sets)
     _report.publish("active_learning", parts, write=full)
     if full:
         draw(errors, mean_ranks, _harness.RESULTS / f"active_learning-{date.today()}.png")

@@ -152,7 +152,8 @@ def main():
         for seed in seeds
         for method in METHODS
     ]
-    path = None if options.quick else _harness.RESULTS / "classification.csv"
+    full = not (options.quick or options.sets)
+    path = _harness.RESULTS / "classification.csv" if full else None
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
     settings = {
         "sets": f"{len(sets)}, every class of at least 2 rows",
@@ -162,7 +163,6 @@ def main():
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",
         "processes": f"{options.jobs} of one thread",
     }
-    full = not (options.quick or options.sets)
     _report.publish("classification", report(results, sets, settings), write=full)
     sys.exit(int((results["error"] != "").any()))
 

@@ -100,8 +100,8 @@ DETERMINISTIC = [
     BayesianSVC(probability="argmax", n_inducing=16, optimizer=None),
 ]
 STOCHASTIC = [
-    BayesianSVC(inference="gradient", n_inducing=8),
-    BayesianSVC(batch_size=8, n_inducing=16, optimizer=None),
+    BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
+    BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
 ]
 
 

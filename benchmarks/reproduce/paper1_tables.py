@@ -78,7 +78,8 @@ def main():
         for seed in seeds
         for method in METHODS
     ]
-    path = None if options.quick else _harness.RESULTS / "paper1_tables.csv"
+    full = not (options.quick or options.sets)
+    path = _harness.RESULTS / "paper1_tables.csv" if full else None
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
     settings = {
         "sets": f"{len(sets)} of more than two classes with 2 rows each",
@@ -89,7 +90,6 @@ def main():
         "start; exact argmax probabilities",
         "processes": f"{options.jobs} of one thread",
     }
-    full = not (options.quick or options.sets)
     _report.publish("paper1_tables", report(results, sets, settings), write=full)
     sys.exit(int((results["error"] != "").any()))
 

@@ -156,7 +156,9 @@ class BayesianSVC(TorchClassifier):
     ...     *load_wine(return_X_y=True), random_state=0
     ... )
     >>> svc = BayesianSVC(random_state=0).fit(X_train, y_train)
-    >>> svc.predict_proba(X_test[:2]).round(2)
+    >>> svc.predict_proba(X_test[1:3]).round(2)
+    array([[0.  , 0.  , 1.  ],
+           [0.01, 0.99, 0.  ]])
     """
 
     def __init__(
