@@ -19,6 +19,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from skgpsvm import BayesianSVC
 from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
@@ -70,7 +71,7 @@ def tune(X, y):
     pipeline = make_pipeline(StandardScaler(), BayesianSVC(random_state=0))
     grid = {
         "bayesiansvc__kernel": list(KERNELS.values()),
-        "bayesiansvc__n_inducing": [64, 128],
+        "bayesiansvc__n_inducing": [32, 96],
     }
     search = GridSearchCV(
         pipeline,
@@ -228,6 +229,6 @@ def main():
 
 
 if __name__ == "__main__":
-    # One thread for each of two processes: together more would only get into each other's way.
-    with parallel_config("loky", inner_max_num_threads=1):
+    # One thread for each process: more would only get into each other's way.
+    with threadpool_limits(1), parallel_config("loky", inner_max_num_threads=1):
         main()
