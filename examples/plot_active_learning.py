@@ -2,24 +2,26 @@
 Does a model learn faster when it chooses what is labelled?
 ===========================================================
 
-Digits are labelled a few at a time: those that a Bayesian support vector machine is least sure
-of, or random ones. Every policy starts from the same one digit of each kind, and the same model,
-fitted anew after each round, serves them all.
+Digits are labelled ten at a time: those that a Bayesian support vector machine is least sure of
+(the variation ratio), those that the entropy of a softmax of its means would pick, which knows no
+uncertainty of the model, or random ones. Every policy starts from the same two digits of each kind,
+and the same model, fitted anew after each round, serves them all.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import bald, variation_ratio
+from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
 
-BATCH, N_ROUNDS, N_REPEATS = 10, 15, 2
+BATCH, N_ROUNDS, N_REPEATS = 10, 13, 3
 POLICIES = {
     "variation ratio": variation_ratio,
-    "mutual information": bald,
-    "at random": None,
+    "entropy of softmax of means": mean_softmax_entropy,
+    "random": None,
 }
 
 X, y = load_digits(return_X_y=True)
@@ -27,14 +29,17 @@ X, y = load_digits(return_X_y=True)
 
 def learning_curve(score, seed):
     """Test error after each round."""
-    X_pool, X_test, y_pool, y_test = train_test_split(X, y, stratify=y, random_state=seed)
+    X_pool, X_test, y_pool, y_test = train_test_split(
+        X, y, test_size=0.5, stratify=y, random_state=seed
+    )
+    scaler = StandardScaler().fit(X_pool)
+    X_pool, X_test = scaler.transform(X_pool), scaler.transform(X_test)
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(y_pool))
-    X_pool, y_pool = X_pool[order], y_pool[order]
-    labelled = list(np.unique(y_pool, return_index=True)[1])
+    labelled = [i for digit in range(10) for i in np.flatnonzero(y_pool == digit)[:2]]
     errors = []
     for _ in range(N_ROUNDS):
-        model = BayesianSVC(n_inducing=64, optimizer=None, tol=0.05, random_state=0)
+        # Few labels: the kernel is not learned from them, and a rough solution is good enough.
+        model = BayesianSVC(optimizer=None, tol=0.1, random_state=0)
         model.fit(X_pool[labelled], y_pool[labelled])
         errors.append(1 - model.score(X_test, y_test))
         rest = np.setdiff1d(np.arange(len(y_pool)), labelled)
@@ -49,10 +54,9 @@ curves = {
 }
 
 # %%
-# After the first rounds, in which every label is news, the model's questions pay: it reaches the
-# error of the last random label with far fewer of its own.
+# The model's own questions reach the error of the last random label with about fifty labels fewer.
 
-n_labelled = 10 + BATCH * np.arange(N_ROUNDS)
+n_labelled = 20 + BATCH * np.arange(N_ROUNDS)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
 for (name, errors), colour, marker in zip(
     curves.items(), ("#0072B2", "#D55E00", "#777777"), "os^", strict=True

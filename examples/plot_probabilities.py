@@ -40,8 +40,18 @@ for ax, (kind, model) in zip(axes, models.items(), strict=True):
         vmax=1,
         ax=ax,
     )
-    ax.scatter(*X.T, c=y, cmap="RdBu_r", s=14, edgecolors="white", linewidths=0.5)
-    ax.set_title(f'probability="{kind}"')
+    for label, marker, colour in ((0, "o", "#67a9cf"), (1, "s", "#ef8a62")):
+        ax.scatter(
+            *X[y == label].T,
+            s=14,
+            marker=marker,
+            color=colour,
+            edgecolors="black",
+            linewidths=0.4,
+            label=f"class {label}",
+        )
+    ax.set(title=f'probability="{kind}"', xticks=[], yticks=[])
+axes[0].legend(loc="upper left", framealpha=0.9)
 figure.colorbar(display.surface_, ax=axes, label="probability of class 1")
 
 # %%

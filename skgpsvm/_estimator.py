@@ -105,6 +105,11 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             none = ", or None" if optional else ""
             raise ValueError(f"{name}={value!r} must be {kind} of at least {minimum}{none}.")
 
+    def _check_bool(self, name):
+        value = getattr(self, name)
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name}={value!r} must be True or False.")
+
     def _check_new(self, X):
         check_is_fitted(self)
         return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])

@@ -4,20 +4,14 @@ import warnings
 
 import torch
 
+from .exceptions import NotPositiveDefiniteError, NumericalWarning
+
 _LARGEST_JITTER = 1e-2
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
     "(standardise the features), a length scale much longer than the distances between rows, "
     "or a kernel that is not positive definite."
 )
-
-
-class NumericalWarning(UserWarning):
-    """A result was obtained only after the numbers were made safer than asked for."""
-
-
-class NotPositiveDefiniteError(ValueError):
-    """A matrix that has to be positive definite is not, or holds NaN or infinity."""
 
 
 def cholesky(K, name="matrix", *, jitter=1e-6):

@@ -1,4 +1,4 @@
-"""The loop of every fit: iterations, callbacks, stopping, checkpoints; Adam; L-BFGS-B."""
+"""The loop of every fit: iterations, callbacks, stopping, checkpoints; L-BFGS-B; minibatches."""
 
 import math
 import warnings
@@ -7,9 +7,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-
-class DivergenceError(ArithmeticError):
-    """The objective of a fit is no longer finite."""
+from .exceptions import DivergenceError
 
 
 class Run:
@@ -128,6 +126,7 @@ def lbfgs(objective, start, bounds, max_iter):
     value : float
     """
 
+    @torch.enable_grad()
     def value_and_gradient(x):
         point = torch.tensor(x, dtype=start.dtype, device=start.device, requires_grad=True)
         value = -objective(point)

@@ -81,5 +81,6 @@ class CheckpointFile:
             os.replace(draft, self.path)
 
     def remove(self):
-        """Forget the fit: it has ended."""
-        self.path.unlink(missing_ok=True)
+        """Forget the fit: it has ended; also what a kill in the midst of writing left."""
+        for file in (self.path, *self.path.parent.glob(f"{self.path.stem}.*.tmp")):
+            file.unlink(missing_ok=True)

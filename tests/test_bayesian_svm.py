@@ -7,7 +7,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -26,10 +26,9 @@ from skgpsvm.bayesian_svm._inference import (
 )
 from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice
 from skgpsvm.bayesian_svm._probability import (
+    Calibration,
     argmax_scores,
-    best_temperature,
     calibrated_scores,
-    calibration_curve,
     log_probability,
 )
 from skgpsvm.bayesian_svm._sites import BinarySites, ByLatent, ContrastSites
@@ -981,40 +980,69 @@ def logistic_rows(n, c, seed, slope=1.5):
 
 
 @pytest.mark.parametrize("c", [1, 3])
-def test_best_temperature_is_the_minimiser(c):
+def test_calibration_minimises_the_penalised_loss(c):
     for seed in range(4):
-        mean, var, y, weights = logistic_rows(150, c, seed)
+        rows = mean, var, y, weights = logistic_rows(150, c, seed)
 
-        def loss(log_t, mean=mean, var=var, y=y, weights=weights):
-            log_p = log_probability(calibrated_scores(mean, var, math.exp(log_t)))
-            return -(weights * log_p[torch.arange(150), y]).sum().item()
+        def loss(log_scales, mean=mean, var=var, y=y, weights=weights):
+            temperature, spread = np.exp(log_scales)
+            log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
+            penalty = 0.5 * np.sum(np.square(log_scales)) / 2.0**2
+            return penalty - (weights * log_p[torch.arange(150), y]).sum().item()
 
-        best = minimize_scalar(loss, bounds=(math.log(0.05), math.log(30)), method="bounded")
-        temperature, value = best_temperature(calibration_curve(mean, var, y, weights))
-        # A parabola through a grid of step h = 0.1 in the logarithm errs by h^2 f''' / (6 f'').
-        assert math.log(temperature) == pytest.approx(best.x, abs=0.01)
-        assert best.fun - 1e-9 <= loss(math.log(temperature)) < best.fun + 1e-3
-        assert best.fun - 1e-9 <= value < best.fun + 0.1
+        best = minimize(loss, [0, 0], method="Nelder-Mead", options={"xatol": 1e-7})
+        found = Calibration().updated(*rows)
+        # L-BFGS-B stops where a step gains 2e-9 of the loss, which is flat in the spread.
+        assert best.fun - 1e-9 <= loss(found.log_scales) < best.fun + 1e-4
+        assert found.log_scales == pytest.approx(best.x, abs=0.05)
+        assert found.weight == pytest.approx(weights.sum().item())
+        assert found.temperature == math.exp(found.log_scales[0])
+        assert found.spread == math.exp(found.log_scales[1])
 
 
-def test_calibration_curve_sums_over_rows_and_weights():
+@pytest.mark.parametrize(("temperature", "spread"), [(1.0, 4.0), (3.0, 0.25)])
+def test_calibration_finds_what_made_the_labels(temperature, spread):
+    rng = np.random.default_rng(0)
+    n = 20_000
+    mean, var = t64(rng.normal(size=(n, 1))), t64(rng.exponential(size=(n, 1)))
+    f = mean + (spread * var).sqrt() * t64(rng.normal(size=(n, 1)))
+    y = codes((rng.uniform(size=n) < expit(temperature * f[:, 0].numpy())).astype(int))
+    found = Calibration().updated(mean, var, y, t64(np.ones(n)))
+    # Four standard deviations, and the error of MacKay's approximation.
+    std = np.sqrt(np.diag(np.linalg.inv(found.precision)))
+    errors = np.subtract(found.log_scales, np.log([temperature, spread]))
+    assert (np.abs(errors) < 4 * std + 0.1).all()
+    assert (std < 0.2).all()
+
+
+def test_calibration_in_parts_is_nearly_that_of_all_rows():
+    rows = logistic_rows(400, 3, seed=0)
+    whole = Calibration().updated(*rows)
+    parts = Calibration()
+    for i in (slice(0, 200), slice(200, None)):
+        parts = parts.updated(*(part[i] for part in rows))
+    std = np.sqrt(np.diag(np.linalg.inv(whole.precision)))
+    assert (np.abs(np.subtract(parts.log_scales, whole.log_scales)) < 0.5 * std).all()
+    assert parts.loss == pytest.approx(whole.loss, rel=0.02)
+    assert parts.weight == pytest.approx(whole.weight)
+
+
+def test_calibration_takes_weights_as_repetitions():
     mean, var, y, weights = logistic_rows(40, 3, seed=0)
-    whole = calibration_curve(mean, var, y, weights)
-    parts = [
-        calibration_curve(mean[i], var[i], y[i], weights[i])
-        for i in (slice(0, 15), slice(15, None))
-    ]
-    np.testing.assert_allclose(sum(parts), whole, rtol=1e-13)
-    np.testing.assert_allclose(calibration_curve(mean, var, y, 2 * weights), 2 * whole, rtol=1e-13)
+    twice = [torch.cat([part, part]) for part in (mean, var, y, weights)]
+    doubled = Calibration().updated(mean, var, y, 2 * weights)
+    repeated = Calibration().updated(*twice)
+    np.testing.assert_allclose(doubled.log_scales, repeated.log_scales, atol=1e-6)
+    assert doubled.loss == pytest.approx(repeated.loss, rel=1e-9)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_temperature_stays_in_its_range_where_there_is_no_minimum(sign):
+def test_calibration_is_finite_where_rows_are_all_right_or_all_wrong(sign):
     mean = sign * t64([[0.3], [-0.3]])
-    curve = calibration_curve(mean, 0 * mean, codes([1, 0]), t64([1, 1]))
-    temperature, loss = best_temperature(curve)
-    assert temperature == pytest.approx(30 if sign == 1 else 0.05)
-    assert loss == curve.min()
+    found = Calibration().updated(mean, 0 * mean, codes([1, 0]), t64([1, 1]))
+    assert (found.temperature > 1) == (sign == 1)
+    assert 0.05 <= found.temperature <= 100
+    assert np.isfinite(found.precision).all()
 
 
 def test_one_logit_stands_for_two_classes():
@@ -1127,8 +1155,8 @@ def test_leave_one_out_log_loss_is_that_of_refits():
     for i in range(40):
         others = np.arange(40) != i
         part = BayesianSVC(kernel, inducing_points=X[:15], tol=1e-6).fit(X[others], y[others])
-        # What the left-out loss is about is the model without the row, at the same temperature.
-        part.temperature_ = model.temperature_
+        # What the left-out loss is about is the model without the row, at the same calibration.
+        part.temperature_, part.spread_ = model.temperature_, model.spread_
         losses.append(-np.log(part.predict_proba(X[i : i + 1])[0, y[i]]))
     # The error of the moments, of second order, against the optimism of the training rows.
     assert abs(model.loo_log_loss_ - np.mean(losses)) < 0.2 * (np.mean(losses) - in_sample)
@@ -1160,7 +1188,7 @@ def test_stream_gathers_what_all_rows_tell():
         stream.partial_fit(X[part], y[part], classes=[0, 1, 2])
         mean, var = stream.latent_mean_and_variance(X)
         distance.append(np.abs(mean - whole.latent_mean_and_variance(X)[0]).mean())
-        spread.append(var.mean())
+        spread.append(var.mean() / stream.spread_)
     # Every part adds precision, and the means approach those of all rows.
     assert (np.diff(spread) < 0).all()
     assert distance[-1] < 0.5 * distance[0]

@@ -45,9 +45,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpsvm import BayesianSVC, _estimator
-from skgpsvm._linalg import NumericalWarning
-from skgpsvm._training import DivergenceError
 from skgpsvm.bayesian_svm import _ascent
+from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
 # Hyper-parameters as given and few inducing points, where learning them is not what is tested.
 quick = partial(BayesianSVC, n_inducing=8, optimizer=None, random_state=0)
@@ -177,8 +176,9 @@ def test_one_vs_rest_is_ovr():
     ours = quick(multi_class="ovr", **options).fit(X, y)
     mean, variance = ours.latent_mean_and_variance(X)
     for j, binary in enumerate(rest.estimators_):
-        moments = binary.latent_mean_and_variance(X)
-        assert_array_equal(np.hstack(moments), np.c_[mean[:, j], variance[:, j]])
+        one_mean, one_variance = binary.latent_mean_and_variance(X)
+        assert_array_equal(one_mean[:, 0], mean[:, j])
+        assert_allclose(one_variance[:, 0] / binary.spread_, variance[:, j] / ours.spread_)
 
 
 def test_stacking_uses_probabilities():
@@ -427,6 +427,8 @@ def test_bad_new_rows_are_refused_in_words(spoil, error, message):
         ("kernel", RBF, TypeError, "is not a kernel"),
         ("kernel", PairwiseKernel(), TypeError, "No torch form is known .* Known are"),
         ("kernel", RBF([1.0, 2.0, 3.0]), ValueError, r"shape \(3,\) but X has 2 feature"),
+        ("learn_inducing", "yes", ValueError, "must be True or False"),
+        ("warm_start", 1, ValueError, "must be True or False"),
         ("multi_class", "ovo", ValueError, "not one of 'crammer_singer', 'ovr'"),
         ("inference", None, ValueError, "not one of 'coordinate_ascent', 'gradient'"),
         ("contrast", 1, ValueError, "not one of 'soft', 'hard'"),
@@ -701,11 +703,26 @@ def test_shuffled_stream_approaches_a_fit(multi_class, n_classes):
     assert stream.score(X, y) > whole.score(X, y) - 0.02
 
 
+def test_stream_goes_on_in_its_multi_class_only():
+    X, y = blobs()
+    model = quick().partial_fit(X, y).set_params(multi_class="ovr")
+    with pytest.raises(ValueError, match="another multi_class than 'ovr'"):
+        model.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("mode", [{}, {"inference": "gradient", "max_iter": 2}])
+def test_fit_works_where_gradients_are_off(mode):
+    X, y = blobs()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        quick(optimizer="auto", **mode).fit(X, y)
+
+
 def test_later_batches_narrow_the_posterior():
     X, y = blobs(120)
     model = quick().partial_fit(X[:60], y[:60])
-    before = model.latent_mean_and_variance(X)[1]
-    after = model.partial_fit(X[60:], y[60:]).latent_mean_and_variance(X)[1]
+    before = model.latent_mean_and_variance(X)[1] / model.spread_
+    after = model.partial_fit(X[60:], y[60:]).latent_mean_and_variance(X)[1] / model.spread_
     assert (after < before).all()
 
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from skgpsvm._linalg import (
-    NotPositiveDefiniteError,
-    NumericalWarning,
     add_gram,
     cholesky,
     gaussian_kl,
@@ -18,6 +16,7 @@ from skgpsvm._linalg import (
     triangular_product,
     upper_inverse,
 )
+from skgpsvm.exceptions import NotPositiveDefiniteError, NumericalWarning
 
 
 def random_covariance(*shape, seed=0):

@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpsvm._training import DivergenceError, Run, lbfgs, minibatches
+from skgpsvm._training import Run, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
+from skgpsvm.exceptions import DivergenceError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
 

@@ -39,6 +39,7 @@ class AdamSteps:
         self.trained, self.learning_rate = trained, learning_rate
         self.bounds, self.units = bounds, {"Z": scale}
 
+    @torch.enable_grad()
     def run(self, state, batches):
         """One step for each minibatch; returns the mean of the objective's estimates."""
         units = {name: self.units.get(name, 1.0) for name in self.trained}

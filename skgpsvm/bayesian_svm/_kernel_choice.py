@@ -6,7 +6,7 @@ from .._posteriors import WhitenedBasis
 from .._torch_kernels import torch_kernel
 from .._training import lbfgs
 from ._ascent import CoordinateAscent, batch_sites
-from ._probability import best_temperature, calibration_curve
+from ._probability import Calibration
 
 _SCORED_ROWS = 1500
 _COLD_SWEEPS = 10
@@ -65,8 +65,8 @@ class LeaveOneOutChoice:
             ascent.sweep(state)
             if state["change"] < _SOLVE_TOL:
                 break
-        _, loss = best_temperature(calibration_curve(*ascent.leave_one_out(state, _SCORED_ROWS)))
-        return loss, (state["mean"], state["root"])
+        calibration = Calibration().updated(*ascent.leave_one_out(state, _SCORED_ROWS))
+        return calibration.loss, (state["mean"], state["root"])
 
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)

@@ -1,12 +1,16 @@
 """Class probabilities of latent moments: calibrated by leave-one-out, or the paper's argmax."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from .._quadrature import argmax_probability
+from .._training import lbfgs
 
-_LOG_TEMPERATURES = torch.linspace(math.log(0.05), math.log(30.0), 65, dtype=torch.float64)
+# Of the logarithms of temperature and spread, in turn.
+_PRIOR_STD = 2.0
+_BOUNDS = ((math.log(0.05), math.log(100.0)), (math.log(1e-3), math.log(100.0)))
 
 
 def calibrated_scores(mean, var, temperature):
@@ -25,25 +29,67 @@ def log_probability(logits):
     return torch.log_softmax(logits, -1)
 
 
-def calibration_curve(mean, var, targets, weights):
-    """Weighted sum of the negative log probabilities at every temperature of the grid, (t,)."""
-    losses = [
-        -log_probability(calibrated_scores(mean, var, t)).gather(1, targets[:, None])[:, 0]
-        for t in _LOG_TEMPERATURES.exp().tolist()
-    ]
-    return torch.stack(losses) @ weights
+@dataclass(frozen=True)
+class Calibration:
+    """What turns latent moments into probabilities, and how sure it is.
 
+    Attributes
+    ----------
+    log_scales : tuple of two floats
+        Logarithms of the temperature and of the spread, which multiplies latent variances: of a
+        pseudo-likelihood, neither the scale of the latents nor that of their uncertainty says how
+        often they are right.
+    precision : tuple of two tuples of two floats
+        Curvature of the penalised loss at `log_scales`.
+    loss, weight : float
+        Negative log probabilities of the rows in total, nats, and the rows' weights.
+    """
 
-def best_temperature(curve):
-    """The minimum of a calibration curve between its grid points, and the loss there."""
-    i = int(curve.argmin())
-    log_t, loss = _LOG_TEMPERATURES[i].item(), curve[i].item()
-    if 0 < i < len(curve) - 1:
-        left, right = curve[i - 1].item() - loss, curve[i + 1].item() - loss
-        if left + right > 0:
-            step = (_LOG_TEMPERATURES[1] - _LOG_TEMPERATURES[0]).item()
-            log_t += 0.5 * step * (left - right) / (left + right)
-    return math.exp(log_t), loss
+    log_scales: tuple = (0.0, 0.0)
+    precision: tuple = ((_PRIOR_STD**-2, 0.0), (0.0, _PRIOR_STD**-2))
+    loss: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def temperature(self):
+        """Multiplies the latents."""
+        return math.exp(self.log_scales[0])
+
+    @property
+    def spread(self):
+        """Multiplies their variances."""
+        return math.exp(self.log_scales[1])
+
+    def updated(self, mean, var, targets, weights):
+        """The calibration after more rows, this one standing for all before.
+
+        Parameters
+        ----------
+        mean, var : Tensor of shape (n, c)
+            Leave-one-out latent moments.
+        targets, weights : Tensor of shape (n,)
+        """
+        prior = mean.new_tensor(self.log_scales), mean.new_tensor(self.precision)
+
+        def loss(log_scales):
+            temperature, spread = log_scales.exp()
+            log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
+            return -weights @ log_p.gather(1, targets[:, None])[:, 0]
+
+        def objective(log_scales):
+            shift = log_scales - prior[0]
+            return -loss(log_scales) - 0.5 * shift @ prior[1] @ shift
+
+        best, _ = lbfgs(objective, prior[0], mean.new_tensor(_BOUNDS), 50)
+        hessian = torch.autograd.functional.hessian(objective, best)
+        values, vectors = torch.linalg.eigh(-hessian)
+        precision = vectors * values.clamp_min(0) @ vectors.T
+        return Calibration(
+            tuple(best.tolist()),
+            tuple(map(tuple, precision.tolist())),
+            self.loss + loss(best).item(),
+            self.weight + weights.sum().item(),
+        )
 
 
 def argmax_scores(mean, var):

@@ -21,13 +21,7 @@ from ..kernels import Linear
 from ._ascent import CoordinateAscent
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._kernel_choice import LeaveOneOutChoice
-from ._probability import (
-    argmax_scores,
-    best_temperature,
-    calibrated_scores,
-    calibration_curve,
-    log_probability,
-)
+from ._probability import Calibration, argmax_scores, calibrated_scores, log_probability
 from ._sites import BinarySites, ContrastSites
 
 _FEW = (1500, 128)  # rows and inducing points
@@ -80,9 +74,9 @@ class BayesianSVC(TorchClassifier):
         Whether a row is contrasted with its two hardest wrong classes, or with the hardest, as in
         the paper.
     probability : {"calibrated", "argmax"}, default="calibrated"
-        Softmax of the latents at a temperature fitted to leave-one-out predictions, averaged over
-        the posterior; or the probability that a class has the largest latent, the limit of the
-        paper's samples, which is over-confident on noisy data.
+        Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
+        leave-one-out predictions; or the probability that a class has the largest latent, the
+        limit of the paper's samples, which is over-confident on noisy data.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
@@ -120,8 +114,9 @@ class BayesianSVC(TorchClassifier):
         With the learned hyper-parameters; a `CompoundKernel`, one a class, for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
         In the units of X.
-    temperature_ : float
-        Of the calibrated probabilities.
+    temperature_, spread_ : float
+        Calibrated probabilities are the average of softmax(temperature_ * f), with the posterior
+        variance of the latents f multiplied by spread_.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
         models by.
@@ -157,8 +152,8 @@ class BayesianSVC(TorchClassifier):
     ... )
     >>> svc = BayesianSVC(random_state=0).fit(X_train, y_train)
     >>> svc.predict_proba(X_test[1:3]).round(2)
-    array([[0.  , 0.  , 1.  ],
-           [0.01, 0.99, 0.  ]])
+    array([[0., 0., 1.],
+           [0., 1., 0.]])
     """
 
     def __init__(
@@ -210,6 +205,8 @@ class BayesianSVC(TorchClassifier):
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
         self._check_choice("optimizer", ("auto", "leave_one_out", "adam", None))
+        self._check_bool("learn_inducing")
+        self._check_bool("warm_start")
         self._check_number("n_inducing", 1, integer=True)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
@@ -275,12 +272,7 @@ class BayesianSVC(TorchClassifier):
         X, codes, weights = self._check_training_data(
             X, y, sample_weight, classes=known, reset=not previous
         )
-        problems = self._problems(codes)
-        if previous and len(previous) != len(problems):
-            raise ValueError(
-                "warm_start=True continues a model of another multi_class; set it back, or fit "
-                "without warm_start."
-            )
+        problems = self._problems(codes, previous)
         run = Run(self, shown, y, X, codes, weights, previous)
         seed = run.remember("seed", self._draw_seed)
         fits = []
@@ -298,11 +290,18 @@ class BayesianSVC(TorchClassifier):
     def _draw_seed(self):
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _problems(self, codes):
+    def _problems(self, codes, previous):
         """Targets of the models to fit: all classes at once, or each class against the rest."""
         if self.multi_class == "ovr" and len(self.classes_) > 2:
-            return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
-        return [codes]
+            problems = [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
+        else:
+            problems = [codes]
+        if previous and len(previous) != len(problems):
+            raise ValueError(
+                f"The model to continue was fitted with another multi_class than "
+                f"{self.multi_class!r}: set it back, or start anew by fit without warm_start."
+            )
+        return problems
 
     def _hinge(self):
         if self.multi_class == "ovr" or len(self.classes_) == 2:
@@ -395,20 +394,23 @@ class BayesianSVC(TorchClassifier):
             + Linear(slopes, "fixed", offset=scaler.mean_)
         )
 
-    def _attributes(self, latents, left_out):
+    def _attributes(self, latents, left_out, earlier=None):
         """Fitted attributes of models, and of the leave-one-out moments of their rows."""
         mean, var = (torch.cat([part[i] for part in left_out], 1) for i in (0, 1))
         targets, weights = left_out[0][2], left_out[0][3]
         if len(latents) > 1:
             targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
-        curve = calibration_curve(mean, var, targets, weights)
+        calibration = (earlier or Calibration()).updated(mean, var, targets, weights)
         kernels = [part.kernel for part in latents]
         Z = [part.Z for part in latents]
         return {
             "kernel_": kernels[0] if len(latents) == 1 else CompoundKernel(kernels),
             "inducing_points_": Z[0] if len(latents) == 1 else Z,
             "_latents": list(latents),
-            **_calibration(curve.cpu().numpy(), weights.sum().item()),
+            "_calibration": calibration,
+            "temperature_": calibration.temperature,
+            "spread_": calibration.spread,
+            "loo_log_loss_": calibration.loss / calibration.weight,
         }
 
     def _history(self, curves):
@@ -455,7 +457,7 @@ class BayesianSVC(TorchClassifier):
         )
         run = Run(self, shown, y, X, codes, weights, self._latents)
         latents, left_out, curves = [], [], []
-        for old, targets in zip(self._latents, self._problems(codes), strict=True):
+        for old, targets in zip(self._latents, self._problems(codes, self._latents), strict=True):
             rows = Rows(X, targets, weights, *self._torch_options(X))
             posterior = old.posterior(rows.device)
             ascent = CoordinateAscent(self._hinge(), posterior.basis, rows)
@@ -473,11 +475,7 @@ class BayesianSVC(TorchClassifier):
             moments = (start[part].cpu().numpy() for part in ("mean", "root"))
             latents.append(_Latents(old.kernel, old.Z, *moments))
             left_out.append(ascent.leave_one_out(start))
-        attributes = self._attributes(latents, left_out)
-        attributes |= _calibration(
-            self._calibration_curve + attributes["_calibration_curve"],
-            self._calibration_weight + attributes["_calibration_weight"],
-        )
+        attributes = self._attributes(latents, left_out, self._calibration)
         run.end(attributes)
         vars(self).update({**attributes, **self._history(curves)})
         return self
@@ -491,15 +489,19 @@ class BayesianSVC(TorchClassifier):
         """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
         X = self._check_new(X)
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        spread = self._latent_spread()
 
         def from_rows(chunk):
             mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
-            return function(torch.cat(mean, 1).double(), torch.cat(var, 1).double())
+            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
 
         return self._map_rows(from_rows, X)
 
     def latent_mean_and_variance(self, X):
         """Posterior mean and variance of the latent functions; no noise is added.
+
+        With ``probability="calibrated"`` the variance is the posterior's times ``spread_``, and
+        that of `sample_latent`'s draws too: what `predict_proba` averages over.
 
         Parameters
         ----------
@@ -533,10 +535,14 @@ class BayesianSVC(TorchClassifier):
         generator = torch.Generator()
         generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
         rows = to_tensor(X, device, dtype)
-        draws = [
-            part.posterior(device).sample(rows, n_samples, generator) for part in self._latents
-        ]
-        return torch.cat(draws, 2).cpu().numpy()
+        posteriors = [part.posterior(device) for part in self._latents]
+        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
+        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
+        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+
+    def _latent_spread(self):
+        """What the posterior's variances are multiplied by, to be calibrated."""
+        return self.spread_ if self.probability == "calibrated" else 1.0
 
     def _scores(self, mean, var):
         """Whose `log_probability` is the predictive one, (b, c)."""
@@ -614,16 +620,6 @@ class BayesianSVC(TorchClassifier):
         scores = self.decision_function(X)
         codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
         return self.classes_[codes]
-
-
-def _calibration(curve, weight):
-    temperature, loss = best_temperature(torch.as_tensor(curve))
-    return {
-        "temperature_": temperature,
-        "loo_log_loss_": loss / weight,
-        "_calibration_curve": curve,
-        "_calibration_weight": weight,
-    }
 
 
 def _feature_scales(X, weights):
