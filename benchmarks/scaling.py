@@ -26,10 +26,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
+from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import CHUNK_ROWS, Rows
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.bayesian_svm._ascent import CoordinateAscent
 from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.inducing import select_inducing_points
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.class_weight import compute_class_weight
@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
+_MOST_MERGED = 100_000
 
 
 class Rows:
@@ -20,7 +21,8 @@ class Rows:
     ----------
     X : ndarray or memmap of shape (n, d)
         Moved to the device whole where that takes at most 256 MiB, else chunk by chunk.
-    targets : ndarray of shape (n,)
+    targets : ndarray of shape (n,) or (n, t)
+        Codes, or floats.
     weights : ndarray of shape (n,)
     device : torch.device
     dtype : torch.dtype
@@ -29,7 +31,8 @@ class Rows:
     def __init__(self, X, targets, weights, device, dtype):
         self.device, self.dtype = device, dtype
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
-        self.targets = self._tensor(self._keep(targets))
+        floats = np.issubdtype(targets.dtype, np.floating)
+        self.targets = self._tensor(self._keep(targets), dtype if floats else None)
         self.weights = self._tensor(self._keep(weights), dtype)
         if not 0 < self.weights.sum() < torch.inf:
             raise ValueError(
@@ -58,9 +61,9 @@ class Rows:
         source = source if self._kept is None else self._kept[source]
         return self._tensor(self.X[source], self.dtype), targets, weights
 
-    def chunks(self):
+    def chunks(self, size=CHUNK_ROWS):
         """Slices that cover all rows in order."""
-        return [slice(i, i + CHUNK_ROWS) for i in range(0, len(self), CHUNK_ROWS)]
+        return [slice(i, i + size) for i in range(0, len(self), size)]
 
     def subset(self, max_rows, random_state):
         """At most ``max_rows`` of the rows, drawn without replacement, held in memory."""
@@ -132,6 +135,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         """Validated ``X``, class codes and weights (n,); sets ``classes_`` where ``reset``."""
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
         check_classification_targets(y)
+        classes = classes if reset else self.classes_
         weights = check_weights(sample_weight, X)
         if self.class_weight is not None:
             weights = weights * self._class_factors(y, weights, classes)
@@ -149,7 +153,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, the "
                 "classes given at the first call."
             )
-        return X, np.searchsorted(self.classes_, y), weights
+        return merged_rows(X, np.searchsorted(self.classes_, y), weights)
 
     def _class_factors(self, y, weights, classes):
         """What ``class_weight`` multiplies each row by, (n,); rows of weight 0 count as absent."""
@@ -167,6 +171,54 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         factors = np.ones(len(y))
         factors[used] = by_class[np.searchsorted(labels, y[used])]
         return factors
+
+
+class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
+    """Targets and weights of a regressor; targets are centred and scaled where asked for."""
+
+    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
+        """Validated ``X``, normalised targets (n, t) and weights (n,)."""
+        dtypes = [np.float64, np.float32]
+        X, y = validate_data(
+            self, X, y, reset=reset, dtype=dtypes, multi_output=True, y_numeric=True
+        )
+        if reset:
+            self._y_ndim = np.ndim(y)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        X, targets, weights = merged_rows(X, targets, check_weights(sample_weight, X))
+        if reset:
+            t = targets.shape[1]
+            self._y_mean, self._y_std = np.zeros(t), np.ones(t)
+            if self.normalize_y:
+                self._y_mean = np.average(targets, axis=0, weights=weights)
+                var = np.average((targets - self._y_mean) ** 2, axis=0, weights=weights)
+                self._y_std = np.where(var > 0, np.sqrt(var), 1.0)
+        elif targets.shape[1] != len(self._y_mean):
+            raise ValueError(
+                f"y has {targets.shape[1]} outputs, but the model was fitted with "
+                f"{len(self._y_mean)}."
+            )
+        return X, (targets - self._y_mean) / self._y_std, weights
+
+    def _outputs(self, array):
+        """As many axes of outputs (last) as the y of `fit` had."""
+        return array[..., 0] if self._y_ndim == 1 else array
+
+
+def merged_rows(X, targets, weights):
+    """Rows that are alike made one, their weights summed, and sorted; those of weight 0 left out.
+
+    So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
+    100,000 rows, or a memmap, come back as they are.
+    """
+    if len(X) > _MOST_MERGED or isinstance(X, np.memmap):
+        return X, targets, weights
+    used = weights > 0
+    X, targets, weights = X[used], targets[used], weights[used]
+    _, first, group = np.unique(
+        np.column_stack([X, targets]), axis=0, return_index=True, return_inverse=True
+    )
+    return X[first], targets[first], np.bincount(group.ravel(), weights)
 
 
 def to_tensor(array, device, dtype=None):

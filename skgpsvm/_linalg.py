@@ -87,6 +87,12 @@ def upper_inverse(L):
     return torch.linalg.solve_triangular(L, eye, upper=False).mT
 
 
+def weight_moments(precision, linear):
+    """Means and triangular roots of the covariances for natural parameters, batched."""
+    root = upper_inverse(cholesky(precision, name="precision of the weights", jitter=1e-14))
+    return (root @ (root.mT @ linear[..., None]))[..., 0], root
+
+
 def gaussian_kl(mean, chol):
     """Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
 

@@ -36,6 +36,8 @@ class WhitenedBasis:
     Z : Tensor of shape (m, d)
         Inducing points. Terms with an exact map are taken exactly as long as their features
         number at most m.
+    jitter : float
+        Added to the diagonal of `Kzz`, relative to its mean.
 
     Notes
     -----
@@ -43,14 +45,12 @@ class WhitenedBasis:
     finite terms taken out.
     """
 
-    def __init__(self, kernel, theta, Z):
-        self.theta, self.Z = theta, Z
+    def __init__(self, kernel, theta, Z, jitter=1e-6):
+        self.theta, self.Z, self._jitter = theta, Z, jitter
         self._exact, self._rest = kernel.split(Z.shape[1], len(Z))
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
         if self._rest:
-            Kzz = self._rest(Z.double(), Z.double(), theta)
-            Lz = cholesky(Kzz, name="kernel matrix of the inducing points")
-            self._projection = upper_inverse(Lz)
+            self._projection = upper_inverse(self._chol(theta, Z.double()))
             self.size += len(Z)
 
     def __call__(self, X):
@@ -67,6 +67,67 @@ class WhitenedBasis:
     def _project(self, X):
         Kxz = self._rest(X, self.Z.to(X.dtype), self.theta)
         return triangular_product(Kxz, self._projection.to(X.dtype))
+
+    @torch.enable_grad()
+    def pull_back(self, X, left, right, residual_adjoint):
+        """Gradient of a scalar with respect to theta and Z through the rows, `Kzz` held.
+
+        Parameters
+        ----------
+        X : Tensor of shape (b, d)
+        left, right : Tensor of shape (b, q), (q, p)
+            ``left @ right`` are the derivatives of the scalar in the features, those of the
+            residual variances included.
+        residual_adjoint : Tensor of shape (b,)
+            Derivatives in the residual variances.
+
+        Returns
+        -------
+        theta, Z : Tensor
+            Float64.
+        """
+        theta, Z = self.theta.detach().requires_grad_(), self.Z.detach().requires_grad_()
+        outputs, adjoints, m = [], [], self.n_projected
+        if self._rest:
+            outputs = [self._rest(X, Z.to(X.dtype), theta), self._rest.diag(X, theta)]
+            through = (right[:, :m].double() @ self._projection.T).to(X.dtype)
+            adjoints = [left @ through, residual_adjoint]
+        if self._exact:
+            outputs.append(self._exact.exact_features(X, theta))
+            adjoints.append(left @ right[:, m:])
+        return _gradients(outputs, (theta, Z), adjoints)
+
+    @torch.enable_grad()
+    def pull_back_projection(self, cross):
+        """Gradient with respect to theta and Z through `Kzz`.
+
+        Parameters
+        ----------
+        cross : Tensor of shape (p, p)
+            Sum over rows of the outer products of features and their adjoints, those of the
+            residuals included; symmetric, as it is for every scalar that rotations of the features
+            leave as it is.
+
+        Returns
+        -------
+        theta, Z : Tensor
+        """
+        theta, Z = self.theta.detach().requires_grad_(), self.Z.detach().requires_grad_()
+        if not self._rest:
+            return torch.zeros_like(theta), torch.zeros_like(Z)
+        chol = self._chol(theta, Z)
+        m = self.n_projected
+        return _gradients([chol], (theta, Z), [-self._projection @ cross[:m, :m]])
+
+    def _chol(self, theta, Z):
+        """Cholesky factor of `Kzz`."""
+        Kzz = self._rest(Z, Z, theta)
+        return cholesky(Kzz, "kernel matrix of the inducing points", jitter=self._jitter)
+
+    @property
+    def n_projected(self):
+        """Features that are projections on the inducing points; they come first."""
+        return len(self.Z) if self._rest else 0
 
     def residual_cov(self, X):
         """Prior covariance (b, b) that the features leave unexplained."""
@@ -120,3 +181,18 @@ class InducingPosterior(Posterior):
         weights = self.mean[..., None] + self.root @ normal(*self.mean.shape, n_samples)
         residual = scale @ normal(len(self.mean), len(A), n_samples)
         return (A @ weights + residual).permute(2, 1, 0)
+
+    def cov(self, X):
+        """Covariances (c, b, b) at the rows of ``X``."""
+        A, _ = self.basis(X)
+        half = A.double() @ self.root
+        return half @ half.mT + self.basis.residual_cov(X.double())
+
+
+def _gradients(outputs, inputs, adjoints):
+    """Gradients in the inputs, zero where an input plays no part."""
+    parts = [(o, a.to(o.dtype)) for o, a in zip(outputs, adjoints, strict=True) if o.requires_grad]
+    if not parts:
+        return tuple(torch.zeros_like(x) for x in inputs)
+    outputs, adjoints = zip(*parts, strict=True)
+    return torch.autograd.grad(outputs, inputs, adjoints, allow_unused=True, materialize_grads=True)

@@ -29,6 +29,25 @@ def gauss_hermite(n_nodes, like):
     return like.new_tensor(x), like.new_tensor(w)
 
 
+@functools.cache
+def _sobol(n_points, c):
+    engine = torch.quasirandom.SobolEngine(c, scramble=True, seed=0)
+    x = torch.special.ndtri(
+        engine.draw(n_points, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
+    ).numpy()
+    x /= np.sqrt((x**2).mean(0))
+    return np.concatenate([x, -x])
+
+
+def normal_points(n_points, c, like):
+    """Points (2 n_points, c) of equal weight for the standard normal in c dimensions.
+
+    A scrambled Sobol sequence with fixed seed and its mirror image, each dimension scaled to unit
+    variance, with the dtype and device of the tensor `like`.
+    """
+    return like.new_tensor(_sobol(n_points, c))
+
+
 def safe_std(var):
     """Square root of a variance with a finite derivative at zero.
 

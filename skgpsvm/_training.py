@@ -114,7 +114,8 @@ def lbfgs(objective, start, bounds, max_iter):
     Parameters
     ----------
     objective : callable
-        Tensor of shape (k,) to a scalar, differentiable by autograd.
+        Tensor of shape (k,) to a scalar, differentiable by autograd; or one with a method
+        ``value_and_gradient`` that maps it to a float and a tensor of shape (k,).
     start : Tensor of shape (k,)
         Float64, on any device.
     bounds : Tensor of shape (k, 2)
@@ -125,16 +126,14 @@ def lbfgs(objective, start, bounds, max_iter):
     best : Tensor of shape (k,)
     value : float
     """
+    both = getattr(objective, "value_and_gradient", None) or by_autograd(objective)
 
-    @torch.enable_grad()
-    def value_and_gradient(x):
-        point = torch.tensor(x, dtype=start.dtype, device=start.device, requires_grad=True)
-        value = -objective(point)
-        (gradient,) = torch.autograd.grad(value, point)
-        return value.item(), gradient.cpu().numpy()
+    def loss_and_gradient(x):
+        value, gradient = both(torch.tensor(x, dtype=start.dtype, device=start.device))
+        return -value, -gradient.cpu().numpy()
 
     found = minimize(
-        value_and_gradient,
+        loss_and_gradient,
         start.detach().cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
@@ -142,6 +141,19 @@ def lbfgs(objective, start, bounds, max_iter):
         options={"maxiter": max_iter},
     )
     return torch.as_tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
+
+
+def by_autograd(objective):
+    """The function of a tensor that gives value and gradient of an objective."""
+
+    @torch.enable_grad()
+    def value_and_gradient(point):
+        point.requires_grad_()
+        value = objective(point)
+        (gradient,) = torch.autograd.grad(value, point)
+        return value.item(), gradient
+
+    return value_and_gradient
 
 
 def minibatches(n_rows, batch_size, generator):

@@ -1,13 +1,14 @@
 """Likelihoods: what an observation says about the latent functions at its row."""
 
 import abc
+import copy
 import functools
 import math
 
 import torch
 from torch.special import erfcx
 
-from ._quadrature import argmax_probability, expect, log_expect, normal_cdf, safe_std
+from ._quadrature import argmax_probability, expect, log_expect, normal_cdf, normal_points, safe_std
 
 __all__ = [
     "BinaryHinge",
@@ -17,6 +18,9 @@ __all__ = [
     "Logistic",
     "MulticlassHinge",
     "Probit",
+    "RobustMax",
+    "Softmax",
+    "StudentT",
     "expected_hinge",
 ]
 
@@ -31,10 +35,36 @@ class Likelihood(torch.nn.Module, abc.ABC):
     * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
       shape (b, c), one for each latent function, for regressors. Codes are not checked.
 
-    Parameters, if any, are kept as logarithms in float64 scalars, which do not change the dtype of
-    results. The defaults of `expected_log_prob` and `log_marginal` are Gauss–Hermite quadrature
-    with 32 nodes and hold for a single latent function (c = 1); closed forms override them.
+    Parameters, if any, are kept as logarithms in float64. The defaults of `expected_log_prob` and
+    `log_marginal` are Gauss–Hermite quadrature with 32 nodes and hold for a single latent function
+    (c = 1); closed forms override them.
+
+    Attributes
+    ----------
+    step : float
+        Size of natural-gradient steps on all rows that converges, at most 1.
     """
+
+    step = 1.0
+
+    def at(self, parameters):
+        """The same likelihood with other parameters.
+
+        Parameters
+        ----------
+        parameters : torch.Tensor of shape (k,)
+            Logarithms, in the order of ``self.parameters()``; differentiable.
+
+        Returns
+        -------
+        likelihood : Likelihood
+        """
+        other, names = copy.deepcopy(self), dict(self.named_parameters())
+        values = parameters.split([old.numel() for old in names.values()])
+        for (name, old), value in zip(names.items(), values, strict=True):
+            delattr(other, name)
+            setattr(other, name, value.view_as(old))
+        return other
 
     @abc.abstractmethod
     def log_prob(self, y, f):
@@ -69,6 +99,26 @@ class Likelihood(torch.nn.Module, abc.ABC):
             In nats.
         """
         return expect(functools.partial(self.log_prob, y), mean, var)
+
+    @torch.enable_grad()
+    def expected_derivatives(self, y, mean, var):
+        """Expectations of the first and second derivative of `log_prob` in each latent value.
+
+        Parameters
+        ----------
+        y : torch.Tensor of shape (b,) or (b, c)
+            Class codes or targets.
+        mean, var : torch.Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        first, second : torch.Tensor of shape (b, c)
+            Derivatives of `expected_log_prob`: in the mean, and twice that in the variance.
+        """
+        mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
+        first, half = torch.autograd.grad(self.expected_log_prob(y, mean, var).sum(), (mean, var))
+        return first, 2 * half
 
     def log_marginal(self, y, mean, var):
         """Log of the expected density, ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
@@ -109,8 +159,9 @@ class Gaussian(Likelihood):
 
     Parameters
     ----------
-    noise_var : float
-        Variance of the noise, in squared units of y. The trainable parameter is `log_noise_var`.
+    noise_var : float or array-like of shape (c,)
+        Variance of the noise, of all columns or of each, in squared units of y. The trainable
+        parameter is `log_noise_var`.
 
     Raises
     ------
@@ -124,7 +175,7 @@ class Gaussian(Likelihood):
 
     @property
     def noise_var(self):
-        """Variance of the noise, a scalar tensor."""
+        """Variance of the noise, a tensor."""
         return self.log_noise_var.exp()
 
     def log_prob(self, y, f):
@@ -145,7 +196,7 @@ class Laplace(Likelihood):
 
     Parameters
     ----------
-    scale : float
+    scale : float or array-like of shape (c,)
         Mean absolute deviation of the noise, in units of y; its variance is ``2 scale**2``. The
         trainable parameter is `log_scale`.
 
@@ -165,8 +216,10 @@ class Laplace(Likelihood):
 
     @property
     def scale(self):
-        """Mean absolute deviation of the noise, a scalar tensor."""
+        """Mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
+
+    step = 0.5
 
     def log_prob(self, y, f):
         return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
@@ -189,8 +242,64 @@ class Laplace(Likelihood):
         return math.log(2.0) + self.log_scale
 
 
+class StudentT(Likelihood):
+    """Student's t noise about f, independent over columns: Gaussian noise with outliers.
+
+    Parameters
+    ----------
+    scale : float or array-like of shape (c,)
+        In units of y. The trainable parameter is `log_scale`.
+    dof : float
+        Degrees of freedom, above 2, so that the noise has a variance.
+
+    Raises
+    ------
+    ValueError
+        If `scale` is not positive and finite, or `dof` not above 2.
+    """
+
+    step = 0.5
+
+    def __init__(self, scale=1.0, dof=4.0):
+        super().__init__()
+        if not 2 < dof < math.inf:
+            raise ValueError(f"dof must be above 2 and finite, got {dof!r}")
+        self.log_scale, self.dof = _log_parameter("scale", scale), dof
+
+    def log_prob(self, y, f):
+        return self._log_density(y, f).sum(-1)
+
+    def _log_density(self, y, f):
+        half = 0.5 * (self.dof + 1)
+        normalizer = math.lgamma(0.5 * self.dof) - math.lgamma(half)
+        normalizer += 0.5 * math.log(self.dof * math.pi)
+        spread = torch.log1p(((y - f) / self.log_scale.exp()).square() / self.dof)
+        return -half * spread - normalizer - self.log_scale
+
+    def expected_log_prob(self, y, mean, var):
+        return expect(functools.partial(self._log_density, y), mean, var).sum(-1)
+
+    def log_marginal(self, y, mean, var):
+        return log_expect(functools.partial(self._log_density, y), mean, var).sum(-1)
+
+    def predict(self, mean, var):
+        return mean, var + self.dof / (self.dof - 2) * (2 * self.log_scale).exp()
+
+
 class _Bernoulli(Likelihood):
     """A normalised distribution of two classes, coded 0 and 1, given one latent function."""
+
+    @torch.enable_grad()
+    def expected_derivatives(self, y, mean, var):
+        """By the derivatives of `log_prob` itself, so that the second is never positive."""
+
+        def derivatives(f):
+            f = f.detach().requires_grad_()
+            (first,) = torch.autograd.grad(self.log_prob(y, f).sum(), f, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), f)
+            return torch.stack([first.detach(), second], 1)
+
+        return expect(derivatives, mean, var).unbind()
 
     def predict(self, mean, var):
         return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
@@ -222,6 +331,85 @@ class Logistic(_Bernoulli):
 
     def log_prob(self, y, f):
         return torch.nn.functional.logsigmoid(_signed(y, f))
+
+
+class Softmax(Likelihood):
+    """Several classes, ``P(y | f) = exp(f_y) / sum over k of exp(f_k)``, a latent function each.
+
+    Expectations are averages over 64 points of a scrambled Sobol sequence and their mirror images,
+    the same for all rows.
+    """
+
+    step = 0.7
+
+    def log_prob(self, y, f):
+        return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
+
+    def expected_log_prob(self, y, mean, var):
+        true = mean.gather(-1, _index(y, mean))[..., 0]
+        return true - torch.logsumexp(self._draws(mean, var), -1).mean(0)
+
+    def expected_derivatives(self, y, mean, var):
+        """By the derivatives of `log_prob` itself, so that the second is never positive."""
+        p = torch.softmax(self._draws(mean, var), -1)
+        first = -p.mean(0)
+        return first.scatter_add(1, y[:, None], torch.ones_like(first)), (p * (p - 1)).mean(0)
+
+    def log_marginal(self, y, mean, var):
+        return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
+
+    def predict(self, mean, var):
+        return torch.softmax(self._draws(mean, var), -1).mean(0)
+
+    def _draws(self, mean, var):
+        z = normal_points(64, mean.shape[-1], mean).reshape(
+            -1, *[1] * (mean.ndim - 1), mean.shape[-1]
+        )
+        return mean + safe_std(var) * z
+
+
+class RobustMax(Likelihood):
+    """Several classes: that of the largest latent function, but for a few random labels.
+
+    Parameters
+    ----------
+    noise : float
+        Probability that the label is one of the others.
+
+    Notes
+    -----
+    Source: Hernandez-Lobato et al. (2011), Robust multi-class Gaussian process classification. The
+    expectations are exact up to quadrature.
+    """
+
+    step = 0.5
+
+    def __init__(self, noise=1e-3):
+        super().__init__()
+        if not 0 < noise < 1:
+            raise ValueError(f"noise must be between 0 and 1, got {noise!r}")
+        self.noise = noise
+
+    def _levels(self, c):
+        """Log probabilities of the label of the largest latent, and of any other."""
+        return math.log1p(-self.noise), math.log(self.noise / (c - 1))
+
+    def log_prob(self, y, f):
+        right, wrong = self._levels(f.shape[-1])
+        return torch.where(f.argmax(-1) == y, right, wrong).to(f.dtype)
+
+    def expected_log_prob(self, y, mean, var):
+        right, wrong = self._levels(mean.shape[-1])
+        p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
+        return wrong + (right - wrong) * p
+
+    def log_marginal(self, y, mean, var):
+        return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
+
+    def predict(self, mean, var):
+        c = mean.shape[-1]
+        share = self.noise / (c - 1)
+        return share + (1 - self.noise - share) * argmax_probability(mean, var)
 
 
 class _Hinge(Likelihood):
@@ -385,10 +573,11 @@ def expected_hinge(mean_b, var_b):
 
 
 def _log_parameter(name, value):
-    """Trainable logarithm of a positive number."""
-    if not 0 < value < math.inf:
+    """Trainable logarithm of positive numbers."""
+    values = torch.as_tensor(value, dtype=torch.float64)
+    if not ((values > 0) & (values < math.inf)).all():
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    return torch.nn.Parameter(torch.tensor(math.log(value), dtype=torch.float64))
+    return torch.nn.Parameter(values.log())
 
 
 def _single(f):

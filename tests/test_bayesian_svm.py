@@ -12,18 +12,20 @@ from scipy.special import expit
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC, _estimator
+from skgpsvm import _coordinate_ascent as _ascent
+from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import Rows
-from skgpsvm._linalg import mirror
-from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
-from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.bayesian_svm import _ascent, _sites
-from skgpsvm.bayesian_svm._ascent import CoordinateAscent, weight_moments
-from skgpsvm.bayesian_svm._inference import (
+from skgpsvm._inference import (
     AdamSteps,
     CoordinateInference,
     GradientInference,
     upper_root,
 )
+from skgpsvm._linalg import mirror, weight_moments
+from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._sites import ByLatent
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.bayesian_svm import _sites
 from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice
 from skgpsvm.bayesian_svm._probability import (
     Calibration,
@@ -31,7 +33,7 @@ from skgpsvm.bayesian_svm._probability import (
     calibrated_scores,
     log_probability,
 )
-from skgpsvm.bayesian_svm._sites import BinarySites, ByLatent, ContrastSites
+from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
@@ -736,7 +738,7 @@ def inference_of(method, hinge, kernel, X, y, Z, trained, rate, bounds=None, bat
     adam = AdamSteps(hinge, torch_kernel(kernel), ascent.rows, trained, rate, bounds, t64(X.std(0)))
     generator = torch.Generator().manual_seed(0)
     inference = method(ascent, adam, 30, 1e-6, batch_size, generator)
-    return inference, inference.initial(t64(kernel.theta), t64(Z))
+    return inference, inference.initial({"theta": t64(kernel.theta), "Z": t64(Z), "noise": t64([])})
 
 
 def test_first_adam_step_moves_every_parameter(hinge):

@@ -8,13 +8,13 @@ from sklearn.datasets import load_iris
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
 
 from skgpsvm import BayesianSVC
+from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import Rows
+from skgpsvm._inference import AdamSteps, GradientInference
 from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm._training import minibatches
-from skgpsvm.bayesian_svm._ascent import CoordinateAscent
-from skgpsvm.bayesian_svm._inference import AdamSteps, GradientInference
 from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
@@ -61,11 +61,17 @@ def climbed(ascent, kernel, rate, n_steps):
     """The state after steps of Adam on the posterior, all rows at once."""
     free = ["mean", "raw_root"]
     adam = AdamSteps(
-        ascent.hinge, torch_kernel(kernel), ascent.rows, free, rate, t64(kernel.bounds), t64([1.0])
+        ascent.likelihood,
+        torch_kernel(kernel),
+        ascent.rows,
+        free,
+        rate,
+        t64(kernel.bounds),
+        t64([1.0]),
     )
     generator = torch.Generator().manual_seed(0)
     inference = GradientInference(ascent, adam, n_steps, 0.0, None, generator)
-    state = inference.initial(ascent.basis.theta, ascent.basis.Z)
+    state = inference.initial({"theta": ascent.basis.theta, "Z": ascent.basis.Z, "noise": t64([])})
     for _ in range(n_steps):
         inference.step(state)
     return state
@@ -110,7 +116,7 @@ def test_sweeps_gradients_and_elbo_have_one_objective(hinge, likelihood, n_class
         hinge, torch_kernel(kernel), ascent.rows, ["theta"], 0.0, t64(kernel.bounds), t64([1.0])
     )
     at_once = minibatches(30, 30, torch.Generator().manual_seed(0))
-    state |= {"theta": ascent.basis.theta, "Z": ascent.basis.Z, "adam": None}
+    state |= {"theta": ascent.basis.theta, "Z": ascent.basis.Z, "noise": t64([]), "adam": None}
     # The same sums in other orders.
     np.testing.assert_allclose(adam.run(dict(state), at_once), value, rtol=1e-12)
     np.testing.assert_allclose(objective_at(ascent, state), value, rtol=1e-11)

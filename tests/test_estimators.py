@@ -45,7 +45,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpsvm import BayesianSVC, _estimator
-from skgpsvm.bayesian_svm import _ascent
+from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
 # Hyper-parameters as given and few inducing points, where learning them is not what is tested.

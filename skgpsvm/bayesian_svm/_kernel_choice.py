@@ -2,10 +2,10 @@
 
 import torch
 
+from .._coordinate_ascent import CoordinateAscent, batch_loss
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import torch_kernel
 from .._training import lbfgs
-from ._ascent import CoordinateAscent, batch_sites
 from ._probability import Calibration
 
 _SCORED_ROWS = 1500
@@ -121,10 +121,10 @@ class LeaveOneOutChoice:
         def objective(entries):
             theta = state["theta"].index_copy(0, self.entries, entries)
             A, residual = self._basis(theta)(X)
-            sites, _, _ = batch_sites(self.hinge, A, residual, y, state["mean"], state["root"])
+            loss = batch_loss(self.hinge, A, residual, y, state["mean"], state["root"])
             shift = entries - state["common"][self.entries]
             pull = 0.5 * _SHIFT_PRECISION * shift.square().sum()
-            return -(weights * sites.loss).sum() - pull
+            return -(weights * loss).sum() - pull
 
         best, value = lbfgs(
             objective, state["theta"][self.entries], self.bounds[self.entries], _STEPS_A_ROUND

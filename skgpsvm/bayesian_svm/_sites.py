@@ -1,44 +1,19 @@
 """The hinge of each row as Gaussian sites on the latents that it touches."""
 
-from dataclasses import dataclass
-
 import torch
 
-from .._linalg import add_gram, root_norms
+from .._linalg import add_gram
+from .._sites import ByLatent, SiteLikelihood, Sites
 from ..likelihoods import expected_hinge
 
 _SHARPNESS = 2.0
 _MIN_SCALE = 1e-5
 
 
-@dataclass
-class Sites:
-    """One Gaussian site for each row and each of the k latents that its hinge touches.
-
-    Attributes
-    ----------
-    loss : Tensor of shape (b,)
-        h of each row, the negative of its term in the objective, in nats.
-    linear, precision : Tensor of shape (b, k)
-        Natural parameters: the coordinate-ascent update adds ``linear * a`` and
-        ``precision * a a^T`` to those of the latent's weights.
-    gradient, curvature : Tensor of shape (b, k)
-        First and second derivative of ``loss`` with respect to the latent's mean. The curvature is
-        smaller than ``precision``, the curvature of the bound that the update maximises.
-    """
-
-    loss: torch.Tensor
-    linear: torch.Tensor
-    precision: torch.Tensor
-    gradient: torch.Tensor
-    curvature: torch.Tensor
-
-
-class BinarySites:
+class BinarySites(SiteLikelihood):
     """b = 1 - s f with s = -1, 1 for the codes 0, 1. Source: Wenzel et al. (2017); (S15)."""
 
     n_latents = 1
-    coupling = 1.0
 
     def step(self, n_steps):
         """Size of the next coordinate-ascent step: undamped ascent is monotone."""
@@ -62,7 +37,7 @@ class BinarySites:
         )
 
 
-class ContrastSites:
+class ContrastSites(SiteLikelihood):
     r"""Crammer and Singer's hinge, each row contrasted with its hardest wrong classes.
 
     With :math:`b_t = 1 + f_t - f_y` and :math:`h_t` its expected hinge, a row costs h of the
@@ -75,6 +50,8 @@ class ContrastSites:
     Departs from the source: the printed update with a hard contrast cycles (erratum E10); the soft
     contrast jumps less, and damped steps that shrink from the fifth on end the cycling.
     """
+
+    tied = True
 
     def __init__(self, n_classes, contrast):
         self.n_latents = n_classes
@@ -119,50 +96,28 @@ class ContrastSites:
             ),
         )
 
+    def tied_update(self, A, residual, y, weights, precision, linear):
+        """Add a batch's sites at the prior, where every wrong class is an equal rival.
 
-class ByLatent:
-    """The rows of a batch gathered latent by latent, so that a latent costs only its own rows.
+        Parameters
+        ----------
+        A : Tensor of shape (b, p)
+        residual, y, weights : Tensor of shape (b,)
+        precision, linear : Tensor of shape (c, p, p), (c, p)
+            Totals to add to.
 
-    Parameters
-    ----------
-    A : Tensor of shape (b, p)
-    touched : Tensor of shape (b, k)
-        Latents that each row touches.
-    n_latents : int
-    """
-
-    def __init__(self, A, touched, n_latents):
-        self._shape = touched.shape
-        if n_latents == 1:
-            self._order, gathered, counts = None, A, [len(A)]
-        else:
-            flat = touched.reshape(-1)
-            self._order = torch.argsort(flat, stable=True)
-            gathered = A[self._order // touched.shape[1]]
-            counts = torch.bincount(flat, minlength=n_latents).tolist()
-        self._groups = gathered.split(counts)
-
-    def _sorted(self, values):
-        values = values.reshape(-1)
-        values = values if self._order is None else values[self._order]
-        return values.split([len(group) for group in self._groups])
-
-    def spread(self, root):
-        """Variance that each row's weights give its latents: ||root_j^T a||^2, (b, k)."""
-        spread = torch.cat(
-            [root_norms(group, r) for group, r in zip(self._groups, root, strict=True)]
-        )
-        if self._order is not None:
-            spread = spread[torch.argsort(self._order)]
-        return spread.reshape(self._shape)
-
-    def add_gram(self, totals, weights):
-        """Add the sum of weight * a a^T to the lower triangle of each latent's total (c, p, p)."""
-        pairs = zip(totals, self._groups, self._sorted(weights), strict=True)
-        for total, group, w in pairs:
-            add_gram(total, group, w[:, None] * group)
-
-    def total(self, weights):
-        """Sum of weight * a for each latent, (c, p); weights (b, k)."""
-        pairs = zip(self._groups, self._sorted(weights), strict=True)
-        return torch.stack([w @ group for group, w in pairs])
+        Returns
+        -------
+        loss : float
+        """
+        scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
+        share = 1 / (self.n_latents - 1)
+        own = ByLatent(A, y[:, None], self.n_latents)
+        w = weights / scale
+        shared = torch.zeros_like(precision[0])
+        add_gram(shared, A, share * w[:, None] * A)
+        precision += shared
+        own.add_gram(precision, (1 - share) * w[:, None])
+        w = w + weights
+        linear += (1 + share) * own.total(w[:, None]) - share * (w @ A)
+        return (weights * (1 + scale)).sum().item()

@@ -1,25 +1,18 @@
 """`BayesianSVC`: the estimator."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.callback import with_callbacks
-from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.gaussian_process.kernels import ConstantKernel
 from sklearn.utils.validation import check_is_fitted
 
-from .._estimator import CHUNK_ROWS, Rows, TorchClassifier, to_tensor
-from .._posteriors import InducingPosterior, WhitenedBasis
-from .._torch_kernels import torch_kernel
-from .._training import Run
+from .._estimator import TorchClassifier
+from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
 from ..inducing import select_inducing_points
-from ..kernels import Linear
-from ._ascent import CoordinateAscent
-from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._kernel_choice import LeaveOneOutChoice
 from ._probability import Calibration, argmax_scores, calibrated_scores, log_probability
 from ._sites import BinarySites, ContrastSites
@@ -29,27 +22,7 @@ _MORE = (6000, 256)
 _PRIOR_VARIANCE = 5.0
 
 
-@dataclass
-class _Latents:
-    """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit."""
-
-    kernel: Kernel
-    Z: np.ndarray
-    mean: np.ndarray | None = None
-    root: np.ndarray | None = None
-
-    def tensors(self, device):
-        """Theta, Z and, where there are any, means and roots of the weights."""
-        parts = (self.kernel.theta, self.Z, self.mean, self.root)
-        return [torch.tensor(part, device=device) for part in parts if part is not None]
-
-    def posterior(self, device):
-        """As torch sees it."""
-        theta, Z, mean, root = self.tensors(device)
-        return InducingPosterior(WhitenedBasis(torch_kernel(self.kernel), theta, Z), mean, root)
-
-
-class BayesianSVC(TorchClassifier):
+class BayesianSVC(TorchClassifier, InducingEstimator):
     r"""Bayesian support vector machine: a Gaussian-process classifier with a hinge loss.
 
     One latent function a class, with a Gaussian-process prior, is fitted to Crammer and Singer's
@@ -205,18 +178,7 @@ class BayesianSVC(TorchClassifier):
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
         self._check_choice("optimizer", ("auto", "leave_one_out", "adam", None))
-        self._check_bool("learn_inducing")
-        self._check_bool("warm_start")
-        self._check_number("n_inducing", 1, integer=True)
-        self._check_number("max_iter", 1, integer=True)
-        self._check_number("tol", 0)
-        self._check_number("learning_rate", 0)
-        self._check_number("batch_size", 1, integer=True, optional=True)
-        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
-            raise TypeError(
-                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
-                "one, such as 1.0 * RBF(1.0), or None."
-            )
+        self._check_inducing_parameters()
         if self.optimizer == "leave_one_out" and self._by_gradient():
             raise ValueError(
                 "optimizer='leave_one_out' chooses hyper-parameters for given inducing points by "
@@ -260,42 +222,13 @@ class BayesianSVC(TorchClassifier):
             If the objective is no longer finite. The estimator is then not fitted or, with
             ``warm_start``, as it was.
         """
-        return self._fit(X, y, sample_weight, classes=None)
-
-    def _fit(self, X, y, sample_weight, classes):
-        previous = getattr(self, "_latents", None) if self.warm_start else None
-        if previous is None:
-            vars(self).pop("_latents", None)
-        self._check_parameters()
-        known = self.classes_ if previous else classes
-        shown = X
-        X, codes, weights = self._check_training_data(
-            X, y, sample_weight, classes=known, reset=not previous
-        )
-        problems = self._problems(codes, previous)
-        run = Run(self, shown, y, X, codes, weights, previous)
-        seed = run.remember("seed", self._draw_seed)
-        fits = []
-        for j, targets in enumerate(problems):
-            name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
-            start = previous[j] if previous else None
-            alone = len(problems) == 1
-            fits.append(self._fit_latents(run, name, X, targets, weights, start, seed + j, alone))
-        latents, curves, left_out = zip(*fits, strict=True)
-        attributes = {**self._attributes(latents, left_out), **self._history(curves)}
-        run.end(attributes)
-        vars(self).update(attributes)
-        return self
-
-    def _draw_seed(self):
-        return int(check_random_state(self.random_state).randint(2**31))
+        return self._fit(X, y, sample_weight)
 
     def _problems(self, codes, previous):
-        """Targets of the models to fit: all classes at once, or each class against the rest."""
+        """All classes at once, or each class against the rest."""
+        problems = [codes]
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             problems = [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
-        else:
-            problems = [codes]
         if previous and len(previous) != len(problems):
             raise ValueError(
                 f"The model to continue was fitted with another multi_class than "
@@ -303,44 +236,14 @@ class BayesianSVC(TorchClassifier):
             )
         return problems
 
-    def _hinge(self):
+    def _sites(self):
         if self.multi_class == "ovr" or len(self.classes_) == 2:
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)
 
-    def _fit_latents(self, run, name, X, targets, weights, start, seed, alone):
-        """Fit one model: its `_Latents`, curve of objectives and leave-one-out moments."""
-        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        rows = Rows(X, targets, weights, *self._torch_options(X))
-        scaler = _feature_scales(X, weights)
-        if start is None:
-            kernel = self._start_kernel(scaler)
-            points = (self.n_inducing, self.inducing_points, weights, random_state)
-            start = _Latents(kernel, select_inducing_points(X, *points))
-        if self._optimizer() == "leave_one_out" and start.kernel.n_dims:
-            start = replace(start, kernel=self._choose_kernel(run, name, start, rows, random_state))
-        inference = self._inference(start, rows, scaler, generator)
-        state = inference.initial(*start.tensors(rows.device))
-
-        def fitted():
-            theta, *arrays = (state[part].cpu().numpy() for part in ("theta", "Z", "mean", "root"))
-            return _Latents(start.kernel.clone_with_theta(theta), *arrays)
-
-        def attributes(state):
-            return self._attributes([fitted()], [inference.at(state).leave_one_out(state)])
-
-        curve = run.stage(
-            f"{name}posterior",
-            state,
-            inference.step,
-            self.max_iter,
-            converged=inference.converged,
-            attributes=attributes if alone else None,
-        )
-        return fitted(), curve, inference.at(state).leave_one_out(state)
-
-    def _choose_kernel(self, run, name, start, rows, random_state):
-        """The start's kernel with hyper-parameters learned on few rows, then checked on more."""
+    def _prepared(self, run, name, start, rows, scaler, random_state):
+        if self._optimizer() != "leave_one_out" or not start.kernel.n_dims:
+            return start, []
 
         def choice(n_rows, n_inducing):
             Z = start.Z
@@ -348,75 +251,41 @@ class BayesianSVC(TorchClassifier):
                 Z = select_inducing_points(Z, n_inducing, random_state=random_state)
             some = rows.subset(n_rows, random_state)
             Z = torch.tensor(Z, device=rows.device)
-            return LeaveOneOutChoice(start.kernel, self._hinge(), some, Z)
+            return LeaveOneOutChoice(start.kernel, self._sites(), some, Z)
 
         thetas = choice(*_FEW).choose(run, name)
         theta = thetas[0]
         if len(rows) > _FEW[0]:
             theta = choice(*_MORE).refine(run, name, thetas)
-        return start.kernel.clone_with_theta(theta.cpu().numpy())
-
-    def _inference(self, start, rows, scaler, generator):
-        hinge, kernel = self._hinge(), torch_kernel(start.kernel)
-        theta, Z, *_ = start.tensors(rows.device)
-        trained = {
-            "theta": self._optimizer() == "adam" and start.kernel.n_dims > 0,
-            "Z": self.learn_inducing,
-            "mean": self.inference == "gradient",
-            "raw_root": self.inference == "gradient",
-        }
-        adam = AdamSteps(
-            hinge,
-            kernel,
-            rows,
-            [part for part, wanted in trained.items() if wanted],
-            self.learning_rate,
-            torch.tensor(start.kernel.bounds, device=rows.device),
-            torch.tensor(scaler.scale_, device=rows.device),
-        )
-        method = GradientInference if self.inference == "gradient" else CoordinateInference
-        ascent = CoordinateAscent(hinge, WhitenedBasis(kernel, theta, Z), rows)
-        return method(ascent, adam, self.max_iter, self.tol, self.batch_size, generator)
+        return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 
     def _start_kernel(self, scaler):
         """The kernel given, or a squared exponential, a constant and a linear term."""
         if self.kernel is not None:
             return clone(self.kernel)
-        n_varying = max(np.count_nonzero(scaler.var_), 1)
         # One latent is the difference of two classes, whose prior variance is twice theirs.
-        variance = _PRIOR_VARIANCE * (2 if self._hinge().n_latents == 1 else 1)
-        scales = scaler.scale_ * np.sqrt(n_varying / 2)
-        smooth = ConstantKernel(variance, (1e-3, 1e5)) * RBF(scales, np.outer(scales, (1e-3, 1e3)))
-        slopes = scaler.scale_ * np.sqrt(n_varying * _PRIOR_VARIANCE / variance)
-        return (
-            smooth
-            + ConstantKernel(variance, "fixed")
-            + Linear(slopes, "fixed", offset=scaler.mean_)
-        )
+        factor = 2 if self._sites().n_latents == 1 else 1
+        variance = factor * _PRIOR_VARIANCE
+        constant = ConstantKernel(variance, "fixed")
+        return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, factor)
 
-    def _attributes(self, latents, left_out, earlier=None):
-        """Fitted attributes of models, and of the leave-one-out moments of their rows."""
+    def _findings(self, ascent, state):
+        return ascent.leave_one_out(state)
+
+    def _attributes(self, latents, left_out, streamed=False):
         mean, var = (torch.cat([part[i] for part in left_out], 1) for i in (0, 1))
         targets, weights = left_out[0][2], left_out[0][3]
         if len(latents) > 1:
             targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
-        calibration = (earlier or Calibration()).updated(mean, var, targets, weights)
-        kernels = [part.kernel for part in latents]
-        Z = [part.Z for part in latents]
+        earlier = self._calibration if streamed else Calibration()
+        calibration = earlier.updated(mean, var, targets, weights)
         return {
-            "kernel_": kernels[0] if len(latents) == 1 else CompoundKernel(kernels),
-            "inducing_points_": Z[0] if len(latents) == 1 else Z,
-            "_latents": list(latents),
+            **self._latents_attributes(latents),
             "_calibration": calibration,
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
             "loo_log_loss_": calibration.loss / calibration.weight,
         }
-
-    def _history(self, curves):
-        length = max(map(len, curves))
-        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
-        return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}
 
     @with_callbacks
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -443,59 +312,9 @@ class BayesianSVC(TorchClassifier):
         ValueError
             If parameters, data or weights make no sense, or a class comes that is not known.
         """
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
-                "give a dict, or weights by sample_weight."
-            )
-        if not self.__sklearn_is_fitted__():
-            return self._fit(X, y, sample_weight, classes)
-        self._check_parameters()
-        shown = X
-        X, codes, weights = self._check_training_data(
-            X, y, sample_weight, classes=self.classes_, reset=False
-        )
-        run = Run(self, shown, y, X, codes, weights, self._latents)
-        latents, left_out, curves = [], [], []
-        for old, targets in zip(self._latents, self._problems(codes, self._latents), strict=True):
-            rows = Rows(X, targets, weights, *self._torch_options(X))
-            posterior = old.posterior(rows.device)
-            ascent = CoordinateAscent(self._hinge(), posterior.basis, rows)
-            start = ascent.initial(posterior.mean, posterior.root)
-            ascent.prior = start["precision"], start["linear"]
-            curves.append(
-                run.stage(
-                    f"stream {len(curves)}",
-                    start,
-                    ascent.sweep,
-                    self.max_iter,
-                    converged=lambda state: state["change"] < self.tol,
-                )
-            )
-            moments = (start[part].cpu().numpy() for part in ("mean", "root"))
-            latents.append(_Latents(old.kernel, old.Z, *moments))
-            left_out.append(ascent.leave_one_out(start))
-        attributes = self._attributes(latents, left_out, self._calibration)
-        run.end(attributes)
-        vars(self).update({**attributes, **self._history(curves)})
-        return self
+        return self._partial_fit(X, y, sample_weight, classes)
 
     # Prediction
-
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "_latents")
-
-    def _map_moments(self, function, X):
-        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
-        X = self._check_new(X)
-        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
-        spread = self._latent_spread()
-
-        def from_rows(chunk):
-            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
-            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
-
-        return self._map_rows(from_rows, X)
 
     def latent_mean_and_variance(self, X):
         """Posterior mean and variance of the latent functions; no noise is added.
@@ -512,36 +331,9 @@ class BayesianSVC(TorchClassifier):
         mean, variance : ndarray of shape (n, c)
             One latent for each class; for two classes one in all, positive for ``classes_[1]``.
         """
-        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
-        mean, variance = np.split(moments, 2, axis=1)
-        return mean, variance
-
-    def sample_latent(self, X, n_samples=1, random_state=0):
-        """Joint draws of the latent functions at all rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Memory is O(n^2): draw for a few thousand rows at most.
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        samples : ndarray of shape (n_samples, n, c)
-        """
-        X = self._check_new(X)
-        device, dtype = self._torch_options(X)
-        generator = torch.Generator()
-        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
-        rows = to_tensor(X, device, dtype)
-        posteriors = [part.posterior(device) for part in self._latents]
-        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
-        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
-        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+        return super().latent_mean_and_variance(X)
 
     def _latent_spread(self):
-        """What the posterior's variances are multiplied by, to be calibrated."""
         return self.spread_ if self.probability == "calibrated" else 1.0
 
     def _scores(self, mean, var):
@@ -620,15 +412,3 @@ class BayesianSVC(TorchClassifier):
         scores = self.decision_function(X)
         codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
         return self.classes_[codes]
-
-
-def _feature_scales(X, weights):
-    """A `StandardScaler` of the weighted rows, fitted chunk by chunk."""
-    scaler = StandardScaler()
-    with np.errstate(over="ignore", invalid="ignore"):
-        for chunk in gen_batches(len(X), CHUNK_ROWS):
-            if weights[chunk].any():
-                scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
-    if not np.isfinite(scaler.scale_).all():
-        raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
-    return scaler

@@ -2,10 +2,12 @@
 
 import torch
 
-from .._linalg import add_gram, cholesky, gaussian_kl, mirror, root_norms, upper_inverse
+from ._linalg import gaussian_kl, mirror, root_norms, weight_moments
 from ._sites import ByLatent
 
 _HELD_BYTES = 2**28
+_MOST_HALVINGS = 10
+_ROUNDING = 1e-9
 _LEAST_NORM = 1e-3  # of means that count as such, in prior standard deviations of a weight
 
 
@@ -18,7 +20,7 @@ class CoordinateAscent:
 
     Parameters
     ----------
-    hinge : BinarySites or ContrastSites
+    likelihood : BinarySites or ContrastSites
     basis : WhitenedBasis
     rows : Rows
     prior : tuple of Tensors, optional
@@ -33,13 +35,13 @@ class CoordinateAscent:
     O(n p^2) and, for each row, O(p^2) for each latent that it touches, whatever c.
     """
 
-    def __init__(self, hinge, basis, rows, prior=None):
-        self.hinge, self.rows = hinge, rows
+    def __init__(self, likelihood, basis, rows, prior=None):
+        self.likelihood, self.rows = likelihood, rows
         self.basis = basis
         eye = torch.eye(basis.size, dtype=torch.float64, device=rows.device)
         self.prior = prior or (
-            eye.expand(hinge.n_latents, -1, -1),
-            eye.new_zeros(hinge.n_latents, basis.size),
+            eye.expand(likelihood.n_latents, -1, -1),
+            eye.new_zeros(likelihood.n_latents, basis.size),
         )
 
     @property
@@ -79,7 +81,19 @@ class CoordinateAscent:
 
     def sweep(self, state):
         """One pass over all rows and one damped step; returns the objective before the step."""
-        return self._step(state, self.rows.chunks(), 1.0, self.hinge.step(state["n_steps"]))
+        return self._step(state, self.rows.chunks(), 1.0, self.likelihood.step(state["n_steps"]))
+
+    def uphill_sweep(self, state):
+        """A `sweep` whose step is halved until the objective does not fall."""
+        before = {name: state[name] for name in ("precision", "linear")}
+        value = self.sweep(state)
+        for _ in range(_MOST_HALVINGS):
+            if self.objective(state) >= value - _ROUNDING * abs(value):
+                break
+            for name, old in before.items():
+                state[name] = torch.lerp(old, state[name], 0.5)
+            state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
+        return value
 
     def stochastic_sweep(self, state, batches):
         """One step of decreasing size for each of the minibatches; returns the mean objective."""
@@ -91,8 +105,8 @@ class CoordinateAscent:
 
     def _step(self, state, indices, scale, step):
         mean, root = state["mean"], state["root"]
-        at_prior = self.hinge.n_latents > 1 and not state["n_steps"] and not mean.any()
-        update = self._start if at_prior else self._update
+        at_prior = self.likelihood.tied and not state["n_steps"] and not mean.any()
+        update = self._tied_update if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
         totals = {"precision": mirror(precision), "linear": linear}
@@ -114,26 +128,24 @@ class CoordinateAscent:
 
     def _update(self, batch, mean, root, precision, linear):
         """Add a batch's sites to the totals; returns its loss."""
-        sites, groups, _ = batch_sites(self.hinge, *batch[:3], mean, root)
+        sites, groups, _ = batch_sites(self.likelihood, *batch[:3], mean, root)
         weights = batch[3]
         groups.add_gram(precision, weights[:, None] * sites.precision)
         linear += groups.total(weights[:, None] * sites.linear)
         return (weights * sites.loss).sum().item()
 
-    def _start(self, batch, mean, root, precision, linear):
-        """`_update` at zero means, where every wrong class is an equal rival."""
-        A, residual, y, weights = batch
-        scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
-        share = 1 / (self.hinge.n_latents - 1)
-        own = ByLatent(A, y[:, None], self.hinge.n_latents)
-        w = weights / scale
-        shared = torch.zeros_like(precision[0])
-        add_gram(shared, A, share * w[:, None] * A)
-        precision += shared
-        own.add_gram(precision, (1 - share) * w[:, None])
-        w = w + weights
-        linear += (1 + share) * own.total(w[:, None]) - share * (w @ A)
-        return (weights * (1 + scale)).sum().item()
+    def _tied_update(self, batch, mean, root, precision, linear):
+        """`_update` at zero means, where no latent is nearer to a row than another."""
+        return self.likelihood.tied_update(*batch, precision, linear)
+
+    def objective(self, state):
+        """The objective at a state, nats."""
+        loss = 0.0
+        for index in self.rows.chunks():
+            *batch, weights = self._batch(index)
+            terms = batch_loss(self.likelihood, *batch, state["mean"], state["root"])
+            loss += (weights * terms).sum().item()
+        return -loss - self._divergence(state["mean"], state["root"]).item()
 
     def leave_one_out(self, state, max_rows=3000):
         r"""Latent moments of rows under the model fitted without them, by one Newton step.
@@ -162,8 +174,8 @@ class CoordinateAscent:
         hessian = torch.zeros_like(root)
         for index in self.rows.chunks():
             batch = self._batch(index)
-            sites, groups, _ = batch_sites(self.hinge, *batch[:3], mean, root)
-            groups.add_gram(hessian, self.hinge.coupling * batch[3][:, None] * sites.curvature)
+            sites, groups, _ = batch_sites(self.likelihood, *batch[:3], mean, root)
+            groups.add_gram(hessian, self.likelihood.coupling * batch[3][:, None] * sites.curvature)
         _, newton_root = weight_moments(self.prior[0] + mirror(hessian), mean)
         n = len(self.rows)
         chosen = torch.linspace(0, n - 1, min(n, max_rows)).round().long().to(self.rows.device)
@@ -174,34 +186,40 @@ class CoordinateAscent:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def _left_out(self, batch, mean, root, newton_root):
-        sites, _, touched = batch_sites(self.hinge, *batch[:3], mean, root)
+        sites, _, touched = batch_sites(self.likelihood, *batch[:3], mean, root)
         A, residual, y, weights = batch
         one_copy = weights.clamp_max(1)[:, None]
 
         def dense(values):
-            return A.new_zeros(len(A), self.hinge.n_latents).scatter(1, touched, one_copy * values)
+            return A.new_zeros(len(A), self.likelihood.n_latents).scatter(
+                1, touched, one_copy * values
+            )
 
         def spread(roots):
             return torch.stack([root_norms(A, root) for root in roots.to(A.dtype)], 1)
 
         u, v = spread(newton_root), spread(root)
-        curvature = self.hinge.coupling * dense(sites.curvature)
+        curvature = self.likelihood.coupling * dense(sites.curvature)
         left_mean = A @ mean.to(A.dtype).T
         left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
         left_var = residual[:, None] + v / (1 - dense(sites.precision) * v).clamp_min(1e-3)
         return left_mean.double(), left_var.double(), y, weights.double()
 
 
-def batch_sites(hinge, A, residual, y, mean, root):
-    """`Sites` of a batch, its rows by latent, and the latents touched; differentiable."""
+def batch_sites(likelihood, A, residual, y, mean, root):
+    """`Sites` of a batch, its rows by latent, and the latents touched."""
+    groups, touched, moments = _touched_moments(likelihood, A, residual, y, mean, root)
+    return likelihood.sites(y, *moments), groups, touched
+
+
+def batch_loss(likelihood, A, residual, y, mean, root):
+    """The loss of each row of a batch, (b,); differentiable."""
+    return likelihood.loss(y, *_touched_moments(likelihood, A, residual, y, mean, root)[2])
+
+
+def _touched_moments(likelihood, A, residual, y, mean, root):
     latents = A @ mean.to(A.dtype).T
-    touched = hinge.touched(y, latents)
-    groups = ByLatent(A, touched, hinge.n_latents)
+    touched = likelihood.touched(y, latents)
+    groups = ByLatent(A, touched, likelihood.n_latents)
     var = residual[:, None] + groups.spread(root.to(A.dtype))
-    return hinge.sites(y, latents.gather(1, touched), var), groups, touched
-
-
-def weight_moments(precision, linear):
-    """Means and triangular roots of the covariances for natural parameters, batched."""
-    root = upper_inverse(cholesky(precision, name="precision of the weights", jitter=1e-14))
-    return (root @ (root.mT @ linear[..., None]))[..., 0], root
+    return groups, touched, (latents.gather(1, touched), var)

@@ -1,0 +1,345 @@
+"""Estimators with a Gaussian posterior over inducing points: their fits, streams and latents."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state, gen_batches
+
+from ._coordinate_ascent import CoordinateAscent
+from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, to_tensor
+from ._inference import AdamSteps, CoordinateInference, GradientInference
+from ._posteriors import InducingPosterior, WhitenedBasis
+from ._torch_kernels import torch_kernel
+from ._training import Run
+from .inducing import select_inducing_points
+from .kernels import Linear
+
+
+@dataclass
+class Latents:
+    """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    Z : ndarray of shape (m, d)
+    noise : ndarray of shape (k,)
+        Logarithms of the likelihood's parameters.
+    mean, root : ndarray of shape (c, p), (c, p, p), or None
+        Of the weights, see `InducingPosterior`.
+    jitter : float
+        See `WhitenedBasis`.
+    """
+
+    kernel: Kernel
+    Z: np.ndarray
+    noise: np.ndarray
+    mean: np.ndarray | None = None
+    root: np.ndarray | None = None
+    jitter: float = 1e-6
+
+    def state(self, device):
+        """The tensors of the parts there are, by name."""
+        parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
+        if self.mean is not None:
+            parts |= {"mean": self.mean, "root": self.root}
+        return {name: torch.tensor(part, device=device) for name, part in parts.items()}
+
+    def at(self, state):
+        """The latents of a state, which may have become others."""
+        names = state.keys() & {"Z", "noise", "mean", "root"}
+        parts = {name: state[name].cpu().numpy() for name in names}
+        kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
+        return replace(self, kernel=kernel, **parts)
+
+    def basis(self, device):
+        """The whitened features."""
+        state = self.state(device)
+        return WhitenedBasis(torch_kernel(self.kernel), state["theta"], state["Z"], self.jitter)
+
+    def posterior(self, device):
+        """As torch sees it."""
+        state = self.state(device)
+        return InducingPosterior(self.basis(device), state["mean"], state["root"])
+
+
+class InducingEstimator(TorchEstimator):
+    """An estimator whose fitted state is a list of `Latents`, one a model.
+
+    A subclass checks its parameters (`_check_parameters`) and training data
+    (`_check_training_data`), and gives the likelihood as sites (`_sites`), the kernel to start from
+    (`_start_kernel`), whether Adam learns hyper-parameters (`_optimizer`), what to find out about a
+    posterior (`_findings`) and the fitted attributes that follow (`_attributes`).
+    """
+
+    def _check_inducing_parameters(self):
+        self._check_bool("learn_inducing")
+        self._check_bool("warm_start")
+        self._check_number("n_inducing", 1, integer=True)
+        self._check_number("max_iter", 1, integer=True)
+        self._check_number("tol", 0)
+        self._check_number("learning_rate", 0)
+        self._check_number("batch_size", 1, integer=True, optional=True)
+        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
+            raise TypeError(
+                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
+                "one, such as 1.0 * RBF(1.0), or None."
+            )
+
+    # Fitting
+
+    _ascents = CoordinateInference
+
+    def _fit(self, X, y, sample_weight, classes=None):
+        previous = getattr(self, "_latents", None) if self.warm_start else None
+        if previous is None:
+            vars(self).pop("_latents", None)
+        self._check_parameters()
+        shown = X
+        X, targets, weights = self._check_training_data(
+            X, y, sample_weight, classes=classes, reset=not previous
+        )
+        problems = self._problems(targets, previous)
+        run = Run(self, shown, y, X, targets, weights, previous)
+        seed = run.remember("seed", self._draw_seed)
+        fits = []
+        for j, part in enumerate(problems):
+            name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
+            start = previous[j] if previous else None
+            alone = len(problems) == 1
+            fits.append(self._fit_latents(run, name, X, part, weights, start, seed + j, alone))
+        latents, curves, findings = zip(*fits, strict=True)
+        attributes = {**self._attributes(latents, findings), **_history(curves)}
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    def _draw_seed(self):
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _problems(self, targets, previous):
+        """Targets of the models to fit."""
+        return [targets]
+
+    def _fit_latents(self, run, name, X, targets, weights, start, seed, alone):
+        """Fit one model: its `Latents`, curve of objectives and `_findings`."""
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        rows = Rows(X, targets, weights, *self._torch_options(X))
+        scaler = feature_scales(X, weights)
+        if start is None:
+            kernel = self._start_kernel(scaler)
+            points = (self.n_inducing, self.inducing_points, weights, random_state)
+            start = Latents(kernel, select_inducing_points(X, *points), self._start_noise())
+        start, learning = self._prepared(run, name, start, rows, scaler, random_state)
+        inference = self._inference(start, rows, scaler, generator)
+        state = inference.initial(start.state(rows.device))
+
+        def attributes(state):
+            return self._attributes([start.at(state)], [self._findings(inference.at(state), state)])
+
+        curve = run.stage(
+            f"{name}posterior",
+            state,
+            inference.step,
+            self.max_iter,
+            converged=inference.converged,
+            attributes=attributes if alone else None,
+        )
+        return start.at(state), learning or curve, self._findings(inference.at(state), state)
+
+    def _start_noise(self):
+        """Logarithms of the likelihood's parameters."""
+        return self._sites().parameters().numpy()
+
+    def _prepared(self, run, name, start, rows, scaler, random_state):
+        """The start of the inference, hyper-parameters learned where that comes first, and how.
+
+        Returns
+        -------
+        start : Latents
+        curve : list of float
+            Objectives along the way, where they are those of the inference.
+        """
+        return start, []
+
+    def _inference(self, start, rows, scaler, generator):
+        kernel = torch_kernel(start.kernel)
+        adam = AdamSteps(
+            self._sites(),
+            kernel,
+            rows,
+            self._trained(start, rows),
+            self.learning_rate,
+            torch.tensor(start.kernel.bounds, device=rows.device),
+            torch.tensor(scaler.scale_, device=rows.device),
+        )
+        method = GradientInference if self.inference == "gradient" else self._ascents
+        ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
+        batch_size = self._batch_size(start, rows)
+        return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)
+
+    def _batch_size(self, start, rows):
+        """Rows in a minibatch; None is all."""
+        return self.batch_size
+
+    def _trained(self, start, rows):
+        """What gradient steps train."""
+        by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
+        trained = {
+            "theta": learned and start.kernel.n_dims > 0,
+            "noise": learned and start.noise.size > 0,
+            "Z": self.learn_inducing,
+            "mean": by_gradient,
+            "raw_root": by_gradient,
+        }
+        return [part for part, wanted in trained.items() if wanted]
+
+    def _latents_attributes(self, latents):
+        """Fitted attributes that say what the models are."""
+        alone = len(latents) == 1
+        kernels, Z = [part.kernel for part in latents], [part.Z for part in latents]
+        return {
+            "kernel_": kernels[0] if alone else CompoundKernel(kernels),
+            "inducing_points_": Z[0] if alone else Z,
+            "_latents": list(latents),
+        }
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        """`fit` in the first call, `_stream` in every later one."""
+        if getattr(self, "class_weight", None) == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+                "give a dict, or weights by sample_weight."
+            )
+        if not self.__sklearn_is_fitted__():
+            return self._fit(X, y, sample_weight, classes)
+        return self._stream(X, y, sample_weight)
+
+    def _stream(self, X, y, sample_weight):
+        """Add rows to the posterior, which is their prior; kernel and inducing points stay."""
+        self._check_parameters()
+        shown = X
+        X, targets, weights = self._check_training_data(X, y, sample_weight, reset=False)
+        problems = self._problems(targets, self._latents)
+        run = Run(self, shown, y, X, targets, weights, self._latents)
+        latents, findings, curves = [], [], []
+        for old, part in zip(self._latents, problems, strict=True):
+            rows = Rows(X, part, weights, *self._torch_options(X))
+            now = old.state(rows.device)
+            likelihood = self._sites().at(now["noise"])
+            ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
+            state = now | ascent.initial(now["mean"], now["root"])
+            ascent.prior = state["precision"], state["linear"]
+            curves.append(
+                run.stage(
+                    f"stream {len(curves)}",
+                    state,
+                    ascent.sweep,
+                    self.max_iter,
+                    converged=lambda state: state["change"] < self.tol,
+                )
+            )
+            latents.append(old.at(state))
+            findings.append(self._findings(ascent, state))
+        attributes = {**self._attributes(latents, findings, streamed=True), **_history(curves)}
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    # Latents
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_latents")
+
+    def _latent_spread(self):
+        """What the posterior's variances are multiplied by."""
+        return 1.0
+
+    def _map_moments(self, function, X):
+        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
+        X = self._check_new(X)
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        spread = self._latent_spread()
+
+        def from_rows(chunk):
+            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
+            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
+
+        return self._map_rows(from_rows, X)
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, c)
+            One column for each latent function.
+        """
+        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
+        mean, variance = np.split(moments, 2, axis=1)
+        return mean, variance
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Joint draws of the latent functions at all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, c)
+        """
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        generator = torch.Generator()
+        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
+        rows = to_tensor(X, device, dtype)
+        posteriors = [part.posterior(device) for part in self._latents]
+        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
+        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
+        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+
+
+def _history(curves):
+    length = max(map(len, curves))
+    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
+    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}
+
+
+def feature_scales(X, weights):
+    """A `StandardScaler` of the weighted rows, fitted chunk by chunk."""
+    scaler = StandardScaler()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for chunk in gen_batches(len(X), CHUNK_ROWS):
+            if weights[chunk].any():
+                scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+    if not np.isfinite(scaler.scale_).all():
+        raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
+    return scaler
+
+
+def smooth_kernel(scaler, variance):
+    """A squared exponential, with a length scale for each feature from its standard deviation."""
+    scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / 2)
+    return ConstantKernel(variance, (1e-3, 1e5)) * RBF(scales, np.outer(scales, (1e-3, 1e3)))
+
+
+def linear_kernel(scaler, variance):
+    """A linear function of the standardised features, about their mean; ``variance`` is its own."""
+    scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / variance)
+    return Linear(scales, "fixed", offset=scaler.mean_)
+
+
+def _n_varying(scaler):
+    return max(np.count_nonzero(scaler.var_), 1)

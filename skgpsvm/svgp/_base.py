@@ -1,0 +1,47 @@
+"""What the sparse variational GP's regressor and classifier share."""
+
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
+from .._inference import NaturalGradientInference
+
+_ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
+
+
+class SVGP(InducingEstimator):
+    """Kernel with a mean function; the evidence bound is what is found out about a posterior."""
+
+    _ascents = NaturalGradientInference
+    _start_variance = 1.0
+    _mean_variance = 100.0  # of coefficients of a mean function: vague beside the latents
+
+    def _check_svgp_parameters(self):
+        self._check_choice("mean", ("zero", "constant", "linear"))
+        self._check_choice("optimizer", ("auto", None))
+        self._check_inducing_parameters()
+
+    def _optimizer(self):
+        return None if self.optimizer is None else "adam"
+
+    def _start_kernel(self, scaler):
+        if self.kernel is None:
+            kernel = smooth_kernel(scaler, self._start_variance)
+        else:
+            kernel = clone(self.kernel)
+        if self.mean in ("constant", "linear"):
+            kernel = kernel + ConstantKernel(self._mean_variance, "fixed")
+        if self.mean == "linear":
+            kernel = kernel + linear_kernel(scaler, self._mean_variance)
+        return kernel
+
+    def _batch_size(self, start, rows):
+        if self.batch_size is None and self.inference != "gradient" and len(rows) > _ALL_ROWS:
+            return _MINIBATCH
+        return self.batch_size
+
+    def _findings(self, ascent, state):
+        return ascent.objective(state)
+
+    def _attributes(self, latents, bounds, streamed=False):
+        return {**self._latents_attributes(latents), "elbo_": bounds[0]}

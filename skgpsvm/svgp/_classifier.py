@@ -1,0 +1,275 @@
+"""`SVGPClassifier`: the estimator."""
+
+import numpy as np
+import torch
+from sklearn.callback import with_callbacks
+from sklearn.utils.validation import check_is_fitted
+
+from .._estimator import TorchClassifier
+from .._sites import LikelihoodSites
+from ..likelihoods import Logistic, Probit, RobustMax, Softmax
+from ._base import SVGP
+
+
+class SVGPClassifier(TorchClassifier, SVGP):
+    r"""Sparse variational Gaussian-process classification.
+
+    One latent function a class, or one in all for two, has a Gaussian-process prior; a Gaussian
+    posterior over its values at m inducing points stands for all n rows and maximises a lower bound
+    on the evidence: by natural gradients, with steps of Adam on kernel and inducing points between
+    them, or by Adam alone. See the :ref:`user guide <svgp>`.
+
+    Parameters
+    ----------
+    kernel : kernel of sklearn.gaussian_process.kernels, default=None
+        Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
+        optimisation. None is a squared exponential with a length scale for each feature.
+    likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
+        Softmax of the latents, with two classes the logistic function of one; the normal
+        distribution function of one, for two classes only; or the class of the largest latent, but
+        for one label in a thousand.
+    inference : {"natural_gradient", "gradient"}, default="natural_gradient"
+        Natural gradients for the posterior, or Adam for everything.
+    mean : {"zero", "constant", "linear"}, default="linear"
+        Mean function: coefficients with a vague prior, which are part of the kernel as a fixed
+        constant and a fixed linear term.
+    n_inducing : int, default=256
+        Number of inducing points, m; fewer where the data have fewer distinct rows.
+    inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+    learn_inducing : bool, default=True
+        Whether the inducing points are moved.
+    optimizer : {"auto"} or None, default="auto"
+        Whether the kernel is learned.
+    max_iter : int, default=50
+        Passes over the rows, at most.
+    tol : float, default=1e-2
+        Stop when a pass changes the posterior means by less, relative to their norm.
+    batch_size : int, default=None
+        Rows in a minibatch. None is all rows for natural gradients up to 10,000 rows, else 1024.
+    learning_rate : float, default=0.05
+        Step size of Adam.
+    class_weight : dict or "balanced", default=None
+        Multiplies the sample weights of each class.
+    warm_start : bool, default=False
+        Whether `fit` starts from the kernel, inducing points and posterior of the last one.
+    device : str or torch.device, default=None
+        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+    dtype : {"float32", "float64"}, default=None
+        Of the passes over rows; None is that of X. Algebra of inducing points is in float64.
+    random_state : int, RandomState instance or None, default=None
+        Rules k-means and minibatches.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    kernel_ : Kernel
+        With the learned hyper-parameters, the mean function's terms included.
+    inducing_points_ : ndarray of shape (m, d)
+        In the units of X.
+    elbo_ : float
+        Lower bound on the log evidence, nats.
+    objective_curve_ : ndarray of shape (n_iterations,)
+        The bound, or its estimate from minibatches, along the way.
+    n_iter_ : int
+        Passes taken.
+    n_features_in_ : int
+        Number of features, d.
+    feature_names_in_ : ndarray of shape (d,)
+        Names of the columns, where X has names that are all strings.
+
+    Notes
+    -----
+    Source: Hensman et al. (2015); Khan and Lin (2017) for the natural gradients. A pass costs
+    O(n m^2) for each latent function.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skgpsvm import SVGPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> gp = SVGPClassifier(n_inducing=20, random_state=0).fit(X, y)
+    >>> gp.score(X, y) > 0.95
+    True
+    """
+
+    _start_variance = 5.0
+    _mean_variance = 5.0
+
+    def __init__(
+        self,
+        kernel=None,
+        *,
+        likelihood="softmax",
+        inference="natural_gradient",
+        mean="linear",
+        n_inducing=256,
+        inducing_points="kmeans",
+        learn_inducing=True,
+        optimizer="auto",
+        max_iter=50,
+        tol=1e-2,
+        batch_size=None,
+        learning_rate=0.05,
+        class_weight=None,
+        warm_start=False,
+        device=None,
+        dtype=None,
+        random_state=None,
+    ):
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.inference = inference
+        self.mean = mean
+        self.n_inducing = n_inducing
+        self.inducing_points = inducing_points
+        self.learn_inducing = learn_inducing
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _check_parameters(self):
+        self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
+        self._check_choice("inference", ("natural_gradient", "gradient"))
+        self._check_svgp_parameters()
+
+    @with_callbacks
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A float32 or float64 memmap is read in chunks, never copied whole.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
+
+        Returns
+        -------
+        self : SVGPClassifier
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights make no sense.
+        DivergenceError
+            If the bound is no longer finite. The estimator is then not fitted or, with
+            ``warm_start``, as it was.
+        """
+        return self._fit(X, y, sample_weight)
+
+    @with_callbacks
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Learn from more rows, as new data.
+
+        The first call fits as `fit` does. Every later one holds kernel and inducing points, and
+        takes the posterior so far as the prior of its rows: a row counts as often as it is passed.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        classes : array-like of shape (c,), default=None
+            All classes that may come; needed in the first call where its ``y`` lacks some.
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : SVGPClassifier
+
+        Raises
+        ------
+        ValueError
+            If parameters, data or weights make no sense, or a class comes that is not known.
+        """
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def _sites(self):
+        c = len(self.classes_)
+        if self.likelihood == "robust_max":
+            return LikelihoodSites(RobustMax(), c)
+        if c == 2:
+            return LikelihoodSites(Logistic() if self.likelihood == "softmax" else Probit(), 1)
+        if self.likelihood == "probit":
+            raise ValueError(
+                f"likelihood='probit' is for two classes; y has {c}. Use 'softmax' or 'robust_max'."
+            )
+        return LikelihoodSites(Softmax(), c)
+
+    # Prediction
+
+    def predict_proba(self, X):
+        """Class probabilities, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        check_is_fitted(self)
+        return self._map_moments(self._sites().likelihood.predict, X)
+
+    def decision_function(self, X):
+        """Logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
+        """
+        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba_from_latent(self, latents):
+        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        check_is_fitted(self)
+        latents, sites = np.asarray(latents, dtype=np.float64), self._sites()
+        if latents.shape[-1:] != (sites.n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length "
+                f"{sites.n_latents}, as that of sample_latent's."
+            )
+        mean = torch.from_numpy(latents.reshape(-1, sites.n_latents))
+        p = sites.likelihood.predict(mean, torch.zeros_like(mean)).numpy()
+        return p.reshape(*latents.shape[:-1], -1)
+
+    def predict(self, X):
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+        """
+        codes = self.predict_proba(X).argmax(1)
+        return self.classes_[codes]
