@@ -61,8 +61,9 @@ class Rows:
         source = source if self._kept is None else self._kept[source]
         return self._tensor(self.X[source], self.dtype), targets, weights
 
-    def chunks(self, size=CHUNK_ROWS):
-        """Slices that cover all rows in order."""
+    def chunks(self, size=None):
+        """Slices that cover all rows in order, of ``size`` or as many as elsewhere."""
+        size = size or CHUNK_ROWS
         return [slice(i, i + size) for i in range(0, len(self), size)]
 
     def subset(self, max_rows, random_state):

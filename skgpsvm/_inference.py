@@ -160,7 +160,8 @@ class CoordinateInference(_Inference):
 class NaturalGradientInference(CoordinateInference):
     """Passes of natural-gradient steps, with Adam steps on the rest before every few of them.
 
-    Those end when five passes gained less than 0.002 nats a row, or 70 % of ``max_iter`` is spent.
+    Those end for good when five passes changed the objective by less than 0.002 nats a row, or 70 %
+    of ``max_iter`` is spent.
 
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
@@ -171,7 +172,7 @@ class NaturalGradientInference(CoordinateInference):
         batches = [None] if self.batch_size is None else self._minibatches(self.batch_size)
         values = []
         for i in range(0, len(batches), _BATCHES_BETWEEN):
-            if self._learning(state):
+            if self._learning(state) and state["n_steps"]:
                 self._learn(state, _STEPS_A_PASS)
             group, ascent = batches[i : i + _BATCHES_BETWEEN], self.at(state)
             if self.batch_size is None:
@@ -180,15 +181,19 @@ class NaturalGradientInference(CoordinateInference):
                 values.append(ascent.stochastic_sweep(state, group))
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
-        state["values"] = [*state.get("values", []), sum(values) / len(values)][-_PATIENCE - 1 :]
-        return state["values"][-1]
+        values = [*state["values"], sum(values) / len(values)]
+        state["values"] = values[-_PATIENCE - 1 :]
+        least = _LEAST_GAIN * self.ascent.rows.weights.sum().item()
+        if len(values) > _PATIENCE and abs(values[-1] - values[0]) < least:
+            state["settled"] = True
+        return values[-1]
+
+    def initial(self, start):
+        """The state from which `step` starts: at the prior, or at the moments of a start."""
+        return {**super().initial(start), "values": [], "settled": False}
 
     def _learning(self, state):
-        values, rows = state.get("values", []), self.ascent.rows
-        gain = (
-            (values[-1] - values[0]) / rows.weights.sum() if len(values) > _PATIENCE else torch.inf
-        )
-        return super()._learning(state) and gain > _LEAST_GAIN
+        return super()._learning(state) and not state["settled"]
 
 
 class GradientInference(_Inference):

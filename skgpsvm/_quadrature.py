@@ -103,12 +103,12 @@ def argmax_probability(mean, var):
 
     Parameters
     ----------
-    mean, var : torch.Tensor of shape (b, c)
+    mean, var : torch.Tensor of shape (..., b, c)
         Variances may be zero: point masses, whose ties get equal shares.
 
     Returns
     -------
-    probability : torch.Tensor of shape (b, c)
+    probability : torch.Tensor of shape (..., b, c)
         Rows sum to one. A row's value does not depend on the other rows. Computed in float64 and
         returned in `mean`'s dtype; differentiable.
 
@@ -130,6 +130,9 @@ def argmax_probability(mean, var):
     Source: multi-class Bayesian SVM specification, section 5.3.
     Departs from the source: Gauss–Hermite nodes about each m_j err by 0.03 at a ratio of 10.
     """
+    if mean.ndim > 2:
+        rows = argmax_probability(mean.flatten(0, -2), var.flatten(0, -2))
+        return rows.view_as(mean)
     m, v = mean.double(), var.double()
     if m.shape[-1] == 2:
         return _largest_of_two(m, v).to(mean.dtype)

@@ -356,7 +356,8 @@ class Softmax(Likelihood):
         return first.scatter_add(1, y[:, None], torch.ones_like(first)), (p * (p - 1)).mean(0)
 
     def log_marginal(self, y, mean, var):
-        return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
+        log_p = self.log_prob(y, self._draws(mean, var))
+        return torch.logsumexp(log_p, 0) - math.log(len(log_p))
 
     def predict(self, mean, var):
         return torch.softmax(self._draws(mean, var), -1).mean(0)
@@ -396,7 +397,7 @@ class RobustMax(Likelihood):
 
     def log_prob(self, y, f):
         right, wrong = self._levels(f.shape[-1])
-        return torch.where(f.argmax(-1) == y, right, wrong).to(f.dtype)
+        return torch.where(f.argmax(-1) == y, f.new_tensor(right), f.new_tensor(wrong))
 
     def expected_log_prob(self, y, mean, var):
         right, wrong = self._levels(mean.shape[-1])

@@ -1,4 +1,4 @@
-"""What all tests share: environment, deterministic hypothesis, markers, benchmark data."""
+"""What all tests share: environment, deterministic hypothesis, markers, hinges, benchmark data."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import hypothesis
 import pytest
 import torch
+from problems import HINGES
 
 # Hypothesis' own "ci" profile: the same examples in every run, no deadline, no database.
 hypothesis.settings.load_profile("ci")
@@ -23,6 +24,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+@pytest.fixture(params=HINGES)
+def hinge(request):
+    """Each of the Bayesian SVM's hinges as sites."""
+    return HINGES[request.param]()
 
 
 @pytest.fixture(scope="session")

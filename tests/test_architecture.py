@@ -17,7 +17,10 @@ NUMPY_MODULES = {
     "_quadrature",  # tabulates nodes once
     "kernels",  # scikit-learn kernels
     "_torch_kernels",  # reads scikit-learn kernels' attributes
-    "bayesian_svm/_svc",  # the estimator, whose fitted state is NumPy
+    "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
+    "bayesian_svm/_svc",  # the estimator
+    "svgp/_regressor",  # the estimators
+    "svgp/_classifier",
 }
 FORBIDDEN_CALL = re.compile(
     r"print"

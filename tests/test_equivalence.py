@@ -4,52 +4,18 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import JITTER, FixedContrast, ascent_of, ring, swept, t64
 from sklearn.datasets import load_iris
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
 
 from skgpsvm import BayesianSVC
-from skgpsvm._coordinate_ascent import CoordinateAscent
-from skgpsvm._estimator import Rows
 from skgpsvm._inference import AdamSteps, GradientInference
 from skgpsvm._objectives import elbo
-from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm._training import minibatches
 from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
-
-JITTER = 1e-6
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-class FixedContrast(ContrastSites):
-    """Every class against the next one, undamped: concave, with a unique optimum."""
-
-    def __init__(self, n_classes=3):
-        super().__init__(n_classes, "hard")
-
-    def step(self, n_steps):
-        return 1.0
-
-    def touched(self, y, mean):
-        return torch.stack([y, (y + 1) % self.n_latents], 1)
-
-
-def ascent_of(hinge, kernel, X, y, Z, weights=None):
-    basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), t64(Z))
-    weights = np.ones(len(X)) if weights is None else weights
-    rows = Rows(X, y, weights, torch.device("cpu"), torch.float64)
-    return CoordinateAscent(hinge, basis, rows)
-
-
-def swept(ascent, n_sweeps):
-    state = ascent.initial()
-    for _ in range(n_sweeps):
-        ascent.sweep(state)
-    return state
 
 
 def objective_at(ascent, state):
@@ -75,14 +41,6 @@ def climbed(ascent, kernel, rate, n_steps):
     for _ in range(n_steps):
         inference.step(state)
     return state
-
-
-def ring(n, n_classes, seed=0):
-    """Overlapping classes around a circle: X (n, 2), codes (n,)."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n) % n_classes
-    angle = 2 * np.pi * y / n_classes
-    return np.stack([np.cos(angle), np.sin(angle)], 1) + 0.7 * rng.normal(size=(n, 2)), y
 
 
 @pytest.fixture(scope="module")

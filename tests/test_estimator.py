@@ -8,7 +8,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
 
 from skgpsvm import _estimator
-from skgpsvm._estimator import Rows, TorchClassifier, check_weights, to_tensor
+from skgpsvm._estimator import (
+    Rows,
+    TorchClassifier,
+    TorchRegressor,
+    check_weights,
+    merged_rows,
+    to_tensor,
+)
 
 CPU = torch.device("cpu")
 N, D = 50, 3
@@ -29,11 +36,13 @@ class Stub(TorchClassifier):
 
 
 def data(seed=0):
-    """Rows, class codes and weights of which every third is 0."""
+    """Rows in order, class codes and weights of which every third is 0."""
     rng = np.random.RandomState(seed)
     weights = rng.uniform(0.5, 2, size=N)
     weights[::3] = 0
-    return rng.normal(size=(N, D)), rng.randint(3, size=N), weights
+    X, y = rng.normal(size=(N, D)), rng.randint(3, size=N)
+    # As `merged_rows` leaves them.
+    return X[np.argsort(X[:, 0])], y, weights
 
 
 def rows_of(X, y, weights, dtype=torch.float64):
@@ -86,11 +95,11 @@ def test_slices_and_indices_take_the_same_rows(held):
     assert_array_equal(y_taken, y[weights > 0][[7, 2, 2]])
 
 
-def test_chunks_cover_all_rows_in_order(held, monkeypatch):
-    monkeypatch.setattr(_estimator, "CHUNK_ROWS", 7)
+def test_chunks_cover_all_rows_in_order(held):
     X, y, weights = data()
     rows = rows_of(X, y, weights)
-    parts = [rows.take(chunk)[0] for chunk in rows.chunks()]
+    assert rows.chunks() == [slice(0, _estimator.CHUNK_ROWS)]
+    parts = [rows.take(chunk)[0] for chunk in rows.chunks(7)]
     assert max(map(len, parts)) == 7
     assert_array_equal(torch.cat(parts), X[weights > 0])
 
@@ -206,7 +215,8 @@ def test_class_weights_multiply_sample_weights(class_weight):
     else:
         factors = np.array([class_weight.get(label, 1.0) for label in range(3)])
     _, _, got = Stub(class_weight=class_weight)._check_training_data(X, y, weights)
-    assert_allclose(got, weights * factors[y], rtol=1e-14)  # one product, one quotient
+    # One product, one quotient; rows of weight 0 are left out.
+    assert_allclose(got, (weights * factors[y])[weights > 0], rtol=1e-14)
 
 
 def test_balanced_weights_are_scikit_learn_s_for_unit_weights():
@@ -228,8 +238,8 @@ def test_class_without_weight_is_absent(class_weight):
     stub = Stub(class_weight=class_weight)
     _, codes, weights = stub._check_training_data(X, y, (y != 1).astype(float))
     assert_array_equal(stub.classes_, [0, 2])
-    assert_array_equal(stub.classes_[codes[weights > 0]], y[y != 1])
-    assert not weights[y == 1].any()
+    assert_array_equal(stub.classes_[codes], y[y != 1])
+    assert (weights > 0).all()
 
 
 def test_class_weight_zero_removes_a_class():
@@ -398,3 +408,144 @@ def test_mapped_values_are_float64_and_without_graph():
 def test_new_rows_are_only_for_fitted_estimators():
     with pytest.raises(NotFittedError):
         Stub()._check_new(np.zeros((2, 2)))
+
+
+# Rows that are alike
+
+
+def repeated_rows(seed=0):
+    """Rows with repetitions: X (60, 2), codes (60,), weights (60,) of which some are 0."""
+    rng = np.random.RandomState(seed)
+    X, y = rng.randint(3, size=(60, 2)).astype(float), rng.randint(2, size=60)
+    weights = rng.randint(4, size=60).astype(float)
+    return X, y, weights
+
+
+def test_merged_rows_are_different_and_have_the_summed_weights():
+    X, y, weights = repeated_rows()
+    merged_X, merged_y, merged = merged_rows(X, y, weights)
+    table = {}
+    for row, code, weight in zip(X, y, weights, strict=True):
+        if weight > 0:
+            table[(*row, code)] = table.get((*row, code), 0) + weight
+    assert [(*row, code) for row, code in zip(merged_X, merged_y, strict=True)] == sorted(table)
+    # Sums of small integers are exact.
+    assert merged.tolist() == [table[key] for key in sorted(table)]
+    assert merged_X.dtype == X.dtype
+    assert merged_y.dtype == y.dtype
+
+
+def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
+    X, y, weights = repeated_rows()
+    once = merged_rows(X, y, weights)
+    order = np.random.RandomState(1).permutation(60)
+    again = merged_rows(X[order], y[order], weights[order])
+    index = np.repeat(np.arange(60), weights.astype(int))
+    repeated = merged_rows(X[index], y[index], np.ones(len(index)))
+    for parts in zip(once, again, repeated, strict=True):
+        assert_array_equal(parts[0], parts[1])
+        assert_array_equal(parts[0], parts[2])
+
+
+def test_rows_with_different_targets_are_kept_apart():
+    X = np.zeros((4, 2))
+    targets = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [0.0, 3.0]])
+    merged_X, merged_targets, weights = merged_rows(X, targets, np.array([1.0, 2.0, 4.0, 8.0]))
+    assert_array_equal(merged_X, np.zeros((3, 2)))
+    assert_array_equal(merged_targets, [[0, 3], [1, 2], [1, 3]])
+    assert_array_equal(weights, [8, 5, 2])
+
+
+def test_different_rows_are_only_sorted():
+    X, y, _ = data()
+    order = np.random.RandomState(1).permutation(N)
+    merged_X, merged_y, weights = merged_rows(X[order], y[order], np.ones(N))
+    assert_array_equal(merged_X, X)
+    assert_array_equal(merged_y, y)
+    assert_array_equal(weights, np.ones(N))
+
+
+def test_many_rows_and_memmaps_are_left_as_they_are(monkeypatch, tmp_path):
+    X, y, weights = repeated_rows()
+    mapped = np.memmap(tmp_path / "X", dtype=X.dtype, mode="w+", shape=X.shape)
+    mapped[:] = X
+    found = merged_rows(mapped, y, weights)
+    assert found[0] is mapped
+    assert found[1] is y
+    assert found[2] is weights
+    monkeypatch.setattr(_estimator, "_MOST_MERGED", 59)
+    assert merged_rows(X, y, weights)[0] is X
+    monkeypatch.setattr(_estimator, "_MOST_MERGED", 60)
+    assert len(merged_rows(X, y, weights)[0]) < 60
+
+
+# Targets of a regressor
+
+
+class Regressor(TorchRegressor):
+    """As little of a regressor as the base class needs."""
+
+    def __init__(self, normalize_y=True):
+        self.normalize_y = normalize_y
+
+    def checked(self, X, y, sample_weight=None, reset=True):
+        return self._check_training_data(X, y, sample_weight, reset=reset)
+
+
+def regression(n=30, seed=0):
+    """Rows, two targets and weights."""
+    rng = np.random.RandomState(seed)
+    y = rng.normal(size=(n, 2)) * [1.0, 50.0] + [3.0, -200.0]
+    return rng.normal(size=(n, D)), y, rng.uniform(0.5, 2, size=n)
+
+
+def test_targets_are_centred_and_scaled_by_their_weighted_moments():
+    X, y, weights = regression()
+    weights[:5] = 0
+    _, targets, used = Regressor().checked(X, y, weights)
+    assert len(targets) == 25
+    assert_allclose(np.average(targets, axis=0, weights=used), 0, atol=1e-14)
+    assert_allclose(np.average(targets**2, axis=0, weights=used), 1, rtol=1e-13)
+    assert_allclose(used.sum(), weights.sum(), rtol=1e-14)
+
+
+def test_integer_weights_are_repeated_rows_to_the_last_bit():
+    X, y, _ = regression()
+    counts = np.resize([1, 0, 3, 2], 30)
+    index = np.repeat(np.arange(30), counts)
+    weighted = Regressor().checked(X, y, counts)
+    repeated = Regressor().checked(X[index], y[index])
+    for a, b in zip(weighted, repeated, strict=True):
+        assert_array_equal(a, b)
+
+
+def test_targets_may_be_left_as_they_are():
+    X, y, _ = regression()
+    order = np.lexsort(X.T[::-1])
+    assert_array_equal(Regressor(normalize_y=False).checked(X, y)[1], y[order])
+
+
+def test_constant_targets_are_centred_only():
+    X, _, _ = regression()
+    _, targets, _ = Regressor().checked(X, np.full(30, 7.0))
+    assert_array_equal(targets, np.zeros((30, 1)))
+
+
+def test_later_targets_are_on_the_first_ones_scale():
+    X, y, _ = regression()
+    model = Regressor()
+    model.checked(X, y)
+    _, targets, _ = model.checked(X[:7], 2 * y[:7], reset=False)
+    order = np.lexsort(X[:7].T[::-1])
+    assert_allclose(targets, (2 * y[:7] - y.mean(0))[order] / y.std(0), rtol=1e-12)
+    with pytest.raises(ValueError, match="y has 1 outputs, but the model was fitted with 2"):
+        model.checked(X, y[:, 0], reset=False)
+
+
+@pytest.mark.parametrize("columns", [0, [0], [0, 1]])
+def test_outputs_have_the_axes_of_the_targets(columns):
+    X, y, _ = regression()
+    model = Regressor()
+    _, targets, _ = model.checked(X, y[:, columns])
+    assert targets.shape == (30, np.size(columns))
+    assert model._outputs(targets).shape == y[:, columns].shape

@@ -44,7 +44,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpsvm import BayesianSVC, _estimator
+from skgpsvm import BayesianSVC, SVGPClassifier, SVGPRegressor, _estimator
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
@@ -97,33 +97,24 @@ DETERMINISTIC = [
     BayesianSVC(),
     BayesianSVC(multi_class="ovr", n_inducing=16, optimizer=None),
     BayesianSVC(probability="argmax", n_inducing=16, optimizer=None),
+    SVGPRegressor(),
+    SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
+    SVGPClassifier(n_inducing=16, max_iter=10),
+    SVGPClassifier(likelihood="robust_max", n_inducing=8, max_iter=10),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
+    SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=10),
+    SVGPRegressor(inference="gradient", n_inducing=8, max_iter=40),
+    SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
 ]
 
 
-def expected_failures(estimator):
-    """The checks that an estimator cannot pass by its nature, with the reason."""
-    if estimator.batch_size is None:
-        return {}
-    return {
-        "check_sample_weight_equivalence_on_dense_data": (
-            "a minibatch of weighted rows is not one of as many repeated rows"
-        )
-    }
-
-
-@parametrize_with_checks(DETERMINISTIC)
-def test_scikit_learn_check(estimator, check):
-    check(estimator)
-
-
-# On data without structure such fits end by max_iter, and say so.
+# On data without structure many fits end by max_iter, and say so.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(STOCHASTIC, expected_failed_checks=expected_failures, xfail_strict=True)
-def test_scikit_learn_check_of_stochastic_modes(estimator, check):
+@parametrize_with_checks([*DETERMINISTIC, *STOCHASTIC])
+def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 

@@ -7,11 +7,14 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import t64
 from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import laplace, norm
+from scipy.stats import t as student
 
 from skgpsvm import likelihoods
+from skgpsvm._quadrature import gauss_hermite
 from skgpsvm.likelihoods import (
     BinaryHinge,
     Gaussian,
@@ -20,19 +23,26 @@ from skgpsvm.likelihoods import (
     Logistic,
     MulticlassHinge,
     Probit,
+    RobustMax,
+    Softmax,
+    StudentT,
     expected_hinge,
 )
 
 LIKELIHOODS = {
     "Gaussian": lambda: Gaussian(0.3),
     "Laplace": lambda: Laplace(0.7),
+    "StudentT": lambda: StudentT(0.7),
     "Probit": Probit,
     "Logistic": Logistic,
+    "Softmax": Softmax,
+    "RobustMax": lambda: RobustMax(0.02),
     "BinaryHinge": BinaryHinge,
     "MulticlassHinge-mean": lambda: MulticlassHinge("mean"),
     "MulticlassHinge-bound": lambda: MulticlassHinge("bound"),
 }
-REGRESSION = (Gaussian, Laplace)
+REGRESSION = (Gaussian, Laplace, StudentT)
+MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
 
 
 @pytest.fixture(params=LIKELIHOODS)
@@ -40,14 +50,11 @@ def likelihood(request):
     return LIKELIHOODS[request.param]()
 
 
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def rows(likelihood, b=12, dtype=torch.float64, seed=0):
     """Observations, means and variances of b rows."""
     generator = torch.Generator().manual_seed(seed)
-    n_latents = {MulticlassHinge: 3, Gaussian: 2, Laplace: 2}.get(type(likelihood), 1)
+    n_latents = 2 if isinstance(likelihood, REGRESSION) else 1
+    n_latents = 3 if isinstance(likelihood, MULTICLASS) else n_latents
     mean = 1.5 * torch.randn(b, n_latents, generator=generator, dtype=torch.float64)
     var = 0.05 + 2 * torch.rand(b, n_latents, generator=generator, dtype=torch.float64)
     if isinstance(likelihood, REGRESSION):
@@ -156,7 +163,11 @@ def test_predictions_are_distributions(likelihood):
 
 def test_parameters_are_named_and_trainable(likelihood):
     names = {name for name, _ in likelihood.named_parameters()}
-    expected = {"Gaussian": {"log_noise_var"}, "Laplace": {"log_scale"}}
+    expected = {
+        "Gaussian": {"log_noise_var"},
+        "Laplace": {"log_scale"},
+        "StudentT": {"log_scale"},
+    }
     assert names == expected.get(type(likelihood).__name__, set())
     y, mean, var = rows(likelihood)
     for method in ("expected_log_prob", "log_marginal"):
@@ -574,6 +585,272 @@ def test_binary_hinge_predicts_the_sign_of_the_latent_function():
     np.testing.assert_allclose(probability[:, 1], expected, rtol=0, atol=1e-11)
 
 
+# Other parameters
+
+
+@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT])
+def test_likelihood_at_other_parameters_is_a_new_one(make):
+    likelihood, other = make([0.3, 0.5]), make([2.0, 0.1])
+    y, mean, var = rows(likelihood)
+    before = likelihood.expected_log_prob(y, mean, var).detach()
+    parameters = torch.cat([value.detach() for value in other.parameters()]).requires_grad_()
+    value = likelihood.at(parameters).expected_log_prob(y, mean, var)
+    expected = other.expected_log_prob(y, mean, var)
+    # The same function at the same numbers.
+    assert torch.equal(value, expected)
+    (gradient,) = torch.autograd.grad(value.sum(), parameters)
+    assert torch.equal(gradient, *torch.autograd.grad(expected.sum(), other.parameters()))
+    assert torch.equal(likelihood.expected_log_prob(y, mean, var), before)
+
+
+@pytest.mark.parametrize("make", [Probit, Logistic, Softmax, RobustMax])
+def test_likelihood_without_parameters_is_the_same_anywhere(make):
+    likelihood = make()
+    y, mean, var = rows(likelihood)
+    value = likelihood.at(t64([])).expected_log_prob(y, mean, var)
+    assert torch.equal(value, likelihood.expected_log_prob(y, mean, var))
+
+
+@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT])
+def test_columns_may_have_parameters_of_their_own(make):
+    y, mean, var = rows(make())
+    both, alone = make([0.3, 2.0]), [make(0.3), make(2.0)]
+    columns = [slice(0, 1), slice(1, 2)]
+    for method in ("log_prob", "expected_log_prob", "log_marginal"):
+        moments = (mean,) if method == "log_prob" else (mean, var)
+        parts = [
+            getattr(one, method)(y[:, j], *(moment[:, j] for moment in moments))
+            for one, j in zip(alone, columns, strict=True)
+        ]
+        torch.testing.assert_close(
+            getattr(both, method)(y, *moments), sum(parts), rtol=1e-13, atol=1e-13
+        )
+    predicted = both.predict(mean, var)[1]
+    parts = [one.predict(mean[:, j], var[:, j])[1] for one, j in zip(alone, columns, strict=True)]
+    assert torch.equal(predicted, torch.cat(parts, 1))
+
+
+# Derivatives of the expectations
+
+
+def differences(likelihood, y, mean, var, step=1e-3):
+    """First and second central differences of `expected_log_prob` in each latent's mean."""
+    first, second = torch.empty_like(mean), torch.empty_like(mean)
+    for j in range(mean.shape[1]):
+        shift = step * torch.eye(mean.shape[1], dtype=mean.dtype)[j]
+        down, here, up = (
+            likelihood.expected_log_prob(y, mean + sign * shift, var).detach()
+            for sign in (-1, 0, 1)
+        )
+        first[:, j] = (up - down) / (2 * step)
+        second[:, j] = (up - 2 * here + down) / step**2
+    return first, second
+
+
+@pytest.mark.parametrize("name", ["Gaussian", "Laplace", "StudentT", "Probit", "Logistic"])
+def test_expected_derivatives_are_those_in_the_mean(name):
+    likelihood = LIKELIHOODS[name]()
+    y, mean, var = rows(likelihood)
+    # Errors of step^2 = 1e-6 times higher derivatives; for Student's t, twice the derivative in the
+    # variance and the second one in the mean differ by the quadrature.
+    error = 5e-3 if name == "StudentT" else 1e-5
+    for found, expected in zip(
+        likelihood.expected_derivatives(y, mean, var),
+        differences(likelihood, y, mean, var),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+
+
+@pytest.mark.parametrize("make", [Softmax, RobustMax])
+def test_expected_derivatives_of_several_classes_are_those_in_the_means(make):
+    likelihood = make()
+    y, mean, var = rows(likelihood)
+    found = likelihood.expected_derivatives(y, mean, var)
+    # As above; quadrature of 1e-9, times log odds of 7, over step^2.
+    for a, b, error in zip(found, differences(likelihood, y, mean, var), (2e-5, 2e-2), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=error)
+    # A common shift changes nothing.
+    np.testing.assert_allclose(found[0].sum(1), 0, rtol=0, atol=1e-9)
+
+
+def test_expected_derivatives_neither_need_nor_leave_a_graph(likelihood):
+    y, mean, var = rows(likelihood, dtype=torch.float32)
+    with torch.no_grad():
+        parts = likelihood.expected_derivatives(y, mean, var)
+    for part in parts:
+        assert part.shape == mean.shape
+        assert not part.requires_grad
+
+
+@pytest.mark.parametrize("make", [Gaussian, Laplace, Probit, Logistic, Softmax])
+def test_log_concave_likelihoods_bend_down_everywhere(make):
+    likelihood = make()
+    y, mean, _ = rows(likelihood, b=100)
+    for var in (1e-8, 1.0, 1e4):
+        for scale in (1.0, 30.0):
+            _, second = likelihood.expected_derivatives(y, scale * mean, torch.full_like(mean, var))
+            # Rounding next to zero.
+            assert (second <= 1e-300).all()
+
+
+def test_true_class_pulls_up_and_the_others_down():
+    for likelihood in (Softmax(), RobustMax()):
+        y, mean, var = rows(likelihood, b=50)
+        first, _ = likelihood.expected_derivatives(y, mean, var)
+        assert (first.gather(1, y[:, None]) > 0).all()
+        assert (first.scatter(1, y[:, None], -1.0) < 0).all()
+
+
+# Student's t
+
+
+@pytest.mark.parametrize(("scale", "dof"), [(0.7, 4.0), (2.0, 2.5), (0.3, 30.0)])
+def test_student_t_density(scale, dof):
+    f = np.linspace(-5, 5, 11)[:, None]
+    value = StudentT(scale, dof).log_prob(t64([[0.4]]), t64(f)).detach()
+    np.testing.assert_allclose(value, student.logpdf(0.4, dof, f[:, 0], scale), rtol=1e-13)
+    total, _ = quad(
+        lambda y: StudentT(scale, dof).log_prob(t64([[y]]), t64([[0.4]])).exp().item(),
+        -np.inf,
+        np.inf,
+    )
+    assert total == pytest.approx(1, abs=1e-8)
+
+
+def test_student_t_predictive_variance_includes_the_noise():
+    _, var = StudentT(0.7, 5.0).predict(t64([[0.5]]), t64([[2.0]]))
+    assert var.item() == pytest.approx(2.0 + student.var(5.0, scale=0.7), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("scale", "dof", "var", "error"),
+    # The density's poles are at a distance of scale * sqrt(dof): the nearer to the real axis, in
+    # standard deviations of the latent, the cruder the 32 nodes.
+    [(2.0, 4.0, 0.5, 1e-11), (2.0, 4.0, 2.0, 1e-9), (0.7, 4.0, 0.5, 1e-6), (0.7, 4.0, 2.0, 5e-3)],
+)
+def test_student_t_expectations_equal_quadrature(scale, dof, var, error):
+    likelihood = StudentT(scale, dof)
+    for mean in (-0.9, 0.1, 1.7):
+        y, moments = t64([[0.4]]), (t64([[mean]]), t64([[var]]))
+        expected = gaussian_expectation(
+            lambda f: student.logpdf(0.4, dof, f, scale), mean, var, [0.4]
+        )
+        marginal = gaussian_expectation(lambda f: student.pdf(0.4, dof, f, scale), mean, var, [0.4])
+        assert likelihood.expected_log_prob(y, *moments).item() == pytest.approx(
+            expected, abs=error
+        )
+        assert likelihood.log_marginal(y, *moments).item() == pytest.approx(
+            math.log(marginal), abs=error
+        )
+
+
+def test_student_t_with_many_degrees_of_freedom_is_gaussian():
+    y, mean, var = rows(StudentT())
+    a = StudentT(0.8, 1e7).expected_log_prob(y, mean, var)
+    b = Gaussian(0.64).expected_log_prob(y, mean, var)
+    # Fourth powers of residuals, up to about 1e3, over the degrees of freedom.
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+
+
+def test_student_t_forgives_an_outlier_that_gaussian_noise_does_not():
+    y = t64([[3.0], [30.0]])
+    mean, var = torch.zeros_like(y), torch.full_like(y, 0.1)
+    first, second = StudentT(1.0).expected_derivatives(y, mean, var)
+    assert first[1] < first[0]
+    assert (second > 0).all()
+
+
+# Several classes
+
+
+def product_rule(mean, var, n_nodes=40):
+    """Latent values (b, n_nodes^3, 3) and weights of a product Gauss–Hermite rule."""
+    x, w = gauss_hermite(n_nodes, mean)
+    nodes = torch.cartesian_prod(x, x, x)
+    return mean[:, None] + var.sqrt()[:, None] * nodes, torch.cartesian_prod(w, w, w).prod(1)
+
+
+@pytest.mark.parametrize(
+    ("size", "of_log", "of_probability"), [(0.1, 2e-3, 1e-3), (1.0, 1e-2, 3e-3), (4.0, 3e-2, 7e-3)]
+)
+def test_softmax_expectations_equal_a_product_rule(size, of_log, of_probability):
+    likelihood = Softmax()
+    y, mean, var = rows(likelihood, b=50)
+    var = size * var / 2
+    f, w = product_rule(mean, var)
+    log_p = torch.log_softmax(f, -1)
+    p = log_p.exp()
+    # 128 equally weighted points; the tolerances are about twice the largest error.
+    expected = torch.einsum("h,bhc->bc", w, log_p).gather(1, y[:, None])[:, 0]
+    value = likelihood.expected_log_prob(y, mean, var)
+    np.testing.assert_allclose(value, expected, rtol=0, atol=of_log)
+    probability = torch.einsum("h,bhc->bc", w, p)
+    close = {"rtol": 0, "atol": of_probability}
+    np.testing.assert_allclose(likelihood.predict(mean, var), probability, **close)
+    np.testing.assert_allclose(
+        likelihood.log_marginal(y, mean, var).exp(),
+        probability.gather(1, y[:, None])[:, 0],
+        **close,
+    )
+    first, second = likelihood.expected_derivatives(y, mean, var)
+    own = torch.nn.functional.one_hot(y, 3)
+    np.testing.assert_allclose(first, own - probability, **close)
+    np.testing.assert_allclose(second, torch.einsum("h,bhc->bc", w, p * (p - 1)), **close)
+
+
+def test_softmax_of_two_classes_is_the_logistic_function_of_their_difference():
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    var = torch.rand(20, 2, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (20,), generator=generator)
+    difference, total = mean[:, [1]] - mean[:, [0]], var.sum(-1, keepdim=True)
+    for method in ("expected_log_prob", "log_marginal"):
+        # 128 points in the plane against 32 nodes.
+        torch.testing.assert_close(
+            getattr(Softmax(), method)(y, mean, var),
+            getattr(Logistic(), method)(y, difference, total),
+            rtol=0,
+            atol=1e-2,
+        )
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_robust_max_expectations_equal_samples(c):
+    likelihood, n = RobustMax(0.1), 200_000
+    generator = torch.Generator().manual_seed(c)
+    mean = torch.randn(4, c, generator=generator, dtype=torch.float64)
+    var = 0.1 + torch.rand(4, c, generator=generator, dtype=torch.float64)
+    y = torch.arange(4) % c
+    f = mean + var.sqrt() * torch.randn(n, 4, c, generator=generator, dtype=torch.float64)
+    log_p = likelihood.log_prob(y, f)
+    # Five standard errors of the samples' mean; the quadrature's 1e-9 is nothing beside it.
+    for value, samples in (
+        (likelihood.expected_log_prob(y, mean, var), log_p),
+        (likelihood.log_marginal(y, mean, var).exp(), log_p.exp()),
+    ):
+        assert ((value - samples.mean(0)).abs() < 5 * samples.std(0) / math.sqrt(n)).all()
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.2])
+def test_robust_max_is_a_distribution_of_the_labels(noise):
+    likelihood = RobustMax(noise)
+    _, f, var = rows(likelihood)
+    p = torch.stack([likelihood.log_prob(torch.full((12,), j), f) for j in range(3)], 1).exp()
+    np.testing.assert_allclose(p.sum(1), 1, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(p.amax(1), 1 - noise, rtol=1e-14)
+    np.testing.assert_allclose(p.sort(1).values[:, :2], noise / 2, rtol=1e-14)
+    # Nothing is surer than a label without noise, nor less sure than a wrong one.
+    predicted = likelihood.predict(f, var)
+    assert ((predicted >= noise / 2) & (predicted <= 1 - noise)).all()
+
+
+def test_softmax_is_a_distribution_of_the_labels():
+    _, f, _ = rows(Softmax())
+    p = torch.stack([Softmax().log_prob(torch.full((12,), j), f) for j in range(3)], 1).exp()
+    torch.testing.assert_close(p, torch.softmax(f, 1), rtol=1e-14, atol=0)
+
+
 # Bad arguments
 
 
@@ -583,6 +860,20 @@ def test_noise_must_be_positive_and_finite(value):
         Gaussian(value)
     with pytest.raises(ValueError, match="scale must be positive and finite, got"):
         Laplace(value)
+    with pytest.raises(ValueError, match="scale must be positive and finite, got"):
+        StudentT([1.0, value])
+
+
+@pytest.mark.parametrize("dof", [2, 0.0, -1.0, math.inf, math.nan])
+def test_student_t_needs_a_variance(dof):
+    with pytest.raises(ValueError, match="dof must be above 2 and finite, got"):
+        StudentT(1.0, dof)
+
+
+@pytest.mark.parametrize("noise", [0, 1, -0.1, math.nan])
+def test_share_of_random_labels_is_between_none_and_all(noise):
+    with pytest.raises(ValueError, match="noise must be between 0 and 1, got"):
+        RobustMax(noise)
 
 
 def test_unknown_contrast():

@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import t64
 
 from skgpsvm._linalg import (
     add_gram,
@@ -15,6 +16,7 @@ from skgpsvm._linalg import (
     root_norms,
     triangular_product,
     upper_inverse,
+    weight_moments,
 )
 from skgpsvm.exceptions import NotPositiveDefiniteError, NumericalWarning
 
@@ -141,6 +143,16 @@ def test_products_with_triangular_matrices(p):
     total = torch.ones(p, p, dtype=torch.float64)
     add_gram(total, A, A)
     torch.testing.assert_close(mirror(total), 1 + A.T @ A, rtol=0, atol=1e-13)
+
+
+def test_weight_moments_invert_the_natural_parameters():
+    rng = np.random.default_rng(0)
+    root = np.tril(rng.normal(size=(3, 5, 5))) + 2 * np.eye(5)
+    precision, linear = t64(root @ root.transpose(0, 2, 1)), t64(rng.normal(size=(3, 5)))
+    mean, factor = weight_moments(precision, linear)
+    # Rounding and a jitter of 1e-14, times a condition number below 1e3.
+    np.testing.assert_allclose((precision @ mean[..., None])[..., 0], linear, atol=1e-10)
+    np.testing.assert_allclose(factor @ factor.mT, torch.linalg.inv(precision), atol=1e-10)
 
 
 def test_gaussian_kl_equals_dense_formula():

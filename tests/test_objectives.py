@@ -4,6 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import t64
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._linalg import cholesky
@@ -16,10 +17,6 @@ from skgpsvm.likelihoods import BinaryHinge, Gaussian, MulticlassHinge
 NOISE_VAR = 0.2
 KERNEL = ConstantKernel(2.0) + Linear(0.8) + ConstantKernel(1.5) * RBF([0.7, 2.0])
 T1_KERNEL = ConstantKernel(1.0) * RBF(1.0)
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def basis(kernel, Z, theta=None):

@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import t64
 from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
@@ -33,10 +34,6 @@ SPLITS = {
     "rough": (DotProduct(0.6), 0.5 * Matern(0.9, nu=1.5) * DotProduct(0.4)),
     "noisy": (ConstantKernel(0.5), RBF(0.9) + WhiteKernel(0.3)),
 }
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def rows(n, seed, d=2):
@@ -201,6 +198,78 @@ def test_exact_terms_that_outnumber_the_inducing_points_are_projected():
     )
 
 
+# Gradients by hand: of a scalar of A A^T, which rotations of the features leave as it is
+
+
+def scalar_of(X, gram_weights, residual_weights, kernel, theta, Z):
+    """A function of features and residuals, differentiable in theta and Z."""
+    A, residual = WhitenedBasis(kernel, theta, Z)(X)
+    return (gram_weights * (A @ A.T)).sum() / 2 + residual_weights @ residual
+
+
+def pulled_back(X, gram_weights, residual_weights, kernel, theta, Z):
+    """The same function's gradients in theta and Z by the two pull-backs."""
+    features = WhitenedBasis(kernel, theta, Z)
+    A, _ = features(X)
+    projected = A.clone()
+    projected[:, features.n_projected :] = 0
+    # Projected features are in the residuals too, by minus their square.
+    left = torch.cat([gram_weights, -2 * residual_weights.diag()], 1)
+    right = torch.cat([A, projected])
+    cross = A.double().T @ (left @ right).double()
+    through_rows = features.pull_back(X, left, right, residual_weights)
+    through_points = features.pull_back_projection(cross)
+    return [a + b for a, b in zip(through_rows, through_points, strict=True)]
+
+
+def pull_back_problem(split, dtype=torch.float64):
+    rng = np.random.default_rng(0)
+    kernel = whole(split)
+    weights = rng.normal(size=(9, 9))
+    given = t64(rows(9, seed=4)), t64(weights + weights.T), t64(rng.normal(size=9))
+    theta, Z = t64(kernel.theta), t64(rows(6, seed=3))
+    return *(part.to(dtype) for part in given), torch_kernel(kernel), theta, Z
+
+
+def test_pull_backs_give_the_gradients_of_autograd(split):
+    *given, theta, Z = pull_back_problem(split)
+    leaves = theta.clone().requires_grad_(), Z.clone().requires_grad_()
+    expected = torch.autograd.grad(
+        scalar_of(*given, *leaves), leaves, allow_unused=True, materialize_grads=True
+    )
+    found = pulled_back(*given, theta, Z)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == torch.float64
+        assert not a.requires_grad
+        # Rounding times a condition number of about 1e3.
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-10 * (1 + b.abs().max()))
+    assert found[1].any() == (split[1] is not None)
+
+
+def test_pull_backs_give_finite_differences(split):
+    *given, theta, Z = pull_back_problem(split)
+    step = 1e-5
+    for i, found in enumerate(pulled_back(*given, theta, Z)):
+        numeric = torch.zeros_like(found)
+        for j in range(found.numel()):
+            ends = []
+            for sign in (1, -1):
+                moved = [theta.clone(), Z.clone()]
+                moved[i].view(-1)[j] += sign * step
+                ends.append(scalar_of(*given, *moved))
+            numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
+        # step^2 times third derivatives, and 1e-13 / step.
+        np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=1e-5)
+
+
+def test_pull_backs_of_float32_rows_are_those_of_float64(split):
+    exact = pulled_back(*pull_back_problem(split))
+    for a, b in zip(pulled_back(*pull_back_problem(split, torch.float32)), exact, strict=True):
+        assert a.dtype == torch.float64
+        # 6e-8, through a projection of norm 1e2 and its gradient.
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-4 * (1 + b.abs().max()))
+
+
 # The posterior
 
 
@@ -250,6 +319,30 @@ def test_marginals_equal_a_dense_oracle(name, n_points):
     # Rounding times a condition number below 1e6.
     np.testing.assert_allclose(m.T, [e[0] for e in expected], rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(v.T, [np.diag(e[1]) for e in expected], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["smooth", "finite", "default", "rough"])
+def test_covariances_equal_a_dense_oracle(name):
+    split, Z, X = SPLITS[name], rows(6, seed=3), rows(9, seed=4)
+    features = basis(whole(split), Z)
+    mean, root = random_weights(3, features.size, seed=5)
+    cov = InducingPosterior(features, t64(mean), t64(root)).cov(t64(X))
+    expected = [dense_moments(split, Z, X, m, r)[1] for m, r in zip(mean, root, strict=True)]
+    # Rounding times a condition number below 1e6.
+    np.testing.assert_allclose(cov, expected, rtol=0, atol=1e-9)
+
+
+def test_variances_are_the_diagonal_of_the_covariances(split):
+    features, X = basis(whole(split), rows(6, seed=3)), t64(rows(9, seed=4))
+    mean, root = (t64(part) for part in random_weights(2, features.size, seed=5))
+    posterior = InducingPosterior(features, mean, root)
+    cov = posterior.cov(X)
+    assert cov.shape == (2, 9, 9)
+    np.testing.assert_allclose(
+        cov.diagonal(dim1=1, dim2=2).T, posterior.marginals(X)[1], rtol=1e-11
+    )
+    np.testing.assert_allclose(cov, cov.mT, rtol=0, atol=1e-13)
+    assert posterior.cov(X.float()).dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", ["smooth", "finite", "default", "rough"])

@@ -8,6 +8,7 @@ import oracles
 import pytest
 import torch
 from numpy.polynomial.legendre import leggauss
+from problems import t64
 from scipy.integrate import quad
 from scipy.special import log_expit, ndtr
 from scipy.stats import norm
@@ -19,13 +20,9 @@ from skgpsvm._quadrature import (
     gauss_hermite,
     log_expect,
     normal_cdf,
+    normal_points,
     safe_std,
 )
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
-
 
 # Expectations
 
@@ -108,6 +105,50 @@ def test_normal_distribution_function_in_both_tails():
     x = torch.linspace(-37, 37, 75, dtype=torch.float64)
     # The tail is exp(-700): rounding of the exponent, 700 * 1e-16.
     np.testing.assert_allclose(normal_cdf(x), ndtr(x.numpy()), rtol=1e-12)
+
+
+# Points of equal weight
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 10])
+def test_normal_points_have_the_moments_of_the_standard_normal(c):
+    points = normal_points(64, c, t64([]))
+    assert points.shape == (128, c)
+    # Mirror images and scaling: to rounding.
+    np.testing.assert_allclose(points.mean(0), 0, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(points.square().mean(0), 1, rtol=1e-14)
+    assert not points[:64].add(points[64:]).any()
+    # Up to the sequence's error: covariances of random points would err by 0.12 at least (one
+    # standard deviation of 64 pairs), fourth moments of 3 by 1.2.
+    cov = points.T @ points / 128
+    np.testing.assert_allclose(cov, np.eye(c), rtol=0, atol=0.25)
+    assert cov.sub(torch.eye(c)).abs().sum() <= 0.06 * c**2
+    np.testing.assert_allclose(points.pow(4).mean(0), 3, rtol=0, atol=1.3)
+
+
+def test_more_normal_points_integrate_better():
+    slope = t64([0.5, -0.3, 0.2])
+    exact = math.exp(0.5 * slope.square().sum().item())
+    errors = [
+        abs((normal_points(n, 3, slope) @ slope).exp().mean().item() - exact)
+        for n in (16, 256, 4096)
+    ]
+    # Random pairs of points err by 0.2 / sqrt(n): 0.05, 0.012 and 0.003.
+    assert errors[0] < 0.03
+    assert errors[1] < 0.005
+    assert errors[2] < 0.0015
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normal_points_are_the_same_each_time_and_of_the_dtype_asked_for(dtype):
+    before = torch.random.get_rng_state()
+    a, b = (normal_points(8, 3, torch.zeros(1, dtype=dtype)) for _ in range(2))
+    assert torch.equal(a, b)
+    assert a.dtype == dtype
+    # Nobody's random numbers change, nor do the points where a copy is written to.
+    assert torch.equal(torch.random.get_rng_state(), before)
+    a.zero_()
+    assert torch.equal(normal_points(8, 3, b), b)
 
 
 # Probability of being the largest

@@ -6,20 +6,17 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from problems import t64
 from scipy.optimize import minimize
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpsvm._training import Run, lbfgs, minibatches
+from skgpsvm._training import Run, by_autograd, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 class Halving(CallbackSupportMixin, BaseEstimator):
@@ -279,6 +276,51 @@ def test_lbfgs_reaches_an_optimum_inside_and_counts_iterations():
         lambda x: -objective(t64(x)).item(), start, method="L-BFGS-B", options={"maxiter": 100}
     )
     assert value == pytest.approx(-reference.fun, abs=1e-9)
+
+
+class Quartic:
+    """An objective that knows its own gradient, and cannot be called."""
+
+    centre = t64([0.3, -0.2])
+
+    def __init__(self):
+        self.n_evaluations = 0
+
+    def value_and_gradient(self, x):
+        self.n_evaluations += 1
+        assert not x.requires_grad
+        z = x - self.centre
+        return -(z**4 + z**2).sum().item(), -(4 * z**3 + 2 * z)
+
+
+def test_lbfgs_takes_gradients_that_an_objective_gives():
+    start, bounds = t64([1.0, 1.0]), t64([[-2.0, 2.0], [0.0, 2.0]])
+    objective = Quartic()
+    best, value = lbfgs(objective, start, bounds, 100)
+    same, same_value = lbfgs(
+        lambda x: -((x - Quartic.centre) ** 4 + (x - Quartic.centre) ** 2).sum(), start, bounds, 100
+    )
+    # The same steps, but for rounding of the gradients.
+    np.testing.assert_allclose(best, same, rtol=0, atol=1e-9)
+    assert value == pytest.approx(same_value, rel=1e-12)
+    np.testing.assert_allclose(best, [0.3, 0.0], rtol=0, atol=1e-5)
+    assert 2 < objective.n_evaluations < 100
+    assert torch.equal(start, t64([1.0, 1.0]))
+
+
+def test_value_and_gradient_by_autograd():
+    objective = Quartic()
+
+    def function(x):
+        z = x - objective.centre
+        return -(z**4 + z**2).sum()
+
+    with torch.no_grad():
+        value, gradient = by_autograd(function)(t64([1.0, 0.5]))
+    exact_value, exact = objective.value_and_gradient(t64([1.0, 0.5]))
+    assert isinstance(value, float)
+    assert value == pytest.approx(exact_value, rel=1e-14)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-14)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 9, 10, 99])

@@ -87,9 +87,10 @@ class BayesianSVC(TorchClassifier, InducingEstimator):
         With the learned hyper-parameters; a `CompoundKernel`, one a class, for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
         In the units of X.
-    temperature_, spread_ : float
-        Calibrated probabilities are the average of softmax(temperature_ * f), with the posterior
-        variance of the latents f multiplied by spread_.
+    temperature_ : float
+        What the calibrated probabilities' softmax multiplies the latents by.
+    spread_ : float
+        What they multiply the latents' posterior variance by.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
         models by.

@@ -44,4 +44,17 @@ class SVGP(InducingEstimator):
         return ascent.objective(state)
 
     def _attributes(self, latents, bounds, streamed=False):
-        return {**self._latents_attributes(latents), "elbo_": bounds[0]}
+        earlier = self.elbo_ if streamed else 0.0
+        return {
+            **self._latents_attributes(latents),
+            "elbo_": earlier + bounds[0],
+            "_likelihood": self.likelihood,
+        }
+
+    def _problems(self, targets, previous):
+        if previous and self._likelihood != self.likelihood:
+            raise ValueError(
+                f"The model to continue was fitted with another likelihood than "
+                f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
+            )
+        return [targets]

@@ -257,8 +257,9 @@ class SVGPClassifier(TorchClassifier, SVGP):
                 f"{sites.n_latents}, as that of sample_latent's."
             )
         mean = torch.from_numpy(latents.reshape(-1, sites.n_latents))
-        p = sites.likelihood.predict(mean, torch.zeros_like(mean)).numpy()
-        return p.reshape(*latents.shape[:-1], -1)
+        codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
+        log_p = [sites.likelihood.log_prob(code, mean) for code in codes]
+        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
 
     def predict(self, X):
         """Most probable class of each row.

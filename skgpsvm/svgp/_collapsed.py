@@ -38,7 +38,7 @@ class CollapsedBound:
     Source: Titsias (2009), eq. 9, in whitened coordinates; weights multiply the log density.
     """
 
-    jitter = 1e-8
+    jitter = 1e-9
 
     def __init__(self, kernel, rows):
         self.kernel, self.rows = kernel, rows

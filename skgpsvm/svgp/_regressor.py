@@ -25,6 +25,7 @@ _STANDARD_NOISE = {
     "student_t": lambda rng, shape: rng.standard_t(4, shape) / np.sqrt(2),
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
+_COLLAPSED_PARTS = ("theta", "noise", "Z")
 _START_NOISE = 0.1
 _MOST_COLLAPSED = 2e10  # n m^2
 _STAGES = ((2000, 2), (8000, 3))  # rows and rounds
@@ -91,7 +92,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output with the closed form.
+        Variance of the noise, in squared units of y; one for each output.
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -252,15 +253,17 @@ class SVGPRegressor(TorchRegressor, SVGP):
         return None if self._is_collapsed(start, rows) else super()._batch_size(start, rows)
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
-        if not self._is_collapsed(start, rows):
-            return start, []
-        start = replace(start, jitter=CollapsedBound.jitter)
-        trained = super()._trained(start, rows)
-        if not trained:
+        """Learning on the collapsed bound: all of it there, else a start on few rows."""
+        collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
+        if collapsed:
+            start = replace(start, jitter=CollapsedBound.jitter)
+        trained = [part for part in super()._trained(start, rows) if part in _COLLAPSED_PARTS]
+        if not trained or not (collapsed or fresh):
             return start, []
         state = start.state(rows.device)
+        state["noise"] = self._variance_of_noise(state["noise"]).log()
 
-        def climb(some, rounds):
+        def climb(some, rounds, end):
             learning = CollapsedLearning(
                 CollapsedBound(torch_kernel(start.kernel), some),
                 trained,
@@ -269,26 +272,27 @@ class SVGPRegressor(TorchRegressor, SVGP):
                 self.tol,
             )
             stage = f"{name}hyper-parameters, {len(some)} rows"
-            last = some is rows
-            ends = {"converged" if last else "finished": learning.finished}
+            ends = {end: learning.finished}
             return run.stage(stage, learning.start(state), learning.step, rounds, **ends)
 
-        for n_rows, rounds in _STAGES:
-            if n_rows < len(rows) and start.mean is None:
-                climb(rows.subset(n_rows, random_state), rounds)
-        curve = climb(rows, self.max_iter)
+        for n_rows, rounds in _STAGES if collapsed else _STAGES[:1]:
+            if fresh and (n_rows < len(rows) or not collapsed):
+                climb(rows.subset(n_rows, random_state), rounds, "finished")
+        curve = climb(rows, self.max_iter, "converged") if collapsed else []
+        variance = state["noise"].exp().cpu()
+        state["noise"] = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1).parameters()
         return start.at(state), curve
 
+    def _variance_of_noise(self, parameters):
+        """Of the normalised outputs, (t,), at the likelihood's parameters."""
+        likelihood = self._sites().at(parameters).likelihood
+        return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
+
     def _attributes(self, latents, bounds, streamed=False):
-        likelihood = self._sites().at(torch.tensor(latents[0].noise)).likelihood
-        _, noise_variance = likelihood.predict(*torch.zeros(2, len(self._y_std)))
-        noise_variance = self._outputs(noise_variance.numpy() * self._y_std**2)
-        elbo = bounds[0] + (self.elbo_ if streamed else 0.0)
-        return {
-            **self._latents_attributes(latents),
-            "elbo_": elbo,
-            "noise_variance_": noise_variance,
-        }
+        noise_variance = self._variance_of_noise(torch.tensor(latents[0].noise)).numpy()
+        noise_variance = self._outputs(noise_variance * self._y_std**2)
+        shared = super()._attributes(latents, bounds, streamed)
+        return {**shared, "noise_variance_": noise_variance}
 
     # Prediction
 

@@ -1,0 +1,138 @@
+"""
+How few points can stand for a thousand rows?
+=============================================
+
+``SVGPRegressor`` keeps a posterior over the values of a function at its inducing points, and moves
+the points to where they say most. Here are a thousand noisy rows of a wave that quickens where rows
+get rarer. They have a gap, and one in twenty is an outlier. Noise is taken as Gaussian, and as
+Student's t.
+"""
+
+from time import perf_counter
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+from skgpsvm import SVGPRegressor
+from skgpsvm.inducing import select_inducing_points
+from skgpsvm.likelihoods import Gaussian, StudentT
+
+LIKELIHOODS = {"gaussian": Gaussian, "student_t": lambda var: StudentT((var / 2) ** 0.5)}
+NAMES = {"gaussian": "Gaussian noise", "student_t": "Student-t noise"}
+COLOURS = {"gaussian": "#0072B2", "student_t": "#D55E00"}
+SIZES = (6, 8, 12, 20, 40)
+
+
+def truth(x):
+    return np.sin(x**2 / 4)
+
+
+def draw(n, rng):
+    """Rows with noise of standard deviation 0.15, and outliers of up to 3."""
+    x = 8 * rng.uniform(size=n) ** 1.4
+    x = np.where((x > 3.2) & (x < 4.2), x - 3.2, x)
+    outlier = rng.uniform(size=n) < 0.05
+    noise = np.where(outlier, rng.uniform(-3, 3, n), 0.15 * rng.standard_normal(n))
+    return x[:, None], truth(x) + noise
+
+
+rng = np.random.default_rng(0)
+X, y = draw(1000, rng)
+X_test, y_test = draw(4000, rng)
+
+
+def timed(model):
+    """The model fitted, and the seconds it took."""
+    start = perf_counter()
+    return model.fit(X, y), perf_counter() - start
+
+
+models = {
+    (noise, m): timed(
+        SVGPRegressor(
+            likelihood=noise,
+            n_inducing=m,
+            inducing_points=select_inducing_points(X, m, random_state=0),
+            random_state=0,
+        )
+    )
+    for noise in LIKELIHOODS
+    for m in SIZES
+}
+kernel = ConstantKernel() * RBF() + WhiteKernel(0.1)
+exact, exact_time = timed(GaussianProcessRegressor(kernel, normalize_y=True))
+
+# %%
+# Twenty points: lines at the bottom lead from where k-means put them, among the rows, up to where
+# the fit moved them. The dark band should hold the function and the light one a new row, with
+# probability 95 %. Gaussian noise must call all rows as noisy as the outliers make them, and is
+# less sure of the function for it. In the gap both know that they know less.
+
+grid = np.linspace(0, 8.3, 500)[:, None]
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+for ax, (noise, colour) in zip(axes, COLOURS.items(), strict=True):
+    model, _ = models[noise, 20]
+    mean, std = model.predict(grid, return_std=True)
+    latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1][:, 0])
+    ax.scatter(X[:, 0], y, s=3, color="#999999", lw=0)
+    for width, alpha in ((2 * std, 0.18), (2 * latent_std, 0.35)):
+        ax.fill_between(grid[:, 0], mean - width, mean + width, color=colour, alpha=alpha, lw=0)
+    ax.plot(grid, truth(grid), ":", color="black", lw=1.2, label="truth")
+    ax.plot(grid, mean, color=colour, lw=1.6, label=f"{NAMES[noise]}, mean")
+    before, after = model.inducing_points.T, model.inducing_points_.T
+    ax.plot(np.concatenate([before, after]), [-3.2, -2.9], color="#bbbbbb", lw=0.8)
+    ax.vlines(before, -3.4, -3.2, color="#555555", lw=1.2)
+    ax.vlines(after, -2.9, -2.7, color=colour, lw=1.2)
+    ax.set(xlabel="x", xlim=(-0.2, 8.3), ylim=(-3.5, 3.5))
+    ax.legend(loc="upper left", frameon=False, ncols=2)
+axes[0].set_ylabel("y")
+
+# %%
+# With Gaussian noise, twenty points are as good as the exact process. A likelihood that knows of
+# outliers is better than both.
+
+
+def negative_log_density(noise, model):
+    """Mean over the test rows, nats."""
+    mean, var = map(torch.from_numpy, model.latent_mean_and_variance(X_test))
+    likelihood = LIKELIHOODS[noise](model.noise_variance_)
+    return -likelihood.log_marginal(torch.from_numpy(y_test[:, None]), mean, var).mean().item()
+
+
+def error(model):
+    """Root mean square distance from the truth."""
+    return np.sqrt(np.mean((model.predict(X_test) - truth(X_test[:, 0])) ** 2))
+
+
+exact_loss = -norm.logpdf(y_test, *exact.predict(X_test, return_std=True)).mean()
+
+panels = {
+    "error of the mean, root mean square": (lambda noise, fit: error(fit[0]), error(exact)),
+    "minus log density of a new row, nats": (
+        lambda noise, fit: negative_log_density(noise, fit[0]),
+        exact_loss,
+    ),
+    "seconds to fit": (lambda noise, fit: fit[1], exact_time),
+}
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
+for ax, (title, (value, level)) in zip(axes, panels.items(), strict=True):
+    ax.axhline(level, ls="--", color="#555555", label="GaussianProcessRegressor, exact")
+    for (noise, colour), marker in zip(COLOURS.items(), "os", strict=True):
+        values = [value(noise, models[noise, m]) for m in SIZES]
+        ax.plot(SIZES, values, marker + "-", color=colour, ms=4, label=NAMES[noise])
+    ax.set(xscale="log", xlabel="inducing points", title=title)
+    ax.title.set_size("medium")
+    ax.set_xticks(SIZES, SIZES)
+    ax.minorticks_off()
+    ax.grid(alpha=0.3)
+for ax, ticks in ((axes[0], (0.02, 0.05, 0.1, 0.2)), (axes[2], (0.1, 0.3, 1, 3))):
+    ax.set_yscale("log")
+    ax.set_yticks(ticks, ticks)
+    ax.minorticks_off()
+handles, labels = axes[0].get_legend_handles_labels()
+figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+plt.show()

@@ -1,0 +1,114 @@
+"""Small problems that several tests share, and the short ways to a fit of them."""
+
+from functools import partial
+
+import numpy as np
+import oracles
+import torch
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm._coordinate_ascent import CoordinateAscent
+from skgpsvm._estimator import Rows
+from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
+
+JITTER = 1e-6
+HINGES = {
+    "binary": BinarySites,
+    "hard": partial(ContrastSites, 3, "hard"),
+    "soft": partial(ContrastSites, 3, "soft"),
+}
+
+
+def t64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def codes(values):
+    return torch.as_tensor(np.asarray(values))
+
+
+def rows_of(X, y, weights=None):
+    weights = np.ones(len(X)) if weights is None else weights
+    return Rows(X, y, weights, torch.device("cpu"), torch.float64)
+
+
+def ascent_of(hinge, kernel, X, y, Z, weights=None):
+    basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), t64(Z))
+    return CoordinateAscent(hinge, basis, rows_of(X, y, weights))
+
+
+def swept(ascent, n_sweeps, state=None):
+    """The state after some sweeps, from the prior unless given."""
+    state = ascent.initial() if state is None else state
+    for _ in range(n_sweeps):
+        ascent.sweep(state)
+    return state
+
+
+def weights_of(state):
+    """Means and roots of the weights."""
+    return state["mean"], state["root"]
+
+
+def undamped(ascent, mean, root):
+    """The state at given moments of the weights whose next step is a whole one."""
+    return {**ascent.initial(mean, root), "n_steps": 0}
+
+
+def upper(cov):
+    """Upper triangular R with R R^T = cov."""
+    return torch.linalg.cholesky(cov.flip(-2, -1)).flip(-2, -1)
+
+
+def moments(ascent, state, X):
+    """Latent means and variances at rows."""
+    return InducingPosterior(ascent.basis, state["mean"], state["root"]).marginals(t64(X))
+
+
+def ring(n, n_classes, seed=0):
+    """Overlapping classes around a circle: X (n, 2), codes (n,)."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % n_classes
+    angle = 2 * np.pi * y / n_classes
+    return np.stack([np.cos(angle), np.sin(angle)], 1) + 0.7 * rng.normal(size=(n, 2)), y
+
+
+class Unwhitened:
+    """A tiny problem of the specification: its dense oracle with the package's jitter."""
+
+    def __init__(self, T, var=1.0):
+        self.T, self.kernel = T, ConstantKernel(var) * RBF(1.0)
+        self.parts = oracles.precompute(T.X, T.Z, var=var, jitter=JITTER * var)
+        self.chol = np.linalg.cholesky(self.parts[0])
+
+    def ascent(self, hinge, weights=None):
+        return ascent_of(hinge, self.kernel, self.T.X, self.T.y, self.T.Z, weights)
+
+    def start(self, ascent):
+        """The state at the problem's own moments of the inducing values."""
+        mu, chol = np.atleast_2d(self.T.mu), self.T.chol.reshape(-1, 2, 2)
+        mean, root = (
+            np.linalg.solve(self.chol, mu[..., None])[..., 0],
+            np.linalg.solve(self.chol, chol),
+        )
+        return undamped(ascent, t64(mean), upper(t64(root @ root.transpose(0, 2, 1))))
+
+    def moments(self, state):
+        """Means and covariances of the inducing values."""
+        mean, root = state["mean"].numpy(), self.chol @ state["root"].numpy()
+        return mean @ self.chol.T, root @ root.transpose(0, 2, 1)
+
+
+class FixedContrast(ContrastSites):
+    """Every class against the next one, undamped: concave, with a unique optimum."""
+
+    def __init__(self, n_classes=3):
+        super().__init__(n_classes, "hard")
+
+    def step(self, n_steps):
+        return 1.0
+
+    def touched(self, y, mean):
+        return torch.stack([y, (y + 1) % self.n_latents], 1)

@@ -1,0 +1,549 @@
+"""Coordinate ascent against published numbers, identities and refits without a row."""
+
+import math
+from functools import partial, partialmethod
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from problems import (
+    HINGES,
+    FixedContrast,
+    Unwhitened,
+    ascent_of,
+    codes,
+    moments,
+    ring,
+    swept,
+    t64,
+    undamped,
+    upper,
+    weights_of,
+)
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm import _coordinate_ascent as _ascent
+from skgpsvm._estimator import Rows
+from skgpsvm._linalg import weight_moments
+from skgpsvm._posteriors import InducingPosterior
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm.bayesian_svm._sites import BinarySites
+from skgpsvm.kernels import Linear
+from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT
+
+# Coordinate ascent: problem T1 of the specification, section 8.1
+
+
+def test_one_sweep_of_t1_is_the_published_simultaneous_update():
+    T1 = Unwhitened(oracles.T1)
+    ascent = T1.ascent(HINGES["hard"]())
+    state = T1.start(ascent)
+    before, after = ascent.sweep(state), ascent.sweep(dict(state))
+    mu, Sig = T1.moments(state)
+    eta1 = np.linalg.solve(T1.chol.T, state["linear"].numpy()[..., None])[..., 0]
+    # The published numbers have no jitter; the specification allows 1e-5 for a relative 1e-6.
+    close = {"rtol": 0, "atol": 1e-5}
+    np.testing.assert_allclose(before, -10.5500609479, **close)
+    np.testing.assert_allclose(after, -9.3645868354, **close)
+    np.testing.assert_allclose(
+        eta1,
+        [
+            [0.4908890743, -0.8222633154],
+            [1.1428961057, 1.3680542698],
+            [-0.8201052758, 0.0517459911],
+        ],
+        **close,
+    )
+    np.testing.assert_allclose(
+        mu,
+        [
+            [0.1397492886, -0.6389270469],
+            [0.5590454579, 0.7529924475],
+            [-0.6733521169, -0.0509337628],
+        ],
+        **close,
+    )
+    np.testing.assert_allclose(
+        Sig,
+        [
+            [[0.4853371676, 0.1197881778], [0.1197881778, 0.8485478332]],
+            [[0.4466299993, 0.0355203534], [0.0355203534, 0.5207369252]],
+            [[0.8271983867, 0.0973533224], [0.0973533224, 0.5586173911]],
+        ],
+        **close,
+    )
+    # The same jitter: rounding only.
+    expected = oracles.sweep(
+        *T1.parts, T1.T.mu, T1.T.Sig, T1.T.y, np.array([1, 0, 2, 1]), sequential=False
+    )
+    np.testing.assert_allclose(mu, expected[0], rtol=1e-11)
+    np.testing.assert_allclose(Sig, expected[1], rtol=1e-11)
+
+
+def test_t1_converges_to_the_published_optimum():
+    T1 = Unwhitened(oracles.T1)
+    ascent = T1.ascent(HINGES["hard"]())
+    state = swept(ascent, 100)
+    objective = ascent.sweep(state)
+    mu, _ = T1.moments(state)
+    # Steps shrink like 2.5 / n, so the means err by about n^-1.25 and the objective by the square.
+    np.testing.assert_allclose(objective, -9.272159649614, rtol=0, atol=1e-5)
+    published = [[0.22852687, -0.62605820], [0.39927291, 0.62221917], [-0.62779978, 0.00383903]]
+    np.testing.assert_allclose(mu, published, rtol=0, atol=3e-3)
+    # Summed over the classes the updates vanish, so the sum of the means has shrunk by all steps.
+    np.testing.assert_allclose(mu.sum(0), 0, rtol=0, atol=5e-3)
+
+
+def test_first_sweep_from_the_prior_contrasts_all_wrong_classes_equally():
+    T1 = Unwhitened(oracles.T1)
+    K, kappa, kt = T1.parts
+    C, y = 3, T1.T.y
+    pi = (np.arange(C) != y[:, None]) / (C - 1)
+    # (S23) at the prior: means zero, variances those of the kernel.
+    w = pi / np.sqrt(1 + 2 * (kt + np.einsum("np,pq,nq->n", kappa, K, kappa)))[:, None]
+    for name in ("hard", "soft"):
+        ascent = T1.ascent(HINGES[name]())
+        state = ascent.initial()
+        assert ascent.sweep(state) == pytest.approx(-4 * (1 + math.sqrt(3)), rel=1e-12)
+        mu, Sig = T1.moments(state)
+        for j in range(C):
+            own = (y == j).astype(float)
+            weight = own * w.sum(1) + (1 - own) * w[:, j]
+            linear = own * (pi + w).sum(1) - (1 - own) * (pi + w)[:, j]
+            expected = np.linalg.inv(np.linalg.inv(K) + kappa.T * weight @ kappa)
+            np.testing.assert_allclose(Sig[j], expected, rtol=1e-11)
+            np.testing.assert_allclose(mu[j], expected @ kappa.T @ linear, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["hard", "soft"])
+def test_integer_weights_are_repeated_rows(name):
+    T1, weights = Unwhitened(oracles.T1), np.array([1, 3, 1, 1])
+    repeated = np.repeat(np.arange(4), weights)
+    weighted = T1.ascent(HINGES[name](), weights.astype(float))
+    longer = ascent_of(HINGES[name](), T1.kernel, T1.T.X[repeated], T1.T.y[repeated], T1.T.Z)
+    states = [T1.start(ascent) for ascent in (weighted, longer)]
+    for sweep in range(8):
+        values = [a.sweep(s) for a, s in zip((weighted, longer), states, strict=True)]
+        if sweep == 0 and name == "hard":
+            np.testing.assert_allclose(values, -15.9194875646, rtol=0, atol=2e-5)
+        # The same terms summed in another order.
+        np.testing.assert_allclose(*values, rtol=1e-13)
+        for part in ("mean", "root"):
+            np.testing.assert_allclose(states[0][part], states[1][part], rtol=0, atol=1e-12)
+
+
+def test_weight_zero_removes_a_row(hinge):
+    X, y = ring(30, max(hinge.n_latents, 2))
+    weights = np.resize([1.0, 0.0, 2.0, 0.5], 30)
+    kept = weights > 0
+    kernel, Z = 1.0 * RBF(1.0), X[:6]
+    a = swept(ascent_of(hinge, kernel, X, y, Z, weights), 5)
+    b = swept(ascent_of(hinge, kernel, X[kept], y[kept], Z, weights[kept]), 5)
+    assert torch.equal(a["mean"], b["mean"])
+
+
+# Coordinate ascent: the binary model, section 8.4
+
+
+@pytest.mark.parametrize(
+    ("var", "objective", "mu"),
+    [
+        (1.0, -6.3878432342, (-1.0735864815, 1.0498539195)),
+        (2.0, -6.1830607704, (-1.5170538319, 1.5505678948)),
+    ],
+)
+def test_binary_optimum_is_the_published_one(var, objective, mu):
+    T1 = Unwhitened(oracles.T1_BINARY, var)
+    ascent = T1.ascent(BinarySites())
+    state = swept(ascent, 60)
+    value, (mean, cov) = ascent.sweep(state), T1.moments(state)
+    assert state["change"] < 1e-14
+    np.testing.assert_allclose(value, objective, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(mean[0], mu, rtol=0, atol=1e-5)
+    if var == 2:
+        published = [[0.4571042686, -0.0642511282], [-0.0642511282, 0.5663404818]]
+        np.testing.assert_allclose(cov[0], published, rtol=0, atol=1e-5)
+    expected = oracles.binary_sweep(*T1.parts, mean[0], cov[0], T1.T.s)
+    np.testing.assert_allclose(mean[0], expected[0], rtol=1e-12)
+    np.testing.assert_allclose(cov[0], expected[1], rtol=0, atol=1e-12)
+
+
+def test_one_binary_sweep_is_the_published_update():
+    T1 = Unwhitened(oracles.T1_BINARY)
+    ascent = T1.ascent(BinarySites())
+    state = T1.start(ascent)
+    close = {"rtol": 0, "atol": 1e-5}
+    np.testing.assert_allclose(ascent.sweep(state), -7.3417183722, **close)
+    inverse = np.linalg.inv(T1.chol)
+    eta1 = inverse.T @ state["linear"][0].numpy()
+    precision = inverse.T @ state["precision"][0].numpy() @ inverse
+    np.testing.assert_allclose(eta1, [-3.1059965140, 2.3288357836], **close)
+    np.testing.assert_allclose(
+        precision, [[2.7601108203, -0.1311347143], [-0.1311347143, 2.1738427822]], **close
+    )
+    np.testing.assert_allclose(T1.moments(state)[0][0], [-1.0775058985, 1.0062997073], **close)
+    np.testing.assert_allclose(ascent.sweep(state), -6.4010014843, **close)
+
+
+@pytest.mark.parametrize("make", [BinarySites, FixedContrast])
+@pytest.mark.parametrize("seed", range(5))
+def test_undamped_ascent_is_monotone_where_nothing_is_chosen_anew(make, seed):
+    rng = np.random.default_rng(seed)
+    hinge = make()
+    X, y = rng.normal(size=(30, 2)), rng.integers(max(hinge.n_latents, 2), size=30)
+    weights = rng.uniform(0.1, 3, size=30)
+    kernel = rng.uniform(0.5, 50) * RBF(rng.uniform(0.3, 3)) + ConstantKernel(1.0) + Linear(0.7)
+    ascent = ascent_of(hinge, kernel, X, y, X[:8], weights)
+    # The first step of several classes contrasts all of them and so maximises something else.
+    state = swept(ascent, 1)
+    values = [ascent.sweep(state) for _ in range(25)]
+    # Rounding of sums of about 100.
+    assert (np.diff(values) > -1e-11).all()
+    assert max(values) < 0
+
+
+# Coordinate ascent: identities
+
+
+def test_first_natural_parameters_of_minibatches_average_to_those_of_all_rows(hinge):
+    X, y = ring(24, max(hinge.n_latents, 2))
+    weights = np.random.default_rng(0).uniform(0.1, 3, size=24)
+    ascent = ascent_of(hinge, 2.0 * RBF(1.0), X, y, X[:6], weights)
+    start = swept(ascent, 2)
+    for at_prior in (True, False):
+        start_at = ascent.initial if at_prior else partial(undamped, ascent, *weights_of(start))
+        full = start_at()
+        objective = ascent.sweep(full)
+        values, parts = [], []
+        for index in torch.randperm(24, generator=torch.Generator().manual_seed(0)).split(6):
+            parts.append(start_at())
+            values.append(ascent.stochastic_sweep(parts[-1], [index]))
+        # Identity 5 of section 8.2: the first step is undamped, so the state is the target.
+        for name in ("linear", "precision"):
+            average = torch.stack([part[name] for part in parts]).mean(0)
+            np.testing.assert_allclose(average, full[name], rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(np.mean(values), objective, rtol=1e-12)
+
+
+def test_sweep_is_a_natural_gradient_step():
+    hinge = FixedContrast()
+    X, y = ring(20, 3)
+    ascent = ascent_of(hinge, 2.0 * RBF(1.0), X, y, X[:5])
+    start = swept(ascent, 2)
+    mean = start["mean"].clone().requires_grad_()
+    cov = (start["root"] @ start["root"].mT).requires_grad_()
+    q = InducingPosterior(ascent.basis, mean, upper(cov))
+    m, v = q.marginals(t64(X))
+    touched = hinge.touched(codes(y), m)
+    sites = hinge.sites(codes(y), m.gather(1, touched), v.gather(1, touched))
+    objective = -sites.loss.sum() - q.kl()
+    in_mean, in_cov = torch.autograd.grad(objective, (mean, cov))
+    in_cov = (in_cov + in_cov.mT) / 2
+    target = undamped(ascent, *weights_of(start))
+    assert ascent.sweep(target) == pytest.approx(objective.item(), rel=1e-12)
+    # Identity 3 of section 8.2; a floor of 1e-12 under variances.
+    np.testing.assert_allclose(
+        in_mean - 2 * (in_cov @ mean[..., None])[..., 0].detach(),
+        target["linear"] - start["linear"],
+        rtol=0,
+        atol=1e-9,
+    )
+    np.testing.assert_allclose(
+        in_cov, (start["precision"] - target["precision"]) / 2, rtol=0, atol=1e-9
+    )
+
+
+def test_steps_are_convex_combinations_of_natural_parameters():
+    hinge = HINGES["soft"]()
+    X, y = ring(20, 3)
+    ascent = ascent_of(hinge, 2.0 * RBF(1.0), X, y, X[:5])
+    state = swept(ascent, 7)
+    target = undamped(ascent, *weights_of(state))
+    ascent.sweep(target)
+    before = dict(state)
+    ascent.sweep(state)
+    for name in ("linear", "precision"):
+        expected = torch.lerp(before[name], target[name], hinge.step(7))
+        np.testing.assert_allclose(state[name], expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        state["root"] @ state["root"].mT, torch.linalg.inv(state["precision"]), atol=1e-10
+    )
+    np.testing.assert_allclose(
+        (state["precision"] @ state["mean"][..., None])[..., 0], state["linear"], atol=1e-10
+    )
+    shift = (state["mean"] - before["mean"]).norm() / state["mean"].norm()
+    assert state["change"] == pytest.approx(shift.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["hard", "soft"])
+def test_relabelled_classes_permute_the_latents(name):
+    X, y = ring(30, 3)
+    order = np.array([2, 0, 1])
+    kernel = 2.0 * RBF(1.0) + ConstantKernel(1.0)
+    a = swept(ascent_of(HINGES[name](), kernel, X, y, X[:6]), 6)
+    b = swept(ascent_of(HINGES[name](), kernel, X, order[y], X[:6]), 6)
+    # Sums over rows in another order.
+    np.testing.assert_allclose(b["mean"][order], a["mean"], rtol=0, atol=1e-11)
+
+
+def test_flipped_labels_flip_the_binary_latent():
+    X, y = ring(30, 2)
+    a = swept(ascent_of(BinarySites(), 2.0 * RBF(1.0), X, y, X[:6]), 6)
+    b = swept(ascent_of(BinarySites(), 2.0 * RBF(1.0), X, 1 - y, X[:6]), 6)
+    assert torch.equal(a["mean"], -b["mean"])
+    assert torch.equal(a["root"], b["root"])
+
+
+def test_means_of_the_classes_sum_to_zero_at_the_optimum():
+    X, y = ring(30, 3)
+    ascent = ascent_of(FixedContrast(), 2.0 * RBF(1.0), X, y, X[:6])
+    states = [swept(ascent, 100)]
+    for _ in range(2):
+        states.append(swept(ascent, 150, dict(states[-1])))
+    sums = [state["mean"].sum(0).abs().max() for state in states]
+    # The slowest mode of simultaneous updates; it decays geometrically.
+    assert sums[1] < 0.1 * sums[0]
+    assert sums[2] < 0.1 * sums[1]
+    assert sums[2] < 1e-3 * states[2]["mean"].abs().max()
+
+
+def test_held_features_chunks_and_recomputed_ones_agree(hinge, monkeypatch):
+    X, y = ring(50, max(hinge.n_latents, 2))
+    kernel = 2.0 * RBF(1.0) + ConstantKernel(1.0)
+
+    def results():
+        ascent = ascent_of(hinge, kernel, X, y, X[:6], np.linspace(0.5, 2, 50))
+        state = swept(ascent, 4)
+        return state["mean"], state["root"], *ascent.leave_one_out(state)
+
+    held = results()
+    monkeypatch.setattr(_ascent, "_HELD_BYTES", 0)
+    assert all(map(torch.equal, held, results()))
+    monkeypatch.setattr(Rows, "chunks", partialmethod(Rows.chunks, 7))
+    for a, b in zip(held, results(), strict=True):
+        # The same sums, chunk by chunk.
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+def test_new_basis_drops_held_features():
+    X, y = ring(30, 2)
+    ascent = ascent_of(BinarySites(), 2.0 * RBF(1.0), X, y, X[:6])
+    swept(ascent, 3)
+    other = ascent_of(BinarySites(), 5.0 * RBF(0.4), X, y, X[:6])
+    ascent.basis = other.basis
+    assert torch.equal(swept(ascent, 3)["mean"], swept(other, 3)["mean"])
+
+
+def test_stream_starts_from_its_prior():
+    X, y = ring(40, 3)
+    hinge, kernel = FixedContrast(), 2.0 * RBF(1.0)
+    first = swept(ascent_of(hinge, kernel, X[:20], y[:20], X[:6]), 10)
+    ascent = ascent_of(hinge, kernel, X[20:], y[20:], X[:6])
+    ascent.prior = first["precision"], first["linear"]
+    state = ascent.initial()
+    np.testing.assert_allclose(state["mean"], first["mean"], rtol=1e-10)
+    values = []
+    for _ in range(8):
+        mean, root = state["mean"].numpy(), state["root"].numpy()
+        m, v = moments(ascent, state, X[20:])
+        touched = hinge.touched(codes(y[20:]), m)
+        sites = hinge.sites(codes(y[20:]), m.gather(1, touched), v.gather(1, touched))
+        kl = [
+            oracles.gaussian_kl(
+                mean[j],
+                root[j] @ root[j].T,
+                first["mean"][j].numpy(),
+                np.linalg.inv(first["precision"][j].numpy()),
+            )
+            for j in range(3)
+        ]
+        expected = -sites.loss.sum().item() - sum(kl)
+        values.append(ascent.sweep(state))
+        # The objective of a stream is that of its rows, with the divergence from its own prior.
+        np.testing.assert_allclose(values[-1], expected, rtol=1e-9)
+    assert (np.diff(values) > -1e-11).all()
+
+
+# Objective and steps that never lower it
+
+
+class Bold(LikelihoodSites):
+    """Sites whose steps are always whole, and so too long for some likelihoods."""
+
+    def step(self, n_steps):
+        return 1.0
+
+
+def overshooting(seed):
+    """An ascent whose next whole step lowers the objective, and the state before it."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(40, 1))
+    y = np.sin(2 * X) + 0.05 * rng.standard_t(2, size=(40, 1))
+    ascent = ascent_of(Bold(StudentT(0.05), 1), 4.0 * RBF(0.5), X, y, X[:10])
+    state = ascent.initial()
+    for _ in range(50):
+        before = ascent.objective(state)
+        after = dict(state)
+        ascent.sweep(after)
+        if ascent.objective(after) < before - 0.1:
+            return ascent, state
+        state = after
+    raise AssertionError("No step lowered the objective.")
+
+
+@pytest.mark.parametrize("n_sweeps", [0, 1, 4])
+def test_objective_is_what_a_sweep_returns(hinge, n_sweeps, monkeypatch):
+    X, y = ring(30, max(hinge.n_latents, 2))
+    weights = np.linspace(0.5, 2, 30)
+    ascent = ascent_of(hinge, 2.0 * RBF(1.0) + ConstantKernel(1.0), X, y, X[:6], weights)
+    state = swept(ascent, n_sweeps)
+    before = dict(state)
+    value = ascent.objective(state)
+    assert all(state[name] is before[name] for name in before)
+    assert ascent.sweep(state) == pytest.approx(value, rel=1e-12)
+    monkeypatch.setattr(Rows, "chunks", partialmethod(Rows.chunks, 7))
+    ascent.basis = ascent.basis
+    assert ascent.objective(before) == pytest.approx(value, rel=1e-12)
+
+
+def test_objective_of_a_stream_is_what_a_sweep_returns():
+    X, y = ring(40, 2)
+    first = swept(ascent_of(BinarySites(), 2.0 * RBF(1.0), X[:20], y[:20], X[:6]), 5)
+    ascent = ascent_of(BinarySites(), 2.0 * RBF(1.0), X[20:], y[20:], X[:6])
+    ascent.prior = first["precision"], first["linear"]
+    state = swept(ascent, 2)
+    value = ascent.objective(state)
+    assert ascent.sweep(state) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_uphill_sweep_shortens_a_step_that_would_go_down(seed):
+    ascent, start = overshooting(seed)
+    whole, state = dict(start), dict(start)
+    ascent.sweep(whole)
+    value = ascent.uphill_sweep(state)
+    assert value == pytest.approx(ascent.objective(start), rel=1e-12)
+    assert ascent.objective(state) >= value - 1e-9 * abs(value)
+    # The same direction of natural parameters, halved some times.
+    for name in ("precision", "linear"):
+        full, taken = (end[name] - start[name] for end in (whole, state))
+        share = ((taken * full).sum() / full.square().sum()).item()
+        assert share == pytest.approx(2.0 ** round(math.log2(share)), rel=1e-9)
+        assert 2**-10.5 < share < 0.6
+        np.testing.assert_allclose(taken, share * full, rtol=0, atol=1e-9 * full.abs().max())
+    # Moments follow their natural parameters; it counts as one step.
+    mean, root = weight_moments(state["precision"], state["linear"])
+    assert torch.equal(state["mean"], mean)
+    assert torch.equal(state["root"], root)
+    assert state["n_steps"] == start["n_steps"] + 1
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "n_latents"),
+    [(StudentT(0.05), 1), (Laplace(0.05), 1), (RobustMax(0.01), 3), (Softmax(), 3)],
+    ids=["StudentT", "Laplace", "RobustMax", "Softmax"],
+)
+def test_uphill_sweeps_never_lower_the_objective(likelihood, n_latents):
+    if n_latents > 1:
+        X, y = ring(40, n_latents)
+    else:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(40, 2))
+        y = np.sin(2 * X[:, :1]) + 0.05 * rng.standard_t(2, size=(40, 1))
+    ascent = ascent_of(Bold(likelihood, n_latents), 4.0 * RBF(0.5), X, y, X[:10])
+    state = ascent.initial()
+    values = [ascent.uphill_sweep(state) for _ in range(30)]
+    assert values[-1] > values[0] + 10
+    # Rounding of sums; steps of ten halvings, if any, are a thousandth of a whole one.
+    assert (np.diff(values) >= -2e-9 * np.abs(values[1:])).all()
+
+
+def test_uphill_sweep_is_a_sweep_where_that_goes_up():
+    X, y = ring(30, 2)
+    ascent = ascent_of(BinarySites(), 2.0 * RBF(1.0), X, y, X[:6])
+    a, b = ascent.initial(), ascent.initial()
+    for _ in range(5):
+        assert ascent.sweep(a) == ascent.uphill_sweep(b)
+        assert torch.equal(a["mean"], b["mean"])
+        assert a["change"] == b["change"]
+
+
+# Leave-one-out
+
+
+def refitted(make, kernel, X, y, Z, n_sweeps):
+    """Moments of every row under a fit without it."""
+    mean, var = [], []
+    for i in range(len(X)):
+        others = np.arange(len(X)) != i
+        ascent = ascent_of(make(), kernel, X[others], y[others], Z)
+        m, v = moments(ascent, swept(ascent, n_sweeps), X[i : i + 1])
+        mean.append(m)
+        var.append(v)
+    return torch.cat(mean), torch.cat(var)
+
+
+@pytest.mark.parametrize(
+    ("make", "n_sweeps", "mean_factor", "var_factor"),
+    [
+        # One Newton step leaves the second order of a row's influence.
+        (BinarySites, 25, 0.2, 0.2),
+        # Off-diagonal curvature between latents is only approximate, and rivals may change.
+        (FixedContrast, 25, 0.4, 0.25),
+        (HINGES["soft"], 40, 0.3, 0.25),
+    ],
+    ids=["binary", "fixed", "soft"],
+)
+def test_left_out_moments_are_close_to_those_of_refits(make, n_sweeps, mean_factor, var_factor):
+    X, y = ring(40, max(make().n_latents, 2))
+    kernel, Z = 1.0 * RBF(1.0), X[:15]
+    ascent = ascent_of(make(), kernel, X, y, Z)
+    state = swept(ascent, n_sweeps)
+    mean, var, targets, weights = ascent.leave_one_out(state)
+    np.testing.assert_array_equal(targets, y)
+    assert (weights == 1).all()
+    true_mean, true_var = refitted(make, kernel, X, y, Z, n_sweeps)
+    in_mean, in_var = moments(ascent, state, X)
+
+    def error(approximate, exact):
+        return (approximate - exact).abs().mean()
+
+    assert error(mean, true_mean) < mean_factor * error(in_mean, true_mean)
+    assert error(var, true_var) < var_factor * error(in_var, true_var)
+
+
+def test_left_out_row_of_integer_weight_loses_one_copy(hinge):
+    X, y = ring(20, max(hinge.n_latents, 2))
+    weights = np.resize([1, 3, 2], 20)
+    kernel, Z = 1.0 * RBF(1.0), X[:6]
+    repeated = np.repeat(np.arange(20), weights)
+    weighted = ascent_of(hinge, kernel, X, y, Z, weights.astype(float))
+    longer = ascent_of(hinge, kernel, X[repeated], y[repeated], Z)
+    a = weighted.leave_one_out(swept(weighted, 6))
+    b = longer.leave_one_out(swept(longer, 6))
+    np.testing.assert_array_equal(a[3], weights)
+    for of_weighted, of_repeated in zip(a[:3], b[:3], strict=True):
+        # Sums in another order.
+        np.testing.assert_allclose(of_weighted[repeated], of_repeated, rtol=0, atol=1e-11)
+
+
+def test_row_of_tiny_weight_is_hardly_left_out(hinge):
+    X, y = ring(20, max(hinge.n_latents, 2))
+    weights = np.where(np.arange(20) == 7, 1e-9, 1.0)
+    ascent = ascent_of(hinge, 1.0 * RBF(1.0), X, y, X[:6], weights)
+    state = swept(ascent, 6)
+    mean, var, *_ = ascent.leave_one_out(state)
+    m, v = moments(ascent, state, X)
+    np.testing.assert_allclose(mean[7], m[7], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(var[7], v[7], rtol=0, atol=1e-7)
+    assert ((mean - m).abs().max(1).values > 1e-4).sum() > 15
+
+
+def test_left_out_rows_can_be_a_subset(hinge):
+    X, y = ring(30, max(hinge.n_latents, 2))
+    ascent = ascent_of(hinge, 1.0 * RBF(1.0), X, y, X[:6])
+    state = swept(ascent, 5)
+    some, every = ascent.leave_one_out(state, max_rows=4), ascent.leave_one_out(state)
+    for part, whole in zip(some, every, strict=True):
+        np.testing.assert_allclose(part, whole[[0, 10, 19, 29]], rtol=1e-10, atol=1e-12)

@@ -1,0 +1,489 @@
+"""Sparse variational GPs: the collapsed bound, its gradient, and the two estimators."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import kstest, norm
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+from skgpsvm import SVGPClassifier, SVGPRegressor
+from skgpsvm._estimator import Rows
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.active_learning import bald
+from skgpsvm.kernels import Linear
+from skgpsvm.svgp import _collapsed
+from skgpsvm.svgp._collapsed import CollapsedBound, CollapsedLearning
+
+KERNELS = [
+    2.0 * RBF([1.0, 2.0, 3.0]) + ConstantKernel(0.5) + Linear(1.3),
+    1.5 * Matern(1.0, nu=2.5),
+    ConstantKernel(2.0) + Linear([1.0, 2.0, 3.0]),
+]
+
+
+def t64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def waves(n=80, d=3, seed=0, noise=0.1):
+    """A smooth function of the first two features, with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)
+
+
+def bound_of(kernel, X, Y, weights=None):
+    weights = np.ones(len(X)) if weights is None else weights
+    rows = Rows(X, Y.reshape(len(X), -1), weights, torch.device("cpu"), torch.float64)
+    return CollapsedBound(torch_kernel(kernel), rows)
+
+
+def given(kernel, X, **parameters):
+    """A regressor whose hyper-parameters and inducing points X stay as they are."""
+    fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False}
+    return SVGPRegressor(kernel, inducing_points=X, **{**fixed, **parameters})
+
+
+# The collapsed bound
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
+    monkeypatch.setattr(_collapsed, "_CHUNK_ROWS", 30)
+    X, y = waves()
+    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
+    bound = bound_of(kernel, X, np.c_[y, X[:, 2] - y], weights)
+    parts = [t64(kernel.theta), t64(X[:7] + 0.1), t64([-2.0, -1.0])]
+    value, *gradients = bound.value_and_gradient(*parts)
+    assert value == pytest.approx(bound.value(*parts), rel=1e-12)
+    for i, (part, gradient) in enumerate(zip(parts, gradients, strict=True)):
+        numeric, step = torch.zeros_like(part), 1e-6
+        for j in range(part.numel()):
+            ends = []
+            for sign in (1, -1):
+                moved = [p.clone() for p in parts]
+                moved[i].view(-1)[j] += sign * step
+                ends.append(bound.value(*moved))
+            numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
+        # Rounding of values of size 1e2 over the step.
+        assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
+
+
+def test_bound_is_titsias():
+    X, y = waves(30)
+    Z, kernel, noise = X[:6], 1.5 * RBF(1.2), 0.3
+    Kzz = kernel(Z) + 1.5 * CollapsedBound.jitter * np.eye(6)
+    Kxz = kernel(X, Z)
+    Q = Kxz @ np.linalg.solve(Kzz, Kxz.T)
+    cov = Q + noise * np.eye(30)
+    log_density = -0.5 * (
+        y @ np.linalg.solve(cov, y) + np.linalg.slogdet(cov)[1] + 30 * np.log(2 * np.pi)
+    )
+    expected = log_density - (kernel.diag(X) - np.diag(Q)).sum() / (2 * noise)
+    value = bound_of(kernel, X, y).value(t64(kernel.theta), t64(Z), t64([np.log(noise)]))
+    assert value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("m", [1, 5, 20])
+def test_bound_is_below_the_evidence_and_grows_with_the_inducing_points(m):
+    X, y = waves(60)
+    kernel = 1.5 * RBF(1.2)
+    evidence = GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y)
+    noise = t64([np.log(0.1)])
+    fewer, more = (
+        bound_of(kernel, X, y).value(t64(kernel.theta), t64(X[:size]), noise) for size in (m, m + 5)
+    )
+    assert fewer < more < evidence.log_marginal_likelihood_value_
+
+
+def test_bound_takes_weights_as_repetitions():
+    X, y = waves(30)
+    weights = np.resize([1, 2, 3], 30)
+    again = np.repeat(np.arange(30), weights)
+    kernel = KERNELS[0]
+    parts = t64(kernel.theta), t64(X[:6]), t64([-1.0])
+    weighted = bound_of(kernel, X, y, weights.astype(float)).value_and_gradient(*parts)
+    repeated = bound_of(kernel, X[again], y[again]).value_and_gradient(*parts)
+    for got, expected in zip(weighted, repeated, strict=True):
+        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
+    X, y = waves()
+    kernel = ConstantKernel(1.0, (0.9, 1.1)) * RBF([1.0] * 3, (0.5, 2.0))
+    learning = CollapsedLearning(
+        bound_of(kernel, X, y), ["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+    )
+    state = {"theta": t64(kernel.theta), "Z": t64(X[:8]), "noise": t64([-2.0])}
+    state = learning.start(state)
+    values = [state["value"], *(learning.step(state) for _ in range(3))]
+    assert (np.diff(values) > 0).all()
+    low, high = kernel.bounds.T
+    assert (low <= state["theta"].numpy()).all()
+    assert (state["theta"].numpy() <= high).all()
+    assert values[-1] == pytest.approx(
+        learning.bound.value(state["theta"], state["Z"], state["noise"]), rel=1e-10
+    )
+    assert state["gain"] == pytest.approx((values[-1] - values[-2]) / 80)
+
+
+def test_length_scales_are_those_of_the_kernel():
+    X, y = waves()
+    kernel = 3.0 * RBF([0.5, 2.0, 1e3]) + ConstantKernel(4.0)
+    learning = CollapsedLearning(
+        bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+    )
+    found = learning._length_scales({"theta": t64(kernel.theta), "Z": t64(X[:8])})
+    # A step of a tenth of a standard deviation; beyond ten, the most that counts.
+    assert_allclose(found[:2], [0.5, 2.0], rtol=0.02)
+    assert_allclose(found[2], 10 * X.std(0)[2])
+
+
+# Regression
+
+
+@pytest.mark.parametrize("inference", ["collapsed", "natural_gradient"])
+def test_all_rows_as_inducing_points_are_the_exact_process(inference):
+    X, y = waves(100)
+    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
+    ours = given(kernel, X, inference=inference, noise_variance=0.05, tol=1e-10).fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
+    X_new = waves(50, seed=1)[0]
+    mean, std = ours.predict(X_new, return_std=True)
+    exact_mean, exact_std = exact.predict(X_new, return_std=True)
+    # The closed form adds 1e-9 of the variance to the diagonal of Kzz, natural gradients 1e-6.
+    tol = 1e-6 if inference == "collapsed" else 1e-3
+    assert_allclose(mean, exact_mean, atol=tol)
+    assert_allclose(std, np.sqrt(exact_std**2 + 0.05), atol=tol)
+    assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, rel=tol)
+    _, cov = ours.predict(X_new, return_cov=True)
+    exact_cov = exact.predict(X_new, return_cov=True)[1] + 0.05 * np.eye(50)
+    assert_allclose(cov, exact_cov, atol=tol)
+    latent_mean, latent_variance = ours.latent_mean_and_variance(X_new)
+    assert_allclose(latent_mean[:, 0], mean)
+    assert_allclose(latent_variance[:, 0], std**2 - 0.05, atol=1e-12)
+
+
+def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
+    X, y = waves(100)
+    settings = {"noise_variance": 0.05, "random_state": 0, "tol": 0.0, "max_iter": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        collapsed = given(1.5 * RBF(1.0), X[:20], **settings).fit(X, y)
+        one = given(1.5 * RBF(1.0), X[:20], inference="natural_gradient", **settings).fit(X, y)
+    X_new = waves(50, seed=1)[0]
+    # One step from the prior; the jitters differ.
+    for got, expected in zip(
+        one.latent_mean_and_variance(X_new),
+        collapsed.latent_mean_and_variance(X_new),
+        strict=True,
+    ):
+        assert_allclose(got, expected, atol=1e-4)
+    assert one.elbo_ == pytest.approx(collapsed.elbo_, rel=1e-4)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
+def test_every_way_learns_a_function(likelihood, inference):
+    X, y = waves(200, noise=0.2)
+    # The form by gradients alone takes few steps in an epoch of so few rows.
+    settings = {"gradient": {"max_iter": 300, "tol": 0.0}, "natural_gradient": {}}[inference]
+    model = SVGPRegressor(
+        likelihood=likelihood, inference=inference, n_inducing=24, random_state=0, **settings
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    X_new, truth = waves(200, seed=1, noise=0.0)
+    assert np.sqrt(np.mean((model.predict(X_new) - truth) ** 2)) < 0.25
+    assert 0.1**2 < model.noise_variance_ < 0.45**2
+
+
+def test_learning_finds_the_noise_and_the_features_that_matter():
+    X, y = waves(400, noise=0.3)
+    model = SVGPRegressor(n_inducing=50, random_state=0).fit(X, y)
+    # Four standard errors of a variance from 400 rows.
+    assert model.noise_variance_ == pytest.approx(0.09, rel=4 * np.sqrt(2 / 400))
+    lengths = model.kernel_.k2.length_scale
+    assert lengths[2] > 3 * lengths[0]
+    assert (np.diff(model.objective_curve_) >= 0).all()
+    assert model.n_iter_ == len(model.objective_curve_)
+    assert model.elbo_ == pytest.approx(model.objective_curve_[-1], rel=1e-6)
+
+
+def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
+    X, y = waves(600)
+    settings = {"n_inducing": 30, "random_state": 0, "tol": 1e-4}
+    whole = SVGPRegressor(**settings).fit(X, y)
+    monkeypatch.setattr("skgpsvm.svgp._regressor._STAGES", ((100, 2), (300, 2)))
+    staged = SVGPRegressor(**settings).fit(X, y)
+    assert staged.elbo_ > whole.elbo_ - 0.02 * 600
+
+
+def test_student_t_bears_outliers():
+    X, y = waves(300)
+    wild = y.copy()
+    wild[::15] += 20
+    X_new, truth = waves(200, seed=1, noise=0.0)
+    errors = {
+        likelihood: np.sqrt(
+            np.mean(
+                (
+                    SVGPRegressor(likelihood=likelihood, n_inducing=40, random_state=0)
+                    .fit(X, wild)
+                    .predict(X_new)
+                    - truth
+                )
+                ** 2
+            )
+        )
+        for likelihood in ("gaussian", "student_t")
+    }
+    assert errors["student_t"] < 0.3 * errors["gaussian"]
+
+
+def test_unit_of_y_does_not_matter():
+    X, y = waves()
+    model = SVGPRegressor(n_inducing=10, random_state=0)
+    mean, std = clone(model).fit(X, y).predict(X, return_std=True)
+    larger_mean, larger_std = clone(model).fit(X, 1024 * y).predict(X, return_std=True)
+    # A power of two: the same arithmetic.
+    assert_allclose(larger_mean, 1024 * mean, rtol=1e-12)
+    assert_allclose(larger_std, 1024 * std, rtol=1e-12)
+
+
+def test_outputs_share_kernel_and_inducing_points():
+    X, y = waves()
+    Y = np.c_[y, 3 - 2 * X[:, 0]]
+    kernel = 1.5 * RBF(1.0)
+    settings = {"noise_variance": 0.1, "normalize_y": True}
+    both = given(kernel, X[:10], **settings).fit(X, Y)
+    assert both.predict(X).shape == (80, 2)
+    assert both.predict(X, return_cov=True)[1].shape == (80, 80, 2)
+    assert both.sample_y(X, 5).shape == (80, 2, 5)
+    alone = [given(kernel, X[:10], **settings).fit(X, column) for column in Y.T]
+    for j, model in enumerate(alone):
+        for got, expected in zip(
+            both.predict(X, return_std=True), model.predict(X, return_std=True), strict=True
+        ):
+            assert_allclose(got[:, j], expected, rtol=1e-9)
+    assert both.elbo_ == pytest.approx(sum(model.elbo_ for model in alone))
+    learned = SVGPRegressor(n_inducing=10, random_state=0).fit(X, Y)
+    assert learned.noise_variance_.shape == (2,)
+    assert learned.noise_variance_[1] < learned.noise_variance_[0]
+    with pytest.raises(ValueError, match="y has 1 outputs, but the model was fitted with 2"):
+        learned.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+def test_mean_function_goes_on_where_the_process_ends(mean):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(100, 1))
+    y = 5 + (2 * X[:, 0] if mean == "linear" else 0) + 0.1 * rng.normal(size=100)
+    kernel = ConstantKernel(0.01, "fixed") * RBF(0.1, "fixed")
+    model = SVGPRegressor(kernel, mean=mean, normalize_y=False, n_inducing=10, random_state=0)
+    far = 25 if mean == "linear" else 5
+    assert model.fit(X, y).predict([[10.0]])[0] == pytest.approx(far, abs=1.0)
+    zero = clone(model).set_params(mean="zero").fit(X, y)
+    assert abs(zero.predict([[10.0]])[0]) < 1e-6
+
+
+def test_stream_of_gaussian_noise_is_a_fit_of_all_rows():
+    X, y = waves(120)
+    kernel = 1.5 * RBF(1.0)
+    whole = given(kernel, X[:15], noise_variance=0.1).fit(X, y)
+    stream = given(kernel, X[:15], noise_variance=0.1)
+    for part in np.split(np.arange(120), 4):
+        stream.partial_fit(X[part], y[part])
+    for got, expected in zip(
+        stream.predict(X, return_std=True), whole.predict(X, return_std=True), strict=True
+    ):
+        # Through the inverse of a covariance and back.
+        assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+def test_draws_have_the_moments_of_the_prediction(likelihood):
+    X, y = waves(100)
+    kernel = 1.5 * RBF(1.0)
+    model = given(kernel, X[:30], likelihood=likelihood, noise_variance=0.5).fit(X, y)
+    X_new = waves(20, seed=1)[0]
+    mean, std = model.predict(X_new, return_std=True)
+    draws = model.sample_y(X_new, 4000, random_state=0)
+    assert draws.shape == (20, 4000)
+    # Five standard errors; a t with four degrees of freedom has no fourth moment.
+    assert (np.abs(draws.mean(1) - mean) < 5 * std / np.sqrt(4000)).all()
+    assert_allclose(draws.std(1), std, rtol=0.15 if likelihood == "student_t" else 0.08)
+    if likelihood == "gaussian":
+        assert kstest((draws[0] - mean[0]) / std[0], "norm").pvalue > 1e-3
+        _, cov = model.predict(X_new, return_cov=True)
+        scale = np.sqrt(np.outer(cov.diagonal(), cov.diagonal()))
+        assert (np.abs(np.cov(draws) - cov) < 5 * scale * np.sqrt(2 / 4000)).all()
+
+
+def test_precisions_agree():
+    X, y = waves(200)
+    kernel = 1.5 * RBF(1.0)
+    double = given(kernel, X[:20], noise_variance=0.1).fit(X, y)
+    same = given(kernel, X[:20], noise_variance=0.1).fit(X.astype(np.float32), y)
+    single = given(kernel, X[:20], noise_variance=0.1, dtype="float32").fit(X, y)
+    # float32 input is computed with in float64; float32 sums of float32 features are not.
+    for model, tol in ((same, 1e-5), (single, 5e-3)):
+        for got, expected in zip(
+            model.predict(X, return_std=True), double.predict(X, return_std=True), strict=True
+        ):
+            assert_allclose(got, expected, atol=tol)
+
+
+def test_white_noise_of_the_kernel_is_part_of_the_latent():
+    X, y = waves(100)
+    model = given(1.5 * RBF(1.0) + WhiteKernel(0.2), X[:20], noise_variance=0.1).fit(X, y)
+    _, variance = model.latent_mean_and_variance(X)
+    assert (variance > 0.2).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"inference": "collapsed", "likelihood": "laplace"}, "needs Gaussian noise"),
+        ({"noise_variance": 0}, "must be positive"),
+        ({"noise_variance": -1.0}, "at least 0, or None"),
+        ({"likelihood": "poisson"}, "not one of 'gaussian', 'student_t', 'laplace'"),
+        ({"mean": "quadratic"}, "not one of 'zero', 'constant', 'linear'"),
+        ({"optimizer": "adam"}, "not one of 'auto', None"),
+        ({"normalize_y": "yes"}, "must be True or False"),
+    ],
+)
+def test_bad_parameters_of_the_regressor_are_refused_in_words(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        SVGPRegressor(**parameters).fit(*waves(20))
+
+
+def test_std_and_cov_are_not_both_given():
+    X, y = waves(20)
+    with pytest.raises(RuntimeError, match="At most one"):
+        given(RBF(1.0), X).fit(X, y).predict(X, return_std=True, return_cov=True)
+
+
+def test_kernel_that_is_not_positive_definite_is_reported_as_such():
+    class Wrong(RBF):
+        def __call__(self, X, Y=None, eval_gradient=False):
+            return -super().__call__(X, Y)
+
+    with pytest.raises(TypeError, match="No torch form is known"):
+        SVGPRegressor(Wrong(1.0)).fit(*waves(20))
+
+
+# Classification
+
+
+def blobs(n=120, n_classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % n_classes
+    return 3 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
+
+
+LIKELIHOODS = [("softmax", 2), ("probit", 2), ("robust_max", 2), ("softmax", 3), ("robust_max", 3)]
+
+
+@pytest.mark.parametrize(("likelihood", "n_classes"), LIKELIHOODS)
+@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
+def test_every_likelihood_learns_classes(likelihood, n_classes, inference):
+    X, y = blobs(n_classes=n_classes)
+    settings = {"n_inducing": 16, "random_state": 0}
+    if inference == "gradient":
+        settings |= {"max_iter": 100, "tol": 0.0}
+    model = SVGPClassifier(likelihood=likelihood, inference=inference, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    P = model.predict_proba(X)
+    assert model.score(X, y) > 0.7
+    assert P.shape == (120, n_classes)
+    assert_allclose(P.sum(1), 1, atol=1e-9)
+    assert_array_equal(model.predict(X), P.argmax(1))
+    scores = model.decision_function(X)
+    if n_classes == 2:
+        assert_array_equal(scores > 0, P[:, 1] > P[:, 0])
+    else:
+        assert_allclose(np.exp(scores), P, rtol=1e-9)
+    assert model.elbo_ < 0
+    assert (bald(model, X) >= -1e-9).all()
+
+
+@pytest.mark.parametrize(("likelihood", "n_classes"), LIKELIHOODS)
+def test_full_passes_at_a_fixed_kernel_never_lower_the_bound(likelihood, n_classes):
+    X, y = blobs(n_classes=n_classes)
+    model = SVGPClassifier(
+        20.0 * RBF(0.7),
+        likelihood=likelihood,
+        optimizer=None,
+        learn_inducing=False,
+        n_inducing=20,
+        tol=1e-6,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        curve = model.fit(X, y).objective_curve_
+    # A step is halved until the bound falls by less than 1e-9 of itself.
+    assert (np.diff(curve) > -1e-8 * np.abs(curve[:-1])).all()
+    assert curve[-1] > curve[0]
+
+
+def test_probabilities_are_near_those_of_laplace_s_approximation():
+    X, y = blobs(n_classes=2)
+    kernel = 2.0 * RBF(1.0)
+    settings = {"optimizer": None, "learn_inducing": False, "mean": "zero", "tol": 1e-4}
+    ours = SVGPClassifier(kernel, inducing_points=X, **settings).fit(X, y)
+    exact = GaussianProcessClassifier(kernel, optimizer=None).fit(X, y)
+    # Two approximations of one posterior.
+    assert_allclose(ours.predict_proba(X), exact.predict_proba(X), atol=0.05)
+
+
+def test_probabilities_average_those_of_draws():
+    X, y = blobs()
+    for likelihood in ("softmax", "robust_max"):
+        model = SVGPClassifier(
+            2.0 * RBF(1.0), likelihood=likelihood, optimizer=None, n_inducing=10, random_state=0
+        ).fit(X, y)
+        P = model.predict_proba_from_latent(model.sample_latent(X, 4000))
+        # Four standard errors of 4000 draws, and the error of 128 points.
+        assert_allclose(P.mean(0), model.predict_proba(X), atol=4 * np.sqrt(0.25 / 4000) + 0.01)
+    with pytest.raises(ValueError, match="last axis must have length 3"):
+        model.predict_proba_from_latent(np.zeros((5, 2)))
+
+
+def test_probit_is_for_two_classes():
+    with pytest.raises(ValueError, match="'probit' is for two classes; y has 3"):
+        SVGPClassifier(likelihood="probit").fit(*blobs())
+
+
+def test_minibatches_approach_the_posterior_of_all_rows():
+    X, y = blobs(600)
+    settings = {"optimizer": None, "learn_inducing": False, "n_inducing": 12, "random_state": 0}
+    whole = SVGPClassifier(2.0 * RBF(1.0), tol=1e-4, max_iter=200, **settings).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        parts = SVGPClassifier(2.0 * RBF(1.0), batch_size=100, **settings).fit(X, y)
+    # Steps that still shrink.
+    assert np.abs(parts.predict_proba(X) - whole.predict_proba(X)).mean() < 0.02
+
+
+def test_bound_of_the_classifier_is_below_the_evidence():
+    X, y = np.array([[-1.0], [0.3], [1.2]]), np.array([0, 1, 1])
+    kernel = 2.0 * RBF(1.0)
+    settings = {"optimizer": None, "learn_inducing": False, "mean": "zero", "tol": 1e-6}
+    model = SVGPClassifier(kernel, likelihood="probit", inducing_points=X, **settings).fit(X, y)
+    x, w = np.polynomial.hermite_e.hermegauss(40)
+    z = np.stack(np.meshgrid(x, x, x, indexing="ij"), -1).reshape(-1, 3)
+    weights = (w[:, None, None] * w[:, None] * w).ravel() / w.sum() ** 3
+    f = z @ np.linalg.cholesky(kernel(X)).T
+    evidence = np.log(weights @ norm.cdf(f * [-1, 1, 1]).prod(1))
+    assert evidence - 0.1 < model.elbo_ < evidence
