@@ -26,7 +26,7 @@ class Latents:
     ----------
     kernel : Kernel
     Z : ndarray of shape (m, d)
-    noise : ndarray of shape (k,)
+    noise : tuple of k floats
         Logarithms of the likelihood's parameters.
     mean, root : ndarray of shape (c, p), (c, p, p), or None
         Of the weights, see `InducingPosterior`.
@@ -36,7 +36,7 @@ class Latents:
 
     kernel: Kernel
     Z: np.ndarray
-    noise: np.ndarray
+    noise: tuple
     mean: np.ndarray | None = None
     root: np.ndarray | None = None
     jitter: float = 1e-6
@@ -46,14 +46,17 @@ class Latents:
         parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
         if self.mean is not None:
             parts |= {"mean": self.mean, "root": self.root}
-        return {name: torch.tensor(part, device=device) for name, part in parts.items()}
+        return {
+            name: torch.tensor(part, dtype=torch.float64, device=device)
+            for name, part in parts.items()
+        }
 
     def at(self, state):
         """The latents of a state, which may have become others."""
-        names = state.keys() & {"Z", "noise", "mean", "root"}
+        names = state.keys() & {"Z", "mean", "root"}
         parts = {name: state[name].cpu().numpy() for name in names}
         kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
-        return replace(self, kernel=kernel, **parts)
+        return replace(self, kernel=kernel, noise=tuple(state["noise"].tolist()), **parts)
 
     def basis(self, device):
         """The whitened features."""
@@ -152,7 +155,7 @@ class InducingEstimator(TorchEstimator):
 
     def _start_noise(self):
         """Logarithms of the likelihood's parameters."""
-        return self._sites().parameters().numpy()
+        return tuple(self._sites().parameters().tolist())
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """The start of the inference, hyper-parameters learned where that comes first, and how.
@@ -190,7 +193,7 @@ class InducingEstimator(TorchEstimator):
         by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
         trained = {
             "theta": learned and start.kernel.n_dims > 0,
-            "noise": learned and start.noise.size > 0,
+            "noise": learned and len(start.noise) > 0,
             "Z": self.learn_inducing,
             "mean": by_gradient,
             "raw_root": by_gradient,

@@ -182,7 +182,7 @@ class NaturalGradientInference(CoordinateInference):
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
         values = [*state["values"], sum(values) / len(values)]
-        state["values"] = values[-_PATIENCE - 1 :]
+        state["values"] = values[-_PATIENCE:]
         least = _LEAST_GAIN * self.ascent.rows.weights.sum().item()
         if len(values) > _PATIENCE and abs(values[-1] - values[0]) < least:
             state["settled"] = True

@@ -289,7 +289,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
         return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
 
     def _attributes(self, latents, bounds, streamed=False):
-        noise_variance = self._variance_of_noise(torch.tensor(latents[0].noise)).numpy()
+        noise_variance = self._variance_of_noise(latents[0].state("cpu")["noise"]).numpy()
         noise_variance = self._outputs(noise_variance * self._y_std**2)
         shared = super()._attributes(latents, bounds, streamed)
         return {**shared, "noise_variance_": noise_variance}
