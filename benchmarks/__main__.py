@@ -9,8 +9,10 @@ import sys
 
 SCRIPTS = {
     "scaling": [],
+    "collapsed": [],
     "device": [],
     "classification": ["--jobs"],
+    "regression": ["--jobs"],
     "active_learning": ["--jobs"],
     "reproduce.paper1_tables": ["--jobs"],
 }

@@ -27,7 +27,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Split:
-    """A prepared split; labels are codes 0 .. n_classes - 1 of the whole set."""
+    """A prepared split; labels are codes 0 .. n_classes - 1 of the whole set, or floats."""
 
     X_train: np.ndarray
     y_train: np.ndarray
@@ -65,6 +65,34 @@ def classification_sets(min_rows=0, min_classes=2):
         if info.smallest >= 2 and info.n >= min_rows and info.c >= min_classes:
             found[path.stem] = info
     return dict(sorted(found.items(), key=lambda item: (item[1].n, item[0])))
+
+
+@dataclass(frozen=True)
+class Size:
+    """Rows and features of a regression set."""
+
+    n: int
+    d: int
+
+
+@cache
+def regression_sets():
+    """`Size` by name, smallest set first."""
+    found = {}
+    for path in (folder() / "regression").glob("*.npz"):
+        with np.load(path, allow_pickle=False) as archive:
+            found[path.stem] = Size(*archive["X"].shape)
+    return dict(sorted(found.items(), key=lambda item: (item[1].n, item[0])))
+
+
+def split_regression(name, column):
+    """The `Split` of a set's own mask, rows and targets standardised by the training rows."""
+    with np.load(folder() / "regression" / f"{name}.npz", allow_pickle=False) as archive:
+        test = archive["test_mask"][:, column]
+        X, y = archive["X"].astype(np.float64), archive["y"].astype(np.float64)
+    X_train, X_test = prepared(X[~test], X[test])
+    mean, std = y[~test].mean(), y[~test].std()
+    return Split(X_train, (y[~test] - mean) / std, X_test, (y[test] - mean) / std, 0)
 
 
 def chosen(sets, names):

@@ -5,6 +5,8 @@ import csv
 import hashlib
 import warnings
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,25 @@ from threadpoolctl import threadpool_limits
 import skgpsvm
 
 RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A classifier of the comparison.
+
+    Attributes
+    ----------
+    fit : callable
+        Training rows, labels and seed to a fitted classifier.
+    code : str
+        Version of what is run.
+    metrics : tuple of str
+        What it is ranked by.
+    """
+
+    fit: Callable
+    code: str
+    metrics: tuple[str, ...]
 
 
 def options(doc, *, seeds):
@@ -42,6 +63,17 @@ def package_code():
 def sklearn_code():
     """Version of scikit-learn: what a result of its estimators is one of."""
     return f"scikit-learn {sklearn.__version__}"
+
+
+def run_methods(methods, function, sets, seeds, measured, path, jobs):
+    """`run_tasks` of every method on every set and seed."""
+    tasks = [
+        {"set": name, "seed": seed, "method": method, "code": methods[method].code}
+        for name in sets
+        for seed in seeds
+        for method in methods
+    ]
+    return run_tasks(function, tasks, measured, path, jobs)
 
 
 def run_tasks(function, tasks, measured, path, jobs):

@@ -49,10 +49,10 @@ def ranks(scores, *, higher_is_better):
 
 
 def comparison(scores, ours, *, higher_is_better):
-    """One column against each of the others, set by set: mean ranks of the pair, wins, ties."""
+    """One column against each of the others, over the sets that both have: ranks, wins, ties."""
     rows = []
     for other in scores.columns.drop(ours):
-        pair = scores[[ours, other]]
+        pair = scores[[ours, other]].dropna()
         mean = ranks(pair, higher_is_better=higher_is_better).mean()
         ahead = ranks(pair, higher_is_better=higher_is_better)[ours]
         rows.append(
@@ -77,3 +77,45 @@ def failures(results):
         for _, row in failed.iterrows()
     ]
     return "\n".join(["FAILED:", *lines]) if lines else "No fit failed."
+
+
+def methods(results, sizes, methods, metrics, ours):
+    """Parts of a report on methods over sets: pairs with ours first, then every set.
+
+    Parameters
+    ----------
+    results : DataFrame
+        Of `run_methods`.
+    sizes : DataFrame
+        What is told of each set; its index is the order of the sets.
+    methods : dict of Method
+    metrics : dict
+        Name: whether higher is better, and a title.
+    ours : str
+        The method that the others are compared with.
+    """
+    measured = [*metrics, "fit_seconds"]
+    means = results.groupby(["set", "method"])[measured].mean().unstack().reindex(sizes.index)
+    parts, tables = [failures(results)], []
+    for metric, (higher, title) in metrics.items():
+        scores = means[metric][[m for m in methods if metric in methods[m].metrics]]
+        verdicts = comparison(scores, ours, higher_is_better=higher)
+        parts.append(table(verdicts, f"{title}: {ours} against others, over sets"))
+        mean_ranks = ranks(scores, higher_is_better=higher).mean()
+        footer = pd.DataFrame([scores.mean(), mean_ranks], index=["mean", "mean rank"])
+        tables.append(table(_with_sizes(sizes, scores, footer), title))
+    seconds = means["fit_seconds"][list(methods)]
+    footer = seconds.sum().to_frame("sum").T
+    title = "Seconds of processor time to fit, one thread"
+    tables.append(table(_with_sizes(sizes, seconds, footer), title, digits=2))
+    warned = results[results["warnings"] != ""]
+    counts = warned.groupby(["method", "warnings"]).size().rename("fits").reset_index()
+    parts.append(table(counts, "Fits that warned") if len(counts) else "No fit warned.")
+    return parts + tables
+
+
+def _with_sizes(sizes, scores, footer):
+    body = pd.concat([pd.concat([sizes, scores], axis=1), footer])
+    body = body.rename_axis("set").reset_index()
+    body[sizes.columns] = body[sizes.columns].astype("Int64")
+    return body

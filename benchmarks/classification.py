@@ -1,16 +1,15 @@
 """Accuracy and probabilities of classifiers on every classification set, default settings.
 
-``BayesianSVC()`` against ``SVC()`` by accuracy, and against a temperature-calibrated ``SVC`` by
-log-loss: stratified 80/20 splits, mean-imputed and standardised with training statistics; sets
-whose smallest class has one row are left out. Run ``python -m benchmarks.classification``; a run
-that was killed continues, and results of an older source of the package are computed anew. To add a
-method, add an entry to ``METHODS``; to add a data set, put its archive beside the others.
+``BayesianSVC()`` against ``SVC()`` by accuracy, against a temperature-calibrated ``SVC`` by
+log-loss, and against one-vs-rest and two sparse GPs by both: stratified 80/20 splits, mean-imputed
+and standardised with training statistics; sets whose smallest class has one row are left out. Run
+``python -m benchmarks.classification``; a run that was killed continues, and results of an older
+source of the package are computed anew. To add a method, add an entry to ``METHODS``; to add a data
+set, put its archive beside the others.
 """
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,33 +17,16 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.metrics import log_loss
 from sklearn.svm import SVC
 
-from skgpsvm import BayesianSVC
+from skgpsvm import BayesianSVC, SVGPClassifier
 
-from . import _data, _harness, _report
+from . import _data, _harness, _peers, _report
+from ._harness import Method
 
 QUICK_SETS = ("iris", "wine", "glass", "sonar", "ecoli", "heart", "vehicle", "vowel")
 OURS = "BayesianSVC"
 N_BINS = 15
 N_FOLDS = 5
-
-
-@dataclass(frozen=True)
-class Method:
-    """A classifier of the comparison.
-
-    Attributes
-    ----------
-    fit : callable
-        Training rows, labels and seed to a fitted classifier.
-    code : str
-        Version of what is run.
-    metrics : tuple of str
-        What it is ranked by.
-    """
-
-    fit: Callable
-    code: str
-    metrics: tuple[str, ...]
+N_INDUCING = 64  # of the sparse GPs
 
 
 def calibrated_svc(X, y, seed):
@@ -71,6 +53,21 @@ METHODS = {
     ),
     "SVC": Method(lambda X, y, seed: SVC().fit(X, y), _harness.sklearn_code(), ("accuracy",)),
     "calibrated SVC": Method(calibrated_svc, _harness.sklearn_code(), PROBABILITIES),
+    "one-vs-rest": Method(
+        lambda X, y, seed: BayesianSVC(multi_class="ovr", random_state=seed).fit(X, y),
+        _harness.package_code(),
+        ("accuracy", *PROBABILITIES),
+    ),
+    "SVGPClassifier": Method(
+        lambda X, y, seed: SVGPClassifier(n_inducing=N_INDUCING, random_state=seed).fit(X, y),
+        _harness.package_code(),
+        ("accuracy", *PROBABILITIES),
+    ),
+    "GPyTorch SVGP": Method(
+        lambda X, y, seed: _peers.GPyTorchSVGP(N_INDUCING, seed).fit(X, y),
+        _peers.gpytorch_code(),
+        ("accuracy", *PROBABILITIES),
+    ),
 }
 
 # Name: whether higher is better, and the title of its table.
@@ -113,57 +110,30 @@ def probability_metrics(model, data):
     }
 
 
-def report(results, sets, settings):
-    """The parts of the text report."""
-    order = list(sets)
-    sizes = pd.DataFrame([vars(sets[name]) for name in order])[["n", "d", "c"]]
-    sizes.insert(0, "set", order)
-    means = results.groupby(["set", "method"])[list(MEASURED)].mean().unstack().reindex(order)
-    parts = [_report.header("Classification: every set, default settings", **settings)]
-    parts.append(_report.failures(results))
-    tables = []
-    for metric, (higher, title) in METRICS.items():
-        scores = means[metric][[m for m in METHODS if metric in METHODS[m].metrics]]
-        verdicts = _report.comparison(scores, OURS, higher_is_better=higher)
-        parts.append(_report.table(verdicts, f"{title}: {OURS} against others, over sets"))
-        mean_ranks = _report.ranks(scores, higher_is_better=higher).mean()
-        footer = pd.DataFrame([scores.mean(), mean_ranks], index=["mean", "mean rank"])
-        body = pd.concat([sizes.set_index("set"), scores], axis=1)
-        body = pd.concat([body, footer]).rename_axis("set").reset_index()
-        body[["n", "d", "c"]] = body[["n", "d", "c"]].astype("Int64")
-        tables.append(_report.table(body, title))
-    seconds = means["fit_seconds"][list(METHODS)]
-    body = pd.concat([seconds, seconds.sum().to_frame("sum").T]).rename_axis("set").reset_index()
-    tables.append(_report.table(body, "Seconds of processor time to fit, one thread", digits=2))
-    warned = results[results["warnings"] != ""]
-    parts.append(_report.table(warned[["set", "seed", "method", "warnings"]], "Fits that warned"))
-    return parts + tables
-
-
 def main():
     """Run what is missing and write the report."""
     options = _harness.options(__doc__, seeds=5)
     names = options.sets or (QUICK_SETS if options.quick else None)
     sets = _data.chosen(_data.classification_sets(), names)
     seeds = range(1 if options.quick else options.seeds)
-    tasks = [
-        {"set": name, "seed": seed, "method": method, "code": METHODS[method].code}
-        for name in sets
-        for seed in seeds
-        for method in METHODS
-    ]
     full = not (options.quick or options.sets)
     path = _harness.RESULTS / "classification.csv" if full else None
-    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
+    results = _harness.run_methods(METHODS, evaluate, sets, seeds, MEASURED, path, options.jobs)
     settings = {
         "sets": f"{len(sets)}, every class of at least 2 rows",
         "splits": f"stratified 80/20, seeds 0 to {len(seeds) - 1}; mean-imputed, standardised",
         "SVC": "SVC()",
         "calibrated SVC": "CalibratedClassifierCV(SVC(), ensemble=False, method='temperature', "
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",
+        "one-vs-rest": "BayesianSVC(multi_class='ovr')",
+        "SVGPClassifier": f"SVGPClassifier(n_inducing={N_INDUCING})",
+        "GPyTorch SVGP": f"{N_INDUCING} inducing points; {_peers.gpytorch_code()}",
         "processes": f"{options.jobs} of one thread",
     }
-    _report.publish("classification", report(results, sets, settings), write=full)
+    parts = [_report.header("Classification: every set, default settings", **settings)]
+    sizes = pd.DataFrame({name: vars(info) for name, info in sets.items()}).T[["n", "d", "c"]]
+    parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
+    _report.publish("classification", parts, write=full)
     sys.exit(int((results["error"] != "").any()))
 
 
