@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
-_MOST_MERGED = 100_000
+_MOST_MERGED = 2**21
 
 
 class Rows:
@@ -210,9 +210,9 @@ def merged_rows(X, targets, weights):
     """Rows that are alike made one, their weights summed, and sorted; those of weight 0 left out.
 
     So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
-    100,000 rows, or a memmap, come back as they are.
+    two million numbers, and with them every large memmap, come back as they are.
     """
-    if len(X) > _MOST_MERGED or isinstance(X, np.memmap):
+    if X.size > _MOST_MERGED:
         return X, targets, weights
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
