@@ -19,7 +19,8 @@ NUMPY_MODULES = {
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
     "bayesian_svm/_svc",  # the estimator
-    "svgp/_regressor",  # the estimators
+    "svgp/_base",  # the estimators
+    "svgp/_regressor",
     "svgp/_classifier",
 }
 FORBIDDEN_CALL = re.compile(

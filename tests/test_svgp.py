@@ -18,6 +18,7 @@ from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.active_learning import bald
 from skgpsvm.kernels import Linear
 from skgpsvm.svgp import _collapsed
+from skgpsvm.svgp._base import scaled_lengths
 from skgpsvm.svgp._collapsed import CollapsedBound, CollapsedLearning
 
 KERNELS = [
@@ -224,6 +225,21 @@ def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
     monkeypatch.setattr("skgpsvm.svgp._regressor._STAGES", ((100, 2), (300, 2)))
     staged = SVGPRegressor(**settings).fit(X, y)
     assert staged.elbo_ > whole.elbo_ - 0.02 * 600
+
+
+def test_end_at_mere_noise_is_tried_again(monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 40))
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=300)
+    model = SVGPRegressor(n_inducing=40, random_state=0)
+    assert clone(model).fit(X, y).score(X, y) > 0.9
+    monkeypatch.setattr("skgpsvm.svgp._regressor._LENGTHS", (1.0,))
+    assert clone(model).fit(X, y).score(X, y) < 0.2
+
+
+def test_scaled_lengths_stay_within_their_bounds():
+    kernel = ConstantKernel(3.0) * RBF([1.0, 2.0], (0.9, 10.0)) + RBF(4.0, "fixed")
+    assert_allclose(np.exp(scaled_lengths(kernel, 0.5)), [3.0, 0.9, 1.0])
 
 
 def test_student_t_bears_outliers():

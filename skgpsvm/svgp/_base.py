@@ -1,5 +1,6 @@
 """What the sparse variational GP's regressor and classifier share."""
 
+import numpy as np
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel
 
@@ -58,3 +59,10 @@ class SVGP(InducingEstimator):
                 f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
             )
         return [targets]
+
+
+def scaled_lengths(kernel, factor):
+    """Theta of a kernel with its free length scales multiplied, within their bounds."""
+    free = [h for h in kernel.hyperparameters if not h.fixed]
+    lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
+    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), *kernel.bounds.T)

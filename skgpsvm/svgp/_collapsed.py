@@ -82,6 +82,11 @@ class CollapsedBound:
         size = self.weight * (math.log(2 * math.pi) + noise).sum()
         return -0.5 * (size + log_det + misfit)
 
+    def per_row(self, value):
+        """How much a value of the bound is above the evidence of mere noise, nats a row."""
+        noise_only = -0.5 * (math.log(2 * math.pi) + 1 + (self.squares / self.weight).log()).sum()
+        return value / self.weight.item() - noise_only.item()
+
     def value(self, theta, Z, noise):
         """The bound, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)

@@ -11,7 +11,7 @@ from .._estimator import TorchRegressor, to_tensor
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Gaussian, Laplace, StudentT
-from ._base import SVGP
+from ._base import SVGP, scaled_lengths
 from ._collapsed import CollapsedBound, CollapsedLearning
 
 _LIKELIHOODS = {
@@ -29,6 +29,9 @@ _COLLAPSED_PARTS = ("theta", "noise", "Z")
 _START_NOISE = 0.1
 _MOST_COLLAPSED = 2e10  # n m^2
 _STAGES = ((2000, 2), (8000, 3))  # rows and rounds
+# Factors of the length scales to start from in turn, until the bound is above that of mere noise.
+_LENGTHS = (1.0, 0.7, 1.4, 0.5)
+_LEAST_GAIN = 0.02  # nats a row
 
 
 class SVGPRegressor(TorchRegressor, SVGP):
@@ -260,25 +263,35 @@ class SVGPRegressor(TorchRegressor, SVGP):
         trained = [part for part in super()._trained(start, rows) if part in _COLLAPSED_PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
+        bounds = torch.tensor(start.kernel.bounds)
+        scale = torch.tensor(scaler.scale_, device=rows.device)
+
+        def climb(state, n_rows, rounds, end="finished", attempt=""):
+            some = rows.subset(n_rows, random_state)
+            bound = CollapsedBound(torch_kernel(start.kernel), some)
+            learning = CollapsedLearning(bound, trained, bounds, scale, self.tol)
+            stage = f"{name}hyper-parameters, {len(some)} rows{attempt}"
+            ends = {end: learning.finished}
+            curve = run.stage(stage, learning.start(state), learning.step, rounds, **ends)
+            return curve, bound.per_row(state["value"])
+
         state = start.state(rows.device)
         state["noise"] = self._variance_of_noise(state["noise"]).log()
-
-        def climb(some, rounds, end):
-            learning = CollapsedLearning(
-                CollapsedBound(torch_kernel(start.kernel), some),
-                trained,
-                torch.tensor(start.kernel.bounds),
-                torch.tensor(scaler.scale_, device=rows.device),
-                self.tol,
-            )
-            stage = f"{name}hyper-parameters, {len(some)} rows"
-            ends = {end: learning.finished}
-            return run.stage(stage, learning.start(state), learning.step, rounds, **ends)
-
-        for n_rows, rounds in _STAGES if collapsed else _STAGES[:1]:
-            if fresh and (n_rows < len(rows) or not collapsed):
-                climb(rows.subset(n_rows, random_state), rounds, "finished")
-        curve = climb(rows, self.max_iter, "converged") if collapsed else []
+        if fresh:
+            tried = []
+            for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
+                theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
+                tried.append({**state, "theta": theta})
+                _, gain = climb(tried[-1], *_STAGES[0], attempt=f", lengths {factor}")
+                if gain > _LEAST_GAIN:
+                    break
+            state = tried[-1] if gain > _LEAST_GAIN else tried[0]
+        curve = []
+        if collapsed:
+            for n_rows, rounds in _STAGES[1:]:
+                if fresh and n_rows < len(rows):
+                    climb(state, n_rows, rounds)
+            curve, _ = climb(state, len(rows), self.max_iter, "converged")
         variance = state["noise"].exp().cpu()
         state["noise"] = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1).parameters()
         return start.at(state), curve
