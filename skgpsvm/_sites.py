@@ -107,7 +107,7 @@ class LikelihoodSites(SiteLikelihood):
         return torch.arange(self.n_latents, device=mean.device).expand(len(mean), -1)
 
     def sites(self, y, mean, var):
-        slope, bend = self.likelihood.expected_derivatives(y, mean, var)
+        slope, bend = self.likelihood.expected_derivatives(*_precise(y, mean, var))
         slope, precision = slope.to(mean.dtype), -bend.to(mean.dtype)
         return Sites(
             loss=self.loss(y, mean, var),
@@ -118,7 +118,12 @@ class LikelihoodSites(SiteLikelihood):
         )
 
     def loss(self, y, mean, var):
-        return -self.likelihood.expected_log_prob(y, mean, var).to(mean.dtype)
+        return -self.likelihood.expected_log_prob(*_precise(y, mean, var)).to(mean.dtype)
+
+
+def _precise(y, mean, var):
+    """In float64 where the targets are floats, since the noise of each output is."""
+    return (y.double(), mean.double(), var.double()) if y.is_floating_point() else (y, mean, var)
 
 
 class ByLatent:

@@ -8,6 +8,8 @@ from .._linalg import add_gram, cholesky, mirror
 from .._posteriors import WhitenedBasis
 from .._training import lbfgs
 
+# Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
+JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _HELD_BYTES = 2**28
 _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay in the cache
 _STEPS_A_ROUND = 20
@@ -38,10 +40,8 @@ class CollapsedBound:
     Source: Titsias (2009), eq. 9, in whitened coordinates; weights multiply the log density.
     """
 
-    jitter = 1e-9
-
     def __init__(self, kernel, rows):
-        self.kernel, self.rows = kernel, rows
+        self.kernel, self.rows, self.jitter = kernel, rows, JITTER[rows.dtype]
         self.weight = rows.weights.double().sum()
         squares = rows.weights.double()[:, None] * rows.targets.double().square()
         self.squares = squares.sum(0)

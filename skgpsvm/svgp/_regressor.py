@@ -12,7 +12,7 @@ from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Gaussian, Laplace, StudentT
 from ._base import SVGP, scaled_lengths
-from ._collapsed import CollapsedBound, CollapsedLearning
+from ._collapsed import JITTER, CollapsedBound, CollapsedLearning
 
 _LIKELIHOODS = {
     "gaussian": Gaussian,
@@ -259,7 +259,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
         if collapsed:
-            start = replace(start, jitter=CollapsedBound.jitter)
+            start = replace(start, jitter=JITTER[rows.dtype])
         trained = [part for part in super()._trained(start, rows) if part in _COLLAPSED_PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
