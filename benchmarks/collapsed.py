@@ -80,7 +80,7 @@ def evaluation_section(quick):
 def exact_section(quick):
     """A fit beside the exact process, both learning a length scale for each feature."""
     torch.set_num_threads(1)
-    n, seeds = (500, 1) if quick else (2_000, 3)
+    n, seeds = (500, 1) if quick else (2_000, 2)
     rows = []
     for seed in range(seeds):
         X, y = make_friedman1(2 * n, n_features=10, noise=1.0, random_state=seed)
