@@ -6,6 +6,8 @@ from pathlib import Path
 # scikit-learn skips, without failing, its array-API checks unless SciPy was imported with this set.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# On small tensors a second thread costs more time than it saves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest

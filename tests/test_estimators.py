@@ -100,13 +100,11 @@ DETERMINISTIC = [
     SVGPRegressor(),
     SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
     SVGPClassifier(n_inducing=16, max_iter=5),
-    SVGPClassifier(likelihood="robust_max", n_inducing=8, max_iter=10),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
-    SVGPRegressor(inference="gradient", n_inducing=8, max_iter=40),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
 ]
 
