@@ -85,14 +85,12 @@ class CoordinateAscent:
 
     def uphill_sweep(self, state):
         """A `sweep` whose step is halved until the objective does not fall."""
-        before = {name: state[name] for name in ("precision", "linear")}
+        before = {name: state[name] for name in ("precision", "linear", "mean")}
         value = self.sweep(state)
         for _ in range(_MOST_HALVINGS):
             if self.objective(state) >= value - _ROUNDING * abs(value):
                 break
-            for name, old in before.items():
-                state[name] = torch.lerp(old, state[name], 0.5)
-            state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
+            self._move(state, before, state, 0.5)
         return value
 
     def stochastic_sweep(self, state, batches):
@@ -109,13 +107,20 @@ class CoordinateAscent:
         update = self._tied_update if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
-        totals = {"precision": mirror(precision), "linear": linear}
-        for (name, total), prior in zip(totals.items(), self.prior, strict=True):
-            state[name] = torch.lerp(state[name], prior + scale * total, step)
-        state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
-        change = (state["mean"] - mean).norm() / state["mean"].norm().clamp_min(_LEAST_NORM)
-        state["change"], state["n_steps"] = change.item(), state["n_steps"] + 1
+        sums = {"precision": mirror(precision), "linear": linear}
+        pairs = zip(self.prior, sums.items(), strict=True)
+        target = {name: prior + scale * total for prior, (name, total) in pairs}
+        self._move(state, dict(state), target, step)
+        state["n_steps"] += 1
         return -scale * loss - self._divergence(mean, root).item()
+
+    def _move(self, state, start, target, step):
+        """Put a state between the natural parameters of a start and of a target."""
+        for name in ("precision", "linear"):
+            state[name] = torch.lerp(start[name], target[name], step)
+        state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
+        change = (state["mean"] - start["mean"]).norm()
+        state["change"] = (change / state["mean"].norm().clamp_min(_LEAST_NORM)).item()
 
     def _divergence(self, mean, root):
         """KL to the prior, nats."""

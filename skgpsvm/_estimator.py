@@ -156,6 +156,21 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
             )
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)
 
+    def predict(self, X):
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+        """
+        scores = self.decision_function(X)
+        codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
+        return self.classes_[codes]
+
     def _class_factors(self, y, weights, classes):
         """What ``class_weight`` multiplies each row by, (n,); rows of weight 0 count as absent."""
         used = weights > 0

@@ -1,12 +1,14 @@
 """Estimators with a Gaussian posterior over inducing points: their fits, streams and latents."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils.validation import check_is_fitted
 
 from ._coordinate_ascent import CoordinateAscent
 from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, to_tensor
@@ -124,7 +126,7 @@ class InducingEstimator(TorchEstimator):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _problems(self, targets, previous):
-        """Targets of the models to fit."""
+        """Targets of the models to fit; refuses to continue models of another kind."""
         return [targets]
 
     def _fit_latents(self, run, name, X, targets, weights, start, seed, alone):
@@ -135,7 +137,8 @@ class InducingEstimator(TorchEstimator):
         if start is None:
             kernel = self._start_kernel(scaler)
             points = (self.n_inducing, self.inducing_points, weights, random_state)
-            start = Latents(kernel, select_inducing_points(X, *points), self._start_noise())
+            noise = tuple(self._sites().parameters().tolist())
+            start = Latents(kernel, select_inducing_points(X, *points), noise)
         start, learning = self._prepared(run, name, start, rows, scaler, random_state)
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(start.state(rows.device))
@@ -152,10 +155,6 @@ class InducingEstimator(TorchEstimator):
             attributes=attributes if alone else None,
         )
         return start.at(state), learning or curve, self._findings(inference.at(state), state)
-
-    def _start_noise(self):
-        """Logarithms of the likelihood's parameters."""
-        return tuple(self._sites().parameters().tolist())
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """The start of the inference, hyper-parameters learned where that comes first, and how.
@@ -240,7 +239,7 @@ class InducingEstimator(TorchEstimator):
                 run.stage(
                     f"stream {len(curves)}",
                     state,
-                    ascent.sweep,
+                    partial(self._ascents.sweep, ascent),
                     self.max_iter,
                     converged=lambda state: state["change"] < self.tol,
                 )
@@ -288,6 +287,18 @@ class InducingEstimator(TorchEstimator):
         moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
         mean, variance = np.split(moments, 2, axis=1)
         return mean, variance
+
+    def _checked_latents(self, latents):
+        """Values (..., c) of the latent functions, as `sample_latent` gives them."""
+        check_is_fitted(self)
+        latents = np.asarray(latents, dtype=np.float64)
+        n_latents = sum(len(part.mean) for part in self._latents)
+        if latents.shape[-1:] != (n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+                "as that of sample_latent's."
+            )
+        return latents
 
     def sample_latent(self, X, n_samples=1, random_state=0):
         """Joint draws of the latent functions at all rows.

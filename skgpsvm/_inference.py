@@ -4,14 +4,13 @@ import math
 
 import torch
 
-from ._coordinate_ascent import batch_loss
+from ._coordinate_ascent import CoordinateAscent, batch_loss
 from ._linalg import gaussian_kl
 from ._posteriors import WhitenedBasis
 from ._training import minibatches
 
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
-_STEPS_A_PASS = 10
 _BATCHES_BETWEEN = 10
 _PATIENCE = 5  # passes
 _LEAST_GAIN = 2e-3  # nats a row
@@ -122,6 +121,8 @@ class CoordinateInference(_Inference):
     change of the kernel. They end when 70 % of ``max_iter`` is spent.
     """
 
+    sweep = staticmethod(CoordinateAscent.sweep)
+
     def initial(self, start):
         """The state from which `step` starts: at the prior, or at the moments of a start."""
         return {
@@ -136,21 +137,29 @@ class CoordinateInference(_Inference):
         return bool(self.adam.trained) and state["n_sweeps"] < _LEARNING_SHARE * self.max_iter
 
     def step(self, state):
-        """One sweep; returns the objective."""
+        """One pass over the rows; returns the objective, or the mean of its estimates."""
         self.generator.set_state(state["generator"])
-        if self._learning(state) and state["n_sweeps"] % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1:
-            self._learn(state, _STEPS_BETWEEN)
-        ascent = self.at(state)
-        if self.batch_size is None:
-            objective = ascent.sweep(state)
-        else:
-            objective = ascent.stochastic_sweep(state, self._minibatches(self.batch_size))
+        values = []
+        for group in self._groups():
+            if self._learning(state) and self._due(state):
+                subsets = [self._minibatches(_STEP_ROWS)[0] for _ in range(_STEPS_BETWEEN)]
+                self.adam.run(state, subsets)
+            ascent = self.at(state)
+            if group is None:
+                values.append(self.sweep(ascent, state))
+            else:
+                values.append(ascent.stochastic_sweep(state, group))
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
-        return objective
+        return sum(values) / len(values)
 
-    def _learn(self, state, n_steps):
-        self.adam.run(state, [self._minibatches(_STEP_ROWS)[0] for _ in range(n_steps)])
+    def _groups(self):
+        """Minibatches of a pass, in groups with no other steps between; None is all rows."""
+        return [None if self.batch_size is None else self._minibatches(self.batch_size)]
+
+    def _due(self, state):
+        """Whether Adam steps go before the next group."""
+        return state["n_sweeps"] % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1
 
     def converged(self, state):
         """Whether a sweep hardly moved the means, and no more steps are to come."""
@@ -161,32 +170,39 @@ class NaturalGradientInference(CoordinateInference):
     """Passes of natural-gradient steps, with Adam steps on the rest before every few of them.
 
     Those end for good when five passes changed the objective by less than 0.002 nats a row, or 70 %
-    of ``max_iter`` is spent.
+    of ``max_iter`` is spent. With all rows in a pass they are taken back where the objective fell,
+    and the learning rate is halved.
 
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
 
+    sweep = staticmethod(CoordinateAscent.uphill_sweep)
+
     def step(self, state):
         """One pass; returns the objective, or the mean of its estimates."""
-        self.generator.set_state(state["generator"])
-        batches = [None] if self.batch_size is None else self._minibatches(self.batch_size)
-        values = []
-        for i in range(0, len(batches), _BATCHES_BETWEEN):
-            if self._learning(state) and state["n_steps"]:
-                self._learn(state, _STEPS_A_PASS)
-            group, ascent = batches[i : i + _BATCHES_BETWEEN], self.at(state)
-            if self.batch_size is None:
-                values.append(ascent.uphill_sweep(state))
-            else:
-                values.append(ascent.stochastic_sweep(state, group))
-        state["n_sweeps"] += 1
-        state["generator"] = self.generator.get_state()
-        values = [*state["values"], sum(values) / len(values)]
+        before = dict(state)
+        values = [*state["values"], super().step(state)]
+        if self.batch_size is None and self._learning(before) and values[-1] < max(values):
+            for group in state["adam"]["param_groups"]:
+                group["lr"] /= 2
+            kept = {name: state[name] for name in ("adam", "n_sweeps", "generator")}
+            state |= before | kept
+            values[-1] = values[-2]
         state["values"] = values[-_PATIENCE:]
         least = _LEAST_GAIN * self.ascent.rows.weights.sum().item()
         if len(values) > _PATIENCE and abs(values[-1] - values[0]) < least:
             state["settled"] = True
         return values[-1]
+
+    def _groups(self):
+        (group,) = super()._groups()
+        if group is None:
+            return [group]
+        starts = range(0, len(group), _BATCHES_BETWEEN)
+        return [group[i : i + _BATCHES_BETWEEN] for i in starts]
+
+    def _due(self, state):
+        return state["n_steps"] > 0
 
     def initial(self, start):
         """The state from which `step` starts: at the prior, or at the moments of a start."""
@@ -201,10 +217,8 @@ class GradientInference(_Inference):
 
     def initial(self, start):
         """The state from which `step` starts; small random means break the tie of the classes."""
-        shape, device = (
-            (self.ascent.likelihood.n_latents, self.ascent.basis.size),
-            start["Z"].device,
-        )
+        shape = self.ascent.likelihood.n_latents, self.ascent.basis.size
+        device = start["Z"].device
         mean, root = start.get("mean"), start.get("root")
         if mean is None:
             mean = 0.01 * torch.randn(*shape, generator=self.generator, dtype=torch.float64)

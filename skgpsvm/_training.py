@@ -108,14 +108,13 @@ class Run:
             self._checkpoint.remove()
 
 
-def lbfgs(objective, start, bounds, max_iter):
-    """Maximise ``objective`` from ``start`` within ``bounds`` by scipy's L-BFGS-B.
+def lbfgs(value_and_gradient, start, bounds, max_iter):
+    """Maximise a function from ``start`` within ``bounds`` by scipy's L-BFGS-B.
 
     Parameters
     ----------
-    objective : callable
-        Tensor of shape (k,) to a scalar, differentiable by autograd; or one with a method
-        ``value_and_gradient`` that maps it to a float and a tensor of shape (k,).
+    value_and_gradient : callable
+        Tensor of shape (k,) to a float and a tensor of shape (k,); see `by_autograd`.
     start : Tensor of shape (k,)
         Float64, on any device.
     bounds : Tensor of shape (k, 2)
@@ -126,10 +125,10 @@ def lbfgs(objective, start, bounds, max_iter):
     best : Tensor of shape (k,)
     value : float
     """
-    both = getattr(objective, "value_and_gradient", None) or by_autograd(objective)
 
     def loss_and_gradient(x):
-        value, gradient = both(torch.tensor(x, dtype=start.dtype, device=start.device))
+        point = torch.tensor(x, dtype=start.dtype, device=start.device)
+        value, gradient = value_and_gradient(point)
         return -value, -gradient.cpu().numpy()
 
     found = minimize(

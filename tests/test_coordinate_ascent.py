@@ -437,6 +437,8 @@ def test_uphill_sweep_shortens_a_step_that_would_go_down(seed):
     assert torch.equal(state["mean"], mean)
     assert torch.equal(state["root"], root)
     assert state["n_steps"] == start["n_steps"] + 1
+    change = (mean - start["mean"]).norm() / mean.norm()
+    assert state["change"] == pytest.approx(change.item())
 
 
 @pytest.mark.parametrize(

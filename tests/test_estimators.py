@@ -46,6 +46,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpsvm import BayesianSVC, SVGPClassifier, SVGPRegressor, _estimator
 from skgpsvm import _coordinate_ascent as _ascent
+from skgpsvm._inference import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
 # Hyper-parameters as given and few inducing points, where learning them is not what is tested.
@@ -810,12 +811,12 @@ def test_failing_warm_start_leaves_the_model_as_it_was(change, message):
 @pytest.fixture
 def diverging(monkeypatch):
     """Make the objective of the second sweep infinite."""
-    sweep, values = _ascent.CoordinateAscent.sweep, iter([0.0, np.inf])
-    monkeypatch.setattr(
-        _ascent.CoordinateAscent,
-        "sweep",
-        lambda self, state: sweep(self, state) + next(values, 0.0),
-    )
+    values = iter([0.0, np.inf])
+
+    def sweep(ascent, state):
+        return ascent.sweep(state) + next(values, 0.0)
+
+    monkeypatch.setattr(CoordinateInference, "sweep", staticmethod(sweep))
 
 
 def test_divergence_is_spoken_and_leaves_the_model_unfitted(diverging):

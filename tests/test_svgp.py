@@ -16,7 +16,8 @@ from skgpsvm import SVGPClassifier, SVGPRegressor
 from skgpsvm._estimator import Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.active_learning import bald
-from skgpsvm.kernels import Linear
+from skgpsvm.exceptions import NotPositiveDefiniteError
+from skgpsvm.kernels import Linear, TorchKernel, register_torch_kernel
 from skgpsvm.svgp import _collapsed
 from skgpsvm.svgp._base import scaled_lengths
 from skgpsvm.svgp._collapsed import CollapsedBound, CollapsedLearning
@@ -404,13 +405,99 @@ def test_std_and_cov_are_not_both_given():
         given(RBF(1.0), X).fit(X, y).predict(X, return_std=True, return_cov=True)
 
 
-def test_kernel_that_is_not_positive_definite_is_reported_as_such():
-    class Wrong(RBF):
-        def __call__(self, X, Y=None, eval_gradient=False):
-            return -super().__call__(X, Y)
+class Indefinite(RBF):
+    """Minus a squared exponential, but for its diagonal."""
 
-    with pytest.raises(TypeError, match="No torch form is known"):
-        SVGPRegressor(Wrong(1.0)).fit(*waves(20))
+
+@register_torch_kernel(Indefinite)
+class TorchIndefinite(TorchKernel):
+    def __call__(self, X, Z, theta):
+        return torch.cdist(X, Z) / self.value("length_scale", theta, X)
+
+    def diag(self, X, theta):
+        return X.new_ones(len(X))
+
+
+def test_kernel_that_is_not_positive_definite_is_reported_as_such():
+    X, y = waves(20)
+    with pytest.raises(NotPositiveDefiniteError, match="kernel matrix of the inducing points"):
+        SVGPRegressor(Indefinite(1.0)).fit(X, y)
+
+
+# Whatever the data
+
+
+def both(**options):
+    """A regressor and a classifier."""
+    options = {"n_inducing": 8, "max_iter": 5, "random_state": 0, **options}
+    return SVGPRegressor(**options), SVGPClassifier(**options)
+
+
+def fitted(model, X, labels):
+    """Fitted to labels, or to them as numbers; on so little data max_iter may be reached."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, labels)
+
+
+EDGES = {
+    "rows all alike": lambda X: np.tile(X[:1], (len(X), 1)),
+    "duplicated rows": lambda X: np.repeat(X[: len(X) // 2], 2, axis=0),
+    "a constant feature": lambda X: np.c_[X, np.full(len(X), 7.0)],
+    "one feature": lambda X: X[:, :1],
+    "fewer rows than points": lambda X: X[:5],
+    "two rows": lambda X: X[:2],
+    "tiny": lambda X: 1e-12 * X,
+    "huge": lambda X: 1e12 * X,
+    "far from zero": lambda X: X + 1e6,
+    "single precision": lambda X: X.astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("kind", [0, 1], ids=["regression", "classification"])
+def test_edges_of_data_give_finite_predictions(edge, kind):
+    X, y = blobs(60, n_classes=2)
+    X = edge(X)
+    model = fitted(both()[kind], X, y[: len(X)])
+    mean, variance = model.latent_mean_and_variance(X)
+    assert np.isfinite(mean).all()
+    assert (variance >= 0).all()
+    if kind == 1:
+        assert_allclose(model.predict_proba(X).sum(1), 1, atol=1e-9)
+    else:
+        assert np.isfinite(model.predict(X, return_std=True)).all()
+
+
+def test_unit_of_the_features_does_not_matter():
+    X, y = blobs(60, n_classes=2)
+    for scale in (2.0**-40, 2.0**40):
+        for model in both():
+            one, other = fitted(clone(model), X, y), fitted(clone(model), scale * X, y)
+            # A power of two; the bounds of the kernel and the start are in units of the data.
+            for got, expected in zip(
+                other.latent_mean_and_variance(scale * X),
+                one.latent_mean_and_variance(X),
+                strict=True,
+            ):
+                assert_allclose(got, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("y", [3.0, 1e-12, 1e12])
+def test_constant_target_is_predicted(y):
+    X = waves(30)[0]
+    mean, std = (
+        SVGPRegressor(n_inducing=8, random_state=0)
+        .fit(X, np.full(30, y))
+        .predict(X, return_std=True)
+    )
+    assert_allclose(mean, y, rtol=1e-6)
+    assert np.isfinite(std).all()
+
+
+def test_one_row_is_enough_for_a_regression():
+    model = SVGPRegressor(random_state=0).fit([[1.0, 2.0]], [5.0])
+    assert model.predict([[1.0, 2.0]])[0] == pytest.approx(5.0)
 
 
 # Classification

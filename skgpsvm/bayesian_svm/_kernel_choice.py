@@ -5,7 +5,7 @@ import torch
 from .._coordinate_ascent import CoordinateAscent, batch_loss
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import torch_kernel
-from .._training import lbfgs
+from .._training import by_autograd, lbfgs
 from ._probability import Calibration
 
 _SCORED_ROWS = 1500
@@ -127,7 +127,10 @@ class LeaveOneOutChoice:
             return -(weights * loss).sum() - pull
 
         best, value = lbfgs(
-            objective, state["theta"][self.entries], self.bounds[self.entries], _STEPS_A_ROUND
+            by_autograd(objective),
+            state["theta"][self.entries],
+            self.bounds[self.entries],
+            _STEPS_A_ROUND,
         )
         state["theta"] = state["theta"].index_copy(0, self.entries, best)
         ascent = CoordinateAscent(self.hinge, self._basis(state["theta"]), self.rows)

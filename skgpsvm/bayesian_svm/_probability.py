@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .._quadrature import argmax_probability
-from .._training import lbfgs
+from .._training import by_autograd, lbfgs
 
 # Of the logarithms of temperature and spread, in turn.
 _PRIOR_STD = 2.0
@@ -80,7 +80,7 @@ class Calibration:
             shift = log_scales - prior[0]
             return -loss(log_scales) - 0.5 * shift @ prior[1] @ shift
 
-        best, _ = lbfgs(objective, prior[0], mean.new_tensor(_BOUNDS), 50)
+        best, _ = lbfgs(by_autograd(objective), prior[0], mean.new_tensor(_BOUNDS), 50)
         hessian = torch.autograd.functional.hessian(objective, best)
         values, vectors = torch.linalg.eigh(-hessian)
         precision = vectors * values.clamp_min(0) @ vectors.T

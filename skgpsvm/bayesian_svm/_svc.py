@@ -8,7 +8,6 @@ from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.callback import with_callbacks
 from sklearn.gaussian_process.kernels import ConstantKernel
-from sklearn.utils.validation import check_is_fitted
 
 from .._estimator import TorchClassifier
 from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
@@ -385,31 +384,9 @@ class BayesianSVC(TorchClassifier, InducingEstimator):
         -------
         probabilities : ndarray of shape (..., n_classes)
         """
-        check_is_fitted(self)
-        latents = np.asarray(latents, dtype=np.float64)
-        n_latents = len(self.classes_) if len(self.classes_) > 2 else 1
-        if latents.shape[-1:] != (n_latents,):
-            raise ValueError(
-                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
-                "as that of sample_latent's."
-            )
-        if n_latents == 1:
+        latents = self._checked_latents(latents)
+        if latents.shape[-1] == 1:
             latents = np.concatenate([np.zeros_like(latents), latents], -1)
         if self.probability == "argmax":
             return np.eye(latents.shape[-1])[latents.argmax(-1)]
         return softmax(self.temperature_ * latents, axis=-1)
-
-    def predict(self, X):
-        """Most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        labels : ndarray of shape (n,)
-        """
-        scores = self.decision_function(X)
-        codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
-        return self.classes_[codes]

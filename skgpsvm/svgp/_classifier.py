@@ -249,28 +249,8 @@ class SVGPClassifier(TorchClassifier, SVGP):
         -------
         probabilities : ndarray of shape (..., n_classes)
         """
-        check_is_fitted(self)
-        latents, sites = np.asarray(latents, dtype=np.float64), self._sites()
-        if latents.shape[-1:] != (sites.n_latents,):
-            raise ValueError(
-                f"latents has shape {latents.shape}; its last axis must have length "
-                f"{sites.n_latents}, as that of sample_latent's."
-            )
-        mean = torch.from_numpy(latents.reshape(-1, sites.n_latents))
+        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
+        mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
         codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
-        log_p = [sites.likelihood.log_prob(code, mean) for code in codes]
+        log_p = [likelihood.log_prob(code, mean) for code in codes]
         return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
-
-    def predict(self, X):
-        """Most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        labels : ndarray of shape (n,)
-        """
-        codes = self.predict_proba(X).argmax(1)
-        return self.classes_[codes]

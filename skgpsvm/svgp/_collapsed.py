@@ -10,6 +10,7 @@ from .._training import lbfgs
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
+PARTS = ("theta", "Z", "noise")  # of what the bound is a function
 _HELD_BYTES = 2**28
 _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay in the cache
 _STEPS_A_ROUND = 20
@@ -82,7 +83,7 @@ class CollapsedBound:
         size = self.weight * (math.log(2 * math.pi) + noise).sum()
         return -0.5 * (size + log_det + misfit)
 
-    def per_row(self, value):
+    def gain_over_noise(self, value):
         """How much a value of the bound is above the evidence of mere noise, nats a row."""
         noise_only = -0.5 * (math.log(2 * math.pi) + 1 + (self.squares / self.weight).log()).sum()
         return value / self.weight.item() - noise_only.item()
@@ -123,8 +124,8 @@ class CollapsedLearning:
     Parameters
     ----------
     bound : CollapsedBound
-    trained : tuple of str
-        Which of theta, Z and noise.
+    trained : list of str
+        Which of `PARTS`.
     bounds : Tensor of shape (k, 2)
         Of theta.
     scale : Tensor of shape (d,)
@@ -139,63 +140,47 @@ class CollapsedLearning:
 
     def start(self, state):
         """The state from which `step` starts, the same dict."""
-        state["value"] = self.bound.value(*self._parts(state))
+        state["value"] = self.bound.value(*(state[part] for part in PARTS))
         return state
 
     def step(self, state):
         """One round; returns the bound."""
-        self.units = {"Z": self._length_scales(state)}
-        self.state = state
-        start = torch.cat([self._pack(name, state[name]) for name in self.trained])
-        best, value = lbfgs(self, start, self._limits(), _STEPS_A_ROUND)
+        units = {name: torch.ones_like(state[name]) for name in self.trained}
+        if "Z" in units:
+            units["Z"] *= self._length_scales(state)
+        sizes = [state[name].numel() for name in self.trained]
+
+        def unpacked(point):
+            parts = zip(units.items(), point.split(sizes), strict=True)
+            return {name: part.view_as(unit) * unit for (name, unit), part in parts}
+
+        def value_and_gradient(point):
+            parts = {**state, **unpacked(point)}
+            value, *found = self.bound.value_and_gradient(*(parts[part] for part in PARTS))
+            gradients = dict(zip(PARTS, found, strict=True))
+            return value, torch.cat([(gradients[name] * u).ravel() for name, u in units.items()])
+
+        start = torch.cat([(state[name] / unit).ravel() for name, unit in units.items()])
+        best, value = lbfgs(value_and_gradient, start, self._limits(sizes), _STEPS_A_ROUND)
         gain = (value - state["value"]) / self.bound.weight.item()
-        state.update(self._unpack(best), value=value, gain=gain)
+        state.update(unpacked(best), value=value, gain=gain)
         return value
 
     def finished(self, state):
         """Whether the last round hardly gained."""
         return state["gain"] < self.tol
 
-    def value_and_gradient(self, point):
-        """The bound and its gradient, of the trained parts in one vector."""
-        parts = {**self.state, **self._unpack(point)}
-        value, *gradients = self.bound.value_and_gradient(*self._parts(parts))
-        gradients = dict(zip(("theta", "Z", "noise"), gradients, strict=True))
-        units = [self.units.get(name, 1.0) for name in self.trained]
-        pieces = [
-            (gradients[name] * unit).ravel() for name, unit in zip(self.trained, units, strict=True)
-        ]
-        return value, torch.cat(pieces)
-
-    @staticmethod
-    def _parts(state):
-        return state["theta"], state["Z"], state["noise"]
-
-    def _pack(self, name, tensor):
-        return (tensor / self.units.get(name, 1.0)).ravel()
-
-    def _unpack(self, point):
-        sizes = [self.state[name].numel() for name in self.trained]
-        return {
-            name: part.view_as(self.state[name]) * self.units.get(name, 1.0)
-            for name, part in zip(self.trained, point.split(sizes), strict=True)
-        }
-
-    def _limits(self):
-        limits = {"theta": self.bounds, "noise": torch.tensor([_NOISE_BOUNDS])}
-        free = torch.tensor([[-torch.inf, torch.inf]])
-        return torch.cat(
-            [
-                limits.get(name, free).double().cpu().expand(self.state[name].numel(), 2)
-                for name in self.trained
-            ]
-        )
+    def _limits(self, sizes):
+        free = self.bounds.new_tensor([[-torch.inf, torch.inf]])
+        limits = {"theta": self.bounds, "noise": self.bounds.new_tensor([_NOISE_BOUNDS])}
+        parts = zip(self.trained, sizes, strict=True)
+        return torch.cat([limits.get(name, free).expand(size, 2) for name, size in parts])
 
     def _length_scales(self, state):
         """How far each feature must change for the kernel to fall by a factor of about e^(-1/2).
 
-        From the covariance of inducing points with copies that are moved by a tenth of a standard
-        deviation; a kernel that does not fall gives ten standard deviations.
+        From the covariance of the first inducing point with copies moved by a tenth of a standard
+        deviation, which is exact for a squared exponential; one that does not fall gives ten.
         """
         _, kernel = self.bound.kernel.split(len(self.scale), len(state["Z"]))
         if kernel is None:
