@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 import skgpsvm
-from skgpsvm import BayesianSVC
+from skgpsvm import BayesianSVC, SVGPRegressor
 from skgpsvm.bayesian_svm import _svc
 from skgpsvm.callbacks import Checkpoint
 
@@ -408,6 +408,18 @@ def test_scores_of_one_of_two_classes():
     model = quick(multi_class="ovr").set_callbacks(monitor).fit(X, y)
     log = pd.DataFrame(monitor.get_logs().data)
     assert (log.task_name == "iteration").sum() == model.n_iter_
+
+
+def test_scores_while_the_collapsed_bound_is_learned():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=100)
+    monitor = ScoringMonitor(scoring="r2")
+    model = SVGPRegressor(n_inducing=20, random_state=0).set_callbacks(monitor).fit(X, y)
+    log = pd.DataFrame(monitor.get_logs().data)
+    scores = log[log.task_name == "iteration"].r2
+    assert len(scores) > model.n_iter_
+    assert scores.iloc[0] < scores.iloc[-1] == model.score(X, y)
 
 
 def test_progress_bar(capsys):

@@ -12,20 +12,20 @@ from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Gaussian, Laplace, StudentT
 from ._base import SVGP, scaled_lengths
-from ._collapsed import JITTER, CollapsedBound, CollapsedLearning
+from ._collapsed import JITTER, PARTS, CollapsedBound, CollapsedLearning
 
+_DOF = 4.0  # of Student's t
 _LIKELIHOODS = {
     "gaussian": Gaussian,
-    "student_t": lambda var: StudentT((var / 2) ** 0.5),
+    "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
     "laplace": lambda var: Laplace((var / 2) ** 0.5),
 }
 # Draws of variance one.
 _STANDARD_NOISE = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
-    "student_t": lambda rng, shape: rng.standard_t(4, shape) / np.sqrt(2),
+    "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
-_COLLAPSED_PARTS = ("theta", "noise", "Z")
 _START_NOISE = 0.1
 _MOST_COLLAPSED = 2e10  # n m^2
 _STAGES = ((2000, 2), (8000, 3))  # rows and rounds
@@ -260,11 +260,24 @@ class SVGPRegressor(TorchRegressor, SVGP):
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
         if collapsed:
             start = replace(start, jitter=JITTER[rows.dtype])
-        trained = [part for part in super()._trained(start, rows) if part in _COLLAPSED_PARTS]
+        trained = [part for part in super()._trained(start, rows) if part in PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
         bounds = torch.tensor(start.kernel.bounds)
         scale = torch.tensor(scaler.scale_, device=rows.device)
+
+        def learned(state):
+            variance = state["noise"].exp().cpu()
+            sites = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1)
+            return start.at({**state, "noise": sites.parameters()})
+
+        def attributes(state):
+            found = learned(state)
+            inference = self._inference(found, rows, scaler, torch.Generator())
+            swept = inference.initial(found.state(rows.device))
+            inference.step(swept)
+            findings = self._findings(inference.at(swept), swept)
+            return self._attributes([found.at(swept)], [findings])
 
         def climb(state, n_rows, rounds, end="finished", attempt=""):
             some = rows.subset(n_rows, random_state)
@@ -272,8 +285,10 @@ class SVGPRegressor(TorchRegressor, SVGP):
             learning = CollapsedLearning(bound, trained, bounds, scale, self.tol)
             stage = f"{name}hyper-parameters, {len(some)} rows{attempt}"
             ends = {end: learning.finished}
+            if collapsed:
+                ends["attributes"] = attributes
             curve = run.stage(stage, learning.start(state), learning.step, rounds, **ends)
-            return curve, bound.per_row(state["value"])
+            return curve, bound.gain_over_noise(state["value"])
 
         state = start.state(rows.device)
         state["noise"] = self._variance_of_noise(state["noise"]).log()
@@ -292,9 +307,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
                 if fresh and n_rows < len(rows):
                     climb(state, n_rows, rounds)
             curve, _ = climb(state, len(rows), self.max_iter, "converged")
-        variance = state["noise"].exp().cpu()
-        state["noise"] = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1).parameters()
-        return start.at(state), curve
+        return learned(state), curve
 
     def _variance_of_noise(self, parameters):
         """Of the normalised outputs, (t,), at the likelihood's parameters."""
@@ -358,6 +371,11 @@ class SVGPRegressor(TorchRegressor, SVGP):
         mean : ndarray of shape (n,) or (n, t)
         std : ndarray of shape (n,) or (n, t), optional
         cov : ndarray of shape (n, n) or (n, n, t), optional
+
+        Raises
+        ------
+        RuntimeError
+            If both are requested.
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
