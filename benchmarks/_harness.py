@@ -23,12 +23,12 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Method:
-    """A classifier of the comparison.
+    """A model of the comparison.
 
     Attributes
     ----------
     fit : callable
-        Training rows, labels and seed to a fitted classifier.
+        Training rows, targets, seed and `Clock` to a fitted model; None where it declines.
     code : str
         Version of what is run.
     metrics : tuple of str
@@ -69,8 +69,8 @@ def run_methods(methods, function, sets, seeds, measured, path, jobs):
     """`run_tasks` of every method on every set and seed."""
     tasks = [
         {"set": name, "seed": seed, "method": method, "code": methods[method].code}
-        for name in sets
         for seed in seeds
+        for name in sets
         for method in methods
     ]
     return run_tasks(function, tasks, measured, path, jobs)

@@ -49,8 +49,8 @@ class GPyTorchSVGP:
     def __init__(self, n_inducing, random_state):
         self.n_inducing, self.random_state = n_inducing, random_state
 
-    def fit(self, X, y):
-        """Train on rows and float targets or codes."""
+    def fit(self, X, y, watch):
+        """Train on rows and float targets or codes; ``watch`` is shown the model in each epoch."""
         torch.manual_seed(self.random_state)
         classes = np.unique(y) if y.dtype.kind == "i" else None
         counts = None if classes is None else np.bincount(y)
@@ -79,6 +79,7 @@ class GPyTorchSVGP:
                 (-objective(self.model(X_batch), y_batch)).backward()
                 adam.step()
             loss = self._loss(X_held, y_held)
+            watch(self)
             since += 1
             if loss < best[0]:
                 modules = self.model.state_dict(), self.likelihood.state_dict()

@@ -10,6 +10,7 @@ import scipy
 import sklearn
 import torch
 
+from . import _measure
 from ._harness import RESULTS, package_code
 
 
@@ -94,7 +95,7 @@ def methods(results, sizes, methods, metrics, ours):
     ours : str
         The method that the others are compared with.
     """
-    measured = [*metrics, "fit_seconds"]
+    measured = [*metrics, "fit_seconds", "peak_mib"]
     means = results.groupby(["set", "method"])[measured].mean().unstack().reindex(sizes.index)
     parts, tables = [failures(results)], []
     for metric, (higher, title) in metrics.items():
@@ -108,10 +109,49 @@ def methods(results, sizes, methods, metrics, ours):
     footer = seconds.sum().to_frame("sum").T
     title = "Seconds of processor time to fit, one thread"
     tables.append(table(_with_sizes(sizes, seconds, footer), title, digits=2))
+    memory = means["peak_mib"][list(methods)]
+    footer = memory.max().to_frame("largest").T
+    title = "Peak memory above that before the fit, MiB"
+    tables.append(table(_with_sizes(sizes, memory, footer), title, digits=0))
     warned = results[results["warnings"] != ""]
     counts = warned.groupby(["method", "warnings"]).size().rename("fits").reset_index()
     parts.append(table(counts, "Fits that warned") if len(counts) else "No fit warned.")
     return parts + tables
+
+
+def against_time(results, sizes, quality, ours, peer):
+    """Parts of a report on the time that methods take to the final loss of a peer.
+
+    Of the fits that were watched, those of seed 0; a method that never gets there counts as
+    infinitely slower.
+
+    Parameters
+    ----------
+    results, sizes
+        As of `methods`.
+    quality : str
+        What the loss is of.
+    ours : sequence of str
+    peer : str
+    """
+    curves = results[results["seed"] == 0].pivot(index="set", columns="method", values="curve")
+    curves = curves[[*ours, peer]].dropna().reindex(sizes.index).dropna()
+    watched = curves[[len(_measure.curve(text)[0]) > 1 for text in curves[peer]]]
+    if not len(watched):
+        return []
+    rows = {}
+    for name, texts in watched.iterrows():
+        target = _measure.curve(texts[peer])[1][-1]
+        taken = {method: _measure.time_to(texts[method], target) for method in (peer, *ours)}
+        ratios = {f"ratio, {method}": taken[peer] / taken[method] for method in ours}
+        rows[name] = {"final loss": target, **{f"{m} s": t for m, t in taken.items()}, **ratios}
+    found = pd.DataFrame(rows).T
+    medians = found[[f"ratio, {method}" for method in ours]].median()
+    title = (
+        f"Processor seconds to the final {quality} on test rows of {peer}, one thread, first split"
+    )
+    sizes = sizes.loc[found.index]
+    return [table(_with_sizes(sizes, found, medians.to_frame("median").T), title, digits=2)]
 
 
 def _with_sizes(sizes, scores, footer):

@@ -26,7 +26,7 @@ from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.svgp._collapsed import _CHUNK_ROWS, CollapsedBound
 
 from . import _report
-from .scaling import exponent, medians, seconds
+from ._measure import exponent, medians, seconds
 
 D = 20
 

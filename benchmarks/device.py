@@ -15,7 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from skgpsvm import BayesianSVC
 
 from . import _report
-from .scaling import C, D, M, Sweep, generated, medians, seconds
+from ._measure import medians, seconds
+from .scaling import C, D, M, Sweep, generated
 
 DEVICES = ("cpu", "cuda")
 CASES = {

@@ -12,8 +12,6 @@ Run ``python -m benchmarks.scaling [--quick] [--only sweep growth memory ovr]``.
 import argparse
 import os
 import tempfile
-import threading
-import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -34,6 +32,7 @@ from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.inducing import select_inducing_points
 
 from . import _data, _report
+from ._measure import PeakMemory, exponent, medians, seconds
 
 D, M, C = 20, 256, 10
 WARM_UP = 3
@@ -95,21 +94,6 @@ class Sweep:
                     group.T @ group
 
 
-def seconds(function, device="cpu"):
-    """Wall time of one call, the device's work included."""
-    start = time.perf_counter()
-    function()
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def medians(functions, repeats, device="cpu"):
-    """Median times of functions that take turns."""
-    turns = [[seconds(function, device) for function in functions] for _ in range(repeats)]
-    return np.median(turns, axis=0)
-
-
 def sweep_row(n, dtype, device, contrast, repeats):
     """Times of the sweep with and without held features, and of its products."""
     fresh = Sweep(n, C, dtype, device, contrast)
@@ -147,11 +131,6 @@ def sweep_section(quick):
     return _report.table(pd.DataFrame(rows), title)
 
 
-def exponent(x, y):
-    """Slope of log y on log x."""
-    return np.polyfit(np.log(x), np.log(y), 1)[0]
-
-
 def growth_section(quick):
     """Figure 1: sweep time against n and C."""
     torch.set_num_threads(1)
@@ -174,35 +153,6 @@ def growth_section(quick):
     return "\n\n".join(parts)
 
 
-MEMORY_FIELDS = ("VmRSS", "RssAnon")
-
-
-def resident():
-    """This process's resident memory by field of /proc/self/status, MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    values = dict(line.split(":", 1) for line in lines)
-    return {field: int(values[field].split()[0]) / 1024 for field in MEMORY_FIELDS}
-
-
-class PeakMemory:
-    """Largest resident memory within a ``with`` block, sampled by a thread every 5 ms."""
-
-    def __enter__(self):
-        self.peak = resident()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._stop.set()
-        self._thread.join()
-
-    def _sample(self):
-        while not self._stop.wait(0.005):
-            self.peak = {field: max(self.peak[field], now) for field, now in resident().items()}
-
-
 def measure_memory(n, d, c, settings):
     """Rows for the memory table: `fit` and `predict_proba` on a memmap, in this process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +164,7 @@ def measure_memory(n, d, c, settings):
             X[i : i + step], y[i : i + step] = generated(len(X[i : i + step]), d, c, seed=(0, i))
         X.flush()
         X = np.load(path, mmap_mode="r")
-        model, rows, before = BayesianSVC(random_state=0, **settings), [], resident()
+        model, rows = BayesianSVC(random_state=0, **settings), []
         for name, call in {
             "fit": lambda: model.fit(X, y),
             "predict_proba": lambda: model.predict_proba(X),
@@ -222,7 +172,7 @@ def measure_memory(n, d, c, settings):
             with warnings.catch_warnings(), PeakMemory() as peak:
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 taken = seconds(call)
-            growth = {f"{field} MiB": peak.peak[field] - before[field] for field in MEMORY_FIELDS}
+            growth = {f"{field} MiB": size for field, size in peak.growth.items()}
             rows.append({"call": name, "s": taken, **growth})
         return rows
 
@@ -234,7 +184,7 @@ def memory_section(quick):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         rows = pool.submit(measure_memory, n, d, c, settings).result()
     title = (
-        f"Peak memory above the process's size before the fit, memmap of {n} x {d} float32 "
+        f"Peak memory above the process's size before the call, memmap of {n} x {d} float32 "
         f"({n * d * 4 / 2**20:.0f} MiB), C = {c},\ndefault settings but for {settings} (a sweep "
         "more takes no more memory). VmRSS counts the mapped pages of\nthe file, RssAnon does not; "
         f"labels take {n * 8 / 2**20:.0f} MiB, probabilities {n * c * 8 / 2**20:.0f} MiB. "
