@@ -1,6 +1,7 @@
 """Run every benchmark: ``python -m benchmarks [--quick] [--jobs N]``.
 
-Each runs in a process of its own; options are handed on to all that know them.
+Each runs in a process of its own; options are handed on to all that know them. The extra ``gpflow``
+adds GPflow to the peers.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Peers from other libraries, trained as their manuals do, with the interface of scikit-learn."""
 
 import copy
+from abc import ABC, abstractmethod
+from importlib.util import find_spec
 
 import gpytorch
 import numpy as np
@@ -8,7 +10,9 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.model_selection import train_test_split
 
-_RATE, _BATCH, _HELD_OUT = 0.02, 256, 0.1
+from ._harness import Method
+
+RATE, _BATCH, _HELD_OUT = 0.02, 256, 0.1
 _PATIENCE, _MOST_EPOCHS = 10, 500
 
 
@@ -34,8 +38,8 @@ class _Model(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
 
 
-class GPyTorchSVGP:
-    """GPyTorch's sparse variational GP: k-means start, Adam, until the held-out loss stops falling.
+class SVGP(ABC):
+    """A sparse variational GP: k-means start, Adam, until the held-out loss stops falling.
 
     Ten per cent of the rows are held out, stratified where there are classes; training ends when
     their loss has not fallen for ten epochs, and the best epoch's parameters are kept.
@@ -65,35 +69,77 @@ class GPyTorchSVGP:
         X, X_held = (torch.tensor(part, dtype=torch.float32) for part in parts[:2])
         kind = torch.float32 if classes is None else torch.int64
         y, y_held = (torch.tensor(part, dtype=kind) for part in parts[2:])
-        self._build(X)
+        m = min(self.n_inducing, len(X))
+        centres = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy())
+        self._build(torch.tensor(centres.cluster_centers_, dtype=torch.float32), len(X))
         rows = torch.utils.data.TensorDataset(X, y)
         batches = torch.utils.data.DataLoader(rows, batch_size=_BATCH, shuffle=True)
-        objective = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=len(y))
-        parameters = [*self.model.parameters(), *self.likelihood.parameters()]
-        adam = torch.optim.Adam(parameters, lr=_RATE)
         best, since = (np.inf, None), 0
         for _ in range(_MOST_EPOCHS):
-            self._mode(training=True)
-            for X_batch, y_batch in batches:
-                adam.zero_grad()
-                (-objective(self.model(X_batch), y_batch)).backward()
-                adam.step()
+            for batch in batches:
+                self._step(*batch)
             loss = self._loss(X_held, y_held)
             watch(self)
             since += 1
             if loss < best[0]:
-                modules = self.model.state_dict(), self.likelihood.state_dict()
-                best, since = (loss, copy.deepcopy(modules)), 0
+                best, since = (loss, self._parameters()), 0
             if since >= _PATIENCE:
                 break
-        self.model.load_state_dict(best[1][0])
-        self.likelihood.load_state_dict(best[1][1])
+        self._restore(best[1])
         return self
 
-    def _build(self, X):
-        m = min(self.n_inducing, len(X))
-        centres = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy())
-        Z = torch.tensor(centres.cluster_centers_, dtype=torch.float32)
+    def _loss(self, X, y):
+        """Mean negative log predictive density of rows."""
+        if self.classes_ is None:
+            return -self._log_density(X, y).mean().item()
+        p = torch.tensor(self._probabilities(X)).clamp_min(1e-12)
+        return -p.log().gather(1, y[:, None]).mean().item()
+
+    def predict_proba(self, X):
+        """Class probabilities."""
+        p = self._probabilities(torch.tensor(X, dtype=torch.float32))
+        return p / p.sum(1, keepdims=True)
+
+    def predict(self, X, return_std=False):
+        """Classes; or means and standard deviations, noise included."""
+        if self.classes_ is not None:
+            return self.classes_[self.predict_proba(X).argmax(1)]
+        mean, std = self._moments(torch.tensor(X, dtype=torch.float32))
+        return (mean, std) if return_std else mean
+
+    @abstractmethod
+    def _build(self, Z, n):
+        """The model of n rows at its start."""
+
+    @abstractmethod
+    def _step(self, X, y):
+        """One Adam step on a minibatch."""
+
+    @abstractmethod
+    def _parameters(self):
+        """A copy of all parameters."""
+
+    @abstractmethod
+    def _restore(self, parameters):
+        """Put parameters back."""
+
+    @abstractmethod
+    def _log_density(self, X, y):
+        """Log predictive densities of rows."""
+
+    @abstractmethod
+    def _probabilities(self, X):
+        """Probabilities as an array."""
+
+    @abstractmethod
+    def _moments(self, X):
+        """Predictive means and standard deviations as arrays."""
+
+
+class GPyTorchSVGP(SVGP):
+    """GPyTorch's; probabilities average 64 draws."""
+
+    def _build(self, Z, n):
         c = 1 if self.classes_ is None else len(self.classes_)
         self.model = _Model(Z, c if c > 2 else 1)
         if c == 1:
@@ -104,44 +150,63 @@ class GPyTorchSVGP:
             self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(
                 num_classes=c, mixing_weights=False
             )
+        self._objective = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=n)
+        parameters = [*self.model.parameters(), *self.likelihood.parameters()]
+        self._adam = torch.optim.Adam(parameters, lr=RATE)
 
     def _mode(self, *, training):
         self.model.train(training)
         self.likelihood.train(training)
 
+    def _step(self, X, y):
+        self._mode(training=True)
+        self._adam.zero_grad()
+        (-self._objective(self.model(X), y)).backward()
+        self._adam.step()
+
+    def _parameters(self):
+        return copy.deepcopy((self.model.state_dict(), self.likelihood.state_dict()))
+
+    def _restore(self, parameters):
+        self.model.load_state_dict(parameters[0])
+        self.likelihood.load_state_dict(parameters[1])
+
     @torch.no_grad()
-    def _loss(self, X, y):
-        """Mean negative log predictive density of rows."""
+    def _log_density(self, X, y):
         self._mode(training=False)
-        if self.classes_ is None:
-            return -self.likelihood.log_marginal(y, self.model(X)).mean().item()
-        p = torch.tensor(self._probabilities(X)).clamp_min(1e-12)
-        return -p.log().gather(1, y[:, None]).mean().item()
+        return self.likelihood.log_marginal(y, self.model(X))
 
     @torch.no_grad()
     def _probabilities(self, X):
+        self._mode(training=False)
         with gpytorch.settings.num_likelihood_samples(64):
             p = self.likelihood(self.model(X)).probs.numpy()
         p = np.stack([1 - p, p], 1) if len(self.classes_) == 2 else p.mean(0)
         return p.astype(np.float64)
 
-    def predict_proba(self, X):
-        """Class probabilities, the average of 64 draws."""
-        self._mode(training=False)
-        p = self._probabilities(torch.tensor(X, dtype=torch.float32))
-        return p / p.sum(1, keepdims=True)
-
     @torch.no_grad()
-    def predict(self, X, return_std=False):
-        """Classes; or means and standard deviations, noise included."""
-        if self.classes_ is not None:
-            return self.classes_[self.predict_proba(X).argmax(1)]
+    def _moments(self, X):
         self._mode(training=False)
-        found = self.likelihood(self.model(torch.tensor(X, dtype=torch.float32)))
-        mean, std = found.mean.double().numpy(), found.stddev.double().numpy()
-        return (mean, std) if return_std else mean
+        found = self.likelihood(self.model(X))
+        return found.mean.double().numpy(), found.stddev.double().numpy()
 
 
-def gpytorch_code():
-    """Version of GPyTorch and of how it is trained here."""
-    return f"gpytorch {gpytorch.__version__} rate {_RATE} batch {_BATCH} patience {_PATIENCE}"
+def protocol():
+    """How the peers are trained."""
+    return f"rate {RATE} batch {_BATCH} patience {_PATIENCE}"
+
+
+def svgp_methods(n_inducing, metrics):
+    """A `Method` for GPyTorch's sparse GP and, where the extra ``gpflow`` is there, GPflow's."""
+    classes = {"GPyTorch SVGP": (GPyTorchSVGP, f"gpytorch {gpytorch.__version__} {protocol()}")}
+    if find_spec("gpflow"):
+        from ._gpflow import GPflowSVGP, version
+
+        classes["GPflow SVGP"] = (GPflowSVGP, f"gpflow {version} {protocol()}")
+
+    def method(peer, code):
+        return Method(
+            lambda X, y, seed, clock: peer(n_inducing, seed).fit(X, y, clock.watch), code, metrics
+        )
+
+    return {name: method(*entry) for name, entry in classes.items()}

@@ -77,11 +77,7 @@ METHODS = {
     "calibrated SVC": Method(calibrated_svc, SKLEARN, PROBABILITIES),
     "one-vs-rest": Method(ours(BayesianSVC(multi_class="ovr")), PACKAGE, ALL),
     "SVGPClassifier": Method(ours(SVGPClassifier(n_inducing=N_INDUCING)), PACKAGE, ALL),
-    "GPyTorch SVGP": Method(
-        lambda X, y, seed, clock: _peers.GPyTorchSVGP(N_INDUCING, seed).fit(X, y, clock.watch),
-        _peers.gpytorch_code(),
-        ALL,
-    ),
+    **_peers.svgp_methods(N_INDUCING, ALL),
     "exact GP": Method(exact, SKLEARN, ALL),
     "gradient boosting": Method(
         lambda X, y, seed, clock: HistGradientBoostingClassifier(random_state=seed).fit(X, y),
@@ -149,7 +145,7 @@ def main():
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",
         "one-vs-rest": "BayesianSVC(multi_class='ovr')",
         "SVGPClassifier": f"SVGPClassifier(n_inducing={N_INDUCING})",
-        "GPyTorch SVGP": f"{N_INDUCING} inducing points; {_peers.gpytorch_code()}",
+        "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": "GaussianProcessClassifier, one length scale, sets of at most "
         f"{MOST_EXACT} training rows",
         "gradient boosting": "HistGradientBoostingClassifier()",

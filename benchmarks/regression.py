@@ -44,11 +44,7 @@ def ours(X, y, seed, clock):
 
 METHODS = {
     OURS: Method(ours, _harness.package_code(), ("rmse", "nlpd")),
-    "GPyTorch SVGP": Method(
-        lambda X, y, seed, clock: _peers.GPyTorchSVGP(N_INDUCING, seed).fit(X, y, clock.watch),
-        _peers.gpytorch_code(),
-        ("rmse", "nlpd"),
-    ),
+    **_peers.svgp_methods(N_INDUCING, ("rmse", "nlpd")),
     "exact GP": Method(exact, _harness.sklearn_code(), ("rmse", "nlpd")),
     "gradient boosting": Method(
         lambda X, y, seed, clock: HistGradientBoostingRegressor(random_state=seed).fit(X, y),
@@ -92,7 +88,7 @@ def main():
         "sets": len(sets),
         "splits": f"columns 0 to {len(seeds) - 1} of test_mask; rows and y standardised",
         OURS: f"SVGPRegressor(n_inducing={N_INDUCING})",
-        "GPyTorch SVGP": f"{N_INDUCING} inducing points; {_peers.gpytorch_code()}",
+        "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": f"GaussianProcessRegressor, sets of at most {MOST_EXACT} training rows",
         "processes": f"{options.jobs} of one thread",
     }
