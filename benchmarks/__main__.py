@@ -11,6 +11,7 @@ import sys
 SCRIPTS = {
     "scaling": [],
     "collapsed": [],
+    "epochs": [],
     "device": [],
     "classification": ["--jobs"],
     "regression": ["--jobs"],

@@ -1,0 +1,116 @@
+"""Time and memory of an epoch of minibatches against n, drawn and in figures.
+
+`SVGPRegressor` (Gaussian and Student-t noise) and `SVGPClassifier` by natural gradients on float32
+memmaps of generated rows, each fit in a process of its own. An epoch's time is half the difference of fits of three
+epochs and of one, so that the start, on few rows, does not count. Run
+``python -m benchmarks.epochs [--quick]``.
+"""
+
+import argparse
+import tempfile
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skgpsvm import SVGPClassifier, SVGPRegressor
+
+from . import _report
+from ._measure import PeakMemory, exponent, seconds
+
+D, M, STEP = 8, 128, 100_000
+COMMON = {"inference": "natural_gradient", "n_inducing": M, "batch_size": 1024, "random_state": 0}
+MODELS = {
+    "Gaussian": SVGPRegressor(**COMMON),
+    "Student-t": SVGPRegressor(**COMMON, likelihood="student_t"),
+    "softmax, 3 classes": SVGPClassifier(**COMMON),
+}
+
+
+def generated(path, n):
+    """Rows on disk, and targets: a smooth function with noise."""
+    X = np.lib.format.open_memmap(path, "w+", np.float32, (n, D))
+    y = np.empty(n)
+    for i in range(0, n, STEP):
+        rng = np.random.default_rng((0, i))
+        part = rng.standard_normal((min(STEP, n - i), D))
+        y[i : i + STEP] = np.sin(2 * part[:, 0]) + part[:, 1] * part[:, 2]
+        y[i : i + STEP] += 0.3 * rng.standard_normal(len(part))
+        X[i : i + STEP] = part
+    X.flush()
+    return np.load(path, mmap_mode="r"), y
+
+
+def epoch(name, n):
+    """Seconds of an epoch and growth of memory, in this process."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        X, y = generated(Path(folder) / "X.npy", n)
+        if isinstance(MODELS[name], SVGPClassifier):
+            y = np.digitize(y, (-0.5, 0.5))
+        taken = {}
+        for epochs in (1, 3):
+            model = MODELS[name].set_params(max_iter=epochs, tol=0)
+            with PeakMemory() as memory:
+                taken[epochs] = seconds(lambda model=model: model.fit(X, y))
+    return {
+        "model": name,
+        "n": n,
+        "epoch s": (taken[3] - taken[1]) / 2,
+        "RssAnon MiB": memory.growth["RssAnon"],
+    }
+
+
+def draw(found, path):
+    """Time and memory against n."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, field in zip(axes, ("epoch s", "RssAnon MiB"), strict=True):
+        for name, rows in found.groupby("model"):
+            axis.plot(rows["n"], rows[field], "o-", label=name)
+        axis.set(xscale="log", xlabel="rows")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    n = found["n"].unique()
+    least = found["epoch s"].min()
+    axes[0].plot(n, least * n / n[0] * 0.7, "k:", lw=1, label="proportional to n")
+    axes[0].set(yscale="log", ylabel="seconds an epoch")
+    axes[1].set(ylabel="memory above that before the fit, MiB", ylim=(0, None))
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main():
+    """Run all and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    quick = parser.parse_args().quick
+    sizes = (2_000, 4_000) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
+    rows = []
+    for n in sizes:
+        for name in MODELS:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                rows.append(pool.submit(epoch, name, n).result())
+            print(f"{name} {n} done", flush=True)
+    found = pd.DataFrame(rows).sort_values(["model", "n"], ignore_index=True)
+    fits = {name: exponent(part["n"], part["epoch s"]) for name, part in found.groupby("model")}
+    told = ", ".join(f"{name} {slope:.2f}" for name, slope in fits.items())
+    title = (
+        f"An epoch of minibatches of 1024, memmap of n x {D} float32, m = {M}, one thread.\n"
+        f"Targets take 8 n bytes, and as much again checked. Exponents of time in n: {told}."
+    )
+    parts = [_report.header("Epochs against n"), _report.table(found, title, digits=2)]
+    _report.publish("epochs", parts, write=not quick)
+    if not quick:
+        draw(found, _report.RESULTS / f"epochs-{date.today()}.png")
+
+
+if __name__ == "__main__":
+    main()
