@@ -1,8 +1,8 @@
 """Time and memory of an epoch of minibatches against n, drawn and in figures.
 
 `SVGPRegressor` (Gaussian and Student-t noise) and `SVGPClassifier` by natural gradients on float32
-memmaps of generated rows, each fit in a process of its own. An epoch's time is half the difference of fits of three
-epochs and of one, so that the start, on few rows, does not count. Run
+memmaps of generated rows, each fit in a process of its own. An epoch's time is half the difference
+of fits of three epochs and of one, so that the start, on few rows, does not count. Run
 ``python -m benchmarks.epochs [--quick]``.
 """
 
