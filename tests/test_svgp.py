@@ -226,6 +226,10 @@ def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
     monkeypatch.setattr("skgpsvm.svgp._regressor._STAGES", ((100, 2), (300, 2)))
     staged = SVGPRegressor(**settings).fit(X, y)
     assert staged.elbo_ > whole.elbo_ - 0.02 * 600
+    monkeypatch.setattr("skgpsvm.svgp._regressor._MANY_ROWS", 500)
+    slow = SVGPRegressor(**settings).fit(X, y)
+    assert slow.elbo_ != staged.elbo_
+    assert slow.elbo_ > whole.elbo_ - 0.02 * 600
 
 
 def test_end_at_mere_noise_is_tried_again(monkeypatch):

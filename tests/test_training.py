@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpsvm._training import Run, by_autograd, lbfgs, minibatches
+from skgpsvm._training import Run, adam, by_autograd, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 
@@ -235,7 +235,7 @@ def test_other_data_parameters_or_weights_do_not_resume(tmp_path):
     assert model.calls == 2
 
 
-# L-BFGS-B and minibatches
+# Maximisers and minibatches
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -295,6 +295,18 @@ def test_lbfgs_takes_gradients_from_either_source():
     assert value == pytest.approx(same_value, rel=1e-12)
     np.testing.assert_allclose(best, [0.3, 0.0], rtol=0, atol=1e-5)
     assert torch.equal(start, t64([1.0, 1.0]))
+
+
+def test_adam_steps_alike_in_all_coordinates_and_ends_at_the_optimum_within_bounds():
+    slopes, centre = t64([1e4, 1.0, 1e-3]), t64([0.5, 0.5, 2.0])
+    start, bounds = torch.zeros(3, dtype=torch.float64), t64([[-1.0, 1.0]] * 3)
+    objective = by_autograd(lambda x: -0.5 * (slopes * (x - centre).square()).sum())
+    first, _ = adam(objective, start, bounds, 1, 0.03)
+    np.testing.assert_allclose(first, [0.03] * 3, rtol=1e-4)
+    best, value = adam(objective, start, bounds, 300, 0.03)
+    np.testing.assert_allclose(best, [0.5, 0.5, 1.0], rtol=0, atol=1e-3)
+    assert value == pytest.approx(objective(best)[0], rel=1e-12)
+    assert not start.any()
 
 
 def test_value_and_gradient_by_autograd():

@@ -1,19 +1,22 @@
 """The collapsed bound of sparse GP regression, its gradient, and its maximisation."""
 
 import math
+from functools import partial
 
 import torch
 
 from .._linalg import add_gram, cholesky, mirror
 from .._posteriors import WhitenedBasis
-from .._training import lbfgs
+from .._training import adam, lbfgs
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 PARTS = ("theta", "Z", "noise")  # of what the bound is a function
 _HELD_BYTES = 2**28
 _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay in the cache
-_STEPS_A_ROUND = 20
+# Ways of a round.
+BY_LBFGS = partial(lbfgs, max_iter=20)
+BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
 _MOST_UNITS = 10.0  # length scales that count as unit of an inducing point, in standard deviations
 _NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
 
@@ -115,7 +118,7 @@ class CollapsedBound:
 
 
 class CollapsedLearning:
-    """Rounds of L-BFGS-B on the collapsed bound.
+    """Rounds of maximisation of the collapsed bound.
 
     The state of a fit is a dict: ``theta``, ``Z``, ``noise``, the ``value`` of the bound and its
     ``gain`` in the last round, nats a row. In each round the inducing points are in units of the
@@ -132,10 +135,12 @@ class CollapsedLearning:
         Standard deviations of the features.
     tol : float
         Gain at which rounds end.
+    maximize : callable
+        `BY_LBFGS` or `BY_ADAM`.
     """
 
-    def __init__(self, bound, trained, bounds, scale, tol):
-        self.bound, self.trained = bound, trained
+    def __init__(self, bound, trained, bounds, scale, tol, maximize=BY_LBFGS):
+        self.bound, self.trained, self.maximize = bound, trained, maximize
         self.bounds, self.scale, self.tol = bounds, scale, tol
 
     def start(self, state):
@@ -161,7 +166,7 @@ class CollapsedLearning:
             return value, torch.cat([(gradients[name] * u).ravel() for name, u in units.items()])
 
         start = torch.cat([(state[name] / unit).ravel() for name, unit in units.items()])
-        best, value = lbfgs(value_and_gradient, start, self._limits(sizes), _STEPS_A_ROUND)
+        best, value = self.maximize(value_and_gradient, start, self._limits(sizes))
         gain = (value - state["value"]) / self.bound.weight.item()
         state.update(unpacked(best), value=value, gain=gain)
         return value

@@ -12,7 +12,7 @@ from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Gaussian, Laplace, StudentT
 from ._base import SVGP, scaled_lengths
-from ._collapsed import JITTER, PARTS, CollapsedBound, CollapsedLearning
+from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
 
 _DOF = 4.0  # of Student's t
 _LIKELIHOODS = {
@@ -29,6 +29,7 @@ _STANDARD_NOISE = {
 _START_NOISE = 0.1
 _MOST_COLLAPSED = 2e10  # n m^2
 _STAGES = ((2000, 2), (8000, 3))  # rows and rounds
+_MANY_ROWS = 5000  # from which on a slow start pays
 # Factors of the length scales to start from in turn, until the bound is above that of mere noise.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _LEAST_GAIN = 0.02  # nats a row
@@ -279,10 +280,10 @@ class SVGPRegressor(TorchRegressor, SVGP):
             findings = self._findings(inference.at(swept), swept)
             return self._attributes([found.at(swept)], [findings])
 
-        def climb(state, n_rows, rounds, end="finished", attempt=""):
+        def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
             some = rows.subset(n_rows, random_state)
             bound = CollapsedBound(torch_kernel(start.kernel), some)
-            learning = CollapsedLearning(bound, trained, bounds, scale, self.tol)
+            learning = CollapsedLearning(bound, trained, bounds, scale, self.tol, maximize)
             stage = f"{name}hyper-parameters, {len(some)} rows{attempt}"
             ends = {end: learning.finished}
             if collapsed:
@@ -297,7 +298,10 @@ class SVGPRegressor(TorchRegressor, SVGP):
             for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
                 theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
                 tried.append({**state, "theta": theta})
-                _, gain = climb(tried[-1], *_STAGES[0], attempt=f", lengths {factor}")
+                (n_rows, rounds), attempt = _STAGES[0], f", lengths {factor}"
+                if len(rows) > _MANY_ROWS:
+                    climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
+                _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
                 if gain > _LEAST_GAIN:
                     break
             state = tried[-1] if gain > _LEAST_GAIN else tried[0]
