@@ -66,6 +66,33 @@ class Rows:
         size = size or CHUNK_ROWS
         return [slice(i, i + size) for i in range(0, len(self), size)]
 
+    def passes(self, basis, size=None):
+        """A function that goes over all rows in chunks, as often as it is called.
+
+        Parameters
+        ----------
+        basis : WhitenedBasis
+        size : int, optional
+            As of `chunks`.
+
+        Returns
+        -------
+        chunks : callable
+            Gives X, targets, weights, features and residual variances of each chunk. Those two are
+            held for the next pass where they take at most 256 MiB.
+        """
+        held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= _HELD_BYTES
+
+        def chunks():
+            for index in self.chunks(size):
+                X, targets, weights = self.take(index)
+                found = held.get(index.start) or basis(X)
+                if fits:
+                    held[index.start] = found
+                yield X, targets, weights, *found
+
+        return chunks
+
     def subset(self, max_rows, random_state):
         """At most ``max_rows`` of the rows, drawn without replacement, held in memory."""
         if len(self) <= max_rows:

@@ -355,5 +355,14 @@ def linear_kernel(scaler, variance):
     return Linear(scales, "fixed", offset=scaler.mean_)
 
 
+def with_mean(kernel, mean, scaler, variance):
+    """A kernel plus the terms of a mean function, whose coefficients have a prior variance."""
+    if mean in ("constant", "linear"):
+        kernel = kernel + ConstantKernel(variance, "fixed")
+    if mean == "linear":
+        kernel = kernel + linear_kernel(scaler, variance)
+    return kernel
+
+
 def _n_varying(scaler):
     return max(np.count_nonzero(scaler.var_), 1)

@@ -2,9 +2,8 @@
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import ConstantKernel
 
-from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
+from .._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from .._inference import NaturalGradientInference
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
@@ -30,11 +29,7 @@ class SVGP(InducingEstimator):
             kernel = smooth_kernel(scaler, self._start_variance)
         else:
             kernel = clone(self.kernel)
-        if self.mean in ("constant", "linear"):
-            kernel = kernel + ConstantKernel(self._mean_variance, "fixed")
-        if self.mean == "linear":
-            kernel = kernel + linear_kernel(scaler, self._mean_variance)
-        return kernel
+        return with_mean(kernel, self.mean, scaler, self._mean_variance)
 
     def _batch_size(self, start, rows):
         if self.batch_size is None and self.inference != "gradient" and len(rows) > _ALL_ROWS:

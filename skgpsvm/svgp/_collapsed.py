@@ -12,7 +12,6 @@ from .._training import adam, lbfgs
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 PARTS = ("theta", "Z", "noise")  # of what the bound is a function
-_HELD_BYTES = 2**28
 _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay in the cache
 # Ways of a round.
 BY_LBFGS = partial(lbfgs, max_iter=20)
@@ -50,21 +49,6 @@ class CollapsedBound:
         squares = rows.weights.double()[:, None] * rows.targets.double().square()
         self.squares = squares.sum(0)
 
-    def _passes(self, basis):
-        """A function that gives chunks of X, y, weights, features and residuals, held if small."""
-        held = {}
-        fits = len(self.rows) * basis.size * self.rows.dtype.itemsize <= _HELD_BYTES
-
-        def chunks():
-            for index in self.rows.chunks(_CHUNK_ROWS):
-                X, y, weights = self.rows.take(index)
-                found = held.get(index.start) or basis(X)
-                if fits:
-                    held[index.start] = found
-                yield X, y.to(X.dtype), weights, *found
-
-        return chunks
-
     def _sums(self, basis, chunks):
         """Gram matrix (p, p), cross products (p, t) and residual sum of the rows."""
         gram = torch.zeros(basis.size, basis.size, dtype=torch.float64, device=self.rows.device)
@@ -72,7 +56,7 @@ class CollapsedBound:
         for _, y, weights, A, residual in chunks():
             weighted = weights[:, None] * A
             add_gram(gram, A, weighted)
-            cross += weighted.T @ y
+            cross += weighted.T @ y.to(A.dtype)
             residuals += weights @ residual
         return mirror(gram), cross, residuals
 
@@ -94,12 +78,12 @@ class CollapsedBound:
     def value(self, theta, Z, noise):
         """The bound, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        return self._value(*self._sums(basis, self._passes(basis)), noise).item()
+        return self._value(*self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS)), noise).item()
 
     def value_and_gradient(self, theta, Z, noise):
         """The bound and its derivatives in theta, Z and the log noise variances (t,)."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        chunks = self._passes(basis)
+        chunks = self.rows.passes(basis, _CHUNK_ROWS)
         sums = [*self._sums(basis, chunks), noise]
         with torch.enable_grad():
             leaves = [part.detach().requires_grad_() for part in sums]
@@ -111,7 +95,7 @@ class CollapsedBound:
         right[: basis.n_projected].diagonal().sub_(2 * by_residuals)
         by_theta, by_Z = basis.pull_back_projection(torch.cat([gram, cross], 1) @ right)
         for X, y, weights, A, _ in chunks():
-            left = torch.cat([A, y], 1).mul_(weights[:, None])
+            left = torch.cat([A, y.to(A.dtype)], 1).mul_(weights[:, None])
             parts = basis.pull_back(X, left, right.to(X.dtype), by_residuals.to(X.dtype) * weights)
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
         return value.item(), by_theta, by_Z, by_noise
