@@ -95,13 +95,6 @@ def split_regression(name, column):
     return Split(X_train, (y[~test] - mean) / std, X_test, (y[test] - mean) / std, 0)
 
 
-def chosen(sets, names):
-    """Those of ``sets`` that are named, or all; unknown names leave the program."""
-    if unknown := sorted(set(names or ()) - set(sets)):
-        sys.exit(f"No usable data sets {unknown}; there are: {' '.join(sets)}.")
-    return {name: info for name, info in sets.items() if not names or name in names}
-
-
 def prepared(X_train, X_test):
     """Mean-imputed and standardised with the statistics of the training rows."""
     steps = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())

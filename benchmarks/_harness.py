@@ -3,6 +3,8 @@
 import argparse
 import csv
 import hashlib
+import math
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -40,14 +42,49 @@ class Method:
     metrics: tuple[str, ...]
 
 
-def options(doc, *, seeds):
-    """Parsed command line of a benchmark that runs over sets and seeds."""
+@dataclass(frozen=True)
+class Plan:
+    """What the command line asks for.
+
+    Attributes
+    ----------
+    sets : dict
+        Those to run, by name.
+    seeds : range
+    jobs : int
+    quick, full : bool
+        Whether the run is the small version; whether it is of all sets, and its results are kept.
+    """
+
+    sets: dict
+    seeds: range
+    jobs: int
+    quick: bool
+    full: bool
+
+
+def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
+    """The `Plan` of a benchmark that runs over sets, which say their number of rows, and seeds."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--sets", nargs="+", metavar="NAME", help="these sets only, printed only")
+    parser.add_argument(
+        "--most-rows", type=int, metavar="N", help="sets of at most so many rows, printed only"
+    )
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
-    return parser.parse_args()
+    options = parser.parse_args()
+    names = options.sets or (quick_sets if options.quick else sets)
+    if unknown := sorted(set(names) - set(sets)):
+        sys.exit(f"No usable data sets {unknown}; there are: {' '.join(sets)}.")
+    most = options.most_rows or math.inf
+    return Plan(
+        {name: info for name, info in sets.items() if name in names and info.n <= most},
+        range(quick_seeds if options.quick else options.seeds),
+        options.jobs,
+        options.quick,
+        not (options.quick or options.sets or options.most_rows),
+    )
 
 
 @cache
@@ -65,15 +102,15 @@ def sklearn_code():
     return f"scikit-learn {sklearn.__version__}"
 
 
-def run_methods(methods, function, sets, seeds, measured, path, jobs):
-    """`run_tasks` of every method on every set and seed."""
+def run_methods(methods, function, plan, measured, path):
+    """`run_tasks` of every method on every set and seed of a `Plan`."""
     tasks = [
         {"set": name, "seed": seed, "method": method, "code": methods[method].code}
-        for seed in seeds
-        for name in sets
+        for seed in plan.seeds
+        for name in plan.sets
         for method in methods
     ]
-    return run_tasks(function, tasks, measured, path, jobs)
+    return run_tasks(function, tasks, measured, path, plan.jobs)
 
 
 def run_tasks(function, tasks, measured, path, jobs):

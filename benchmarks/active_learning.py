@@ -144,37 +144,34 @@ def report(results, sets, steps, settings):
 
 def main():
     """Run what is missing, write the report and draw the figure."""
-    options = _harness.options(__doc__, seeds=5)
-    names = options.sets or (QUICK_SETS if options.quick else None)
-    sets = _data.chosen(_data.classification_sets(min_rows=MIN_ROWS), names)
-    steps = QUICK_STEPS if options.quick else STEPS
-    seeds = range(1 if options.quick else options.seeds)
+    sets = _data.classification_sets(min_rows=MIN_ROWS)
+    plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=5)
+    steps = QUICK_STEPS if plan.quick else STEPS
     tasks = [
         {"set": name, "seed": seed, "method": policy, "code": _harness.package_code()}
-        for name in sets
-        for seed in seeds
+        for name in plan.sets
+        for seed in plan.seeds
         for policy in POLICIES
     ]
-    full = not (options.quick or options.sets)
-    path = _harness.RESULTS / "active_learning.csv" if full else None
+    path = _harness.RESULTS / "active_learning.csv" if plan.full else None
     measured = [f"q{step}" for step in steps]
 
     def function(**task):
         return learn(**task, steps=steps)
 
-    results = _harness.run_tasks(function, tasks, measured, path, options.jobs)
+    results = _harness.run_tasks(function, tasks, measured, path, plan.jobs)
     settings = {
-        "sets": f"{len(sets)} with n >= {MIN_ROWS} and 2 rows of every class; seeds 0 to "
-        f"{len(seeds) - 1}",
+        "sets": f"{len(plan.sets)} with n >= {MIN_ROWS} and 2 rows of every class; seeds 0 to "
+        f"{len(plan.seeds) - 1}",
         "start": f"one random row of each class; {steps[-1]} queries; pool of at most {POOL_ROWS} "
         f"rows, test error on at most {TEST_ROWS} of the 30 % test rows",
         "model": f"BayesianSVC, 5 * RBF(sqrt(d/2)) + 5 + Linear(sqrt(d)), {N_INDUCING} k-means "
         f"inducing points of the pool, {SETTINGS}, fitted anew after each query",
-        "processes": f"{options.jobs} of one thread",
+        "processes": f"{plan.jobs} of one thread",
     }
-    parts, mean_ranks, errors = report(results, sets, steps, settings)
-    _report.publish("active_learning", parts, write=full)
-    if full:
+    parts, mean_ranks, errors = report(results, plan.sets, steps, settings)
+    _report.publish("active_learning", parts, write=plan.full)
+    if plan.full:
         draw(errors, mean_ranks, _harness.RESULTS / f"active_learning-{date.today()}.png")
     sys.exit(int((results["error"] != "").any()))
 

@@ -130,16 +130,12 @@ def probability_metrics(model, data):
 
 def main():
     """Run what is missing and write the report."""
-    options = _harness.options(__doc__, seeds=5)
-    names = options.sets or (QUICK_SETS if options.quick else None)
-    sets = _data.chosen(_data.classification_sets(), names)
-    seeds = range(1 if options.quick else options.seeds)
-    full = not (options.quick or options.sets)
-    path = _harness.RESULTS / "classification.csv" if full else None
-    results = _harness.run_methods(METHODS, evaluate, sets, seeds, MEASURED, path, options.jobs)
+    plan = _harness.plan(__doc__, _data.classification_sets(), QUICK_SETS, seeds=5)
+    path = _harness.RESULTS / "classification.csv" if plan.full else None
+    results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
-        "sets": f"{len(sets)}, every class of at least 2 rows",
-        "splits": f"stratified 80/20, seeds 0 to {len(seeds) - 1}; mean-imputed, standardised",
+        "sets": f"{len(plan.sets)}, every class of at least 2 rows",
+        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",
         "SVC": "SVC()",
         "calibrated SVC": "CalibratedClassifierCV(SVC(), ensemble=False, method='temperature', "
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",
@@ -149,15 +145,15 @@ def main():
         "exact GP": "GaussianProcessClassifier, one length scale, sets of at most "
         f"{MOST_EXACT} training rows",
         "gradient boosting": "HistGradientBoostingClassifier()",
-        "processes": f"{options.jobs} of one thread",
+        "processes": f"{plan.jobs} of one thread",
     }
     parts = [_report.header("Classification: every set, default settings", **settings)]
-    sizes = pd.DataFrame({name: vars(info) for name, info in sets.items()}).T[["n", "d", "c"]]
+    sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T[["n", "d", "c"]]
     parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
     parts += _report.against_time(
         results, sizes, "log-loss", (OURS, "SVGPClassifier"), "GPyTorch SVGP"
     )
-    _report.publish("classification", parts, write=full)
+    _report.publish("classification", parts, write=plan.full)
     sys.exit(int((results["error"] != "").any()))
 
 

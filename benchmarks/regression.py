@@ -77,26 +77,22 @@ def evaluate(set, seed, method):
 
 def main():
     """Run what is missing and write the report."""
-    options = _harness.options(__doc__, seeds=5)
-    names = options.sets or (QUICK_SETS if options.quick else None)
-    sets = _data.chosen(_data.regression_sets(), names)
-    seeds = range(1 if options.quick else options.seeds)
-    full = not (options.quick or options.sets)
-    path = _harness.RESULTS / "regression.csv" if full else None
-    results = _harness.run_methods(METHODS, evaluate, sets, seeds, MEASURED, path, options.jobs)
+    plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=5)
+    path = _harness.RESULTS / "regression.csv" if plan.full else None
+    results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
-        "sets": len(sets),
-        "splits": f"columns 0 to {len(seeds) - 1} of test_mask; rows and y standardised",
+        "sets": len(plan.sets),
+        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardised",
         OURS: f"SVGPRegressor(n_inducing={N_INDUCING})",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": f"GaussianProcessRegressor, sets of at most {MOST_EXACT} training rows",
-        "processes": f"{options.jobs} of one thread",
+        "processes": f"{plan.jobs} of one thread",
     }
     parts = [_report.header("Regression: every set, default settings", **settings)]
-    sizes = pd.DataFrame({name: vars(info) for name, info in sets.items()}).T
+    sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T
     parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
     parts += _report.against_time(results, sizes, "density", (OURS,), "GPyTorch SVGP")
-    _report.publish("regression", parts, write=full)
+    _report.publish("regression", parts, write=plan.full)
     sys.exit(int((results["error"] != "").any()))
 
 

@@ -230,16 +230,12 @@ class InducingEstimator(TorchEstimator):
         latents, findings, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *self._torch_options(X))
-            now = old.state(rows.device)
-            likelihood = self._sites().at(now["noise"])
-            ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
-            state = now | ascent.initial(now["mean"], now["root"])
-            ascent.prior = state["precision"], state["linear"]
+            state, step, ascent = self._continued(old, rows)
             curves.append(
                 run.stage(
                     f"stream {len(curves)}",
                     state,
-                    partial(self._ascents.sweep, ascent),
+                    step,
                     self.max_iter,
                     converged=lambda state: state["change"] < self.tol,
                 )
@@ -250,6 +246,15 @@ class InducingEstimator(TorchEstimator):
         run.end(attributes)
         vars(self).update(attributes)
         return self
+
+    def _continued(self, old, rows):
+        """State, step and ascent on new rows whose prior is a fitted posterior."""
+        now = old.state(rows.device)
+        likelihood = self._sites().at(now["noise"])
+        ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
+        state = now | ascent.initial(now["mean"], now["root"])
+        ascent.prior = state["precision"], state["linear"]
+        return state, partial(self._ascents.sweep, ascent), ascent
 
     # Latents
 

@@ -19,6 +19,7 @@ NUMPY_MODULES = {
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
     "bayesian_svm/_svc",  # the estimator
+    "expectation_propagation/_classifier",  # the estimator
     "svgp/_base",  # the estimators
     "svgp/_regressor",
     "svgp/_classifier",

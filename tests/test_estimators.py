@@ -44,7 +44,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpsvm import BayesianSVC, SVGPClassifier, SVGPRegressor, _estimator
+from skgpsvm import BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor, _estimator
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._inference import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
@@ -101,12 +101,15 @@ DETERMINISTIC = [
     SVGPRegressor(),
     SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
     SVGPClassifier(n_inducing=16, max_iter=5),
+    EPClassifier(n_inducing=16, max_iter=10),
+    EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
+    EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
 ]
 
 

@@ -68,29 +68,26 @@ def report(results, sets, settings):
 
 def main():
     """Run what is missing and write the report."""
-    options = _harness.options(__doc__, seeds=3)
-    names = options.sets or (QUICK_SETS if options.quick else None)
-    sets = _data.chosen(_data.classification_sets(min_classes=3), names)
-    seeds = range(1 if options.quick else options.seeds)
+    sets = _data.classification_sets(min_classes=3)
+    plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=3)
     tasks = [
         {"set": name, "seed": seed, "method": method, "code": _harness.package_code()}
-        for name in sets
-        for seed in seeds
+        for name in plan.sets
+        for seed in plan.seeds
         for method in METHODS
     ]
-    full = not (options.quick or options.sets)
-    path = _harness.RESULTS / "paper1_tables.csv" if full else None
-    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
+    path = _harness.RESULTS / "paper1_tables.csv" if plan.full else None
+    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
-        "sets": f"{len(sets)} of more than two classes with 2 rows each",
-        "splits": f"stratified 80/20, seeds 0 to {len(seeds) - 1}; mean-imputed, standardised",
+        "sets": f"{len(plan.sets)} of more than two classes with 2 rows each",
+        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",
         "model": f"BayesianSVC, {SETTINGS}",
         "departs from the paper": "coordinate ascent for q between Adam steps on kernel and "
         "inducing points, instead of 1000 epochs of Adam on everything; damped contrast; k-means "
         "start; exact argmax probabilities",
-        "processes": f"{options.jobs} of one thread",
+        "processes": f"{plan.jobs} of one thread",
     }
-    _report.publish("paper1_tables", report(results, sets, settings), write=full)
+    _report.publish("paper1_tables", report(results, plan.sets, settings), write=plan.full)
     sys.exit(int((results["error"] != "").any()))
 
 

@@ -1,0 +1,322 @@
+"""Ways through expectation propagation: hyper-parameter steps between updates, or around them."""
+
+import math
+from functools import partial
+
+import torch
+
+from .._posteriors import WhitenedBasis
+from .._training import lbfgs, minibatches
+
+_LEARNING_SHARE = 0.7
+_DECAY_SHARE = 0.4
+_PATIENCE = 5
+_LEAST_GAIN = 2e-3  # nats a row
+_DAMPING, _LEARNING_DAMPING, _LEAST_DAMPING = 0.8, 0.5, 0.05
+_MINIBATCH_DAMPING = 0.99
+_GROWTH, _SHRINKAGE = 1.02, 0.5
+_MOST_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
+_ROUND = 10  # evaluations of L-BFGS-B
+_MOST_UPDATES = 200
+_SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
+PARTS = ("theta", "Z")
+
+
+class SignRule:
+    """Ascent with a rate for each parameter: it grows while the slope keeps its sign, else halves.
+
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016), section 5.1; the limit on steps is ours.
+    """
+
+    settles = False  # a standstill may end when the rates have grown
+
+    def __init__(self, learning_rate):
+        self.learning_rate = learning_rate
+
+    def step(self, memory, slope, share):
+        """The step (k,) and the new memory, a dict; ``share`` of the learning is behind."""
+        rate = memory.get("rate", torch.full_like(slope, self.learning_rate))
+        if memory:
+            same = slope.sign() == memory["sign"]
+            rate = torch.where(same, _GROWTH * rate, _SHRINKAGE * rate)
+        memory = {"rate": rate, "sign": slope.sign()}
+        return (rate * slope).clamp(-_MOST_STEP, _MOST_STEP), memory
+
+
+class TorchRule:
+    """An optimiser of torch, its rate falling to nothing over the last 40 % of the learning.
+
+    Parameters
+    ----------
+    optimizer : callable
+        Parameters and ``lr`` to an optimiser that maximises.
+    learning_rate : float
+    """
+
+    settles = True
+
+    def __init__(self, optimizer, learning_rate):
+        self.optimizer, self.learning_rate = optimizer, learning_rate
+
+    def step(self, memory, slope, share):
+        """The step (k,) and the new memory, a dict; ``share`` of the learning is behind."""
+        point = torch.zeros_like(slope)
+        rate = self.learning_rate * min(1.0, (1 - share) / _DECAY_SHARE)
+        optimizer = self.optimizer([point], lr=rate)
+        if memory:
+            now = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({**memory, "param_groups": now})
+        point.grad = slope
+        optimizer.step()
+        return point, optimizer.state_dict()
+
+
+RULES = {
+    "auto": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
+    "adam": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
+    "adadelta": partial(TorchRule, partial(torch.optim.Adadelta, eps=1e-5, maximize=True)),
+    "sign": SignRule,
+}
+
+
+class _Learning:
+    """Hyper-parameters as one vector.
+
+    Parameters
+    ----------
+    propagation : Propagation
+    trained : list of str
+        Which of `PARTS`.
+    bounds : Tensor of shape (k, 2)
+        Of theta.
+    scale : Tensor of shape (d,)
+        Unit of the inducing points, for each feature.
+    """
+
+    def __init__(self, propagation, trained, bounds, scale):
+        self.propagation, self.trained = propagation, trained
+        self.bounds, self.units = bounds, {"theta": 1.0, "Z": scale}
+
+    def _point(self, state):
+        return torch.cat([(state[name] / self.units[name]).ravel() for name in self.trained])
+
+    def _put(self, state, point):
+        sizes = [state[name].numel() for name in self.trained]
+        for name, part in zip(self.trained, point.split(sizes), strict=True):
+            state[name] = part.view_as(state[name]) * self.units[name]
+
+    def _slope(self, state, visit):
+        slopes = dict(zip(PARTS, self.propagation.gradient(state, visit), strict=True))
+        return torch.cat([(slopes[name] * self.units[name]).ravel() for name in self.trained])
+
+    def _limits(self, state):
+        free = self.bounds.new_tensor([[-torch.inf, torch.inf]])
+        limits = {"theta": self.bounds, "Z": free.expand(state["Z"].numel(), 2)}
+        return torch.cat([limits[name] for name in self.trained])
+
+
+class InnerLearning(_Learning):
+    """One damped update of all sites, one step of the hyper-parameters, and so on.
+
+    Those steps end when five iterations changed the evidence by less than 0.002 nats a row, but for
+    the sign rule, or 70 % of ``max_iter`` is spent; updates go on, more boldly, until they hardly
+    move the means. Where five of these did not bring the change down, they are damped by half.
+
+    Parameters
+    ----------
+    rule : SignRule or TorchRule
+    max_iter : int
+    tol : float
+    *problem : object
+        As of `_Learning`.
+    """
+
+    def __init__(self, rule, max_iter, tol, *problem):
+        super().__init__(*problem)
+        self.rule, self.max_iter, self.tol = rule, max_iter, tol
+
+    def initial(self, start):
+        """The state from which `step` starts: no sites yet."""
+        return {
+            **start,
+            **self.propagation.start(start["theta"], start["Z"]),
+            "memory": {},
+            "values": [],
+            "changes": [],
+            "n_updates": 0,
+            "learning": bool(self.trained),
+            "damping": _DAMPING,
+        }
+
+    def at(self, state):
+        """What `EPClassifier` finds its attributes by."""
+        return self.propagation
+
+    def step(self, state):
+        """One update; returns the evidence before it."""
+        visit = self.propagation.visit(state)
+        value, before = self.propagation.evidence(state, visit), state["mean"]
+        damping = _LEARNING_DAMPING if state["learning"] else state["damping"]
+        if state["learning"]:
+            self._learn(state, self._slope(state, visit), self._share(state["n_updates"]))
+        self.propagation.update(state, visit, damping)
+        self.propagation.refresh(state)
+        self._end(state, before, value)
+        return value
+
+    def _learn(self, state, slope, share):
+        step, state["memory"] = self.rule.step(state["memory"], slope, share)
+        limits = self._limits(state).unbind(-1)
+        self._put(state, (self._point(state) + step).clamp(*limits))
+
+    def _share(self, n_updates):
+        """How much of the learning is behind."""
+        return min(1.0, n_updates / (_LEARNING_SHARE * self.max_iter))
+
+    def _end(self, state, before, value):
+        state["change"] = ((state["mean"] - before).norm() / state["mean"].norm()).item()
+        state["n_updates"] += 1
+        self._settle(state, value)
+
+    def _settle(self, state, value):
+        if state["learning"]:
+            values = [*state["values"], value]
+            state["values"] = values[-_PATIENCE:]
+            least = _LEAST_GAIN * self.propagation.rows.weights.sum().item()
+            still = len(values) > _PATIENCE and abs(values[-1] - values[0]) < least
+            spent = self._share(state["n_updates"]) == 1
+            state["learning"] = not (spent or (still and self.rule.settles))
+            return
+        changes = [*state["changes"], state["change"]]
+        if len(changes) > _PATIENCE and min(changes[1:]) >= changes[0]:
+            state["damping"] = max(state["damping"] / 2, _LEAST_DAMPING)
+            changes = []
+        state["changes"] = changes[-_PATIENCE:]
+
+    def converged(self, state):
+        """Whether an update hardly moved the means, and the hyper-parameters rest."""
+        return not state["learning"] and state["change"] < self.tol
+
+
+class MinibatchLearning(InnerLearning):
+    """Epochs of minibatches: sites of a batch, the posterior, one step, the next batch.
+
+    Sites stay, in whitened coordinates, on the features that they were put on, which are those of
+    the start of the epoch; its end puts all on the current ones. Once learning has ended, all
+    sites are updated at once.
+
+    Parameters
+    ----------
+    batch_size : int
+    generator : torch.Generator
+    *learning : object
+        As of `InnerLearning`.
+
+    Notes
+    -----
+    Source: specification, 4.9, whitened frame with a refresh in each epoch.
+    """
+
+    def __init__(self, batch_size, generator, *learning):
+        super().__init__(*learning)
+        self.batch_size, self.generator = batch_size, generator
+
+    def initial(self, start):
+        """The state from which `step` starts: no sites yet."""
+        return super().initial(start) | {"generator": self.generator.get_state()}
+
+    def step(self, state):
+        """One epoch, or one update of all sites; returns the evidence or its estimate."""
+        if state["n_updates"] and not state["learning"]:
+            return super().step(state)
+        self.generator.set_state(state["generator"])
+        before, old = state["mean"], self._basis(state)
+        basis, log_sites = old, 0.0
+        batches = minibatches(len(self.propagation.rows), self.batch_size, self.generator)
+        for i, index in enumerate(batches):
+            index = index.to(before.device)
+            found = self.propagation.minibatch(state, index, old, basis, _MINIBATCH_DAMPING)
+            log_sites += found[0]
+            if state["learning"]:
+                share = self._share(state["n_updates"] + i / len(batches))
+                self._learn(state, self._stochastic_slope(state, found[1]), share)
+                basis = self._basis(state)
+        value = log_sites + self.propagation.size(state)
+        self.propagation.refresh(state)
+        state["generator"] = self.generator.get_state()
+        self._end(state, before, value)
+        return value
+
+    def _basis(self, state):
+        kernel, jitter = self.propagation.kernel, self.propagation.jitter
+        return WhitenedBasis(kernel, state["theta"], state["Z"], jitter)
+
+    @torch.enable_grad()
+    def _stochastic_slope(self, state, surrogate):
+        leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
+        value = surrogate(self._basis({**state, **leaves}))
+        slopes = torch.autograd.grad(value, leaves.values())
+        pairs = zip(self.trained, slopes, strict=True)
+        return torch.cat([(slope * self.units[name]).ravel() for name, slope in pairs])
+
+
+class OuterLearning(_Learning):
+    """Rounds of L-BFGS-B on the evidence of converged sites, which start where they last were.
+
+    Parameters
+    ----------
+    tol : float
+        Of a round's gain, nats a row.
+    *problem : object
+        As of `_Learning`.
+
+    Notes
+    -----
+    Source: generalised FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
+    those of `InnerLearning`: specification, 6.1.
+    """
+
+    def __init__(self, tol, *problem):
+        super().__init__(*problem)
+        self.tol = tol
+
+    def initial(self, start):
+        """The state from which `step` starts."""
+        state = {**start, **self.propagation.start(start["theta"], start["Z"])}
+        return state | {"value": -math.inf, "gain": math.inf}
+
+    def step(self, state):
+        """One round; returns the evidence."""
+
+        def value_and_gradient(point):
+            self._put(state, point)
+            visit = settled(self.propagation, state)
+            return self.propagation.evidence(state, visit), self._slope(state, visit)
+
+        start, limits = self._point(state), self._limits(state)
+        best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
+        self._put(state, best)
+        settled(self.propagation, state)
+        weight = self.propagation.rows.weights.sum().item()
+        state["gain"] = (value - state["value"]) / weight
+        state["value"] = value
+        return value
+
+    def finished(self, state):
+        """Whether the last round hardly gained."""
+        return state["gain"] < self.tol
+
+
+def settled(propagation, state):
+    """Update the sites of a state until they rest; returns their visit."""
+    propagation.refresh(state)
+    damping = _DAMPING
+    for i in range(_MOST_UPDATES):
+        visit = propagation.visit(state)
+        moves = (visit.precision - state["precision"]), (visit.shift - state["shift"])
+        if max(move.abs().max().item() for move in moves) < _SITE_TOL[propagation.rows.dtype]:
+            return visit
+        damping = damping if i < _MOST_UPDATES // 4 else _LEARNING_DAMPING
+        propagation.update(state, visit, damping)
+        propagation.refresh(state)
+    return propagation.visit(state)

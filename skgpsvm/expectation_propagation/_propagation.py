@@ -1,0 +1,355 @@
+"""Expectation propagation on the inducing values: sites, evidence and its gradient."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .._linalg import add_gram, mirror, root_norms, weight_moments
+from .._posteriors import WhitenedBasis
+from .._quadrature import log_expect
+
+_TAIL = -50.0  # below which rho + z cancels
+
+
+@dataclass
+class Visit:
+    """What expectation propagation finds at each row, (n,), given its sites and the posterior.
+
+    Attributes
+    ----------
+    precision, shift : Tensor
+        Natural parameters of the undamped new sites.
+    log_site : Tensor
+        Logarithms of the sites' scales: what rows add to the log evidence.
+    left_out : Tensor
+        Probits of label 1 under the model without the row.
+    by_mean, by_var, by_residual : Tensor
+        Derivatives of `log_site` in mean and variance of the row's feature combination, and in its
+        residual variance. The first two vanish where the sites no longer change.
+    """
+
+    precision: torch.Tensor
+    shift: torch.Tensor
+    log_site: torch.Tensor
+    left_out: torch.Tensor
+    by_mean: torch.Tensor
+    by_var: torch.Tensor
+    by_residual: torch.Tensor
+
+
+class Propagation:
+    r"""Expectation propagation for probit labels under the FITC prior, in whitened coordinates.
+
+    The likelihood of a row is that of :math:`h_i = a_i^\top w` alone, :math:`\Phi(y_i h_i /
+    \sqrt{1 + \delta_i})`, with :math:`\delta_i` the residual variance of :class:`WhitenedBasis`;
+    its site is :math:`\exp(-\tilde\nu_i h_i^2 / 2 + \tilde\mu_i h_i)`. All sites are updated at
+    once.
+
+    The state of a fit is a dict: ``theta``, ``Z``, the sites' ``precision`` and ``shift`` (n,),
+    their sums ``gram`` (p, p) and ``linear`` (1, p), the posterior's ``mean`` (1, p) and ``root``
+    (1, p, p), and the relative ``change`` of the means in the last update.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    rows : Rows
+        With codes 0 and 1. A weight of at least one counts as so many copies of the row, each with
+        its own site; a smaller one is the power that the row's likelihood is raised to.
+    jitter : float
+        See :class:`WhitenedBasis`.
+    prior : tuple of Tensors, optional
+        Natural parameters (p, p), (p,) that the sites add to; those of N(0, I) by default, those
+        of an earlier posterior for a stream.
+
+    Notes
+    -----
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016), scalable expectation propagation, eqs. 14
+    to 29, with the corrections of (20), (23) and (29). Scalars of rows are float64 whatever the
+    dtype of the features.
+    """
+
+    def __init__(self, kernel, rows, jitter=1e-6, prior=None):
+        self.kernel, self.rows, self.jitter, self._prior = kernel, rows, jitter, prior
+        weights = rows.weights.double()
+        self._copies = weights.clamp_min(1)
+        self._power = weights.clamp_max(1) if (weights < 1).any() else None
+        self._at, self._basis, self._chunks = None, None, None
+
+    def start(self, theta, Z):
+        """The state without sites: the prior."""
+        zeros = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
+        state = {"theta": theta, "Z": Z, "precision": zeros, "shift": zeros}
+        self.refresh(state)
+        return state | {"change": math.inf}
+
+    def basis(self, state):
+        """The features at a state; held until theta or Z change."""
+        at = state["theta"], state["Z"]
+        if self._at is None or not all(map(torch.equal, at, self._at)):
+            self._basis = WhitenedBasis(self.kernel, *at, self.jitter)
+            self._chunks = self.rows.passes(self._basis)
+            self._at = at
+        return self._basis
+
+    def _slices(self, state):
+        """Chunks of rows with features, each with its slice of all rows."""
+        self.basis(state)
+        start = 0
+        for X, y, _, A, residual in self._chunks():
+            index = slice(start, start + len(X))
+            start = index.stop
+            yield index, X, 2.0 * y.double() - 1, self._copies[index], A, residual.double()
+
+    def _powers(self, index):
+        return None if self._power is None else self._power[index]
+
+    def refresh(self, state):
+        """Put the posterior that follows from sites, theta and Z into a state."""
+        p = self.basis(state).size
+        gram = torch.zeros(p, p, dtype=torch.float64, device=self.rows.device)
+        linear = gram.new_zeros(p)
+        for index, _, _, weights, A, _ in self._slices(state):
+            scaled = (weights * state["precision"][index]).to(A.dtype)[:, None] * A
+            add_gram(gram, A, scaled)
+            linear += (weights * state["shift"][index]).to(A.dtype) @ A
+        state["gram"] = mirror(gram)
+        state["linear"] = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
+        self._moments(state)
+
+    def _moments(self, state):
+        """Put the posterior that follows from the sums of all sites into a state."""
+        prior = torch.eye(len(state["gram"])).to(state["gram"])
+        prior = prior if self._prior is None else self._prior[0]
+        precision = (prior + state["gram"])[None]
+        state["mean"], state["root"] = weight_moments(precision, state["linear"])
+
+    def visit(self, state):
+        """The `Visit` of all rows at a state, which stays as it is."""
+        mean, root = state["mean"][0], state["root"][0]
+        found = []
+        for index, _, y, _, A, residual in self._slices(state):
+            var = root_norms(A, root.to(A.dtype)).double()
+            sites = state["precision"][index], state["shift"][index]
+            centre = (A @ mean.to(A.dtype)).double()
+            found.append(visit_rows(centre, var, residual, *sites, y, self._powers(index)))
+        parts = zip(*(vars(part).values() for part in found), strict=True)
+        return Visit(*(torch.cat(part) for part in parts))
+
+    def update(self, state, visit, damping):
+        """Move the sites of a state by ``damping`` of the way to those of a visit."""
+        state["precision"] = torch.lerp(state["precision"], visit.precision, damping)
+        state["shift"] = torch.lerp(state["shift"], visit.shift, damping)
+
+    def minibatch(self, state, index, old, basis, damping):
+        """Update the sites of some rows one batch at a time, the sums of all sites with them.
+
+        Parameters
+        ----------
+        state : dict
+            With the ``gram`` (p, p) of all sites; its posterior is made anew.
+        index : Tensor of shape (b,)
+        old, basis : WhitenedBasis
+            The features that the rows' sites are on, and those that they are put on.
+        damping : float
+
+        Returns
+        -------
+        log_sites : float
+            What the rows add to the log evidence.
+        surrogate : callable
+            Takes a basis; an estimate, differentiable in it, of the part of the log evidence that
+            moves with theta and Z, cavities held. Source: (6), in whitened coordinates.
+        """
+        X, y, _ = self.rows.take(index)
+        y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
+        before, (A, residual) = old(X)[0].double(), (part.double() for part in basis(X))
+        mean, root = state["mean"][0], state["root"][0]
+        nu, mu = state["precision"][index], state["shift"][index]
+        half_before, half = before @ root, A @ root
+        cross = (half_before * half).sum(1)
+        kept = 1 - nu * half_before.square().sum(1)
+        cavity_var = half.square().sum(1) + nu * cross.square() / kept
+        cavity_mean = A @ mean + cross * (nu * (before @ mean) - mu) / kept
+        match = Match(cavity_mean, cavity_var, residual, y, power)
+        new_nu, new_mu = (
+            torch.lerp(nu, match.precision, damping),
+            torch.lerp(mu, match.shift, damping),
+        )
+        state["gram"] = state["gram"] + (A.T * (copies * new_nu)) @ A
+        state["gram"] -= (before.T * (copies * nu)) @ before
+        state["linear"] = state["linear"] + (copies * new_mu) @ A - (copies * mu) @ before
+        for name, new in (("precision", new_nu), ("shift", new_mu)):
+            state[name] = state[name].index_copy(0, index, new)
+        self._moments(state)
+        mean, root = state["mean"][0], state["root"][0]
+        spread = A @ root @ root.T
+        var, centre = (spread * A).sum(1), A @ mean
+        log_sites = visit_rows(centre, var, residual, new_nu, new_mu, y, power).log_site
+        kept = 1 - new_nu * var
+        gain, pull = new_nu / kept, (new_nu * centre - new_mu) / kept
+        scale = self._copies.sum() / copies.sum()
+
+        def surrogate(basis):
+            A, residual = (part.double() for part in basis(X))
+            along = (A * spread).sum(1)
+            cavity_mean = A @ mean + pull * along
+            cavity_var = (A @ root).square().sum(1) + gain * along.square()
+            return scale * (copies @ log_likelihood(cavity_mean, cavity_var, residual, y, power))
+
+        return (copies @ log_sites).item(), surrogate
+
+    def evidence(self, state, visit):
+        """The logarithm of the evidence at a state, nats."""
+        return self.size(state) + (self._copies @ visit.log_site).item()
+
+    def size(self, state):
+        """What the posterior, beside the sites' own scales, adds to the log evidence."""
+        size = _log_normalizer(state["mean"], state["root"], state["linear"])
+        if self._prior:
+            precision, linear = (part[None] for part in self._prior)
+            size -= _log_normalizer(*weight_moments(precision, linear), linear)
+        return size.item()
+
+    def gradient(self, state, visit):
+        r"""Derivatives of the evidence in theta and Z, the scalars of all sites held.
+
+        With :math:`\theta_i, \psi_i` the derivatives of a site's log scale in mean and variance of
+        :math:`h_i`, :math:`A = \sum \psi_i a_i a_i^\top` and :math:`p = \Sigma \sum \theta_i a_i`,
+        those in the features are
+
+        .. math:: -\tilde\nu_i H a_i + \tilde\mu_i (\mu + p) + 2 \psi_i \Sigma a_i + \theta_i \mu,
+            \qquad H = \Sigma + \mu\mu^\top + 2 \Sigma A \Sigma + p\mu^\top + \mu p^\top,
+
+        and what the residual variances add. Source: specification, 4.7, "exact".
+        """
+        basis, root, mean = self.basis(state), state["root"][0], state["mean"][0]
+        gram = torch.zeros_like(root)
+        linear = torch.zeros_like(mean)
+        for index, _, _, weights, A, _ in self._slices(state):
+            scaled = (weights * visit.by_var[index]).to(A.dtype)[:, None] * A
+            add_gram(gram, A, scaled)
+            linear += (weights * visit.by_mean[index]).to(A.dtype) @ A
+        cov = root @ root.T
+        moved = cov @ linear
+        cross = torch.outer(moved, mean)
+        second = cov + torch.outer(mean, mean) + 2 * cov @ mirror(gram) @ cov + cross + cross.T
+        total = torch.zeros_like(root)
+        eye = torch.eye(len(root)).to(root)
+        by_theta, by_Z = torch.zeros_like(state["theta"]), torch.zeros_like(state["Z"])
+        for index, X, _, weights, A, _ in self._slices(state):
+            nu, mu = state["precision"][index], state["shift"][index]
+            wide = A.double()
+            slope = -(nu[:, None] * wide) @ second
+            slope += (2 * visit.by_var[index, None] * wide) @ cov
+            slope += torch.outer(mu, mean + moved) + torch.outer(visit.by_mean[index], mean)
+            projected = wide[:, : basis.n_projected]
+            slope[:, : basis.n_projected] -= 2 * visit.by_residual[index, None] * projected
+            slope *= weights[:, None]
+            add_gram(total, wide, slope)
+            adjoint = (weights * visit.by_residual[index]).to(A.dtype)
+            parts = basis.pull_back(X, slope.to(A.dtype), eye.to(A.dtype), adjoint)
+            by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
+        parts = basis.pull_back_projection(mirror(total))
+        return by_theta + parts[0], by_Z + parts[1]
+
+
+def _log_normalizer(mean, root, linear):
+    """Of a Gaussian of given moments and linear natural parameter, but for a constant."""
+    return root.diagonal(dim1=1, dim2=2).log().sum() + 0.5 * (mean * linear).sum()
+
+
+def visit_rows(mean, var, residual, precision, shift, y, power=None):
+    """The `Visit` of rows.
+
+    Parameters
+    ----------
+    mean, var : Tensor of shape (b,)
+        Posterior moments of the feature combinations h.
+    residual : Tensor of shape (b,)
+    precision, shift : Tensor of shape (b,)
+        Of the sites.
+    y : Tensor of shape (b,)
+        Labels, -1 or 1.
+    power : Tensor of shape (b,), optional
+        That likelihoods are raised to; one by default.
+    """
+    kept = 1 - precision * var
+    match = Match((mean - shift * var) / kept, var / kept, residual, y, power)
+    fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
+    by_mean = (match.slope + precision * mean - shift) / kept
+    return Visit(
+        precision=match.precision,
+        shift=match.shift,
+        log_site=match.log_z - 0.5 * kept.log() + 0.5 * fit / kept,
+        left_out=match.probit,
+        by_mean=by_mean,
+        by_var=0.5 * (by_mean.square() + precision / kept - match.curvature / kept.square()),
+        by_residual=match.by_residual,
+    )
+
+
+class Match:
+    """The sites that match the moments of labels under cavities, each (b,).
+
+    Attributes
+    ----------
+    probit : Tensor
+        Of label 1 under the cavity.
+    log_z : Tensor
+        Log of the expected likelihood.
+    slope, curvature, by_residual : Tensor
+        Its first derivative in the cavity's mean, minus the second, and the first in the residual
+        variance.
+    precision, shift : Tensor
+        Natural parameters of the sites.
+    """
+
+    def __init__(self, mean, var, residual, y, power):
+        total = 1 + residual + var
+        self.probit = mean / total.sqrt()
+        self.log_z = torch.special.log_ndtr(y * self.probit)
+        ratio, fall = probit_ratios(y * self.probit)
+        self.slope, self.curvature = y * ratio / total.sqrt(), fall / total
+        self.by_residual = -0.5 * self.slope * mean / total
+        if power is not None:
+            self._raise_to(mean, var, residual, y, power)
+        rest = 1 - self.curvature * var
+        self.precision = self.curvature / rest
+        self.shift = (self.slope + self.curvature * mean) / rest
+
+    @torch.enable_grad()
+    def _raise_to(self, *problem):
+        leaves = [part.detach().requires_grad_() for part in problem[:3]]
+        log_z = log_likelihood(*leaves, *problem[3:])
+        slope, by_var, by_residual = torch.autograd.grad(log_z.sum(), leaves)
+        tempered = problem[4] < 1
+        self.log_z = log_z.detach()
+        self.slope = torch.where(tempered, slope, self.slope)
+        # The heat equation: the derivative in the variance is half the second in the mean.
+        self.curvature = torch.where(tempered, slope.square() - 2 * by_var, self.curvature)
+        self.by_residual = torch.where(tempered, by_residual, self.by_residual)
+
+
+def log_likelihood(mean, var, residual, y, power):
+    """Log of the expected likelihood of labels under h of given moments, (b,); differentiable.
+
+    In closed form; by quadrature where the likelihood is raised to a power below one.
+    """
+    closed = torch.special.log_ndtr(y * mean / (1 + residual + var).sqrt())
+    if power is None:
+        return closed
+    scale = (1 + residual).sqrt()
+    tempered = log_expect(lambda h: power * torch.special.log_ndtr(y * h / scale), mean, var)
+    return torch.where(power < 1, tempered, closed)
+
+
+def probit_ratios(z):
+    r"""The ratio :math:`\varrho = \varphi / \Phi` and :math:`\varrho (\varrho + z)`, for any z.
+
+    Source: specification, section 10.
+    """
+    ratio = math.sqrt(2 / math.pi) / torch.special.erfcx(-z / math.sqrt(2))
+    x = (-z).clamp_min(-_TAIL)
+    tail = 1 / x - 2 / x**3 + 10 / x**5 - 74 / x**7 + 706 / x**9
+    return ratio, ratio * torch.where(z < _TAIL, tail, ratio + z)
