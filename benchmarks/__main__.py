@@ -20,6 +20,7 @@ SCRIPTS = {
     "active_learning": ["--seeds", "1", "--most-rows", "700"],
     "reproduce.paper1_tables": ["--seeds", "1", "--most-rows", "1000"],
     "reproduce.paper2_table": ["--seeds", "2"],
+    "reproduce.paper2_mnist": [],
 }
 
 
@@ -36,7 +37,7 @@ def main():
         command = [sys.executable, "-m", f"benchmarks.{script}"]
         if options.quick:
             command += ["--quick"]
-        if fewer:
+        if fewer is not None:
             command += ["--jobs", str(options.jobs)]
             command += [] if options.quick or options.all else fewer
         print(f"\n$ python {' '.join(command[1:])}", flush=True)

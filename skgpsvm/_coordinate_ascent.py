@@ -2,13 +2,12 @@
 
 import torch
 
-from ._linalg import gaussian_kl, mirror, root_norms, weight_moments
+from ._linalg import gaussian_kl, mirror, relative_change, root_norms, weight_moments
 from ._sites import ByLatent
 
 _HELD_BYTES = 2**28
 _MOST_HALVINGS = 10
 _ROUNDING = 1e-9
-_LEAST_NORM = 1e-3  # of means that count as such, in prior standard deviations of a weight
 
 
 class CoordinateAscent:
@@ -119,8 +118,7 @@ class CoordinateAscent:
         for name in ("precision", "linear"):
             state[name] = torch.lerp(start[name], target[name], step)
         state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
-        change = (state["mean"] - start["mean"]).norm()
-        state["change"] = (change / state["mean"].norm().clamp_min(_LEAST_NORM)).item()
+        state["change"] = relative_change(state["mean"], start["mean"])
 
     def _divergence(self, mean, root):
         """KL to the prior, nats."""

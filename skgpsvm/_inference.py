@@ -5,7 +5,7 @@ import math
 import torch
 
 from ._coordinate_ascent import CoordinateAscent, batch_loss
-from ._linalg import gaussian_kl
+from ._linalg import gaussian_kl, relative_change
 from ._posteriors import WhitenedBasis
 from ._training import minibatches
 
@@ -242,7 +242,7 @@ class GradientInference(_Inference):
         objective = self.adam.run(state, self._minibatches(self.batch_size or _EPOCH_ROWS))
         state["generator"] = self.generator.get_state()
         state["root"] = upper_root(state["raw_root"])
-        state["change"] = ((state["mean"] - before).norm() / state["mean"].norm()).item()
+        state["change"] = relative_change(state["mean"], before)
         return objective
 
 

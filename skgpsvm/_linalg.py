@@ -12,6 +12,7 @@ _LIKELY_CAUSES = (
     "(standardise the features), a length scale much longer than the distances between rows, "
     "or a kernel that is not positive definite."
 )
+_LEAST_NORM = 1e-3  # of what counts as more than nothing
 
 
 def cholesky(K, name="matrix", *, jitter=1e-6):
@@ -115,6 +116,11 @@ def gaussian_kl(mean, chol):
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     squares = chol.square().sum((-2, -1)) + mean.square().sum(-1)
     return 0.5 * (squares - mean.shape[-1]) - log_det
+
+
+def relative_change(after, before):
+    """Norm of a difference over that of what came, at least 1e-3; a float."""
+    return ((after - before).norm() / after.norm().clamp_min(_LEAST_NORM)).item()
 
 
 def triangular_product(A, T):

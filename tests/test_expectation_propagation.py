@@ -24,7 +24,12 @@ from skgpsvm.expectation_propagation._inference import (
     SignRule,
     settled,
 )
-from skgpsvm.expectation_propagation._propagation import Propagation, probit_ratios
+from skgpsvm.expectation_propagation._propagation import (
+    Match,
+    Propagation,
+    log_likelihood,
+    probit_ratios,
+)
 
 # Specification, section 9; case B without its noise, folded into the amplitude: T14 (iv).
 CASES = {
@@ -292,11 +297,40 @@ def test_tiny_weights_are_tiny():
     np.testing.assert_allclose(more.predict_proba(X), model.predict_proba(X), atol=1e-4)
 
 
+@pytest.mark.parametrize("power", [0.01, 0.5, 0.999])
+@pytest.mark.parametrize(
+    ("mean", "var"), [(0.5, 0.1), (1.0, 2.0), (-2.0, 50.0), (-10.0, 50.0), (0.0, 1e3), (5.0, 1e5)]
+)
+def test_sites_of_powers(power, mean, var):
+    match = Match(*(t64([value]) for value in (mean, var, 0.0, 1.0, power)))
+    expected = dense_match(mean, var, 1.0, power)
+    np.testing.assert_allclose(match.precision, expected[0], rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(match.shift, expected[1], rtol=1e-3, atol=1e-9)
+    leaves = [t64([value]).requires_grad_() for value in (mean, var, 0.0)]
+    value = log_likelihood(*leaves, t64([1.0]), t64([power]))
+    slope, by_var, by_residual = torch.autograd.grad(value.sum(), leaves)
+    np.testing.assert_allclose(slope.detach(), match.slope, rtol=1e-3, atol=1e-9)
+    curvature = slope.square() - 2 * by_var
+    np.testing.assert_allclose(curvature, match.curvature, rtol=1e-2, atol=1e-7)
+    np.testing.assert_allclose(by_residual, match.by_residual, rtol=1e-3, atol=1e-9)
+
+
+def test_weights_near_one_are_near_one_at_large_amplitudes():
+    X, y = moons(120)
+    settings = {"mean": "zero", "optimizer": None, "inducing_points": X[:30], "tol": 1e-6}
+    model = EPClassifier(ConstantKernel(1000.0) * RBF(1.0), **settings).fit(X, y)
+    nearly = clone(model).fit(X, y, sample_weight=np.full(120, 0.999))
+    assert nearly.log_marginal_likelihood_value_ == pytest.approx(
+        model.log_marginal_likelihood_value_, abs=0.3
+    )
+    np.testing.assert_allclose(nearly.predict_proba(X), model.predict_proba(X), atol=0.01)
+
+
 def test_powers_have_the_derivatives_of_the_closed_form_near_one():
     exact = swept(*case("A"), 0.5, 2)
     nearly = swept(*case("A", np.full(6, 1 - 1e-9)), 0.5, 2)
     for field in vars(exact[1]):
-        # 32 nodes of the quadrature.
+        # The quadrature's error.
         np.testing.assert_allclose(
             getattr(exact[1], field), getattr(nearly[1], field), rtol=0, atol=1e-6
         )
@@ -378,6 +412,22 @@ def minibatch_learning(name):
     return MinibatchLearning(3, torch.Generator(), None, 10, 0.0, *problem), propagation, state
 
 
+def dense_match(mean, var, y, power):
+    """Precision and shift of the site of a power by two million terms."""
+    std = np.sqrt(var)
+    ratio = np.exp(
+        norm.logpdf(y * mean / np.sqrt(1 + var)) - norm.logcdf(y * mean / np.sqrt(1 + var))
+    )
+    tilted = mean + var * y * ratio / np.sqrt(1 + var)
+    h = np.linspace(min(mean, tilted) - 10 * std, max(mean, tilted) + 10 * std, 2_000_001)
+    log_terms = power * norm.logcdf(y * h) - 0.5 * (h - mean) ** 2 / var
+    weights = np.exp(log_terms - log_terms.max())
+    weights /= weights.sum()
+    centre = weights @ h
+    spread = weights @ (h - centre) ** 2
+    return 1 / spread - 1 / var, centre / spread - mean / var
+
+
 def test_slope_of_a_minibatch():
     learning, propagation, state = minibatch_learning("A")
     basis = propagation.basis(state)
@@ -414,6 +464,48 @@ def test_minibatches_end_where_all_rows_do(settings):
         model.fit(X, y)
         losses.append(log_loss(y_new, model.predict_proba(X_new)))
     assert losses[1] < losses[0] + 0.02
+
+
+@pytest.mark.parametrize(
+    "kernel", [ConstantKernel(2.0), ConstantKernel(2.0, "fixed") * RBF(1e6, "fixed")]
+)
+def test_minibatches_where_inducing_points_play_no_part(kernel):
+    X, y = moons(60)
+    model = EPClassifier(kernel, n_inducing=5, batch_size=20, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.8
+
+
+def test_posterior_means_of_zero_rest():
+    X, y = moons(40)
+    model = EPClassifier(n_inducing=10, random_state=0, optimizer=None)
+    model.fit(np.vstack([X, X]), np.append(y, 1 - y))
+    np.testing.assert_allclose(model.predict_proba(X), 0.5, atol=1e-6)
+    assert model.n_iter_ < 10
+
+
+def test_streamed_rows_of_no_weight_change_nothing():
+    X, y = moons()
+    model = EPClassifier(n_inducing=15, random_state=0).fit(X[:100], y[:100])
+    before, evidence = model.predict_proba(X), model.log_marginal_likelihood_value_
+    model.partial_fit(X[100:], y[100:], sample_weight=np.full(100, 1e-10))
+    np.testing.assert_allclose(model.predict_proba(X), before, atol=1e-7)
+    assert model.log_marginal_likelihood_value_ == pytest.approx(evidence, abs=1e-6)
+
+
+def test_minibatches_of_weighted_rows_are_those_of_copies():
+    weights = np.array([1, 2, 1, 3, 1, 2])
+    X, y, Z, kernel = CASES["A"]
+    rows = Rows(
+        X.repeat(weights, 0), y.repeat(weights), np.ones(10), torch.device("cpu"), torch.float64
+    )
+    repeated = Propagation(torch_kernel(kernel), rows, jitter=0)
+    one = repeated.start(t64(kernel.theta), t64(Z))
+    weighted, two = case("A", weights.astype(float))
+    for each, state, n in ((repeated, one, 10), (weighted, two, 6)):
+        basis = each.basis(state)
+        for _ in range(2):
+            each.minibatch(state, torch.arange(n), basis, basis, 0.9)
+    np.testing.assert_allclose(one["mean"], two["mean"], rtol=0, atol=1e-12)
 
 
 def test_minibatches_of_given_hyper_parameters_end_at_the_same_posterior():

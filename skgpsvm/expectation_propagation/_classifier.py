@@ -51,13 +51,16 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         the kernel and the inducing points.
     max_iter : int, default=100
         Updates of all sites, or epochs of minibatches, at most; hyper-parameters are learned in the
-        first 70 %. With ``approximation="gfitc"`` rounds of ten steps of L-BFGS-B besides.
+        first 70 %. With ``approximation="gfitc"`` rounds of ten steps of L-BFGS-B besides, after
+        which the sites are found anew.
     tol : float, default=1e-3
-        Stop when an update changes the posterior mean by less, relative to its norm.
+        Stop when an update changes the posterior mean by less, relative to its norm; and of
+        ``approximation="gfitc"`` when a round gains less, nats a row.
     batch_size : int, default=None
-        Rows in a minibatch, after each of which posterior and hyper-parameters move; None is all.
+        Rows in a minibatch of ``approximation="sep"``, after each of which posterior and
+        hyper-parameters move; None is all.
     learning_rate : float, default=0.05
-        Of the steps.
+        Of the steps of ``approximation="sep"``.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -190,6 +193,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
 
         The first call fits as `fit` does. Every later one holds kernel and inducing points, and
         takes the posterior so far as the prior of its rows: a row counts as often as it is passed.
+        The first rows should hold some of every class, since what they say of kernel and points
+        stays. Evidence and leave-one-out loss add up over the calls.
 
         Parameters
         ----------
@@ -241,7 +246,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         learning = OuterLearning(self.tol, *problem)
         state = learning.initial(start.state(rows.device))
         stage = f"{name}hyper-parameters"
-        curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.finished)
+        curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.converged)
         return replace(start.at(state), mean=None, root=None), curve
 
     def _inference(self, start, rows, scaler, generator):
@@ -249,7 +254,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         trained = [] if self.approximation == "gfitc" else trained
         rule = RULES[self.optimizer](self.learning_rate) if trained else None
         learning = rule, self.max_iter, self.tol, propagation, trained, *units
-        if self.batch_size is None:
+        if self.batch_size is None or self.approximation == "gfitc":
             return InnerLearning(*learning)
         return MinibatchLearning(self.batch_size, generator, *learning)
 

@@ -1,11 +1,13 @@
 """Ways through expectation propagation: hyper-parameter steps between updates, or around them."""
 
 import math
+import warnings
 from functools import partial
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
-from .._posteriors import WhitenedBasis
+from .._linalg import relative_change
 from .._training import lbfgs, minibatches
 
 _LEARNING_SHARE = 0.7
@@ -16,7 +18,7 @@ _DAMPING, _LEARNING_DAMPING, _LEAST_DAMPING = 0.8, 0.5, 0.05
 _MINIBATCH_DAMPING = 0.99
 _GROWTH, _SHRINKAGE = 1.02, 0.5
 _MOST_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
-_ROUND = 10  # evaluations of L-BFGS-B
+_ROUND = 10  # steps of L-BFGS-B
 _MOST_UPDATES = 200
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
 PARTS = ("theta", "Z")
@@ -71,9 +73,10 @@ class TorchRule:
         return point, optimizer.state_dict()
 
 
+_adam = partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True))
 RULES = {
-    "auto": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
-    "adam": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
+    "auto": _adam,
+    "adam": _adam,
     "adadelta": partial(TorchRule, partial(torch.optim.Adadelta, eps=1e-5, maximize=True)),
     "sign": SignRule,
 }
@@ -174,7 +177,7 @@ class InnerLearning(_Learning):
         return min(1.0, n_updates / (_LEARNING_SHARE * self.max_iter))
 
     def _end(self, state, before, value):
-        state["change"] = ((state["mean"] - before).norm() / state["mean"].norm()).item()
+        state["change"] = relative_change(state["mean"], before)
         state["n_updates"] += 1
         self._settle(state, value)
 
@@ -230,8 +233,9 @@ class MinibatchLearning(InnerLearning):
         if state["n_updates"] and not state["learning"]:
             return super().step(state)
         self.generator.set_state(state["generator"])
-        before, old = state["mean"], self._basis(state)
+        before, old = state["mean"], self.propagation.new_basis(state)
         basis, log_sites = old, 0.0
+        state |= {name: state[name].clone() for name in ("precision", "shift")}
         batches = minibatches(len(self.propagation.rows), self.batch_size, self.generator)
         for i, index in enumerate(batches):
             index = index.to(before.device)
@@ -240,21 +244,18 @@ class MinibatchLearning(InnerLearning):
             if state["learning"]:
                 share = self._share(state["n_updates"] + i / len(batches))
                 self._learn(state, self._stochastic_slope(state, found[1]), share)
-                basis = self._basis(state)
+                basis = self.propagation.new_basis(state)
         value = log_sites + self.propagation.size(state)
         self.propagation.refresh(state)
         state["generator"] = self.generator.get_state()
         self._end(state, before, value)
         return value
 
-    def _basis(self, state):
-        kernel, jitter = self.propagation.kernel, self.propagation.jitter
-        return WhitenedBasis(kernel, state["theta"], state["Z"], jitter)
-
     @torch.enable_grad()
     def _stochastic_slope(self, state, surrogate):
         leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
-        value = surrogate(self._basis({**state, **leaves}))
+        value = surrogate(self.propagation.new_basis({**state, **leaves}))
+        value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         slopes = torch.autograd.grad(value, leaves.values())
         pairs = zip(self.trained, slopes, strict=True)
         return torch.cat([(slope * self.units[name]).ravel() for name, slope in pairs])
@@ -302,7 +303,7 @@ class OuterLearning(_Learning):
         state["value"] = value
         return value
 
-    def finished(self, state):
+    def converged(self, state):
         """Whether the last round hardly gained."""
         return state["gain"] < self.tol
 
@@ -319,4 +320,9 @@ def settled(propagation, state):
         damping = damping if i < _MOST_UPDATES // 4 else _LEARNING_DAMPING
         propagation.update(state, visit, damping)
         propagation.refresh(state)
+    warnings.warn(
+        f"Sites did not come to rest in {_MOST_UPDATES} updates; the evidence is that of the last.",
+        ConvergenceWarning,
+        stacklevel=2,
+    )
     return propagation.visit(state)

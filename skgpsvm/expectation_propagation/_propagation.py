@@ -7,9 +7,10 @@ import torch
 
 from .._linalg import add_gram, mirror, root_norms, weight_moments
 from .._posteriors import WhitenedBasis
-from .._quadrature import log_expect
 
 _TAIL = -50.0  # below which rho + z cancels
+_REACH, _N_NODES = 8, 64  # of the quadrature, in standard deviations
+_LEAST_VARIANCE = 1e-12
 
 
 @dataclass
@@ -73,13 +74,14 @@ class Propagation:
         self.kernel, self.rows, self.jitter, self._prior = kernel, rows, jitter, prior
         weights = rows.weights.double()
         self._copies = weights.clamp_min(1)
+        self._all_copies = self._copies.sum()
         self._power = weights.clamp_max(1) if (weights < 1).any() else None
         self._at, self._basis, self._chunks = None, None, None
 
     def start(self, theta, Z):
         """The state without sites: the prior."""
-        zeros = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
-        state = {"theta": theta, "Z": Z, "precision": zeros, "shift": zeros}
+        zeros = torch.zeros(2, len(self.rows), dtype=torch.float64, device=self.rows.device)
+        state = {"theta": theta, "Z": Z, "precision": zeros[0], "shift": zeros[1]}
         self.refresh(state)
         return state | {"change": math.inf}
 
@@ -87,10 +89,14 @@ class Propagation:
         """The features at a state; held until theta or Z change."""
         at = state["theta"], state["Z"]
         if self._at is None or not all(map(torch.equal, at, self._at)):
-            self._basis = WhitenedBasis(self.kernel, *at, self.jitter)
+            self._basis = self.new_basis(state)
             self._chunks = self.rows.passes(self._basis)
             self._at = at
         return self._basis
+
+    def new_basis(self, state):
+        """The features at a state."""
+        return WhitenedBasis(self.kernel, state["theta"], state["Z"], self.jitter)
 
     def _slices(self, state):
         """Chunks of rows with features, each with its slice of all rows."""
@@ -147,7 +153,7 @@ class Propagation:
         Parameters
         ----------
         state : dict
-            With the ``gram`` (p, p) of all sites; its posterior is made anew.
+            Its ``precision`` and ``shift`` are changed in place; its posterior is made anew.
         index : Tensor of shape (b,)
         old, basis : WhitenedBasis
             The features that the rows' sites are on, and those that they are put on.
@@ -163,7 +169,8 @@ class Propagation:
         """
         X, y, _ = self.rows.take(index)
         y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
-        before, (A, residual) = old(X)[0].double(), (part.double() for part in basis(X))
+        A, residual = (part.double() for part in basis(X))
+        before = A if old is basis else old(X)[0].double()
         mean, root = state["mean"][0], state["root"][0]
         nu, mu = state["precision"][index], state["shift"][index]
         half_before, half = before @ root, A @ root
@@ -179,8 +186,7 @@ class Propagation:
         state["gram"] = state["gram"] + (A.T * (copies * new_nu)) @ A
         state["gram"] -= (before.T * (copies * nu)) @ before
         state["linear"] = state["linear"] + (copies * new_mu) @ A - (copies * mu) @ before
-        for name, new in (("precision", new_nu), ("shift", new_mu)):
-            state[name] = state[name].index_copy(0, index, new)
+        state["precision"][index], state["shift"][index] = new_nu, new_mu
         self._moments(state)
         mean, root = state["mean"][0], state["root"][0]
         spread = A @ root @ root.T
@@ -188,7 +194,7 @@ class Propagation:
         log_sites = visit_rows(centre, var, residual, new_nu, new_mu, y, power).log_site
         kept = 1 - new_nu * var
         gain, pull = new_nu / kept, (new_nu * centre - new_mu) / kept
-        scale = self._copies.sum() / copies.sum()
+        scale = self._all_copies / copies.sum()
 
         def surrogate(basis):
             A, residual = (part.double() for part in basis(X))
@@ -275,7 +281,8 @@ def visit_rows(mean, var, residual, precision, shift, y, power=None):
         That likelihoods are raised to; one by default.
     """
     kept = 1 - precision * var
-    match = Match((mean - shift * var) / kept, var / kept, residual, y, power)
+    cavity = (mean - shift * var) / kept, var / kept
+    match = Match(*cavity, residual, y, power)
     fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
     by_mean = (match.slope + precision * mean - shift) / kept
     return Visit(
@@ -318,17 +325,22 @@ class Match:
         self.precision = self.curvature / rest
         self.shift = (self.slope + self.curvature * mean) / rest
 
-    @torch.enable_grad()
-    def _raise_to(self, *problem):
-        leaves = [part.detach().requires_grad_() for part in problem[:3]]
-        log_z = log_likelihood(*leaves, *problem[3:])
-        slope, by_var, by_residual = torch.autograd.grad(log_z.sum(), leaves)
-        tempered = problem[4] < 1
-        self.log_z = log_z.detach()
-        self.slope = torch.where(tempered, slope, self.slope)
-        # The heat equation: the derivative in the variance is half the second in the mean.
-        self.curvature = torch.where(tempered, slope.square() - 2 * by_var, self.curvature)
-        self.by_residual = torch.where(tempered, by_residual, self.by_residual)
+    def _raise_to(self, mean, var, residual, y, power):
+        var = var.clamp_min(_LEAST_VARIANCE)
+        nodes, terms = _power_terms(mean, var, residual, y, power)
+        weights = terms.softmax(0)
+        centre = (weights * nodes).sum(0)
+        spread = (weights * (nodes - centre).square()).sum(0)
+        scale = (1 + residual).sqrt()
+        ratio, _ = probit_ratios(y * nodes / scale)
+        found = {
+            "log_z": terms.logsumexp(0),
+            "slope": (centre - mean) / var,
+            "curvature": (var - spread) / var.square(),
+            "by_residual": -0.5 * power * y * (weights * ratio * nodes).sum(0) / scale**3,
+        }
+        for name, value in found.items():
+            setattr(self, name, torch.where(power < 1, value, getattr(self, name)))
 
 
 def log_likelihood(mean, var, residual, y, power):
@@ -339,9 +351,31 @@ def log_likelihood(mean, var, residual, y, power):
     closed = torch.special.log_ndtr(y * mean / (1 + residual + var).sqrt())
     if power is None:
         return closed
-    scale = (1 + residual).sqrt()
-    tempered = log_expect(lambda h: power * torch.special.log_ndtr(y * h / scale), mean, var)
-    return torch.where(power < 1, tempered, closed)
+    var = var.clamp_min(_LEAST_VARIANCE)
+    raised = _power_terms(mean, var, residual, y, power)[1].logsumexp(0)
+    return torch.where(power < 1, raised, closed)
+
+
+def _power_terms(mean, var, residual, y, power):
+    """Nodes h (k, b) and logs of the terms (k, b) whose sum is the expected power of a likelihood.
+
+    The trapezoidal rule in t, where h is the width of the likelihood's step times sinh(t): as fine
+    as that at the step, and wide where the Gaussian is. The terms are differentiable, nodes held.
+    """
+    with torch.no_grad():
+        scale, std = (1 + residual).sqrt(), var.sqrt()
+        total = 1 + residual + var
+        ratio, _ = probit_ratios(y * mean / total.sqrt())
+        tilted = mean + var * y * ratio / total.sqrt()
+        low = torch.asinh((torch.minimum(mean, tilted) - _REACH * std) / scale)
+        high = torch.asinh((torch.maximum(mean, tilted) + _REACH * std) / scale)
+        share = torch.linspace(0, 1, _N_NODES, dtype=mean.dtype, device=mean.device)[:, None]
+        t = low + (high - low) * share
+        nodes = scale * torch.sinh(t)
+        widths = (scale * torch.cosh(t) * (high - low) / (_N_NODES - 1)).log()
+    density = -0.5 * ((nodes - mean).square() / var + (2 * math.pi * var).log())
+    label = torch.special.log_ndtr(y * nodes / (1 + residual).sqrt())
+    return nodes, power * label + density + widths
 
 
 def probit_ratios(z):
