@@ -2,8 +2,8 @@
 
 Hernandez-Lobato and Hernandez-Lobato (2016), section 6.3, with m = 200: `EPClassifier` in
 minibatches and by updates of all rows, `SVGPClassifier` with the same likelihood, kernel and
-points, and GPyTorch's with Bernoulli labels. One thread each; the log-loss of the 10,000 test digits is
-watched along the way. Run ``python -m benchmarks.reproduce.paper2_mnist [--quick]``.
+points, and GPyTorch's with Bernoulli labels. One thread each; the log-loss of the 10,000 test
+digits is watched along the way. Run ``python -m benchmarks.reproduce.paper2_mnist [--quick]``.
 """
 
 import argparse
