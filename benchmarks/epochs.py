@@ -2,7 +2,8 @@
 
 `SVGPRegressor` (Gaussian and Student-t noise) and `SVGPClassifier` by natural gradients on float32
 memmaps of generated rows, each fit in a process of its own. Processor time of the second and third
-epoch, so that the start, on few rows, does not count. Run ``python -m benchmarks.epochs [--quick]``.
+epoch, so that the start, on few rows, does not count. Run
+``python -m benchmarks.epochs [--quick]``.
 """
 
 import argparse
