@@ -62,6 +62,18 @@ class Plan:
     quick: bool
     full: bool
 
+    def tasks(self, codes):
+        """`run_tasks`' tasks: every method of ``codes``, which has their versions, on every set.
+
+        All sets of one seed come before the next seed.
+        """
+        return [
+            {"set": name, "seed": seed, "method": method, "code": code}
+            for seed in self.seeds
+            for name in self.sets
+            for method, code in codes.items()
+        ]
+
 
 def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
     """The `Plan` of a benchmark that runs over sets, which say their number of rows, and seeds."""
@@ -104,12 +116,7 @@ def sklearn_code():
 
 def run_methods(methods, function, plan, measured, path):
     """`run_tasks` of every method on every set and seed of a `Plan`."""
-    tasks = [
-        {"set": name, "seed": seed, "method": method, "code": methods[method].code}
-        for seed in plan.seeds
-        for name in plan.sets
-        for method in methods
-    ]
+    tasks = plan.tasks({name: method.code for name, method in methods.items()})
     return run_tasks(function, tasks, measured, path, plan.jobs)
 
 

@@ -147,12 +147,7 @@ def main():
     sets = _data.classification_sets(min_rows=MIN_ROWS)
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=5)
     steps = QUICK_STEPS if plan.quick else STEPS
-    tasks = [
-        {"set": name, "seed": seed, "method": policy, "code": _harness.package_code()}
-        for name in plan.sets
-        for seed in plan.seeds
-        for policy in POLICIES
-    ]
+    tasks = plan.tasks(dict.fromkeys(POLICIES, _harness.package_code()))
     path = _harness.RESULTS / "active_learning.csv" if plan.full else None
     measured = [f"q{step}" for step in steps]
 

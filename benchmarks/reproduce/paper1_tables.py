@@ -70,12 +70,7 @@ def main():
     """Run what is missing and write the report."""
     sets = _data.classification_sets(min_classes=3)
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=3)
-    tasks = [
-        {"set": name, "seed": seed, "method": method, "code": _harness.package_code()}
-        for name in plan.sets
-        for seed in plan.seeds
-        for method in METHODS
-    ]
+    tasks = plan.tasks(dict.fromkeys(METHODS, _harness.package_code()))
     path = _harness.RESULTS / "paper1_tables.csv" if plan.full else None
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {

@@ -97,12 +97,7 @@ def main():
     known = _data.classification_sets()
     sets = {name: known[name] for name in PUBLISHED}
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=20, quick_seeds=2)
-    tasks = [
-        {"set": name, "seed": seed, "method": column, "code": _harness.package_code()}
-        for seed in plan.seeds
-        for name in plan.sets
-        for column in COLUMNS
-    ]
+    tasks = plan.tasks(dict.fromkeys(COLUMNS, _harness.package_code()))
     path = _harness.RESULTS / "paper2_table.csv" if plan.full else None
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
