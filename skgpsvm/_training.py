@@ -159,6 +159,46 @@ def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
     return point, value_and_gradient(point.clone())[0]
 
 
+class Packing:
+    """Some tensors of a state as one vector, each in a unit of its own and within bounds.
+
+    Parameters
+    ----------
+    names : list of str
+    units : dict
+        A number, or a tensor that broadcasts; 1 where there is none.
+    bounds : dict
+        Tensors of shape (k, 2); free where there is none.
+    """
+
+    def __init__(self, names, units, bounds):
+        self._units = {name: units.get(name, 1.0) for name in names}
+        self._bounds = bounds
+
+    def vector(self, state):
+        """The tensors of a state as a vector (k,)."""
+        return torch.cat([(state[name] / unit).ravel() for name, unit in self._units.items()])
+
+    def parts(self, vector, state):
+        """The tensors, of the shapes that they have in a state, by name."""
+        sizes = [state[name].numel() for name in self._units]
+        parts = zip(self._units.items(), vector.split(sizes), strict=True)
+        return {name: part.view_as(state[name]) * unit for (name, unit), part in parts}
+
+    def slope(self, slopes):
+        """Derivatives in the vector from those in the tensors, by name."""
+        return torch.cat([(slopes[name] * unit).ravel() for name, unit in self._units.items()])
+
+    def limits(self, state):
+        """Bounds of the vector, (k, 2)."""
+
+        def of(name):
+            free = state[name].new_tensor([[-torch.inf, torch.inf]])
+            return self._bounds.get(name, free).expand(state[name].numel(), 2)
+
+        return torch.cat([of(name) for name in self._units])
+
+
 def by_autograd(objective):
     """The function of a tensor that gives value and gradient of an objective."""
 

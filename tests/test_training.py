@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpsvm._training import Run, adam, by_autograd, lbfgs, minibatches
+from skgpsvm._training import Packing, Run, adam, by_autograd, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 
@@ -307,6 +307,28 @@ def test_adam_steps_alike_in_all_coordinates_and_ends_at_the_optimum_within_boun
     np.testing.assert_allclose(best, [0.5, 0.5, 1.0], rtol=0, atol=1e-3)
     assert value == pytest.approx(objective(best)[0], rel=1e-12)
     assert not start.any()
+
+
+def test_packed_tensors_come_back_with_their_slopes_and_bounds():
+    state = {"a": t64([1.0, 2.0]), "b": t64([[1.0, 2.0], [3.0, 4.0]]), "c": t64([9.0])}
+    packing = Packing(["b", "a"], {"b": t64([2.0, 4.0])}, {"a": t64([[0.0, 1.0], [2.0, 3.0]])})
+    vector = packing.vector(state)
+    np.testing.assert_array_equal(vector, [0.5, 0.5, 1.5, 1.0, 1.0, 2.0])
+    parts = packing.parts(vector, state)
+    assert list(parts) == ["b", "a"]
+    for name, part in parts.items():
+        assert torch.equal(part, state[name])
+
+    def objective(point):
+        parts = packing.parts(point, state)
+        return (parts["a"] ** 3).sum() + (parts["b"] ** 2).sum()
+
+    _, slope = by_autograd(objective)(vector.clone())
+    by_hand = packing.slope({"a": 3 * state["a"] ** 2, "b": 2 * state["b"]})
+    np.testing.assert_allclose(by_hand, slope, rtol=1e-14)
+    limits = packing.limits(state)
+    np.testing.assert_array_equal(limits[:4], [[-np.inf, np.inf]] * 4)
+    np.testing.assert_array_equal(limits[4:], [[0, 1], [2, 3]])
 
 
 def test_value_and_gradient_by_autograd():

@@ -44,7 +44,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
-    optimizer : {"auto", "adam", "sign", "adadelta"} or None, default="auto"
+    optimizer : {"auto", "sign", "adadelta"} or None, default="auto"
         Steps of ``approximation="sep"``: Adam ("auto"), or the source's rules. Those are "sign" for
         updates of all rows, a rate for each parameter that grows by 2 % while its slope keeps its
         sign and else halves; and for minibatches "adadelta", with ``learning_rate=1``. None holds
@@ -240,10 +240,9 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         return propagation, self._trained(start, rows), bounds, scale
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
-        problem = self._problem(start, rows, scaler)
-        if self.approximation != "gfitc" or not problem[1]:
+        if self.approximation != "gfitc" or not self._trained(start, rows):
             return start, []
-        learning = OuterLearning(self.tol, *problem)
+        learning = OuterLearning(self.tol, *self._problem(start, rows, scaler))
         state = learning.initial(start.state(rows.device))
         stage = f"{name}hyper-parameters"
         curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.converged)

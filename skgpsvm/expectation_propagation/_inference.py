@@ -8,7 +8,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from .._linalg import relative_change
-from .._training import lbfgs, minibatches
+from .._training import Packing, lbfgs, minibatches
 
 _LEARNING_SHARE = 0.7
 _DECAY_SHARE = 0.4
@@ -73,10 +73,8 @@ class TorchRule:
         return point, optimizer.state_dict()
 
 
-_adam = partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True))
 RULES = {
-    "auto": _adam,
-    "adam": _adam,
+    "auto": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
     "adadelta": partial(TorchRule, partial(torch.optim.Adadelta, eps=1e-5, maximize=True)),
     "sign": SignRule,
 }
@@ -98,24 +96,11 @@ class _Learning:
 
     def __init__(self, propagation, trained, bounds, scale):
         self.propagation, self.trained = propagation, trained
-        self.bounds, self.units = bounds, {"theta": 1.0, "Z": scale}
-
-    def _point(self, state):
-        return torch.cat([(state[name] / self.units[name]).ravel() for name in self.trained])
-
-    def _put(self, state, point):
-        sizes = [state[name].numel() for name in self.trained]
-        for name, part in zip(self.trained, point.split(sizes), strict=True):
-            state[name] = part.view_as(state[name]) * self.units[name]
+        self.packing = Packing(trained, {"Z": scale}, {"theta": bounds})
 
     def _slope(self, state, visit):
-        slopes = dict(zip(PARTS, self.propagation.gradient(state, visit), strict=True))
-        return torch.cat([(slopes[name] * self.units[name]).ravel() for name in self.trained])
-
-    def _limits(self, state):
-        free = self.bounds.new_tensor([[-torch.inf, torch.inf]])
-        limits = {"theta": self.bounds, "Z": free.expand(state["Z"].numel(), 2)}
-        return torch.cat([limits[name] for name in self.trained])
+        slopes = self.propagation.gradient(state, visit)
+        return self.packing.slope(dict(zip(PARTS, slopes, strict=True)))
 
 
 class InnerLearning(_Learning):
@@ -169,8 +154,9 @@ class InnerLearning(_Learning):
 
     def _learn(self, state, slope, share):
         step, state["memory"] = self.rule.step(state["memory"], slope, share)
-        limits = self._limits(state).unbind(-1)
-        self._put(state, (self._point(state) + step).clamp(*limits))
+        limits = self.packing.limits(state).unbind(-1)
+        point = (self.packing.vector(state) + step).clamp(*limits)
+        state |= self.packing.parts(point, state)
 
     def _share(self, n_updates):
         """How much of the learning is behind."""
@@ -257,8 +243,7 @@ class MinibatchLearning(InnerLearning):
         value = surrogate(self.propagation.new_basis({**state, **leaves}))
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         slopes = torch.autograd.grad(value, leaves.values())
-        pairs = zip(self.trained, slopes, strict=True)
-        return torch.cat([(slope * self.units[name]).ravel() for name, slope in pairs])
+        return self.packing.slope(dict(zip(self.trained, slopes, strict=True)))
 
 
 class OuterLearning(_Learning):
@@ -290,13 +275,13 @@ class OuterLearning(_Learning):
         """One round; returns the evidence."""
 
         def value_and_gradient(point):
-            self._put(state, point)
+            state.update(self.packing.parts(point, state))
             visit = settled(self.propagation, state)
             return self.propagation.evidence(state, visit), self._slope(state, visit)
 
-        start, limits = self._point(state), self._limits(state)
+        start, limits = self.packing.vector(state), self.packing.limits(state)
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
-        self._put(state, best)
+        state |= self.packing.parts(best, state)
         settled(self.propagation, state)
         weight = self.propagation.rows.weights.sum().item()
         state["gain"] = (value - state["value"]) / weight

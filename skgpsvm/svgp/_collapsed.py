@@ -7,7 +7,7 @@ import torch
 
 from .._linalg import add_gram, cholesky, mirror
 from .._posteriors import WhitenedBasis
-from .._training import adam, lbfgs
+from .._training import Packing, adam, lbfgs
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
@@ -134,36 +134,23 @@ class CollapsedLearning:
 
     def step(self, state):
         """One round; returns the bound."""
-        units = {name: torch.ones_like(state[name]) for name in self.trained}
-        if "Z" in units:
-            units["Z"] *= self._length_scales(state)
-        sizes = [state[name].numel() for name in self.trained]
-
-        def unpacked(point):
-            parts = zip(units.items(), point.split(sizes), strict=True)
-            return {name: part.view_as(unit) * unit for (name, unit), part in parts}
+        bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([_NOISE_BOUNDS])}
+        packing = Packing(self.trained, {"Z": self._length_scales(state)}, bounds)
 
         def value_and_gradient(point):
-            parts = {**state, **unpacked(point)}
-            value, *found = self.bound.value_and_gradient(*(parts[part] for part in PARTS))
-            gradients = dict(zip(PARTS, found, strict=True))
-            return value, torch.cat([(gradients[name] * u).ravel() for name, u in units.items()])
+            parts = {**state, **packing.parts(point, state)}
+            value, *slopes = self.bound.value_and_gradient(*(parts[part] for part in PARTS))
+            return value, packing.slope(dict(zip(PARTS, slopes, strict=True)))
 
-        start = torch.cat([(state[name] / unit).ravel() for name, unit in units.items()])
-        best, value = self.maximize(value_and_gradient, start, self._limits(sizes))
+        start, limits = packing.vector(state), packing.limits(state)
+        best, value = self.maximize(value_and_gradient, start, limits)
         gain = (value - state["value"]) / self.bound.weight.item()
-        state.update(unpacked(best), value=value, gain=gain)
+        state.update(packing.parts(best, state), value=value, gain=gain)
         return value
 
     def finished(self, state):
         """Whether the last round hardly gained."""
         return state["gain"] < self.tol
-
-    def _limits(self, sizes):
-        free = self.bounds.new_tensor([[-torch.inf, torch.inf]])
-        limits = {"theta": self.bounds, "noise": self.bounds.new_tensor([_NOISE_BOUNDS])}
-        parts = zip(self.trained, sizes, strict=True)
-        return torch.cat([limits.get(name, free).expand(size, 2) for name, size in parts])
 
     def _length_scales(self, state):
         """How far each feature must change for the kernel to fall by a factor of about e^(-1/2).
