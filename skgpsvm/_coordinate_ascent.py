@@ -106,12 +106,13 @@ class CoordinateAscent:
         update = self._tied_update if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
-        sums = {"precision": mirror(precision), "linear": linear}
+        precision, linear, loss = self.rows.sum(mirror(precision), linear, loss)
+        sums = {"precision": precision, "linear": linear}
         pairs = zip(self.prior, sums.items(), strict=True)
         target = {name: prior + scale * total for prior, (name, total) in pairs}
         self._move(state, dict(state), target, step)
         state["n_steps"] += 1
-        return -scale * loss - self._divergence(mean, root).item()
+        return (-scale * loss - self._divergence(mean, root)).item()
 
     def _move(self, state, start, target, step):
         """Put a state between the natural parameters of a start and of a target."""
@@ -135,7 +136,7 @@ class CoordinateAscent:
         weights = batch[3]
         groups.add_gram(precision, weights[:, None] * sites.precision)
         linear += groups.total(weights[:, None] * sites.linear)
-        return (weights * sites.loss).sum().item()
+        return (weights * sites.loss).sum().double()
 
     def _tied_update(self, batch, mean, root, precision, linear):
         """`_update` at zero means, where no latent is nearer to a row than another."""
@@ -147,8 +148,9 @@ class CoordinateAscent:
         for index in self.rows.chunks():
             *batch, weights = self._batch(index)
             terms = batch_loss(self.likelihood, *batch, state["mean"], state["root"])
-            loss += (weights * terms).sum().item()
-        return -loss - self._divergence(state["mean"], state["root"]).item()
+            loss = loss + (weights * terms).sum().double()
+        (loss,) = self.rows.sum(loss)
+        return (-loss - self._divergence(state["mean"], state["root"])).item()
 
     def leave_one_out(self, state, max_rows=3000):
         r"""Latent moments of rows under the model fitted without them, by one Newton step.
@@ -179,14 +181,15 @@ class CoordinateAscent:
             batch = self._batch(index)
             sites, groups, _ = batch_sites(self.likelihood, *batch[:3], mean, root)
             groups.add_gram(hessian, self.likelihood.coupling * batch[3][:, None] * sites.curvature)
-        _, newton_root = weight_moments(self.prior[0] + mirror(hessian), mean)
-        n = len(self.rows)
-        chosen = torch.linspace(0, n - 1, min(n, max_rows)).round().long().to(self.rows.device)
+        (hessian,) = self.rows.sum(mirror(hessian))
+        _, newton_root = weight_moments(self.prior[0] + hessian, mean)
+        n = self.rows.n_rows
+        chosen = self.rows.own(torch.linspace(0, n - 1, min(n, max_rows)).round().long())
         parts = [
             self._left_out(self._batch(index), mean, root, newton_root)
-            for index in chosen.split(1024)
+            for index in chosen.to(self.rows.device).split(1024)
         ]
-        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+        return self.rows.collect(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _left_out(self, batch, mean, root, newton_root):
         sites, _, touched = batch_sites(self.likelihood, *batch[:3], mean, root)

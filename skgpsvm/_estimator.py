@@ -9,9 +9,20 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ._distributed import (
+    all_sum,
+    check_equal,
+    gather,
+    n_ranks,
+    rank,
+    together,
+    warn_if_alone,
+)
+
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
+_OWN = {"parameter device", "parameter random_state"}  # what ranks may have of their own
 
 
 class Rows:
@@ -26,19 +37,38 @@ class Rows:
     weights : ndarray of shape (n,)
     device : torch.device
     dtype : torch.dtype
+    origin : ndarray, optional
+        As of `merged_rows`.
+    shared : bool
+        Whether these are a rank's share of the rows; else every rank has the same ones.
+
+    Attributes
+    ----------
+    n_rows : int
+        Of all ranks; ``len`` is that of this one.
+    total_weight : float
+        Of the rows of all ranks.
     """
 
-    def __init__(self, X, targets, weights, device, dtype):
-        self.device, self.dtype = device, dtype
+    def __init__(self, X, targets, weights, device, dtype, *, origin=None, shared=True):
+        self.device, self.dtype, self._shared = device, dtype, shared
         self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
+        self._origin = origin
+        if self._kept is not None:
+            place = np.full(len(X), -1)
+            place[self._kept] = np.arange(len(self._kept))
+            self._origin = place if origin is None else np.where(origin < 0, -1, place[origin])
         floats = np.issubdtype(targets.dtype, np.floating)
         self.targets = self._tensor(self._keep(targets), dtype if floats else None)
         self.weights = self._tensor(self._keep(weights), dtype)
-        if not 0 < self.weights.sum() < torch.inf:
+        self.total_weight = self.sum(self.weights.sum())[0].item()
+        if not 0 < self.total_weight < np.inf:
             raise ValueError(
-                f"Row weights of up to {weights.max()} do not fit in {dtype}: scale them, or use "
-                "dtype='float64'."
+                f"Row weights of up to {weights.max(initial=0)} do not fit in {dtype}: scale them, "
+                "or use dtype='float64'."
             )
+        counts = gather(len(self)) if shared else [len(self)]
+        self.n_rows, self._offset = sum(counts), sum(counts[: rank() if shared else 0])
         self.X = X
         if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
             self.X, self._kept = self._tensor(self._keep(X), dtype), None
@@ -61,10 +91,34 @@ class Rows:
         source = source if self._kept is None else self._kept[source]
         return self._tensor(self.X[source], self.dtype), targets, weights
 
+    def sum(self, *tensors):
+        """Sums over the ranks that share the rows."""
+        return all_sum(*tensors) if self._shared else tensors
+
+    def own(self, index):
+        """Which of this rank's rows are among those at an index (k,) into all ranks' rows."""
+        index = index - self._offset
+        return index[(index >= 0) & (index < len(self))]
+
+    def collect(self, *tensors):
+        """Tensors by row of all ranks that share the rows, one rank's below the other's."""
+        if n_ranks() == 1 or not self._shared:
+            return tensors
+        ranks = gather([tensor.cpu() for tensor in tensors])
+        return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
+
+    def unmerged(self, values):
+        """Values of these rows (n, ...) for all that the user gave; NaN for weight 0."""
+        if self._origin is None:
+            return values
+        origin = torch.as_tensor(self._origin, device=values.device)
+        padded = torch.cat([values, torch.full_like(values[:1], torch.nan)])
+        return padded[origin]
+
     def chunks(self, size=None):
         """Slices that cover all rows in order, of ``size`` or as many as elsewhere."""
         size = size or CHUNK_ROWS
-        return [slice(i, i + size) for i in range(0, len(self), size)]
+        return [slice(i, i + size) for i in range(0, max(len(self), 1), size)]
 
     def passes(self, basis, size=None):
         """A function that goes over all rows in chunks, as often as it is called.
@@ -94,14 +148,16 @@ class Rows:
         return chunks
 
     def subset(self, max_rows, random_state):
-        """At most ``max_rows`` of the rows, drawn without replacement, held in memory."""
-        if len(self) <= max_rows:
+        """At most ``max_rows`` of all ranks' rows, drawn without replacement, on every rank."""
+        index = np.arange(self.n_rows)
+        if self.n_rows > max_rows:
+            index = np.sort(random_state.choice(self.n_rows, max_rows, replace=False))
+        elif n_ranks() == 1:
             return self
-        index = np.sort(random_state.choice(len(self), max_rows, replace=False))
-        X, targets, weights = self.take(torch.as_tensor(index))
-        return Rows(
-            X.cpu().numpy(), targets.cpu().numpy(), weights.cpu().numpy(), self.device, self.dtype
-        )
+        tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
+        arrays = [tensor.cpu().numpy() for tensor in tensors]
+        arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
+        return Rows(*arrays, self.device, self.dtype, shared=False)
 
 
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
@@ -141,6 +197,31 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         if not isinstance(value, bool | np.bool_):
             raise ValueError(f"{name}={value!r} must be True or False.")
 
+    def _check_rows(self, X, y, sample_weight, reset, **options):
+        """Validated ``X``, ``y`` and weights of this rank, some of them positive on some rank."""
+        warn_if_alone()
+
+        def checked():
+            wanted = {"reset": reset, "dtype": [np.float64, np.float32]}
+            if n_ranks() > 1 and np.shape(y)[:1] == (0,):
+                empty = validate_data(self, X, ensure_min_samples=0, **wanted)
+                return empty, np.asarray(y), np.zeros(len(empty))
+            rows = validate_data(self, X, y, **wanted, **options)
+            return *rows, check_weights(sample_weight, rows[0])
+
+        X, y, weights = together(checked)
+        told = {f"parameter {name}": value for name, value in self.get_params().items()}
+        told = {name: value for name, value in told.items() if name not in _OWN}
+        told |= {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
+        check_equal(told)
+        if not sum(gather(weights.sum())) > 0:
+            raise ValueError(
+                "All values of sample_weight are zero; at least one must be positive."
+                if len(weights)
+                else "There are no rows on any rank."
+            )
+        return X, y, weights
+
     def _check_new(self, X):
         check_is_fitted(self)
         return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
@@ -160,14 +241,14 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
     """Labels and weights of a classifier."""
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        """Validated ``X``, class codes and weights (n,); sets ``classes_`` where ``reset``."""
-        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
-        check_classification_targets(y)
+        """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
+        X, y, weights = self._check_rows(X, y, sample_weight, reset)
+        together(check_classification_targets, y)
         classes = classes if reset else self.classes_
-        weights = check_weights(sample_weight, X)
+        present = _labels(y[weights > 0])
         if self.class_weight is not None:
-            weights = weights * self._class_factors(y, weights, classes)
-        present = np.unique(y[weights > 0])
+            weights = weights * self._class_factors(y, weights, present, classes)
+            present = _labels(y[weights > 0])
         if reset:
             known = present if classes is None else np.unique(classes)
             if len(known) < 2:
@@ -181,6 +262,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, the "
                 "classes given at the first call."
             )
+        y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)
 
     def predict(self, X):
@@ -198,21 +280,23 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
         return self.classes_[codes]
 
-    def _class_factors(self, y, weights, classes):
+    def _class_factors(self, y, weights, present, classes):
         """What ``class_weight`` multiplies each row by, (n,); rows of weight 0 count as absent."""
         used = weights > 0
-        labels = np.unique(y[used])
+        own = y[used] if used.any() else present[:0]
+        totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
+        labels = present
         if isinstance(self.class_weight, dict) and classes is not None:
             labels = np.union1d(labels, classes)
         by_class = compute_class_weight(
-            self.class_weight, classes=labels, y=y[used], sample_weight=weights[used]
+            self.class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
         )
         if not (np.isfinite(by_class) & (by_class >= 0)).all():
             raise ValueError(
                 f"class_weight={self.class_weight!r} must be finite and not negative for any class."
             )
         factors = np.ones(len(y))
-        factors[used] = by_class[np.searchsorted(labels, y[used])]
+        factors[used] = by_class[np.searchsorted(labels, own)]
         return factors
 
 
@@ -220,28 +304,31 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
     """Targets and weights of a regressor; targets are centred and scaled where asked for."""
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        """Validated ``X``, normalised targets (n, t) and weights (n,)."""
-        dtypes = [np.float64, np.float32]
-        X, y = validate_data(
-            self, X, y, reset=reset, dtype=dtypes, multi_output=True, y_numeric=True
+        """`merged_rows` with normalised targets (n, t)."""
+        X, y, weights = self._check_rows(
+            X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
         if reset:
             self._y_ndim = np.ndim(y)
-        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        X, targets, weights = merged_rows(X, targets, check_weights(sample_weight, X))
+        t = np.prod(y.shape[1:], dtype=int)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), t)
+        X, targets, weights, origin = merged_rows(X, targets, weights)
+
+        def average(values):
+            return sum(gather(weights @ values)) / sum(gather(weights.sum()))
+
         if reset:
-            t = targets.shape[1]
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             if self.normalize_y:
-                self._y_mean = np.average(targets, axis=0, weights=weights)
-                var = np.average((targets - self._y_mean) ** 2, axis=0, weights=weights)
+                self._y_mean = average(targets)
+                var = average((targets - self._y_mean) ** 2)
                 self._y_std = np.where(var > 0, np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
             raise ValueError(
                 f"y has {targets.shape[1]} outputs, but the model was fitted with "
                 f"{len(self._y_mean)}."
             )
-        return X, (targets - self._y_mean) / self._y_std, weights
+        return X, (targets - self._y_mean) / self._y_std, weights, origin
 
     def _outputs(self, array):
         """As many axes of outputs (last) as the y of `fit` had."""
@@ -253,15 +340,29 @@ def merged_rows(X, targets, weights):
 
     So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
     two million numbers, and with them every large memmap, come back as they are.
+
+    Returns
+    -------
+    X, targets, weights : ndarray
+    origin : ndarray or None
+        Which of them each given row has become, -1 for weight 0; None where they are as they were.
     """
     if X.size > _MOST_MERGED:
-        return X, targets, weights
+        return X, targets, weights, None
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
     _, first, group = np.unique(
         np.column_stack([X, targets]), axis=0, return_index=True, return_inverse=True
     )
-    return X[first], targets[first], np.bincount(group.ravel(), weights)
+    origin = np.full(len(used), -1)
+    origin[used] = group.ravel()
+    return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def _labels(y):
+    """Different labels of all ranks, sorted."""
+    parts = [part for part in gather(np.unique(y)) if len(part)]
+    return np.unique(np.concatenate(parts or [y]))
 
 
 def to_tensor(array, device, dtype=None):
@@ -270,7 +371,7 @@ def to_tensor(array, device, dtype=None):
 
 
 def check_weights(sample_weight, X):
-    """Row weights as float64 (n,): finite, not negative, not all zero; ones for None."""
+    """Row weights as float64 (n,): finite, not negative; ones for None."""
     if sample_weight is None:
         return np.ones(len(X))
     weights = check_array(
@@ -284,6 +385,4 @@ def check_weights(sample_weight, X):
             f"sample_weight has {np.count_nonzero(weights < 0)} negative values, the least "
             f"{weights.min()}; weights must not be negative."
         )
-    if weights.max() == 0:
-        raise ValueError("All values of sample_weight are zero; at least one must be positive.")
     return weights

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._coordinate_ascent import CoordinateAscent
+from ._distributed import first, gather, n_ranks, together
 from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, to_tensor
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._posteriors import InducingPosterior, WhitenedBasis
@@ -18,6 +19,8 @@ from ._torch_kernels import torch_kernel
 from ._training import Run
 from .inducing import select_inducing_points
 from .kernels import Linear
+
+_GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
 
 @dataclass
@@ -102,9 +105,9 @@ class InducingEstimator(TorchEstimator):
         previous = getattr(self, "_latents", None) if self.warm_start else None
         if previous is None:
             vars(self).pop("_latents", None)
-        self._check_parameters()
+        together(self._check_parameters)
         shown = X
-        X, targets, weights = self._check_training_data(
+        X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=not previous
         )
         problems = self._problems(targets, previous)
@@ -115,7 +118,8 @@ class InducingEstimator(TorchEstimator):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
             start = previous[j] if previous else None
             alone = len(problems) == 1
-            fits.append(self._fit_latents(run, name, X, part, weights, start, seed + j, alone))
+            rows = Rows(X, part, weights, *self._torch_options(X), origin=origin)
+            fits.append(self._fit_latents(run, name, X, weights, rows, start, seed + j, alone))
         latents, curves, findings = zip(*fits, strict=True)
         attributes = {**self._attributes(latents, findings), **_history(curves)}
         run.end(attributes)
@@ -123,22 +127,20 @@ class InducingEstimator(TorchEstimator):
         return self
 
     def _draw_seed(self):
-        return int(check_random_state(self.random_state).randint(2**31))
+        return first(int(check_random_state(self.random_state).randint(2**31)))
 
     def _problems(self, targets, previous):
         """Targets of the models to fit; refuses to continue models of another kind."""
         return [targets]
 
-    def _fit_latents(self, run, name, X, targets, weights, start, seed, alone):
+    def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         """Fit one model: its `Latents`, curve of objectives and `_findings`."""
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        rows = Rows(X, targets, weights, *self._torch_options(X))
         scaler = feature_scales(X, weights)
         if start is None:
             kernel = self._start_kernel(scaler)
-            points = (self.n_inducing, self.inducing_points, weights, random_state)
             noise = tuple(self._sites().parameters().tolist())
-            start = Latents(kernel, select_inducing_points(X, *points), noise)
+            start = Latents(kernel, self._chosen_points(X, weights, rows, random_state), noise)
         start, learning = self._prepared(run, name, start, rows, scaler, random_state)
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(start.state(rows.device))
@@ -156,6 +158,14 @@ class InducingEstimator(TorchEstimator):
         )
         return start.at(state), learning or curve, self._findings(inference.at(state), state)
 
+    def _chosen_points(self, X, weights, rows, random_state):
+        if n_ranks() > 1 and isinstance(self.inducing_points, str):
+            some = rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, random_state)
+            X, weights = some.X.cpu().numpy(), some.weights.cpu().numpy()
+        return select_inducing_points(
+            X, self.n_inducing, self.inducing_points, weights, random_state
+        )
+
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """The start of the inference, hyper-parameters learned where that comes first, and how.
 
@@ -169,18 +179,19 @@ class InducingEstimator(TorchEstimator):
 
     def _inference(self, start, rows, scaler, generator):
         kernel = torch_kernel(start.kernel)
+        trained, batch_size = self._trained(start, rows), self._batch_size(start, rows)
+        check_shareable(trained or batch_size)
         adam = AdamSteps(
             self._sites(),
             kernel,
             rows,
-            self._trained(start, rows),
+            trained,
             self.learning_rate,
             torch.tensor(start.kernel.bounds, device=rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
-        batch_size = self._batch_size(start, rows)
         return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)
 
     def _batch_size(self, start, rows):
@@ -222,14 +233,14 @@ class InducingEstimator(TorchEstimator):
 
     def _stream(self, X, y, sample_weight):
         """Add rows to the posterior, which is their prior; kernel and inducing points stay."""
-        self._check_parameters()
+        together(self._check_parameters)
         shown = X
-        X, targets, weights = self._check_training_data(X, y, sample_weight, reset=False)
+        X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
         problems = self._problems(targets, self._latents)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         latents, findings, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
-            rows = Rows(X, part, weights, *self._torch_options(X))
+            rows = Rows(X, part, weights, *self._torch_options(X), origin=origin)
             state, step, ascent = self._continued(old, rows)
             curves.append(
                 run.stage(
@@ -337,15 +348,38 @@ def _history(curves):
 
 
 def feature_scales(X, weights):
-    """A `StandardScaler` of the weighted rows, fitted chunk by chunk."""
+    """A `StandardScaler` of the weighted rows of all ranks, fitted chunk by chunk."""
     scaler = StandardScaler()
     with np.errstate(over="ignore", invalid="ignore"):
-        for chunk in gen_batches(len(X), CHUNK_ROWS):
+        for start in range(0, len(X), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
             if weights[chunk].any():
                 scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+    if n_ranks() > 1:
+        scaler = _merged(scaler)
     if not np.isfinite(scaler.scale_).all():
         raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
     return scaler
+
+
+def _merged(scaler):
+    """A scaler of the rows of all ranks: two rows stand for the mean and variance of each."""
+    merged, own = StandardScaler(), None
+    if hasattr(scaler, "mean_"):
+        own = scaler.mean_, np.sqrt(scaler.var_), scaler.n_samples_seen_
+    for mean, std, weight in filter(None, gather(own)):
+        merged.partial_fit([mean - std, mean + std], sample_weight=[weight / 2] * 2)
+    return merged
+
+
+def check_shareable(minibatches):
+    """Refuse steps on minibatches where ranks share the rows."""
+    if minibatches and n_ranks() > 1:
+        raise ValueError(
+            f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "
+            "at None, and what Adam learns (inference='gradient', natural gradients with an "
+            "optimizer, learn_inducing=True of BayesianSVC) to one process."
+        )
 
 
 def smooth_kernel(scaler, variance):

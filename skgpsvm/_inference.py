@@ -189,7 +189,7 @@ class NaturalGradientInference(CoordinateInference):
             state |= before | kept
             values[-1] = values[-2]
         state["values"] = values[-_PATIENCE:]
-        least = _LEAST_GAIN * self.ascent.rows.weights.sum().item()
+        least = _LEAST_GAIN * self.ascent.rows.total_weight
         if len(values) > _PATIENCE and abs(values[-1] - values[0]) < least:
             state["settled"] = True
         return values[-1]

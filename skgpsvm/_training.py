@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
+from ._distributed import check_equal, gather
 from .exceptions import DivergenceError
 
 
@@ -71,6 +72,7 @@ class Run:
         shown = dict(self._shown)
         if attributes is not None:
             shown["reconstruction_attributes"] = lambda: attributes(state)
+        check_equal({"iterations done": len(curve)})
         context = self._context.subcontext(task_name=name, max_subtasks=max_iter)
         context.call_on_fit_task_begin(estimator=self._estimator, **self._shown)
         while not done and len(curve) < max_iter:
@@ -85,6 +87,7 @@ class Run:
             curve.append(objective)
             stop = task.call_on_fit_task_end(estimator=self._estimator, **shown)
             done = bool(stop) or any(test(state) for test in (finished, converged) if test)
+            done = any(gather(done))
             if self._checkpoint:
                 due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0
                 saved = {"state": dict(state), "curve": curve, "done": done}

@@ -1,6 +1,10 @@
 """Errors and warnings of the package."""
 
-__all__ = ["DivergenceError", "NotPositiveDefiniteError", "NumericalWarning"]
+__all__ = ["DistributedError", "DivergenceError", "NotPositiveDefiniteError", "NumericalWarning"]
+
+
+class DistributedError(RuntimeError):
+    """The processes that share a fit cannot go on together: another one failed, or differs."""
 
 
 class DivergenceError(ArithmeticError):

@@ -194,7 +194,6 @@ def test_no_weights_are_ones():
         ([1, 2], "inconsistent numbers of samples"),
         (np.ones((3, 1)), "has 2 dimensions; it must have one"),
         ([1, -2, -3], r"2 negative values, the least -3\.0"),
-        ([0, 0, 0], "All values of sample_weight are zero"),
         ([1, np.nan, 1], "sample_weight contains NaN"),
         ([1, np.inf, 1], "sample_weight contains infinity"),
         (["a", "b", "c"], "could not convert string to float"),
@@ -214,14 +213,14 @@ def test_class_weights_multiply_sample_weights(class_weight):
         factors = used.sum() / (3 * totals)
     else:
         factors = np.array([class_weight.get(label, 1.0) for label in range(3)])
-    _, _, got = Stub(class_weight=class_weight)._check_training_data(X, y, weights)
+    _, _, got, _ = Stub(class_weight=class_weight)._check_training_data(X, y, weights)
     # One product, one quotient; rows of weight 0 are left out.
     assert_allclose(got, (weights * factors[y])[weights > 0], rtol=1e-14)
 
 
 def test_balanced_weights_are_scikit_learn_s_for_unit_weights():
     X, y, _ = data()
-    _, _, got = Stub(class_weight="balanced")._check_training_data(X, y, None)
+    _, _, got, _ = Stub(class_weight="balanced")._check_training_data(X, y, None)
     assert_allclose(got, compute_sample_weight("balanced", y), rtol=1e-14)
 
 
@@ -236,7 +235,7 @@ def test_weights_given_are_left_alone():
 def test_class_without_weight_is_absent(class_weight):
     X, y, _ = data()
     stub = Stub(class_weight=class_weight)
-    _, codes, weights = stub._check_training_data(X, y, (y != 1).astype(float))
+    _, codes, weights, _ = stub._check_training_data(X, y, (y != 1).astype(float))
     assert_array_equal(stub.classes_, [0, 2])
     assert_array_equal(stub.classes_[codes], y[y != 1])
     assert (weights > 0).all()
@@ -270,7 +269,7 @@ def test_class_weights_of_classes_that_a_batch_lacks_are_fine():
     stub = Stub(class_weight={2: 5.0})
     stub._check_training_data(X, y, None)
     first = y != 2
-    _, _, weights = stub._check_training_data(
+    _, _, weights, _ = stub._check_training_data(
         X[first], y[first], None, classes=stub.classes_, reset=False
     )
     assert_array_equal(weights, np.ones(first.sum()))
@@ -286,7 +285,7 @@ def test_codes_index_the_sorted_classes(labels):
     X, y, _ = data()
     labels = np.asarray(labels)
     stub = Stub()
-    _, codes, _ = stub._check_training_data(X, labels[y], None)
+    _, codes, _, _ = stub._check_training_data(X, labels[y], None)
     assert_array_equal(stub.classes_, np.unique(labels))
     assert_array_equal(stub.classes_[codes], labels[y])
 
@@ -294,7 +293,7 @@ def test_codes_index_the_sorted_classes(labels):
 def test_classes_may_be_given():
     X, y, _ = data()
     stub = Stub()
-    _, codes, _ = stub._check_training_data(X, y, None, classes=[9, 0, 2, 1])
+    _, codes, _, _ = stub._check_training_data(X, y, None, classes=[9, 0, 2, 1])
     assert_array_equal(stub.classes_, [0, 1, 2, 9])
     assert_array_equal(codes, y)
 
@@ -423,7 +422,7 @@ def repeated_rows(seed=0):
 
 def test_merged_rows_are_different_and_have_the_summed_weights():
     X, y, weights = repeated_rows()
-    merged_X, merged_y, merged = merged_rows(X, y, weights)
+    merged_X, merged_y, merged, origin = merged_rows(X, y, weights)
     table = {}
     for row, code, weight in zip(X, y, weights, strict=True):
         if weight > 0:
@@ -433,6 +432,10 @@ def test_merged_rows_are_different_and_have_the_summed_weights():
     assert merged.tolist() == [table[key] for key in sorted(table)]
     assert merged_X.dtype == X.dtype
     assert merged_y.dtype == y.dtype
+    used = weights > 0
+    assert_array_equal(merged_X[origin[used]], X[used])
+    assert_array_equal(merged_y[origin[used]], y[used])
+    assert_array_equal(origin[~used], -1)
 
 
 def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
@@ -442,7 +445,7 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
     again = merged_rows(X[order], y[order], weights[order])
     index = np.repeat(np.arange(60), weights.astype(int))
     repeated = merged_rows(X[index], y[index], np.ones(len(index)))
-    for parts in zip(once, again, repeated, strict=True):
+    for parts in zip(once[:3], again[:3], repeated[:3], strict=True):
         assert_array_equal(parts[0], parts[1])
         assert_array_equal(parts[0], parts[2])
 
@@ -450,16 +453,20 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
 def test_rows_with_different_targets_are_kept_apart():
     X = np.zeros((4, 2))
     targets = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [0.0, 3.0]])
-    merged_X, merged_targets, weights = merged_rows(X, targets, np.array([1.0, 2.0, 4.0, 8.0]))
+    merged_X, merged_targets, weights, origin = merged_rows(
+        X, targets, np.array([1.0, 2.0, 4.0, 8.0])
+    )
     assert_array_equal(merged_X, np.zeros((3, 2)))
     assert_array_equal(merged_targets, [[0, 3], [1, 2], [1, 3]])
     assert_array_equal(weights, [8, 5, 2])
+    assert_array_equal(origin, [1, 2, 1, 0])
 
 
 def test_different_rows_are_only_sorted():
     X, y, _ = data()
     order = np.random.RandomState(1).permutation(N)
-    merged_X, merged_y, weights = merged_rows(X[order], y[order], np.ones(N))
+    merged_X, merged_y, weights, origin = merged_rows(X[order], y[order], np.ones(N))
+    assert_array_equal(origin, order)
     assert_array_equal(merged_X, X)
     assert_array_equal(merged_y, y)
     assert_array_equal(weights, np.ones(N))
@@ -472,6 +479,7 @@ def test_many_numbers_are_left_as_they_are(monkeypatch):
     assert found[0] is X
     assert found[1] is y
     assert found[2] is weights
+    assert found[3] is None
     monkeypatch.setattr(_estimator, "_MOST_MERGED", X.size)
     assert len(merged_rows(X, y, weights)[0]) < len(X)
 
@@ -486,7 +494,7 @@ class Regressor(TorchRegressor):
         self.normalize_y = normalize_y
 
     def checked(self, X, y, sample_weight=None, reset=True):
-        return self._check_training_data(X, y, sample_weight, reset=reset)
+        return self._check_training_data(X, y, sample_weight, reset=reset)[:3]
 
 
 def regression(n=30, seed=0):

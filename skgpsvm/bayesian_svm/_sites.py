@@ -108,7 +108,7 @@ class ContrastSites(SiteLikelihood):
 
         Returns
         -------
-        loss : float
+        loss : Tensor of shape ()
         """
         scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
         share = 1 / (self.n_latents - 1)
@@ -120,4 +120,4 @@ class ContrastSites(SiteLikelihood):
         own.add_gram(precision, (1 - share) * w[:, None])
         w = w + weights
         linear += (1 + share) * own.total(w[:, None]) - share * (w @ A)
-        return (weights * (1 + scale)).sum().item()
+        return (weights * (1 + scale)).sum().double()

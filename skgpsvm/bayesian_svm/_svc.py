@@ -255,7 +255,7 @@ class BayesianSVC(TorchClassifier, InducingEstimator):
 
         thetas = choice(*_FEW).choose(run, name)
         theta = thetas[0]
-        if len(rows) > _FEW[0]:
+        if rows.n_rows > _FEW[0]:
             theta = choice(*_MORE).refine(run, name, thetas)
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 

@@ -2,13 +2,20 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
+from .._distributed import gather
 from .._estimator import TorchClassifier
-from .._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
+from .._inducing_estimator import (
+    InducingEstimator,
+    check_shareable,
+    smooth_kernel,
+    with_mean,
+)
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Probit
@@ -86,6 +93,9 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     loo_log_loss_ : float
         Mean logarithm of the probability of a row's label under the model without the row, times
         -1: the log-loss to expect of new rows, hyper-parameters held.
+    loo_proba_ : ndarray of shape (n, n_classes)
+        Class probabilities of each row that was last passed, under the model without it (without
+        one copy of it, where its weight is above one). NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         The evidence along the way, from minibatches an estimate of it; with "gfitc" that of rounds.
     n_iter_ : int
@@ -255,11 +265,19 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         learning = rule, self.max_iter, self.tol, propagation, trained, *units
         if self.batch_size is None or self.approximation == "gfitc":
             return InnerLearning(*learning)
+        check_shareable(self.batch_size)
         return MinibatchLearning(self.batch_size, generator, *learning)
 
     def _findings(self, propagation, state):
         visit, rows = propagation.visit(state), propagation.rows
-        return propagation.evidence(state, visit), visit.left_out, rows.targets, rows.weights
+        left_out = rows.unmerged(visit.left_out)
+        return (
+            propagation.evidence(state, visit),
+            visit.left_out,
+            rows.targets,
+            rows.weights,
+            left_out,
+        )
 
     def _continued(self, old, rows):
         now = old.state(rows.device)
@@ -272,11 +290,11 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         return learning.initial(now), learning.step, propagation
 
     def _attributes(self, latents, findings, streamed=False):
-        evidences, left_out, targets, weights = zip(*findings, strict=True)
+        evidences, left_out, targets, weights, all_rows = zip(*findings, strict=True)
         targets, weights = torch.stack(targets, 1), weights[0].double()
         targets = targets[:, 0] if len(findings) == 1 else targets.argmax(1)
         log_p = _log_proba(torch.stack(left_out, 1)).gather(1, targets[:, None])[:, 0]
-        loss, weight = -(weights @ log_p).item(), weights.sum().item()
+        loss, weight = sum(gather(np.array([-(weights @ log_p).item(), weights.sum().item()])))
         if streamed:
             evidences = *evidences, self.log_marginal_likelihood_value_
             loss, weight = loss + self._loo[0], weight + self._loo[1]
@@ -284,6 +302,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
             **self._latents_attributes(latents),
             "log_marginal_likelihood_value_": sum(evidences),
             "loo_log_loss_": loss / weight,
+            "loo_proba_": _log_proba(torch.stack(all_rows, 1)).exp().cpu().numpy(),
             "_loo": (loss, weight),
         }
 

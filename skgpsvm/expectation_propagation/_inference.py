@@ -171,7 +171,7 @@ class InnerLearning(_Learning):
         if state["learning"]:
             values = [*state["values"], value]
             state["values"] = values[-_PATIENCE:]
-            least = _LEAST_GAIN * self.propagation.rows.weights.sum().item()
+            least = _LEAST_GAIN * self.propagation.rows.total_weight
             still = len(values) > _PATIENCE and abs(values[-1] - values[0]) < least
             spent = self._share(state["n_updates"]) == 1
             state["learning"] = not (spent or (still and self.rule.settles))
@@ -283,8 +283,7 @@ class OuterLearning(_Learning):
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
         state |= self.packing.parts(best, state)
         settled(self.propagation, state)
-        weight = self.propagation.rows.weights.sum().item()
-        state["gain"] = (value - state["value"]) / weight
+        state["gain"] = (value - state["value"]) / self.propagation.rows.total_weight
         state["value"] = value
         return value
 
@@ -300,7 +299,8 @@ def settled(propagation, state):
     for i in range(_MOST_UPDATES):
         visit = propagation.visit(state)
         moves = (visit.precision - state["precision"]), (visit.shift - state["shift"])
-        if max(move.abs().max().item() for move in moves) < _SITE_TOL[propagation.rows.dtype]:
+        least = _SITE_TOL[propagation.rows.dtype]
+        if not propagation.rows.sum(sum((move.abs() >= least).sum() for move in moves))[0]:
             return visit
         damping = damping if i < _MOST_UPDATES // 4 else _LEARNING_DAMPING
         propagation.update(state, visit, damping)

@@ -119,7 +119,7 @@ class Propagation:
             scaled = (weights * state["precision"][index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
             linear += (weights * state["shift"][index]).to(A.dtype) @ A
-        state["gram"] = mirror(gram)
+        state["gram"], linear = self.rows.sum(mirror(gram), linear)
         state["linear"] = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
         self._moments(state)
 
@@ -207,7 +207,8 @@ class Propagation:
 
     def evidence(self, state, visit):
         """The logarithm of the evidence at a state, nats."""
-        return self.size(state) + (self._copies @ visit.log_site).item()
+        (log_sites,) = self.rows.sum(self._copies @ visit.log_site)
+        return self.size(state) + log_sites.item()
 
     def size(self, state):
         """What the posterior, beside the sites' own scales, adds to the log evidence."""
@@ -236,10 +237,11 @@ class Propagation:
             scaled = (weights * visit.by_var[index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
             linear += (weights * visit.by_mean[index]).to(A.dtype) @ A
+        gram, linear = self.rows.sum(mirror(gram), linear)
         cov = root @ root.T
         moved = cov @ linear
         cross = torch.outer(moved, mean)
-        second = cov + torch.outer(mean, mean) + 2 * cov @ mirror(gram) @ cov + cross + cross.T
+        second = cov + torch.outer(mean, mean) + 2 * cov @ gram @ cov + cross + cross.T
         total = torch.zeros_like(root)
         eye = torch.eye(len(root)).to(root)
         by_theta, by_Z = torch.zeros_like(state["theta"]), torch.zeros_like(state["Z"])
@@ -257,7 +259,7 @@ class Propagation:
             parts = basis.pull_back(X, slope.to(A.dtype), eye.to(A.dtype), adjoint)
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
         parts = basis.pull_back_projection(mirror(total))
-        return by_theta + parts[0], by_Z + parts[1]
+        return self.rows.sum(by_theta + parts[0], by_Z + parts[1])
 
 
 def _log_normalizer(mean, root, linear):

@@ -3,6 +3,7 @@
 import numpy as np
 from sklearn.base import clone
 
+from .._distributed import n_ranks
 from .._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from .._inference import NaturalGradientInference
 
@@ -32,7 +33,8 @@ class SVGP(InducingEstimator):
         return with_mean(kernel, self.mean, scaler, self._mean_variance)
 
     def _batch_size(self, start, rows):
-        if self.batch_size is None and self.inference != "gradient" and len(rows) > _ALL_ROWS:
+        by_batches = self.inference != "gradient" and n_ranks() == 1
+        if self.batch_size is None and by_batches and rows.n_rows > _ALL_ROWS:
             return _MINIBATCH
         return self.batch_size
 

@@ -45,12 +45,13 @@ class CollapsedBound:
 
     def __init__(self, kernel, rows):
         self.kernel, self.rows, self.jitter = kernel, rows, JITTER[rows.dtype]
-        self.weight = rows.weights.double().sum()
-        squares = rows.weights.double()[:, None] * rows.targets.double().square()
-        self.squares = squares.sum(0)
+        weights = rows.weights.double()
+        self.weight, self.squares = rows.sum(
+            weights.sum(), weights @ rows.targets.double().square()
+        )
 
     def _sums(self, basis, chunks):
-        """Gram matrix (p, p), cross products (p, t) and residual sum of the rows."""
+        """Gram matrix (p, p), cross products (p, t) and residual sum of this rank's rows."""
         gram = torch.zeros(basis.size, basis.size, dtype=torch.float64, device=self.rows.device)
         cross, residuals = gram.new_zeros(basis.size, len(self.squares)), gram.new_zeros(())
         for _, y, weights, A, residual in chunks():
@@ -78,18 +79,20 @@ class CollapsedBound:
     def value(self, theta, Z, noise):
         """The bound, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        return self._value(*self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS)), noise).item()
+        sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
+        return self._value(*self.rows.sum(*sums), noise).item()
 
     def value_and_gradient(self, theta, Z, noise):
         """The bound and its derivatives in theta, Z and the log noise variances (t,)."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
-        sums = [*self._sums(basis, chunks), noise]
+        own = self._sums(basis, chunks)
+        sums = [*self.rows.sum(*own), noise]
         with torch.enable_grad():
             leaves = [part.detach().requires_grad_() for part in sums]
             value = self._value(*leaves)
             by_gram, by_cross, by_residuals, by_noise = torch.autograd.grad(value, leaves)
-        gram, cross, _, _ = sums
+        gram, cross, _ = own
         right = torch.cat([by_gram + by_gram.T, by_cross.T])
         # The squares of projected features are subtracted from the residuals.
         right[: basis.n_projected].diagonal().sub_(2 * by_residuals)
@@ -98,7 +101,7 @@ class CollapsedBound:
             left = torch.cat([A, y.to(A.dtype)], 1).mul_(weights[:, None])
             parts = basis.pull_back(X, left, right.to(X.dtype), by_residuals.to(X.dtype) * weights)
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
-        return value.item(), by_theta, by_Z, by_noise
+        return value.item(), *self.rows.sum(by_theta, by_Z), by_noise
 
 
 class CollapsedLearning:

@@ -7,6 +7,7 @@ import torch
 from sklearn.callback import with_callbacks
 from sklearn.utils import check_random_state
 
+from .._distributed import n_ranks
 from .._estimator import TorchRegressor, to_tensor
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
@@ -246,7 +247,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
 
     def _is_collapsed(self, start, rows):
         if self.inference == "auto":
-            small = len(rows) * len(start.Z) ** 2 <= _MOST_COLLAPSED
+            small = rows.n_rows * len(start.Z) ** 2 <= _MOST_COLLAPSED * n_ranks()
             return self.likelihood == "gaussian" and small
         return self.inference == "collapsed"
 
@@ -281,10 +282,10 @@ class SVGPRegressor(TorchRegressor, SVGP):
             return self._attributes([found.at(swept)], [findings])
 
         def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
-            some = rows.subset(n_rows, random_state)
+            some = rows.subset(n_rows, random_state) if n_rows < rows.n_rows else rows
             bound = CollapsedBound(torch_kernel(start.kernel), some)
             learning = CollapsedLearning(bound, trained, bounds, scale, self.tol, maximize)
-            stage = f"{name}hyper-parameters, {len(some)} rows{attempt}"
+            stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
             ends = {end: learning.finished}
             if collapsed:
                 ends["attributes"] = attributes
@@ -299,7 +300,7 @@ class SVGPRegressor(TorchRegressor, SVGP):
                 theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
                 tried.append({**state, "theta": theta})
                 (n_rows, rounds), attempt = _STAGES[0], f", lengths {factor}"
-                if len(rows) > _MANY_ROWS:
+                if rows.n_rows > _MANY_ROWS:
                     climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
                 _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
                 if gain > _LEAST_GAIN:
@@ -308,9 +309,9 @@ class SVGPRegressor(TorchRegressor, SVGP):
         curve = []
         if collapsed:
             for n_rows, rounds in _STAGES[1:]:
-                if fresh and n_rows < len(rows):
+                if fresh and n_rows < rows.n_rows:
                     climb(state, n_rows, rounds)
-            curve, _ = climb(state, len(rows), self.max_iter, "converged")
+            curve, _ = climb(state, rows.n_rows, self.max_iter, "converged")
         return learned(state), curve
 
     def _variance_of_noise(self, parameters):

@@ -1,0 +1,98 @@
+"""What the processes of a torch.distributed group share in a fit; without a group, the identity."""
+
+import os
+import warnings
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from .exceptions import DistributedError
+
+
+def n_ranks():
+    """Number of processes in the default group; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank():
+    """Which of them this is."""
+    return dist.get_rank() if n_ranks() > 1 else 0
+
+
+def all_sum(*tensors):
+    """Sums of tensors over the ranks, of all in one exchange; float64 and the same bits on each."""
+    if n_ranks() == 1:
+        return tensors
+    packed = torch.cat([tensor.double().ravel() for tensor in tensors])
+    with _exchange():
+        dist.all_reduce(packed)
+    parts = packed.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))
+
+
+def gather(value):
+    """The values that the ranks pass, in the order of the ranks."""
+    if n_ranks() == 1:
+        return [value]
+    values = [None] * n_ranks()
+    with _exchange():
+        dist.all_gather_object(values, value)
+    return values
+
+
+def first(value):
+    """The value that rank 0 passes."""
+    return gather(value if rank() == 0 else None)[0]
+
+
+def together(function, *args):
+    """What ``function`` returns on this rank; it fails on all where it fails on any."""
+    if n_ranks() == 1:
+        return function(*args)
+    try:
+        result, failure = function(*args), None
+    except Exception as error:
+        failure = error
+    failures = gather(failure and f"{type(failure).__name__}: {failure}")
+    if failure:
+        raise failure
+    _raise_if(f"rank {i} failed: {told}" for i, told in enumerate(failures) if told)
+    return result
+
+
+def check_equal(values):
+    """Raise on all ranks where one of the values of a dict is not the same on all."""
+    by_rank = gather(values)
+    for name in values:
+        told = [repr(theirs[name]) for theirs in by_rank]
+        if len(set(told)) > 1:
+            _raise_if(f"rank {i} has {name} {value}" for i, value in enumerate(told))
+
+
+def warn_if_alone():
+    """Warn where torchrun started several processes that have not been made a group."""
+    if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        warnings.warn(
+            "This process was started by torchrun, but has no process group: it fits its own rows "
+            "alone. To share the fit call torch.distributed.init_process_group() before it.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _raise_if(messages):
+    if messages := list(messages):
+        raise DistributedError(f"The ranks cannot fit together: {'; '.join(messages)}.")
+
+
+@contextmanager
+def _exchange():
+    try:
+        yield
+    except RuntimeError as error:
+        raise DistributedError(
+            f"Rank {rank()} of {n_ranks()} could not exchange sums with the others: one of them "
+            "has ended, is not in this fit, or took longer than the time-out of the process group "
+            "(init_process_group's timeout). What stopped it stands in that rank's own error."
+        ) from error

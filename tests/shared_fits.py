@@ -1,0 +1,118 @@
+"""Fits that ranks share, and the shards they get; run by torchrun from test_distributed."""
+
+import sys
+import traceback
+from datetime import timedelta
+
+import joblib
+import numpy as np
+import torch
+import torch.distributed as dist
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
+
+from skgpsvm import BayesianSVC, EPClassifier, SVGPRegressor
+
+N = 180
+CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120)}
+
+
+def problem(n_classes):
+    """Rows by class code, so that shards lack classes, string labels, weights and a target."""
+    rng = np.random.RandomState(0)
+    codes = np.sort(np.arange(N) % n_classes)
+    X = rng.normal(size=(N, 3)) + np.eye(3)[codes % 3] * 2
+    weights = rng.uniform(0.5, 2, size=N)
+    weights[::17] = 0
+    target = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
+    return X, np.array(["ham", "spam", "toast"])[codes], weights, target
+
+
+COMMON = {"n_inducing": 15, "random_state": 0}
+EP = {**COMMON, "max_iter": 30, "tol": 0.1}
+# Name: estimator, number of classes (0 is regression), shards.
+FITS = {
+    "sep": (EPClassifier(**EP), 2, "uneven"),
+    "sep, sign rule, empty shard": (EPClassifier(**EP, optimizer="sign"), 2, "empty"),
+    "gfitc": (EPClassifier(**{**EP, "max_iter": 1}, approximation="gfitc"), 2, "uneven"),
+    "sep, balanced": (EPClassifier(**EP, class_weight="balanced"), 2, "blocks"),
+    "sep, three classes": (EPClassifier(**EP), 3, "blocks"),
+    "svc, two classes": (BayesianSVC(**COMMON, optimizer=None), 2, "uneven"),
+    "svc, three classes": (BayesianSVC(**COMMON), 3, "blocks"),
+    "svgp": (SVGPRegressor(1.0 * RBF(1.5), **COMMON, optimizer=None), 0, "empty"),
+    "svgp, learned": (SVGPRegressor(**COMMON, max_iter=2, tol=10.0), 0, "uneven"),
+}
+STREAMS = ("sep", "svc, two classes")
+
+
+def fit(name, shard=slice(None)):
+    """The estimator of a name fitted to a part of its problem."""
+    estimator, n_classes, _ = FITS[name]
+    estimator = clone(estimator)
+    X, y, weights, target = problem(n_classes or 2)
+    return estimator.fit(X[shard], (y if n_classes else target)[shard], weights[shard])
+
+
+def shard(name, rank):
+    """The rows of a rank of three."""
+    cuts = CUTS[FITS[name][2]]
+    return slice(*((0, *cuts, N)[rank : rank + 2]))
+
+
+def stream(name, start=0, step=1):
+    """The estimator of a name on the even rows of its problem, then on the odd ones."""
+    estimator = clone(FITS[name][0])
+    X, y, _, _ = problem(2)
+    for half in (0, 1):
+        part = slice(half + 2 * start, None, 2 * step)
+        estimator.partial_fit(X[part], y[part])
+    return estimator
+
+
+def told(function):
+    """The error that a function ends with."""
+    try:
+        function()
+    except Exception as error:
+        traceback.print_exc()
+        return error
+    return None
+
+
+def failing_fits(rank):
+    """Errors of fits that one rank cannot do, or does otherwise."""
+    X, y, _, target = problem(2)
+    part = slice(rank, None, 3)
+    X, y, target = X[part].copy(), y[part], target[part]
+    spoiled = X.copy()
+    spoiled[0, 0] = np.nan if rank == 1 else 0.0
+    iterations = 5 + (rank == 2)
+    return {
+        "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
+        "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
+        "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),
+        "minibatches": told(lambda: EPClassifier(batch_size=10).fit(X, y)),
+        "Adam": told(lambda: SVGPRegressor(inference="natural_gradient").fit(X, target)),
+        "weights": told(lambda: BayesianSVC(**COMMON).fit(X, y, np.zeros(len(X)))),
+        "one class": told(lambda: BayesianSVC(**COMMON).fit(X, np.zeros(len(X)))),
+    }
+
+
+def main(folder):
+    """Save the models and errors of this rank; rank 1 then leaves in the midst of a fit."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    rank = dist.get_rank()
+    found = {
+        "fitted": {name: fit(name, shard(name, rank)) for name in FITS},
+        "streamed": {name: stream(name, rank, 3) for name in STREAMS},
+        "failures": failing_fits(rank),
+    }
+    if rank != 1:
+        X, y, _, _ = problem(2)
+        found["left"] = told(lambda: EPClassifier(**EP).fit(X, y))
+    joblib.dump(found, f"{folder}/{rank}.joblib")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,127 @@
+"""Fits that three processes share: equal models, the model of all rows, failures that are told."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+import shared_fits
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from shared_fits import FITS, STREAMS, fit, problem, stream
+
+from skgpsvm import SVGPRegressor
+from skgpsvm._distributed import all_sum, check_equal, first, gather, n_ranks, rank, together
+from skgpsvm.exceptions import DistributedError
+
+ROOT = Path(__file__).parents[1]
+# By L-BFGS-B, whose path multiplies the rounding of the sums.
+LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of three ranks found, started as a user starts them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    done = subprocess.run(
+        [sys.executable, *launch, shared_fits.__file__, folder],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return [joblib.load(folder / f"{i}.joblib") for i in range(3)]
+
+
+def numbers(model):
+    """All that a model has learned, as one vector."""
+    parts = [(part.kernel.theta, part.Z, part.mean, part.root) for part in model._latents]
+    return np.concatenate([np.ravel(array) for arrays in parts for array in arrays])
+
+
+@pytest.mark.filterwarnings("ignore:EPClassifier reached max_iter=1 ")
+@pytest.mark.parametrize("name", FITS)
+def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
+    models, alone = [found["fitted"][name] for found in ranks], fit(name)
+    for model in models[1:]:
+        assert_array_equal(numbers(model), numbers(models[0]))
+        assert vars(model).keys() == vars(alone).keys()
+        assert_array_equal(model.objective_curve_, models[0].objective_curve_)
+    X, _, _, _ = problem(2)
+    tol = LEARNED.get(name, 1e-9)
+    assert_allclose(numbers(models[0]), numbers(alone), atol=tol)
+    assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=1e-9)
+    for mine, all_rows in zip(
+        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
+    ):
+        assert_allclose(mine, all_rows, atol=tol)
+
+
+@pytest.mark.parametrize("name", ["sep", "sep, three classes", "sep, sign rule, empty shard"])
+def test_every_rank_has_the_left_out_probabilities_of_its_rows(ranks, name):
+    shards = [found["fitted"][name].loo_proba_ for found in ranks]
+    alone = fit(name)
+    assert_allclose(np.concatenate(shards), alone.loo_proba_, atol=1e-9)
+    for found in ranks:
+        assert found["fitted"][name].loo_log_loss_ == pytest.approx(alone.loo_log_loss_, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_are_shared_too(ranks, name):
+    models, alone = [found["streamed"][name] for found in ranks], stream(name)
+    for model in models[1:]:
+        assert_array_equal(numbers(model), numbers(models[0]))
+    assert_allclose(numbers(models[0]), numbers(alone), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("NaN", "rank 1 failed: ValueError: Input X contains NaN"),
+        ("parameter", "rank 1 has parameter max_iter 5; rank 2 has parameter max_iter 6"),
+        ("features", "rank 0 has n_features 3; rank 1 has n_features 2"),
+        ("minibatches", "leave batch_size at None"),
+        ("Adam", "natural gradients with an optimizer"),
+        ("weights", "All values of sample_weight are zero"),
+        ("one class", r"needs rows of at least two classes .* got 1 class: \[0.0\]"),
+    ],
+)
+def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
+    for i, found in enumerate(ranks):
+        own = failure == "NaN" and i == 1
+        expected = DistributedError if "rank" in message and not own else ValueError
+        assert type(found["failures"][failure]) is expected
+        told = str(found["failures"][failure])
+        assert re.search("^Input X contains NaN" if own else message, told)
+
+
+def test_a_rank_that_has_ended_makes_the_others_fail(ranks):
+    assert "left" not in ranks[1]
+    for i in (0, 2):
+        assert isinstance(ranks[i]["left"], DistributedError)
+        assert f"Rank {i} of 3 could not exchange sums" in str(ranks[i]["left"])
+
+
+def test_without_a_group_all_is_as_it_was():
+    tensor = torch.ones(3)
+    assert (n_ranks(), rank()) == (1, 0)
+    assert all_sum(tensor)[0] is tensor
+    assert gather("value") == ["value"]
+    assert first("value") == "value"
+    assert together(max, 1, 2) == 2
+    check_equal({"anything": object()})
+    with pytest.raises(ZeroDivisionError):
+        together(lambda: 1 / 0)
+
+
+def test_torchrun_without_a_group_is_warned_of(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    X = np.linspace(0, 1, 20)[:, None]
+    with pytest.warns(UserWarning, match="has no process group: it fits its own rows alone"):
+        SVGPRegressor(optimizer=None).fit(X, X[:, 0])
