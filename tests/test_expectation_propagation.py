@@ -96,6 +96,12 @@ def moons(n=200, noise=0.25, seed=0):
 # Sites and evidence
 
 
+def blobs(n_classes):
+    return make_classification(
+        150, 4, n_informative=4, n_redundant=0, n_classes=n_classes, random_state=0
+    )
+
+
 def test_evidence_without_sites():
     assert evidence_of("A", 1.0, 0) == pytest.approx(-6 * np.log(2), abs=1e-12)
 
@@ -186,6 +192,7 @@ def test_predictions():
     expected = [1.454398057588, 0.750461462181, 0.568686202083, 0.723813458762, 1.499830982479]
     np.testing.assert_allclose(var[:, 0], expected, rtol=0, atol=1e-5)
     left_out = [-0.5379, -0.5249, -1.4288, -1.4189, -0.5530, -0.5451]
+    np.testing.assert_allclose(model.loo_proba_[range(6), y], np.exp(left_out), atol=1e-4)
     assert model.loo_log_loss_ == pytest.approx(-np.mean(left_out), abs=1e-4)
     assert model.log_marginal_likelihood_value_ == pytest.approx(EVIDENCE["A"], abs=1e-5)
 
@@ -576,7 +583,7 @@ def test_settled_sites_are_those_of_many_updates():
 
 
 def test_several_classes_are_the_normalised_models_of_each():
-    X, y = make_classification(150, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
+    X, y = blobs(3)
     model = EPClassifier(n_inducing=12, inducing_points=X[:12], random_state=0)
     together = clone(model).fit(X, y).predict_proba(X)
     np.testing.assert_allclose(together.sum(1), 1, rtol=1e-12)
@@ -622,6 +629,56 @@ def test_left_out_loss_is_close_to_that_of_refits():
         p = clone(model).fit(X[kept], y[kept]).predict_proba(X[[i]])[0, y[i]]
         losses.append(-np.log(p))
     assert model.loo_log_loss_ == pytest.approx(np.mean(losses), rel=0.01)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_left_out_probabilities_are_by_row_as_given(n_classes):
+    X, y = blobs(n_classes)
+    weights = np.arange(len(X)) % 3.0
+    index = np.r_[:150, :4]  # four rows come twice
+    twice = X[index], y[index], weights[index]
+    model = EPClassifier(n_inducing=10, max_iter=30, tol=0.05, random_state=0)
+    order = np.random.RandomState(1).permutation(len(twice[0]))
+    fitted = clone(model).fit(*twice)
+    found = fitted.loo_proba_
+    shuffled = clone(model).fit(*(part[order] for part in twice)).loo_proba_
+    np.testing.assert_array_equal(found[order], shuffled)
+    np.testing.assert_array_equal(found[:4], found[len(X) :])
+    np.testing.assert_array_equal(np.isnan(found).any(1), twice[2] == 0)
+    used = twice[2] > 0
+    np.testing.assert_allclose(found[used].sum(1), 1, rtol=1e-12)
+    losses = -np.log(found[used, twice[1][used]])
+    average = np.average(losses, weights=twice[2][used])
+    assert average == pytest.approx(fitted.loo_log_loss_, rel=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_evidence_at_other_hyper_parameters(n_classes):
+    X, y = blobs(n_classes)
+    settings = {"n_inducing": 10, "max_iter": 100, "tol": 1e-9, "optimizer": None}
+    model = EPClassifier(ConstantKernel(2.0) * RBF(1.3), random_state=0, **settings).fit(X, y)
+    value = model.log_marginal_likelihood_value_
+    assert model.log_marginal_likelihood() == value
+    assert model.log_marginal_likelihood(X=X, y=y) == pytest.approx(value, abs=1e-6)
+    theta = model.kernel_.theta + np.linspace(-0.3, 0.4, len(model.kernel_.theta))
+    there, gradient = model.log_marginal_likelihood(theta, eval_gradient=True, X=X, y=y)
+    assert there == model.log_marginal_likelihood(theta, X=X, y=y)
+    steps = 1e-4 * np.eye(len(theta))
+    differences = [
+        (
+            model.log_marginal_likelihood(theta + step, X=X, y=y)
+            - model.log_marginal_likelihood(theta - step, X=X, y=y)
+        )
+        / 2e-4
+        for step in steps
+    ]
+    # Sites rest to 1e-6.
+    np.testing.assert_allclose(gradient, differences, rtol=1e-4, atol=1e-4)
+    assert model.log_marginal_likelihood_value_ == value
+    with pytest.raises(ValueError, match="pass those of fit, as X and y"):
+        model.log_marginal_likelihood(theta)
+    with pytest.raises(ValueError, match=r"theta has shape \(1,\), but kernel_.theta has shape"):
+        model.log_marginal_likelihood(theta[:1], X=X, y=y)
 
 
 def test_single_precision_agrees_with_double():

@@ -9,7 +9,7 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import gather
-from .._estimator import TorchClassifier
+from .._estimator import Rows, TorchClassifier
 from .._inducing_estimator import (
     InducingEstimator,
     check_shareable,
@@ -19,7 +19,7 @@ from .._inducing_estimator import (
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Probit
-from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLearning
+from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLearning, settled
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
@@ -305,6 +305,64 @@ class EPClassifier(TorchClassifier, InducingEstimator):
             "loo_proba_": _log_proba(torch.stack(all_rows, 1)).exp().cpu().numpy(),
             "_loo": (loss, weight),
         }
+
+    def log_marginal_likelihood(
+        self, theta=None, eval_gradient=False, *, X=None, y=None, sample_weight=None
+    ):
+        """Logarithm of the evidence, also at other hyper-parameters; inducing points are held.
+
+        Parameters
+        ----------
+        theta : array-like of shape (k,), default=None
+            Logarithms of the kernel's free hyper-parameters, as ``kernel_.theta``, which None is.
+        eval_gradient : bool, default=False
+            Whether the derivatives in ``theta`` are returned too.
+        X : array-like of shape (n, d), default=None
+            The rows of `fit`, which the model does not keep. None is possible only where no more
+            than ``log_marginal_likelihood_value_`` is asked for.
+        y : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        value : float
+            Nats, summed over the classes' models; sites have converged.
+        gradient : ndarray of shape (k,), optional
+
+        Raises
+        ------
+        ValueError
+            If ``theta`` has another length than ``kernel_.theta``, or rows are needed.
+        """
+        check_is_fitted(self)
+        if X is None:
+            if theta is None and not eval_gradient:
+                return self.log_marginal_likelihood_value_
+            raise ValueError(
+                "The model does not keep its rows: pass those of fit, as X and y, to evaluate the "
+                "evidence at a theta or its gradient."
+            )
+        theta = np.asarray(self.kernel_.theta if theta is None else theta, dtype=np.float64)
+        sizes = [part.kernel.n_dims for part in self._latents]
+        if theta.shape != (sum(sizes),):
+            raise ValueError(
+                f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
+            )
+        X, codes, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
+        thetas = np.split(theta, np.cumsum(sizes)[:-1])
+        value, gradient = 0.0, []
+        for part, at, targets in zip(
+            self._latents, thetas, self._problems(codes, None), strict=True
+        ):
+            rows = Rows(X, targets, weights, *self._torch_options(X))
+            propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
+            now = part.state(rows.device)
+            state = propagation.start(torch.as_tensor(at, device=rows.device), now["Z"])
+            visit = settled(propagation, state)
+            value += propagation.evidence(state, visit)
+            if eval_gradient:
+                gradient.append(propagation.gradient(state, visit)[0].cpu().numpy())
+        return (value, np.concatenate(gradient)) if eval_gradient else value
 
     # Prediction
 
