@@ -1,0 +1,27 @@
+"""Likelihoods: what an observation says about the latent functions at its row."""
+
+from ._base import Likelihood
+from ._classification import (
+    BinaryHinge,
+    Logistic,
+    MulticlassHinge,
+    Probit,
+    RobustMax,
+    Softmax,
+    expected_hinge,
+)
+from ._regression import Gaussian, Laplace, StudentT
+
+__all__ = [
+    "BinaryHinge",
+    "Gaussian",
+    "Laplace",
+    "Likelihood",
+    "Logistic",
+    "MulticlassHinge",
+    "Probit",
+    "RobustMax",
+    "Softmax",
+    "StudentT",
+    "expected_hinge",
+]

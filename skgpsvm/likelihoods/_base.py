@@ -1,0 +1,161 @@
+"""`Likelihood`, the abstract base, and the Gaussian integrals that several likelihoods share."""
+
+import abc
+import copy
+import functools
+import math
+
+import torch
+from torch.special import erfcx
+
+from .._quadrature import expect, log_expect, normal_cdf, safe_std
+
+
+class Likelihood(torch.nn.Module, abc.ABC):
+    """Distribution of the observations of a row given its c latent function values.
+
+    All methods take one row per entry of the axis ``b`` and never mix rows.
+
+    * ``f``, ``mean``, ``var`` have shape (..., b, c): latent values, or the means and variances of
+      independent Gaussian latent values. Leading axes, of samples say, broadcast.
+    * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
+      shape (b, c), one for each latent function, for regressors. Codes are not checked.
+
+    Parameters, if any, are kept as logarithms in float64. The defaults of `expected_log_prob` and
+    `log_marginal` are Gauss–Hermite quadrature with 32 nodes and hold for a single latent function
+    (c = 1); closed forms override them.
+
+    Attributes
+    ----------
+    step : float
+        Size of natural-gradient steps on all rows that converges, at most 1.
+    """
+
+    step = 1.0
+
+    def at(self, parameters):
+        """The same likelihood with other parameters.
+
+        Parameters
+        ----------
+        parameters : torch.Tensor of shape (k,)
+            Logarithms, in the order of ``self.parameters()``; differentiable.
+
+        Returns
+        -------
+        likelihood : Likelihood
+        """
+        other, names = copy.deepcopy(self), dict(self.named_parameters())
+        values = parameters.split([old.numel() for old in names.values()])
+        for (name, old), value in zip(names.items(), values, strict=True):
+            delattr(other, name)
+            setattr(other, name, value.view_as(old))
+        return other
+
+    @abc.abstractmethod
+    def log_prob(self, y, f):
+        """Log density of observations given latent values.
+
+        Parameters
+        ----------
+        y : torch.Tensor of shape (b,) or (b, c)
+            Class codes or targets.
+        f : torch.Tensor of shape (..., b, c)
+            Latent values.
+
+        Returns
+        -------
+        log_prob : torch.Tensor of shape (..., b)
+            In nats, summed over the columns of `y`.
+        """
+
+    def expected_log_prob(self, y, mean, var):
+        """Expectation of `log_prob` over independent Gaussian latent values.
+
+        Parameters
+        ----------
+        y : torch.Tensor of shape (b,) or (b, c)
+            Class codes or targets.
+        mean, var : torch.Tensor of shape (..., b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        expected_log_prob : torch.Tensor of shape (..., b)
+            In nats.
+        """
+        return expect(functools.partial(self.log_prob, y), mean, var)
+
+    @torch.enable_grad()
+    def expected_derivatives(self, y, mean, var):
+        """Expectations of the first and second derivative of `log_prob` in each latent value.
+
+        Parameters
+        ----------
+        y : torch.Tensor of shape (b,) or (b, c)
+            Class codes or targets.
+        mean, var : torch.Tensor of shape (b, c)
+            Moments of the latent values.
+
+        Returns
+        -------
+        first, second : torch.Tensor of shape (b, c)
+            Derivatives of `expected_log_prob`: in the mean, and twice that in the variance.
+        """
+        mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
+        first, half = torch.autograd.grad(self.expected_log_prob(y, mean, var).sum(), (mean, var))
+        return first, 2 * half
+
+    def log_marginal(self, y, mean, var):
+        """Log of the expected density, ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
+
+        Parameters
+        ----------
+        y : torch.Tensor of shape (b,) or (b, c)
+            Class codes or targets.
+        mean, var : torch.Tensor of shape (..., b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        log_marginal : torch.Tensor of shape (..., b)
+            In nats.
+        """
+        return log_expect(functools.partial(self.log_prob, y), mean, var)
+
+    @abc.abstractmethod
+    def predict(self, mean, var):
+        """Predictive distribution of a new observation.
+
+        Parameters
+        ----------
+        mean, var : torch.Tensor of shape (b, c)
+            Moments of the latent values; variances may be zero.
+
+        Returns
+        -------
+        prediction : torch.Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, c)
+            Class probabilities, whose rows sum to one; or the mean and the variance of the
+            observation, noise included.
+        """
+
+
+def _log_ndtr(x):
+    """log Phi(x); in the far tail torch's own is right but its derivatives are not."""
+    tail = _log_upper_tail(-x.clamp_max(0)) - 0.5 * x.clamp_max(0) ** 2
+    return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
+
+
+def _log_upper_tail(z):
+    """log(Phi(-z) exp(z^2 / 2)) for z >= 0."""
+    return torch.log(0.5 * erfcx(z / math.sqrt(2)))
+
+
+def _log_expected_decay(rate, mean, var):
+    """log E[exp(-rate x) 1{x > 0}] of x ~ N(mean, var)."""
+    std = safe_std(var)
+    z = rate * std - mean / std
+    # rate^2 var / 2 - rate mean + log Phi(-z), whose terms cancel where z > 0.
+    tail = _log_upper_tail(z.clamp_min(0)) - 0.5 * (mean / std) ** 2
+    body = 0.5 * (rate * std) ** 2 - rate * mean + _log_ndtr(-z.clamp_max(0))
+    return torch.where(z > 0, tail, body)
