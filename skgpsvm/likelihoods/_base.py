@@ -140,7 +140,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         """
 
 
-def _log_ndtr(x):
+def log_ndtr(x):
     """log Phi(x); in the far tail torch's own is right but its derivatives are not."""
     tail = _log_upper_tail(-x.clamp_max(0)) - 0.5 * x.clamp_max(0) ** 2
     return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
@@ -151,11 +151,11 @@ def _log_upper_tail(z):
     return torch.log(0.5 * erfcx(z / math.sqrt(2)))
 
 
-def _log_expected_decay(rate, mean, var):
+def log_expected_decay(rate, mean, var):
     """log E[exp(-rate x) 1{x > 0}] of x ~ N(mean, var)."""
     std = safe_std(var)
     z = rate * std - mean / std
     # rate^2 var / 2 - rate mean + log Phi(-z), whose terms cancel where z > 0.
     tail = _log_upper_tail(z.clamp_min(0)) - 0.5 * (mean / std) ** 2
-    body = 0.5 * (rate * std) ** 2 - rate * mean + _log_ndtr(-z.clamp_max(0))
+    body = 0.5 * (rate * std) ** 2 - rate * mean + log_ndtr(-z.clamp_max(0))
     return torch.where(z > 0, tail, body)

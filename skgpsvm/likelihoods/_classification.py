@@ -6,7 +6,7 @@ import math
 import torch
 
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
-from ._base import Likelihood, _log_expected_decay, _log_ndtr
+from ._base import Likelihood, log_expected_decay, log_ndtr
 
 
 class _Bernoulli(Likelihood):
@@ -37,10 +37,10 @@ class Probit(_Bernoulli):
     """
 
     def log_prob(self, y, f):
-        return _log_ndtr(_signed(y, f))
+        return log_ndtr(_signed(y, f))
 
     def log_marginal(self, y, mean, var):
-        return _log_ndtr(_signed(y, mean / (1 + var).sqrt()))
+        return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
 class Logistic(_Bernoulli):
@@ -166,8 +166,8 @@ class _Hinge(Likelihood):
 
     def log_marginal(self, y, mean, var):
         mean_b, var_b = self.violation_moments(y, mean, var)
-        met = _log_ndtr(-mean_b / safe_std(var_b))
-        return torch.logaddexp(met, _log_expected_decay(2.0, mean_b, var_b))
+        met = log_ndtr(-mean_b / safe_std(var_b))
+        return torch.logaddexp(met, log_expected_decay(2.0, mean_b, var_b))
 
 
 class BinaryHinge(_Hinge):

@@ -6,7 +6,7 @@ import math
 import torch
 
 from .._quadrature import expect, log_expect, safe_std
-from ._base import Likelihood, _log_expected_decay
+from ._base import Likelihood, log_expected_decay
 
 
 class Gaussian(Likelihood):
@@ -85,8 +85,8 @@ class Laplace(Likelihood):
 
     def log_marginal(self, y, mean, var):
         residual, var = (y - mean) / self.scale, var / self.scale**2
-        right = _log_expected_decay(1.0, residual, var)
-        left = _log_expected_decay(1.0, -residual, var)
+        right = log_expected_decay(1.0, residual, var)
+        left = log_expected_decay(1.0, -residual, var)
         return (torch.logaddexp(left, right) - self._log_normalizer()).sum(-1)
 
     def predict(self, mean, var):

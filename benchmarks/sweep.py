@@ -1,0 +1,167 @@
+"""Speed of expectation propagation: against its matrix products, and of two ranks against one.
+
+Run ``python -m benchmarks.sweep [--quick]``, on a machine that does nothing else. At n = 100,000,
+m = 200 one iteration of a batch fit is measured, features computed anew in it: of the sites alone,
+and with a step of the hyper-parameters. Then ranks of one thread share the rows by gloo, their
+result beside that of one.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm._estimator import Rows
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.expectation_propagation._inference import RULES, InnerLearning
+from skgpsvm.expectation_propagation._propagation import Propagation
+
+from . import _report
+from ._measure import medians
+
+D = 20
+ROUNDS = 3
+RATE = 1e-6  # so that features change, and the work stays the same
+
+
+class Iteration:
+    """Iterations of a batch fit on a share of generated rows, and the products in them."""
+
+    def __init__(self, n, m, dtype, *, learning, share=slice(None)):
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((n, D))
+        y = (np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(n) > 0).astype(int)
+        kernel = ConstantKernel(2.0) * RBF(np.full(D, np.sqrt(D / 2)))
+        self.Z, self.learning = torch.tensor(X[:m]), learning
+        X, y = X[share], y[share]
+        self.rows = Rows(X, y, np.ones(len(X)), torch.device("cpu"), dtype)
+        propagation = Propagation(torch_kernel(kernel), self.rows)
+        bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
+        problem = propagation, ["theta", "Z"] if learning else [], bounds, scale
+        self.fit = InnerLearning(RULES["auto"](RATE), 10**6, 0.0, *problem)
+        self.state = self.fit.initial({"theta": torch.tensor(kernel.theta), "Z": self.Z})
+
+    def step(self):
+        """One iteration."""
+        if not self.learning:
+            self.state["theta"] = self.state["theta"] + RATE
+        self.state["values"] = []
+        self.fit.step(self.state)
+
+    def products(self):
+        """The products of an iteration: features, variances and Gram matrix; the step's."""
+        Z = self.Z.to(self.rows.dtype)
+        square = torch.eye(len(Z), dtype=Z.dtype)
+        for chunk in self.rows.chunks():
+            X = self.rows.take(chunk)[0]
+            A = (X @ Z.T) @ square
+            A @ square
+            A.T @ A
+            if self.learning:
+                A.T @ A
+                slope = A @ square + A @ square
+                A.T @ slope
+                (slope @ square).T @ X
+                X @ Z.T
+
+
+def product_section(n, m, repeats):
+    """One iteration beside its products."""
+    rows = []
+    for dtype in (torch.float64, torch.float32):
+        for threads in dict.fromkeys((1, os.cpu_count())):
+            for learning in (False, True):
+                torch.set_num_threads(threads)
+                case = Iteration(n, m, dtype, learning=learning)
+                case.step()
+                taken, products = medians([case.step, case.products], repeats)
+                rows.append(
+                    {
+                        "dtype": str(dtype).removeprefix("torch."),
+                        "threads": threads,
+                        "step of hyper-parameters": "yes" if learning else "no",
+                        "iteration s": taken,
+                        "products s": products,
+                        "ratio": taken / products,
+                    }
+                )
+    title = (
+        f"An iteration at n = {n}, d = {D}, m = {m}, beside the matrix products in it: medians of "
+        f"{repeats}, alternating.\nWanted: ratio at most 3."
+    )
+    return _report.table(pd.DataFrame(rows), title)
+
+
+def share_of_rank(rank, n_ranks, folder, n, m, n_steps):
+    """Iterations of one rank of a group: their wall time and the posterior mean, saved."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=n_ranks)
+    found = {}
+    for learning in (False, True):
+        share = slice(rank, None, n_ranks)
+        case = Iteration(n, m, torch.float64, learning=learning, share=share)
+        case.step()
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(n_steps):
+            case.step()
+        found[learning] = (time.perf_counter() - start) / n_steps, case.state["mean"]
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def run_ranks(n_ranks, *sizes):
+    """What each of some ranks found."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(share_of_rank, (n_ranks, folder, *sizes), nprocs=n_ranks)
+        return [torch.load(f"{folder}/{rank}.pt") for rank in range(n_ranks)]
+
+
+def rank_section(n, m, n_steps):
+    """Two ranks of one thread that share the rows, and one, in turn."""
+    rounds = [[run_ranks(n_ranks, n, m, n_steps) for n_ranks in (1, 2)] for _ in range(ROUNDS)]
+    rows = []
+    for learning in (False, True):
+        taken = [[max(found[learning][0] for found in run) for run in runs] for runs in rounds]
+        one, two = np.median(taken, axis=0)
+        (alone,), shared = [[found[learning][1] for found in run] for run in rounds[0]]
+        rows.append(
+            {
+                "step of hyper-parameters": "yes" if learning else "no",
+                "one rank s": one,
+                "two ranks s": two,
+                "speed-up": one / two,
+                "off by": f"{(shared[0] - alone).abs().max().item():.0e}",
+                "ranks equal": torch.equal(*shared),
+            }
+        )
+    title = (
+        f"An iteration of ranks of one thread that share n = {n}, m = {m}, float64: means of\n"
+        f"{n_steps}, medians of {ROUNDS} turns; how far posterior means are from those of one rank. "
+        "Wanted:\nspeed-up 1.7, off by at most 1e-9."
+    )
+    return _report.table(pd.DataFrame(rows), title)
+
+
+def main():
+    """Run the sections and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    quick = parser.parse_args().quick
+    n, m, repeats = (5_000, 64, 3) if quick else (100_000, 200, 7)
+    sections = product_section, rank_section
+    parts = [_report.header("Iterations of expectation propagation")]
+    parts += [section(n, m, repeats) for section in sections]
+    _report.publish("sweep", parts, write=not quick)
+
+
+if __name__ == "__main__":
+    main()
