@@ -144,9 +144,9 @@ def rank_section(n, m, n_steps):
             }
         )
     title = (
-        f"An iteration of ranks of one thread that share n = {n}, m = {m}, float64: means of\n"
-        f"{n_steps}, medians of {ROUNDS} turns; how far posterior means are from those of one rank. "
-        "Wanted:\nspeed-up 1.7, off by at most 1e-9."
+        f"An iteration of ranks of one thread that share n = {n}, m = {m}, float64: means\n"
+        f"of {n_steps}, medians of {ROUNDS} turns; how far posterior means are from those of one "
+        "rank.\nWanted: speed-up 1.7, off by at most 1e-9."
     )
     return _report.table(pd.DataFrame(rows), title)
 

@@ -112,7 +112,7 @@ class InducingEstimator(TorchEstimator):
         )
         problems = self._problems(targets, previous)
         run = Run(self, shown, y, X, targets, weights, previous)
-        seed = run.remember("seed", self._draw_seed)
+        seed = first(run.remember("seed", self._draw_seed))
         fits = []
         for j, part in enumerate(problems):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
@@ -127,7 +127,7 @@ class InducingEstimator(TorchEstimator):
         return self
 
     def _draw_seed(self):
-        return first(int(check_random_state(self.random_state).randint(2**31)))
+        return int(check_random_state(self.random_state).randint(2**31))
 
     def _problems(self, targets, previous):
         """Targets of the models to fit; refuses to continue models of another kind."""

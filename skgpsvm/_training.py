@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-from ._distributed import check_equal, gather
+from ._distributed import check_equal, gather, rank
 from .exceptions import DivergenceError
 
 
@@ -29,7 +29,7 @@ class Run:
         self._context = estimator._init_callback_context(max_subtasks=None)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
         checkpoint = getattr(estimator, "_checkpoint", None)
-        self._checkpoint = checkpoint.open(estimator, *data) if checkpoint else None
+        self._checkpoint = checkpoint.open(estimator, rank(), *data) if checkpoint else None
 
     def remember(self, name, make):
         """The value that ``make`` gave when the fit began, also where it resumes."""

@@ -607,6 +607,33 @@ def test_stream_ends_where_one_fit_does():
     np.testing.assert_array_equal(first.predict_proba(X), whole.predict_proba(X))
 
 
+def test_stream_of_three_classes_may_lack_some():
+    X, y = blobs(3)
+    order = np.argsort(y, kind="stable")
+    start, rest = order[::3], np.setdiff1d(order, order[::3])
+    model = EPClassifier(n_inducing=20, random_state=0).partial_fit(X[start], y[start])
+    before, evidence = model.score(X[rest], y[rest]), model.log_marginal_likelihood_value_
+    for j in range(3):
+        part = rest[y[rest] == j]
+        model.partial_fit(X[part], y[part])
+        assert model.loo_proba_.shape == (len(part), 3)
+    assert model.score(X[rest], y[rest]) > before
+    assert model.log_marginal_likelihood_value_ < evidence
+    with pytest.raises(ValueError, match=r"y has classes \[3\] that are not among \[0, 1, 2\]"):
+        model.partial_fit(X[:2], [3, 0])
+
+
+def test_warm_start_goes_on_from_kernel_and_points():
+    X, y = moons()
+    model = EPClassifier(n_inducing=10, warm_start=True, random_state=0).fit(X, y)
+    kernel, evidence = model.kernel_, model.log_marginal_likelihood_value_
+    model.set_params(optimizer=None).fit(X, y)
+    assert model.kernel_ == kernel
+    assert model.log_marginal_likelihood_value_ == pytest.approx(evidence, abs=0.01)
+    model.set_params(optimizer="auto").fit(X, y)
+    assert model.log_marginal_likelihood_value_ > evidence
+
+
 def test_swapped_labels_swap_probabilities():
     X, y = moons()
     model = EPClassifier(n_inducing=15, random_state=0)
