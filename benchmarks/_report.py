@@ -154,6 +154,32 @@ def against_time(results, sizes, quality, ours, peer):
     return [table(_with_sizes(sizes, found, medians.to_frame("median").T), title, digits=2)]
 
 
+def watched(results, title, peer):
+    """Parts of a report on methods on one set whose log-loss was watched.
+
+    Parameters
+    ----------
+    results : DataFrame
+        Of `run_tasks` with error rate and log-loss.
+    title : str
+        What the test rows are.
+    peer : str
+        The method whose final log-loss the others' times are to.
+    """
+    shown = results[["method", "error_rate", "log_loss", "fit_seconds", "peak_mib"]]
+    parts = [failures(results), table(shown, f"{title}; processor seconds to fit", digits=4)]
+    if (results["error"] != "").any():
+        return parts
+    texts = results.set_index("method")["curve"]
+    final = _measure.curve(texts[peer])[1][-1]
+    times = {name: _measure.time_to(text, final) for name, text in texts.items()}
+    frame = pd.DataFrame(times.items(), columns=["method", "seconds"])
+    frame["ratio"] = times[peer] / frame["seconds"]
+    parts.append(table(frame, f"Seconds to the final log-loss of {peer}", digits=1))
+    curves = [f"{name}: {text}" for name, text in texts.items()]
+    return [*parts, "\n".join(["Seconds:log-loss where it fell", *curves])]
+
+
 def _with_sizes(sizes, scores, footer):
     body = pd.concat([pd.concat([sizes, scores], axis=1), footer])
     body = body.rename_axis("set").reset_index()

@@ -11,7 +11,6 @@ import sys
 from functools import partial
 
 import numpy as np
-import pandas as pd
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss, zero_one_loss
 
@@ -77,25 +76,14 @@ def main():
     tasks = [{"n_rows": n_rows, "method": name, "code": code} for name, code in codes.items()]
     path = None if options.quick else _harness.RESULTS / "paper2_mnist.csv"
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
-    shown = results[["method", "error_rate", "log_loss", "fit_seconds", "peak_mib"]]
     parts = [
         _report.header(
             f"MNIST, odd against even, {n_rows} rows, m = {M}",
             published=PUBLISHED,
             processes=f"{options.jobs} of one thread",
         ),
-        _report.failures(results),
-        _report.table(shown, "10,000 test digits; processor seconds to fit", digits=4),
+        *_report.watched(results, "10,000 test digits", peer),
     ]
-    if not (results["error"] != "").any():
-        texts = results.set_index("method")["curve"]
-        final = _measure.curve(texts[peer])[1][-1]
-        times = {name: _measure.time_to(text, final) for name, text in texts.items()}
-        frame = pd.DataFrame(times.items(), columns=["method", "seconds"])
-        frame["ratio"] = times[peer] / frame["seconds"]
-        parts.append(_report.table(frame, f"Seconds to the final log-loss of {peer}", digits=1))
-        curves = [f"{name}: {text}" for name, text in texts.items()]
-        parts.append("\n".join(["Seconds:log-loss where it fell", *curves]))
     _report.publish("paper2_mnist", parts, write=not options.quick)
     sys.exit(int((results["error"] != "").any()))
 
