@@ -13,6 +13,7 @@ import sys
 SCRIPTS = {
     "scaling": None,
     "collapsed": None,
+    "sweep": None,
     "epochs": None,
     "device": None,
     "classification": ["--seeds", "1", "--most-rows", "1500"],
@@ -21,6 +22,7 @@ SCRIPTS = {
     "reproduce.paper1_tables": ["--seeds", "1", "--most-rows", "1000"],
     "reproduce.paper2_table": ["--seeds", "2"],
     "reproduce.paper2_mnist": [],
+    "reproduce.paper2_airline": [],
 }
 
 

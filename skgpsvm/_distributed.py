@@ -4,6 +4,7 @@ import os
 import warnings
 from contextlib import contextmanager
 
+import joblib
 import torch
 import torch.distributed as dist
 
@@ -63,11 +64,13 @@ def together(function, *args):
 
 def check_equal(values):
     """Raise on all ranks where one of the values of a dict is not the same on all."""
+    if n_ranks() == 1:
+        return
     by_rank = gather(values)
     for name in values:
-        told = [repr(theirs[name]) for theirs in by_rank]
-        if len(set(told)) > 1:
-            _raise_if(f"rank {i} has {name} {value}" for i, value in enumerate(told))
+        told = [theirs[name] for theirs in by_rank]
+        if len(set(map(joblib.hash, told))) > 1:
+            _raise_if(f"rank {i} has {name} {value!r}" for i, value in enumerate(told))
 
 
 def warn_if_alone():

@@ -112,8 +112,8 @@ class Rows:
         if self._origin is None:
             return values
         origin = torch.as_tensor(self._origin, device=values.device)
-        padded = torch.cat([values, torch.full_like(values[:1], torch.nan)])
-        return padded[origin]
+        absent = values.new_full((1, *values.shape[1:]), torch.nan)
+        return torch.cat([values, absent])[origin]
 
     def chunks(self, size=None):
         """Slices that cover all rows in order, of ``size`` or as many as elsewhere."""

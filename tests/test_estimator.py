@@ -184,6 +184,20 @@ def test_tensors_copy_any_layout(layout):
 # Weights
 
 
+def test_values_come_back_in_the_order_of_the_rows_given():
+    X, y, weights = data()
+    index = np.r_[:N, 3, 5]
+    X, y, weights = X[index], y[index], weights[index]
+    *merged, origin = merged_rows(X, y, weights)
+    for rows in (Rows(*merged, CPU, torch.float64, origin=origin), rows_of(X, y, weights)):
+        values = rows.unmerged(rows.X[:, 0])
+        assert_array_equal(values, np.where(weights > 0, X[:, 0], np.nan))
+    none_left = Rows(X[:3], y[:3], np.ones(3), CPU, torch.float64, origin=np.array([1, -1, 2, 0]))
+    assert_array_equal(
+        none_left.unmerged(none_left.X[:, 0]), X[[1, 0, 2, 0], 0] * [1, np.nan, 1, 1]
+    )
+
+
 def test_no_weights_are_ones():
     assert_array_equal(check_weights(None, np.zeros((4, 2))), np.ones(4))
 
