@@ -47,17 +47,19 @@ def first(value):
     return gather(value if rank() == 0 else None)[0]
 
 
-def together(function, *args):
+def together(function, *args, **kwargs):
     """What ``function`` returns on this rank; it fails on all where it fails on any."""
     if n_ranks() == 1:
-        return function(*args)
+        return function(*args, **kwargs)
     try:
-        result, failure = function(*args), None
+        result, failure = function(*args, **kwargs), None
     except Exception as error:
         failure = error
-    failures = gather(failure and f"{type(failure).__name__}: {failure}")
-    if failure:
-        raise failure
+    try:
+        failures = gather(failure and f"{type(failure).__name__}: {failure}")
+    finally:
+        if failure:
+            raise failure
     _raise_if(f"rank {i} failed: {told}" for i, told in enumerate(failures) if told)
     return result
 
@@ -75,7 +77,7 @@ def check_equal(values):
 
 def warn_if_alone():
     """Warn where torchrun started several processes that have not been made a group."""
-    if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
         warnings.warn(
             "This process was started by torchrun, but has no process group: it fits its own rows "
             "alone. To share the fit call torch.distributed.init_process_group() before it.",

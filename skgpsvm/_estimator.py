@@ -205,7 +205,8 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             wanted = {"reset": reset, "dtype": [np.float64, np.float32]}
             if n_ranks() > 1 and np.shape(y)[:1] == (0,):
                 empty = validate_data(self, X, ensure_min_samples=0, **wanted)
-                return empty, np.asarray(y), np.zeros(len(empty))
+                check_consistent_length(empty, y)
+                return empty, np.asarray(y), np.zeros(0)
             rows = validate_data(self, X, y, **wanted, **options)
             return *rows, check_weights(sample_weight, rows[0])
 
@@ -213,7 +214,8 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         told = {f"parameter {name}": value for name, value in self.get_params().items()}
         told = {name: value for name, value in told.items() if name not in _OWN}
         told |= {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
-        check_equal(told)
+        names = getattr(self, "feature_names_in_", None)
+        check_equal(told | {"feature names": None if names is None else names.tolist()})
         if not sum(gather(weights.sum())) > 0:
             raise ValueError(
                 "All values of sample_weight are zero; at least one must be positive."
@@ -245,6 +247,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
         together(check_classification_targets, y)
         classes = classes if reset else self.classes_
+        check_equal({"classes": None if classes is None else np.unique(classes).tolist()})
         present = _labels(y[weights > 0])
         if self.class_weight is not None:
             weights = weights * self._class_factors(y, weights, present, classes)
@@ -322,7 +325,7 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
             if self.normalize_y:
                 self._y_mean = average(targets)
                 var = average((targets - self._y_mean) ** 2)
-                self._y_std = np.where(var > 0, np.sqrt(var), 1.0)
+                self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
             raise ValueError(
                 f"y has {targets.shape[1]} outputs, but the model was fitted with "
@@ -357,6 +360,11 @@ def merged_rows(X, targets, weights):
     origin = np.full(len(used), -1)
     origin[used] = group.ravel()
     return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def differs(var, mean):
+    """Whether a variance, array or float, is more than what rounding leaves of a constant."""
+    return var > (10 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
 
 
 def _labels(y):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
+import joblib
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
@@ -11,8 +12,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._coordinate_ascent import CoordinateAscent
-from ._distributed import first, gather, n_ranks, together
-from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, to_tensor
+from ._distributed import check_equal, first, gather, n_ranks, together
+from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, differs, to_tensor
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._posteriors import InducingPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
@@ -103,6 +104,7 @@ class InducingEstimator(TorchEstimator):
 
     def _fit(self, X, y, sample_weight, classes=None):
         previous = getattr(self, "_latents", None) if self.warm_start else None
+        check_equal({"a model to start from": joblib.hash(previous)})
         if previous is None:
             vars(self).pop("_latents", None)
         together(self._check_parameters)
@@ -111,6 +113,7 @@ class InducingEstimator(TorchEstimator):
             X, y, sample_weight, classes=classes, reset=not previous
         )
         problems = self._problems(targets, previous)
+        options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
         seed = first(run.remember("seed", self._draw_seed))
         fits = []
@@ -118,13 +121,19 @@ class InducingEstimator(TorchEstimator):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
             start = previous[j] if previous else None
             alone = len(problems) == 1
-            rows = Rows(X, part, weights, *self._torch_options(X), origin=origin)
+            rows = Rows(X, part, weights, *options, origin=origin)
             fits.append(self._fit_latents(run, name, X, weights, rows, start, seed + j, alone))
         latents, curves, findings = zip(*fits, strict=True)
         attributes = {**self._attributes(latents, findings), **_history(curves)}
         run.end(attributes)
         vars(self).update(attributes)
         return self
+
+    def _agreed_options(self, X):
+        """`_torch_options`, where ranks share the rows on devices of one kind."""
+        options = together(self._torch_options, X)
+        check_equal({"device of type": options[0].type})
+        return options
 
     def _draw_seed(self):
         return int(check_random_state(self.random_state).randint(2**31))
@@ -161,7 +170,7 @@ class InducingEstimator(TorchEstimator):
     def _chosen_points(self, X, weights, rows, random_state):
         if n_ranks() > 1 and isinstance(self.inducing_points, str):
             some = rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, random_state)
-            X, weights = some.X.cpu().numpy(), some.weights.cpu().numpy()
+            X, _, weights = (part.cpu().numpy() for part in some.take(slice(None)))
         return select_inducing_points(
             X, self.n_inducing, self.inducing_points, weights, random_state
         )
@@ -227,6 +236,7 @@ class InducingEstimator(TorchEstimator):
                 "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
                 "give a dict, or weights by sample_weight."
             )
+        check_equal({"a model to continue": joblib.hash(getattr(self, "_latents", None))})
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
         return self._stream(X, y, sample_weight)
@@ -237,10 +247,11 @@ class InducingEstimator(TorchEstimator):
         shown = X
         X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
         problems = self._problems(targets, self._latents)
+        options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         latents, findings, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
-            rows = Rows(X, part, weights, *self._torch_options(X), origin=origin)
+            rows = Rows(X, part, weights, *options, origin=origin)
             state, step, ascent = self._continued(old, rows)
             curves.append(
                 run.stage(
@@ -366,7 +377,8 @@ def _merged(scaler):
     """A scaler of the rows of all ranks: two rows stand for the mean and variance of each."""
     merged, own = StandardScaler(), None
     if hasattr(scaler, "mean_"):
-        own = scaler.mean_, np.sqrt(scaler.var_), scaler.n_samples_seen_
+        std = np.sqrt(np.where(differs(scaler.var_, scaler.mean_), scaler.var_, 0))
+        own = scaler.mean_, std, scaler.n_samples_seen_
     for mean, std, weight in filter(None, gather(own)):
         merged.partial_fit([mean - std, mean + std], sample_weight=[weight / 2] * 2)
     return merged
@@ -404,4 +416,4 @@ def with_mean(kernel, mean, scaler, variance):
 
 
 def _n_varying(scaler):
-    return max(np.count_nonzero(scaler.var_), 1)
+    return max(np.count_nonzero(differs(scaler.var_, scaler.mean_)), 1)

@@ -3,11 +3,12 @@
 import math
 import warnings
 
+import joblib
 import torch
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-from ._distributed import check_equal, gather, rank
+from ._distributed import check_equal, gather, rank, together
 from .exceptions import DivergenceError
 
 
@@ -29,7 +30,10 @@ class Run:
         self._context = estimator._init_callback_context(max_subtasks=None)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
         checkpoint = getattr(estimator, "_checkpoint", None)
-        self._checkpoint = checkpoint.open(estimator, rank(), *data) if checkpoint else None
+        self._checkpoint = None
+        if checkpoint:
+            shards = gather(joblib.hash(data))
+            self._checkpoint = together(checkpoint.open, estimator, rank(), *shards)
 
     def remember(self, name, make):
         """The value that ``make`` gave when the fit began, also where it resumes."""
@@ -64,28 +68,29 @@ class Run:
             If an objective is not finite.
         """
         curve, done = [], False
-        if self._checkpoint and name in self._checkpoint.stages:
-            saved = self._checkpoint.stages[name]
+        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
+        held = gather(len(saved["curve"]) if saved else 0)
+        if saved and len(set(held)) == 1:  # else a rank was killed before it could save
             state.clear()
             state.update(saved["state"])
             curve, done = list(saved["curve"]), saved["done"]
         shown = dict(self._shown)
         if attributes is not None:
             shown["reconstruction_attributes"] = lambda: attributes(state)
-        check_equal({"iterations done": len(curve)})
         context = self._context.subcontext(task_name=name, max_subtasks=max_iter)
         context.call_on_fit_task_begin(estimator=self._estimator, **self._shown)
         while not done and len(curve) < max_iter:
             task = context.subcontext(task_name="iteration")
             task.call_on_fit_task_begin(estimator=self._estimator, **shown)
             objective = float(step(state))
+            check_equal({"objective": objective})
             if not math.isfinite(objective):
                 raise DivergenceError(
                     f"The objective became {objective} in iteration {len(curve) + 1} of stage "
                     f"{name!r}. Scale the features, lower learning_rate or use dtype='float64'."
                 )
             curve.append(objective)
-            stop = task.call_on_fit_task_end(estimator=self._estimator, **shown)
+            stop = together(task.call_on_fit_task_end, estimator=self._estimator, **shown)
             done = bool(stop) or any(test(state) for test in (finished, converged) if test)
             done = any(gather(done))
             if self._checkpoint:

@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF
 from skgpsvm import BayesianSVC, EPClassifier, SVGPRegressor
 
 N = 180
-CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120)}
+CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row": (1, 2)}
 
 
 def problem(n_classes):
@@ -22,6 +22,7 @@ def problem(n_classes):
     rng = np.random.RandomState(0)
     codes = np.sort(np.arange(N) % n_classes)
     X = rng.normal(size=(N, 3)) + np.eye(3)[codes % 3] * 2
+    X = np.column_stack([X, np.full(N, 0.1)])  # which rounding makes vary
     weights = rng.uniform(0.5, 2, size=N)
     weights[::17] = 0
     target = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
@@ -39,6 +40,7 @@ FITS = {
     "sep, three classes": (EPClassifier(**EP), 3, "blocks"),
     "svc, two classes": (BayesianSVC(**COMMON, optimizer=None), 2, "uneven"),
     "svc, three classes": (BayesianSVC(**COMMON), 3, "blocks"),
+    "svc, one-vs-rest": (BayesianSVC(**COMMON, multi_class="ovr"), 3, "one row"),
     "svgp": (SVGPRegressor(1.0 * RBF(1.5), **COMMON, optimizer=None), 0, "empty"),
     "svgp, learned": (SVGPRegressor(**COMMON, max_iter=2, tol=10.0), 0, "uneven"),
 }
@@ -84,15 +86,22 @@ def failing_fits(rank):
     X, y, _, target = problem(2)
     part = slice(rank, None, 3)
     X, y, target = X[part].copy(), y[part], target[part]
+    names, devices = ["ham", "spam", "toast", "egg"], ["cpu", "nowhere", "cpu"]
     spoiled = X.copy()
     spoiled[0, 0] = np.nan if rank == 1 else 0.0
     iterations = 5 + (rank == 2)
+    fitted = EPClassifier(**EP, warm_start=True)
+    if rank == 0:
+        fitted._latents = []
     return {
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
         "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),
         "minibatches": told(lambda: EPClassifier(batch_size=10).fit(X, y)),
         "Adam": told(lambda: SVGPRegressor(inference="natural_gradient").fit(X, target)),
+        "earlier model": told(lambda: fitted.fit(X, y)),
+        "classes": told(lambda: BayesianSVC().partial_fit(X, y, classes=names[: 2 + rank])),
+        "device": told(lambda: EPClassifier(device=devices[rank]).fit(X, y)),
         "weights": told(lambda: BayesianSVC(**COMMON).fit(X, y, np.zeros(len(X)))),
         "one class": told(lambda: BayesianSVC(**COMMON).fit(X, np.zeros(len(X)))),
     }

@@ -311,6 +311,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     ):
         """Logarithm of the evidence, also at other hyper-parameters; inducing points are held.
 
+        Processes that share the rows must all call it.
+
         Parameters
         ----------
         theta : array-like of shape (k,), default=None
@@ -349,12 +351,13 @@ class EPClassifier(TorchClassifier, InducingEstimator):
                 f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
             )
         X, codes, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
+        options = self._agreed_options(X)
         thetas = np.split(theta, np.cumsum(sizes)[:-1])
         value, gradient = 0.0, []
         for part, at, targets in zip(
             self._latents, thetas, self._problems(codes, None), strict=True
         ):
-            rows = Rows(X, targets, weights, *self._torch_options(X))
+            rows = Rows(X, targets, weights, *options)
             propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
             now = part.state(rows.device)
             state = propagation.start(torch.as_tensor(at, device=rows.device), now["Z"])

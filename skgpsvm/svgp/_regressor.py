@@ -247,8 +247,8 @@ class SVGPRegressor(TorchRegressor, SVGP):
 
     def _is_collapsed(self, start, rows):
         if self.inference == "auto":
-            small = rows.n_rows * len(start.Z) ** 2 <= _MOST_COLLAPSED * n_ranks()
-            return self.likelihood == "gaussian" and small
+            small = rows.n_rows * len(start.Z) ** 2 <= _MOST_COLLAPSED
+            return self.likelihood == "gaussian" and (small or n_ranks() > 1)
         return self.inference == "collapsed"
 
     def _trained(self, start, rows):
