@@ -4,14 +4,18 @@ import os
 import platform
 from datetime import date
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scipy
 import sklearn
 import torch
+from matplotlib.ticker import NullFormatter
 
 from . import _measure
 from ._harness import RESULTS, package_code
+
+_PANELS = 4  # in a row
 
 
 def header(title, **settings):
@@ -152,6 +156,44 @@ def against_time(results, sizes, quality, ours, peer):
     )
     sizes = sizes.loc[found.index]
     return [table(_with_sizes(sizes, found, medians.to_frame("median").T), title, digits=2)]
+
+
+def draw_curves(results, methods, quality, path):
+    """Draw the loss on test rows against time, a panel for each set where fits were watched.
+
+    Parameters
+    ----------
+    results : DataFrame
+        Of `run_methods`; the fits of seed 0 are drawn.
+    methods : sequence of str
+    quality : str
+        What the loss is of.
+    path : Path
+    """
+    found = results[(results["seed"] == 0) & results["method"].isin(methods)]
+    curves = found.pivot(index="set", columns="method", values="curve").fillna("")
+    curves = curves[curves.map(lambda text: text.count(":")).max(axis=1) > 1]
+    n_rows = -(-len(curves) // _PANELS)
+    figure, axes = plt.subplots(
+        n_rows, _PANELS, figsize=(11, 2.3 * n_rows), layout="constrained", squeeze=False
+    )
+    for axis in axes.flat[len(curves) :]:
+        axis.remove()
+    for axis, (name, texts) in zip(axes.flat, curves.iterrows(), strict=False):
+        shown = {method: _measure.curve(texts[method]) for method in methods if texts[method]}
+        for method, (taken, loss) in shown.items():
+            axis.plot(taken, loss, "o-", ms=2.5, lw=1.2, label=method)
+        best = min(loss.min() for _, loss in shown.values())
+        worst = max(loss[-1] for _, loss in shown.values())
+        room = worst - best + 1e-3
+        axis.set(xscale="log", title=name, ylim=(best - 0.15 * room, worst + 0.7 * room))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(frameon=False, fontsize=7)
+    figure.supxlabel("processor seconds, one thread", fontsize=9)
+    figure.supylabel(f"{quality} on test rows", fontsize=9)
+    figure.savefig(path, dpi=120)
 
 
 def watched(results, title, peer):

@@ -10,6 +10,7 @@ set, put its archive beside the others.
 """
 
 import sys
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -159,6 +160,10 @@ def main():
         results, sizes, "log-loss", (OURS, SAME_M, "SVGPClassifier"), "GPyTorch SVGP"
     )
     _report.publish("classification", parts, write=plan.full)
+    if plan.full:
+        shown = (OURS, SAME_M, "SVGPClassifier", "GPyTorch SVGP")
+        path = _harness.RESULTS / f"classification-{date.today()}.png"
+        _report.draw_curves(results, shown, "log-loss", path)
     sys.exit(int((results["error"] != "").any()))
 
 

@@ -8,6 +8,7 @@ an entry to ``METHODS``.
 """
 
 import sys
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -93,6 +94,9 @@ def main():
     parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
     parts += _report.against_time(results, sizes, "density", (OURS,), "GPyTorch SVGP")
     _report.publish("regression", parts, write=plan.full)
+    if plan.full:
+        path = _harness.RESULTS / f"regression-{date.today()}.png"
+        _report.draw_curves(results, (OURS, "GPyTorch SVGP"), "negative log density", path)
     sys.exit(int((results["error"] != "").any()))
 
 
