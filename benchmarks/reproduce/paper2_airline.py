@@ -119,7 +119,7 @@ def draw(results, path):
     axis.set(xscale="log", xlabel="processor seconds, one thread", ylabel="log-loss on test rows")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.7))
     figure.savefig(path, dpi=150)
 
 
