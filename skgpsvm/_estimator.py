@@ -22,7 +22,7 @@ from ._distributed import (
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
-_OWN = {"parameter device", "parameter random_state"}  # what ranks may have of their own
+_MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
 class Rows:
@@ -211,8 +211,11 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             return *rows, check_weights(sample_weight, rows[0])
 
         X, y, weights = together(checked)
-        told = {f"parameter {name}": value for name, value in self.get_params().items()}
-        told = {name: value for name, value in told.items() if name not in _OWN}
+        told = {
+            f"parameter {name}": value
+            for name, value in self.get_params().items()
+            if name not in _MAY_DIFFER_BY_RANK
+        }
         told |= {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
         names = getattr(self, "feature_names_in_", None)
         check_equal(told | {"feature names": None if names is None else names.tolist()})
