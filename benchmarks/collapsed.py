@@ -21,9 +21,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import SVGPRegressor
+from skgpsvm._collapsed import _CHUNK_ROWS, CollapsedBound
 from skgpsvm._estimator import Rows
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.svgp._collapsed import _CHUNK_ROWS, CollapsedBound
 
 from . import _report
 from ._measure import exponent, medians, seconds

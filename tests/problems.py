@@ -112,3 +112,10 @@ class FixedContrast(ContrastSites):
 
     def touched(self, y, mean):
         return torch.stack([y, (y + 1) % self.n_latents], 1)
+
+
+def waves(n=80, d=3, seed=0, noise=0.1):
+    """A smooth function of the first two features, with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)

@@ -18,11 +18,9 @@ NUMPY_MODULES = {
     "kernels",  # scikit-learn kernels
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
+    "_variational",  # what estimators share
     "bayesian_svm/_svc",  # the estimator
     "expectation_propagation/_classifier",  # the estimator
-    "svgp/_base",  # the estimators
-    "svgp/_regressor",
-    "svgp/_classifier",
 }
 FORBIDDEN_CALL = re.compile(
     r"print"

@@ -6,44 +6,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import waves
 from scipy.stats import kstest, norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import SVGPClassifier, SVGPRegressor
-from skgpsvm._estimator import Rows
-from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.active_learning import bald
 from skgpsvm.exceptions import NotPositiveDefiniteError
-from skgpsvm.kernels import Linear, TorchKernel, register_torch_kernel
-from skgpsvm.svgp import _collapsed
-from skgpsvm.svgp._base import scaled_lengths
-from skgpsvm.svgp._collapsed import CollapsedBound, CollapsedLearning
-
-KERNELS = [
-    2.0 * RBF([1.0, 2.0, 3.0]) + ConstantKernel(0.5) + Linear(1.3),
-    1.5 * Matern(1.0, nu=2.5),
-    ConstantKernel(2.0) + Linear([1.0, 2.0, 3.0]),
-]
-
-
-def t64(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def waves(n=80, d=3, seed=0, noise=0.1):
-    """A smooth function of the first two features, with noise."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
-    return X, np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)
-
-
-def bound_of(kernel, X, Y, weights=None):
-    weights = np.ones(len(X)) if weights is None else weights
-    rows = Rows(X, Y.reshape(len(X), -1), weights, torch.device("cpu"), torch.float64)
-    return CollapsedBound(torch_kernel(kernel), rows)
+from skgpsvm.kernels import TorchKernel, register_torch_kernel
 
 
 def given(kernel, X, **parameters):
@@ -53,101 +26,6 @@ def given(kernel, X, **parameters):
 
 
 # The collapsed bound
-
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=str)
-def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
-    monkeypatch.setattr(_collapsed, "_CHUNK_ROWS", 30)
-    X, y = waves()
-    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
-    bound = bound_of(kernel, X, np.c_[y, X[:, 2] - y], weights)
-    parts = [t64(kernel.theta), t64(X[:7] + 0.1), t64([-2.0, -1.0])]
-    value, *gradients = bound.value_and_gradient(*parts)
-    assert value == pytest.approx(bound.value(*parts), rel=1e-12)
-    for i, (part, gradient) in enumerate(zip(parts, gradients, strict=True)):
-        numeric, step = torch.zeros_like(part), 1e-6
-        for j in range(part.numel()):
-            ends = []
-            for sign in (1, -1):
-                moved = [p.clone() for p in parts]
-                moved[i].view(-1)[j] += sign * step
-                ends.append(bound.value(*moved))
-            numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
-        # Rounding of values of size 1e2 over the step.
-        assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
-
-
-def test_bound_is_titsias():
-    X, y = waves(30)
-    Z, kernel, noise = X[:6], 1.5 * RBF(1.2), 0.3
-    Kzz = kernel(Z) + 1.5 * 1e-9 * np.eye(6)
-    Kxz = kernel(X, Z)
-    Q = Kxz @ np.linalg.solve(Kzz, Kxz.T)
-    cov = Q + noise * np.eye(30)
-    log_density = -0.5 * (
-        y @ np.linalg.solve(cov, y) + np.linalg.slogdet(cov)[1] + 30 * np.log(2 * np.pi)
-    )
-    expected = log_density - (kernel.diag(X) - np.diag(Q)).sum() / (2 * noise)
-    value = bound_of(kernel, X, y).value(t64(kernel.theta), t64(Z), t64([np.log(noise)]))
-    assert value == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("m", [1, 5, 20])
-def test_bound_is_below_the_evidence_and_grows_with_the_inducing_points(m):
-    X, y = waves(60)
-    kernel = 1.5 * RBF(1.2)
-    evidence = GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y)
-    noise = t64([np.log(0.1)])
-    fewer, more = (
-        bound_of(kernel, X, y).value(t64(kernel.theta), t64(X[:size]), noise) for size in (m, m + 5)
-    )
-    assert fewer < more < evidence.log_marginal_likelihood_value_
-
-
-def test_bound_takes_weights_as_repetitions():
-    X, y = waves(30)
-    weights = np.resize([1, 2, 3], 30)
-    again = np.repeat(np.arange(30), weights)
-    kernel = KERNELS[0]
-    parts = t64(kernel.theta), t64(X[:6]), t64([-1.0])
-    weighted = bound_of(kernel, X, y, weights.astype(float)).value_and_gradient(*parts)
-    repeated = bound_of(kernel, X[again], y[again]).value_and_gradient(*parts)
-    for got, expected in zip(weighted, repeated, strict=True):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
-    X, y = waves()
-    kernel = ConstantKernel(1.0, (0.9, 1.1)) * RBF([1.0] * 3, (0.5, 2.0))
-    learning = CollapsedLearning(
-        bound_of(kernel, X, y), ["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
-    )
-    state = {"theta": t64(kernel.theta), "Z": t64(X[:8]), "noise": t64([-2.0])}
-    state = learning.start(state)
-    values = [state["value"], *(learning.step(state) for _ in range(3))]
-    assert (np.diff(values) > 0).all()
-    low, high = kernel.bounds.T
-    assert (low <= state["theta"].numpy()).all()
-    assert (state["theta"].numpy() <= high).all()
-    assert values[-1] == pytest.approx(
-        learning.bound.value(state["theta"], state["Z"], state["noise"]), rel=1e-10
-    )
-    assert state["gain"] == pytest.approx((values[-1] - values[-2]) / 80)
-
-
-def test_length_scales_are_those_of_the_kernel():
-    X, y = waves()
-    kernel = 3.0 * RBF([0.5, 2.0, 1e3]) + ConstantKernel(4.0)
-    learning = CollapsedLearning(
-        bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
-    )
-    found = learning._length_scales({"theta": t64(kernel.theta), "Z": t64(X[:8])})
-    # A step of a tenth of a standard deviation; beyond ten, the most that counts.
-    assert_allclose(found[:2], [0.5, 2.0], rtol=0.02)
-    assert_allclose(found[2], 10 * X.std(0)[2])
-
-
-# Regression
 
 
 @pytest.mark.parametrize("inference", ["collapsed", "natural_gradient"])
@@ -217,34 +95,6 @@ def test_learning_finds_the_noise_and_the_features_that_matter():
     assert (np.diff(model.objective_curve_) >= 0).all()
     assert model.n_iter_ == len(model.objective_curve_)
     assert model.elbo_ == pytest.approx(model.objective_curve_[-1], rel=1e-6)
-
-
-def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
-    X, y = waves(600)
-    settings = {"n_inducing": 30, "random_state": 0, "tol": 1e-4}
-    whole = SVGPRegressor(**settings).fit(X, y)
-    monkeypatch.setattr("skgpsvm.svgp._regressor._STAGES", ((100, 2), (300, 2)))
-    staged = SVGPRegressor(**settings).fit(X, y)
-    assert staged.elbo_ > whole.elbo_ - 0.02 * 600
-    monkeypatch.setattr("skgpsvm.svgp._regressor._MANY_ROWS", 500)
-    slow = SVGPRegressor(**settings).fit(X, y)
-    assert slow.elbo_ != staged.elbo_
-    assert slow.elbo_ > whole.elbo_ - 0.02 * 600
-
-
-def test_end_at_mere_noise_is_tried_again(monkeypatch):
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(300, 40))
-    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=300)
-    model = SVGPRegressor(n_inducing=40, random_state=0)
-    assert clone(model).fit(X, y).score(X, y) > 0.9
-    monkeypatch.setattr("skgpsvm.svgp._regressor._LENGTHS", (1.0,))
-    assert clone(model).fit(X, y).score(X, y) < 0.2
-
-
-def test_scaled_lengths_stay_within_their_bounds():
-    kernel = ConstantKernel(3.0) * RBF([1.0, 2.0], (0.9, 10.0)) + RBF(4.0, "fixed")
-    assert_allclose(np.exp(scaled_lengths(kernel, 0.5)), [3.0, 0.9, 1.0])
 
 
 def test_student_t_bears_outliers():

@@ -1,17 +1,11 @@
 """`SVGPClassifier`: the estimator."""
 
-import numpy as np
-import torch
 from sklearn.callback import with_callbacks
-from sklearn.utils.validation import check_is_fitted
 
-from .._estimator import TorchClassifier
-from .._sites import LikelihoodSites
-from ..likelihoods import Logistic, Probit, RobustMax, Softmax
-from ._base import SVGP
+from .._variational import VariationalClassifier
 
 
-class SVGPClassifier(TorchClassifier, SVGP):
+class SVGPClassifier(VariationalClassifier):
     r"""Sparse variational Gaussian-process classification.
 
     One latent function a class, or one in all for two, has a Gaussian-process prior; a Gaussian
@@ -93,9 +87,6 @@ class SVGPClassifier(TorchClassifier, SVGP):
     True
     """
 
-    _start_variance = 5.0
-    _mean_variance = 5.0
-
     def __init__(
         self,
         kernel=None,
@@ -136,9 +127,8 @@ class SVGPClassifier(TorchClassifier, SVGP):
         self.random_state = random_state
 
     def _check_parameters(self):
-        self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
         self._check_choice("inference", ("natural_gradient", "gradient"))
-        self._check_svgp_parameters()
+        self._check_variational_parameters()
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):
@@ -194,63 +184,3 @@ class SVGPClassifier(TorchClassifier, SVGP):
             If parameters, data or weights make no sense, or a class comes that is not known.
         """
         return self._partial_fit(X, y, sample_weight, classes)
-
-    def _sites(self):
-        c = len(self.classes_)
-        if self.likelihood == "robust_max":
-            return LikelihoodSites(RobustMax(), c)
-        if c == 2:
-            return LikelihoodSites(Logistic() if self.likelihood == "softmax" else Probit(), 1)
-        if self.likelihood == "probit":
-            raise ValueError(
-                f"likelihood='probit' is for two classes; y has {c}. Use 'softmax' or 'robust_max'."
-            )
-        return LikelihoodSites(Softmax(), c)
-
-    # Prediction
-
-    def predict_proba(self, X):
-        """Class probabilities, averaged over the posterior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n, n_classes)
-        """
-        check_is_fitted(self)
-        return self._map_moments(self._sites().likelihood.predict, X)
-
-    def decision_function(self, X):
-        """Logits of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        scores : ndarray of shape (n, n_classes), or (n,) for two classes
-            Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
-        """
-        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict_proba_from_latent(self, latents):
-        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
-
-        Parameters
-        ----------
-        latents : array-like of shape (..., c)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (..., n_classes)
-        """
-        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
-        mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
-        codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
-        log_p = [likelihood.log_prob(code, mean) for code in codes]
-        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)

@@ -5,9 +5,9 @@ from functools import partial
 
 import torch
 
-from .._linalg import add_gram, cholesky, mirror
-from .._posteriors import WhitenedBasis
-from .._training import Packing, adam, lbfgs
+from ._linalg import add_gram, cholesky, mirror
+from ._posteriors import WhitenedBasis
+from ._training import Packing, adam, lbfgs
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}

@@ -1,0 +1,346 @@
+"""Estimators of variational GPs: mean functions, learning on the collapsed bound, predictions."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
+from ._distributed import n_ranks
+from ._estimator import TorchClassifier, TorchRegressor, to_tensor
+from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
+from ._inference import NaturalGradientInference
+from ._sites import LikelihoodSites
+from ._torch_kernels import torch_kernel
+from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
+
+_ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
+_DOF = 4.0  # of Student's t
+_LIKELIHOODS = {
+    "gaussian": Gaussian,
+    "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
+    "laplace": lambda var: Laplace((var / 2) ** 0.5),
+}
+# Draws of variance one.
+_STANDARD_NOISE = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
+    "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
+}
+_START_NOISE = 0.1
+_STAGES = ((2000, 2), (8000, 3))  # rows and rounds
+_MANY_ROWS = 5000  # from which on a slow start pays
+# Factors of the length scales to start from in turn, until the bound is above that of mere noise.
+_LENGTHS = (1.0, 0.7, 1.4, 0.5)
+_LEAST_GAIN = 0.02  # nats a row
+
+
+class VariationalGP(InducingEstimator):
+    """Kernel with a mean function; the evidence bound is what is found out about a posterior."""
+
+    _ascents = NaturalGradientInference
+    _start_variance = 1.0
+    _mean_variance = 100.0  # of coefficients of a mean function: vague beside the latents
+
+    def _check_variational_parameters(self):
+        self._check_choice("mean", ("zero", "constant", "linear"))
+        self._check_choice("optimizer", ("auto", None))
+        self._check_inducing_parameters()
+
+    def _optimizer(self):
+        return None if self.optimizer is None else "adam"
+
+    def _start_kernel(self, scaler):
+        if self.kernel is None:
+            kernel = smooth_kernel(scaler, self._start_variance)
+        else:
+            kernel = clone(self.kernel)
+        return with_mean(kernel, self.mean, scaler, self._mean_variance)
+
+    def _batch_size(self, start, rows):
+        by_batches = self.inference != "gradient" and n_ranks() == 1
+        if self.batch_size is None and by_batches and rows.n_rows > _ALL_ROWS:
+            return _MINIBATCH
+        return self.batch_size
+
+    def _findings(self, ascent, state):
+        return ascent.objective(state)
+
+    def _attributes(self, latents, bounds, streamed=False):
+        earlier = self.elbo_ if streamed else 0.0
+        return {
+            **self._latents_attributes(latents),
+            "elbo_": earlier + bounds[0],
+            "_likelihood": self.likelihood,
+        }
+
+    def _problems(self, targets, previous):
+        if previous and self._likelihood != self.likelihood:
+            raise ValueError(
+                f"The model to continue was fitted with another likelihood than "
+                f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
+            )
+        return [targets]
+
+
+class VariationalRegressor(TorchRegressor, VariationalGP):
+    """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions."""
+
+    def _check_variational_parameters(self):
+        super()._check_variational_parameters()
+        self._check_choice("likelihood", tuple(_LIKELIHOODS))
+        self._check_bool("normalize_y")
+        self._check_number("noise_variance", 0, optional=True)
+        if self.noise_variance == 0:
+            raise ValueError("noise_variance=0 must be positive, or None.")
+
+    def _torch_options(self, X):
+        device, dtype = super()._torch_options(X)
+        return device, dtype if self.dtype else torch.float64
+
+    def _sites(self):
+        var = _START_NOISE if self.noise_variance is None else self.noise_variance
+        t = len(self._y_mean)
+        return LikelihoodSites(_LIKELIHOODS[self.likelihood](np.full(t, var)), t)
+
+    def _prepared(self, run, name, start, rows, scaler, random_state):
+        """Learning on the collapsed bound: all of it there, else a start on few rows."""
+        collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
+        if collapsed:
+            start = replace(start, jitter=JITTER[rows.dtype])
+        trained = [part for part in super()._trained(start, rows) if part in PARTS]
+        if not trained or not (collapsed or fresh):
+            return start, []
+        bounds = torch.tensor(start.kernel.bounds)
+        scale = torch.tensor(scaler.scale_, device=rows.device)
+
+        def learned(state):
+            variance = state["noise"].exp().cpu()
+            sites = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1)
+            return start.at({**state, "noise": sites.parameters()})
+
+        def attributes(state):
+            found = learned(state)
+            inference = self._inference(found, rows, scaler, torch.Generator())
+            swept = inference.initial(found.state(rows.device))
+            inference.step(swept)
+            findings = self._findings(inference.at(swept), swept)
+            return self._attributes([found.at(swept)], [findings])
+
+        def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
+            some = rows.subset(n_rows, random_state) if n_rows < rows.n_rows else rows
+            bound = CollapsedBound(torch_kernel(start.kernel), some)
+            learning = CollapsedLearning(bound, trained, bounds, scale, self.tol, maximize)
+            stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
+            ends = {end: learning.finished}
+            if collapsed:
+                ends["attributes"] = attributes
+            curve = run.stage(stage, learning.start(state), learning.step, rounds, **ends)
+            return curve, bound.gain_over_noise(state["value"])
+
+        state = start.state(rows.device)
+        state["noise"] = self._variance_of_noise(state["noise"]).log()
+        if fresh:
+            tried = []
+            for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
+                theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
+                tried.append({**state, "theta": theta})
+                (n_rows, rounds), attempt = _STAGES[0], f", lengths {factor}"
+                if rows.n_rows > _MANY_ROWS:
+                    climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
+                _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
+                if gain > _LEAST_GAIN:
+                    break
+            state = tried[-1] if gain > _LEAST_GAIN else tried[0]
+        curve = []
+        if collapsed:
+            for n_rows, rounds in _STAGES[1:]:
+                if fresh and n_rows < rows.n_rows:
+                    climb(state, n_rows, rounds)
+            curve, _ = climb(state, rows.n_rows, self.max_iter, "converged")
+        return learned(state), curve
+
+    def _variance_of_noise(self, parameters):
+        """Of the normalised outputs, (t,), at the likelihood's parameters."""
+        likelihood = self._sites().at(parameters).likelihood
+        return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
+
+    def _attributes(self, latents, bounds, streamed=False):
+        noise_variance = self._variance_of_noise(latents[0].state("cpu")["noise"]).numpy()
+        noise_variance = self._outputs(noise_variance * self._y_std**2)
+        shared = super()._attributes(latents, bounds, streamed)
+        return {**shared, "noise_variance_": noise_variance}
+
+    # Prediction
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, t)
+            In units of y and squared units of y.
+        """
+        mean, variance = super().latent_mean_and_variance(X)
+        return mean * self._y_std + self._y_mean, variance * self._y_std**2
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Joint draws of the latent functions at all rows; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, t)
+            In units of y.
+        """
+        draws = super().sample_latent(X, n_samples, random_state)
+        return draws * self._y_std + self._y_mean
+
+    def predict(self, X, return_std=False, return_cov=False):
+        """Mean of y, and on request its standard deviation or covariance, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether the standard deviation of each observation is returned too.
+        return_cov : bool, default=False
+            Whether their joint covariance is; memory is O(n^2).
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, t)
+        std : ndarray of shape (n,) or (n, t), optional
+        cov : ndarray of shape (n, n) or (n, n, t), optional
+
+        Raises
+        ------
+        RuntimeError
+            If both are requested.
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        mean, variance = self.latent_mean_and_variance(X)
+        if return_cov:
+            return self._outputs(mean), self._outputs(self._cov(X))
+        if return_std:
+            return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
+        return self._outputs(mean)
+
+    def _cov(self, X):
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        cov = self._latents[0].posterior(device).cov(to_tensor(X, device, dtype))
+        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
+        return cov + np.eye(len(X))[..., None] * self.noise_variance_
+
+    def sample_y(self, X, n_samples=1, random_state=0):
+        """Draws of the latent functions at all rows jointly, with independent noise added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2).
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
+        """
+        rng = check_random_state(random_state)
+        latent = self.sample_latent(X, n_samples, rng)
+        std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
+        noise = _STANDARD_NOISE[self.likelihood](rng, latent.shape) * std
+        return np.moveaxis(self._outputs(latent + noise), 0, -1)
+
+
+class VariationalClassifier(TorchClassifier, VariationalGP):
+    """Likelihoods and class probabilities."""
+
+    _start_variance = 5.0
+    _mean_variance = 5.0
+
+    def _check_variational_parameters(self):
+        super()._check_variational_parameters()
+        self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
+
+    def _sites(self):
+        c = len(self.classes_)
+        if self.likelihood == "robust_max":
+            return LikelihoodSites(RobustMax(), c)
+        if c == 2:
+            return LikelihoodSites(Logistic() if self.likelihood == "softmax" else Probit(), 1)
+        if self.likelihood == "probit":
+            raise ValueError(
+                f"likelihood='probit' is for two classes; y has {c}. Use 'softmax' or 'robust_max'."
+            )
+        return LikelihoodSites(Softmax(), c)
+
+    # Prediction
+
+    def predict_proba(self, X):
+        """Class probabilities, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        check_is_fitted(self)
+        return self._map_moments(self._sites().likelihood.predict, X)
+
+    def decision_function(self, X):
+        """Logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
+        """
+        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba_from_latent(self, latents):
+        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
+        mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
+        codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
+        log_p = [likelihood.log_prob(code, mean) for code in codes]
+        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
+
+
+def scaled_lengths(kernel, factor):
+    """Theta of a kernel with its free length scales multiplied, within their bounds."""
+    free = [h for h in kernel.hyperparameters if not h.fixed]
+    lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
+    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), *kernel.bounds.T)
