@@ -1,9 +1,18 @@
 """Gaussian-process models and Bayesian support vector machines as scikit-learn estimators."""
 
 from .bayesian_svm import BayesianSVC
+from .decoupled import DecoupledGPClassifier, DecoupledGPRegressor
 from .expectation_propagation import EPClassifier
 from .svgp import SVGPClassifier, SVGPRegressor
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["BayesianSVC", "EPClassifier", "SVGPClassifier", "SVGPRegressor", "__version__"]
+__all__ = [
+    "BayesianSVC",
+    "DecoupledGPClassifier",
+    "DecoupledGPRegressor",
+    "EPClassifier",
+    "SVGPClassifier",
+    "SVGPRegressor",
+    "__version__",
+]

@@ -147,6 +147,12 @@ class Rows:
 
         return chunks
 
+    def part(self, index):
+        """This rank's rows at an index array, on this rank alone."""
+        index = torch.as_tensor(index, device=self.device)
+        arrays = [tensor.cpu().numpy() for tensor in self.take(index)]
+        return Rows(*arrays, self.device, self.dtype, shared=False)
+
     def subset(self, max_rows, random_state):
         """At most ``max_rows`` of all ranks' rows, drawn without replacement, on every rank."""
         index = np.arange(self.n_rows)

@@ -15,13 +15,15 @@ from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, first, gather, n_ranks, together
 from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, differs, to_tensor
 from ._inference import AdamSteps, CoordinateInference, GradientInference
-from ._posteriors import InducingPosterior, WhitenedBasis
+from ._posteriors import DecoupledPosterior, InducingPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
 from ._training import Run
 from .inducing import select_inducing_points
 from .kernels import Linear
 
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
+
+_POSTERIOR = ("mean", "root", "bases", "coef", "gram")  # of `Latents`, where there is one
 
 
 @dataclass
@@ -38,6 +40,10 @@ class Latents:
         Of the weights, see `InducingPosterior`.
     jitter : float
         See `WhitenedBasis`.
+    bases, coef : ndarray of shape (M, d), (c, M), or None
+        Further bases of the mean, see `DecoupledPosterior`.
+    gram : ndarray of shape (c, M) or (c, M, M), or None
+        What the rows so far say about them, see `DecoupledStream`.
     """
 
     kernel: Kernel
@@ -46,12 +52,16 @@ class Latents:
     mean: np.ndarray | None = None
     root: np.ndarray | None = None
     jitter: float = 1e-6
+    bases: np.ndarray | None = None
+    coef: np.ndarray | None = None
+    gram: np.ndarray | None = None
 
     def state(self, device):
         """The tensors of the parts there are, by name."""
         parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
-        if self.mean is not None:
-            parts |= {"mean": self.mean, "root": self.root}
+        for name in _POSTERIOR:
+            if getattr(self, name) is not None:
+                parts[name] = getattr(self, name)
         return {
             name: torch.tensor(part, dtype=torch.float64, device=device)
             for name, part in parts.items()
@@ -59,7 +69,7 @@ class Latents:
 
     def at(self, state):
         """The latents of a state, which may have become others."""
-        names = state.keys() & {"Z", "mean", "root"}
+        names = state.keys() & {"Z", *_POSTERIOR}
         parts = {name: state[name].cpu().numpy() for name in names}
         kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
         return replace(self, kernel=kernel, noise=tuple(state["noise"].tolist()), **parts)
@@ -71,8 +81,12 @@ class Latents:
 
     def posterior(self, device):
         """As torch sees it."""
-        state = self.state(device)
-        return InducingPosterior(self.basis(device), state["mean"], state["root"])
+        state, basis = self.state(device), self.basis(device)
+        if self.bases is None:
+            return InducingPosterior(basis, state["mean"], state["root"])
+        parts = (state[name] for name in ("bases", "coef"))
+        kernel = torch_kernel(self.kernel)
+        return DecoupledPosterior(basis, state["mean"], state["root"], kernel, *parts)
 
 
 class InducingEstimator(TorchEstimator):
@@ -231,18 +245,22 @@ class InducingEstimator(TorchEstimator):
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
         """`fit` in the first call, `_stream` in every later one."""
-        if getattr(self, "class_weight", None) == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
-                "give a dict, or weights by sample_weight."
-            )
+        self._check_streamed()
         check_equal({"a model to continue": joblib.hash(getattr(self, "_latents", None))})
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
         return self._stream(X, y, sample_weight)
 
+    def _check_streamed(self):
+        """Refuse class weights that need all rows."""
+        if getattr(self, "class_weight", None) == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+                "give a dict, or weights by sample_weight."
+            )
+
     def _stream(self, X, y, sample_weight):
-        """Add rows to the posterior, which is their prior; kernel and inducing points stay."""
+        """Add rows to the posterior, which is their prior; kernel and points stay."""
         together(self._check_parameters)
         shown = X
         X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)

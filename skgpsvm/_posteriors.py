@@ -6,6 +6,8 @@ import torch
 
 from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
 
+_CHUNK_BASES = 4096
+
 
 class Posterior(ABC):
     """A Gaussian posterior q over c latent functions."""
@@ -187,6 +189,52 @@ class InducingPosterior(Posterior):
         A, _ = self.basis(X)
         half = A.double() @ self.root
         return half @ half.mT + self.basis.residual_cov(X.double())
+
+
+class DecoupledPosterior(InducingPosterior):
+    r"""An `InducingPosterior` whose mean has further bases, :math:`k(\cdot, z_j)`.
+
+    Parameters
+    ----------
+    basis, mean, root
+        As of `InducingPosterior`.
+    kernel : TorchKernel
+    bases : Tensor of shape (M, d)
+    coef : Tensor of shape (c, M)
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), eqs. 11 to 13 (the hybrid form); with ``mean`` zero eq. 7.
+    """
+
+    def __init__(self, basis, mean, root, kernel, bases, coef):
+        super().__init__(basis, mean, root)
+        self.kernel, self.bases, self.coef = kernel, bases, coef
+
+    def marginals(self, X):
+        mean, var = super().marginals(X)
+        return mean + self._further(X), var
+
+    def sample(self, X, n_samples, generator):
+        """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
+        return super().sample(X, n_samples, generator) + self._further(X.double())
+
+    def kl(self):
+        between = self.mean @ self._features().T
+        squares = (self.coef * (self._further(self.bases).T + 2 * between)).sum()
+        return super().kl() + 0.5 * squares
+
+    def _features(self):
+        return self.basis(self.bases)[0]
+
+    def _further(self, X):
+        """The further part of the mean, (b, c)."""
+        return sum(
+            self.kernel(X, part.to(X.dtype), self.basis.theta) @ coef.T.to(X.dtype)
+            for part, coef in zip(
+                self.bases.split(_CHUNK_BASES), self.coef.split(_CHUNK_BASES, 1), strict=True
+            )
+        )
 
 
 def _gradients(outputs, inputs, adjoints):

@@ -30,8 +30,7 @@ _STANDARD_NOISE = {
     "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
-_START_NOISE = 0.1
-_STAGES = ((2000, 2), (8000, 3))  # rows and rounds
+STAGES = ((2000, 2), (8000, 3))  # rows and rounds
 _MANY_ROWS = 5000  # from which on a slow start pays
 # Factors of the length scales to start from in turn, until the bound is above that of mere noise.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
@@ -89,6 +88,8 @@ class VariationalGP(InducingEstimator):
 class VariationalRegressor(TorchRegressor, VariationalGP):
     """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions."""
 
+    _start_noise = 0.1
+
     def _check_variational_parameters(self):
         super()._check_variational_parameters()
         self._check_choice("likelihood", tuple(_LIKELIHOODS))
@@ -102,7 +103,7 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
         return device, dtype if self.dtype else torch.float64
 
     def _sites(self):
-        var = _START_NOISE if self.noise_variance is None else self.noise_variance
+        var = self._start_noise if self.noise_variance is None else self.noise_variance
         t = len(self._y_mean)
         return LikelihoodSites(_LIKELIHOODS[self.likelihood](np.full(t, var)), t)
 
@@ -148,20 +149,22 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
             for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
                 theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
                 tried.append({**state, "theta": theta})
-                (n_rows, rounds), attempt = _STAGES[0], f", lengths {factor}"
+                (n_rows, rounds), attempt = STAGES[0], f", lengths {factor}"
                 if rows.n_rows > _MANY_ROWS:
                     climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
                 _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
                 if gain > _LEAST_GAIN:
                     break
             state = tried[-1] if gain > _LEAST_GAIN else tried[0]
-        curve = []
-        if collapsed:
-            for n_rows, rounds in _STAGES[1:]:
-                if fresh and n_rows < rows.n_rows:
-                    climb(state, n_rows, rounds)
-            curve, _ = climb(state, rows.n_rows, self.max_iter, "converged")
+        curve = self._learned_further(climb, state, rows, fresh) if collapsed else []
         return learned(state), curve
+
+    def _learned_further(self, climb, state, rows, fresh):
+        """Learning on more rows, the state changed in place; the curve of objectives."""
+        for n_rows, rounds in STAGES[1:]:
+            if fresh and n_rows < rows.n_rows:
+                climb(state, n_rows, rounds)
+        return climb(state, rows.n_rows, self.max_iter, "converged")[0]
 
     def _variance_of_noise(self, parameters):
         """Of the normalised outputs, (t,), at the likelihood's parameters."""
@@ -244,7 +247,7 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
         X = self._check_new(X)
         device, dtype = self._torch_options(X)
         cov = self._latents[0].posterior(device).cov(to_tensor(X, device, dtype))
-        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
+        cov = self._latent_spread() * cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
         return cov + np.eye(len(X))[..., None] * self.noise_variance_
 
     def sample_y(self, X, n_samples=1, random_state=0):

@@ -1,12 +1,29 @@
 """Covariance functions that scikit-learn lacks, and how to give a torch form to one's own."""
 
+import math
+
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+from torch.utils.checkpoint import checkpoint
 
-from ._torch_kernels import FeatureKernel, TorchKernel, check_per_feature, register_torch_kernel
+from ._torch_kernels import (
+    FeatureKernel,
+    TorchKernel,
+    _spare,
+    _squared_distance,
+    _squared_exponential,
+    check_per_feature,
+    register_torch_kernel,
+)
 
-__all__ = ["Linear", "TorchKernel", "register_torch_kernel"]
+__all__ = ["Linear", "MultiscaleRBF", "TorchKernel", "register_torch_kernel"]
+
+
+def _format(value):
+    """A number or a vector as kernels show it."""
+    value = np.ravel(value)
+    return f"{value[0]:.3g}" if value.size == 1 else f"[{', '.join(f'{v:.3g}' for v in value)}]"
 
 
 class Linear(Kernel):
@@ -134,10 +151,7 @@ class Linear(Kernel):
         return False
 
     def __repr__(self):
-        length_scale, offset = (
-            f"{value[0]:.3g}" if value.size == 1 else f"[{', '.join(f'{v:.3g}' for v in value)}]"
-            for value in (np.ravel(self.length_scale), np.ravel(self.offset))
-        )
+        length_scale, offset = _format(self.length_scale), _format(self.offset)
         return f"{type(self).__name__}(length_scale={length_scale}, offset={offset})"
 
 
@@ -155,3 +169,236 @@ class _TorchLinear(FeatureKernel):
     def exact_features(self, X, theta):
         check_per_feature("offset of Linear", self._offset, X.shape[1])
         return (X - self._offset.to(X)) / self.per_feature("length_scale", theta, X)
+
+
+class MultiscaleRBF(Kernel):
+    r"""Squared exponential kernel whose rows may have length scales of their own.
+
+    .. math::
+        k(x, x') = \prod_j \sqrt{\frac{2 l_j l'_j}{l_j^2 + l_j'^2}}
+        \exp\Bigl(-\frac{(x_j - x'_j)^2}{l_j^2 + l_j'^2}\Bigr), \qquad
+        l_j = c_j \ell_j, \quad l'_j = c'_j \ell_j
+
+    Each row is either a plain point, of d columns, whose multipliers :math:`c_j` are one, or has
+    2 d columns: the point, and then the natural logarithms of its d multipliers. The variance is
+    one whatever the multipliers. Between plain points this is scikit-learn's ``RBF``; rows with
+    multipliers serve as inducing functions wider or narrower than it.
+
+    Parameters
+    ----------
+    length_scale : float or ndarray of shape (d,), default=1.0
+        Length scale :math:`\ell_j` of all features, or of each.
+    length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
+        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
+    n_features : int, default=None
+        The number d of features. If None, it is the number of entries of `length_scale`; if that
+        is one number, all rows are plain points, of equally many columns. It is not a
+        hyper-parameter.
+
+    Raises
+    ------
+    ValueError
+        On evaluation, if rows have neither d nor 2 d columns, or `length_scale` neither one entry
+        nor d.
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), equation 19. It is the inner product of the functions
+    :math:`\prod_j (2 / \pi l_j^2)^{1/4} \exp(-(z_j - x_j)^2 / l_j^2)` of :math:`z`, hence positive
+    definite for all multipliers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpsvm.kernels import MultiscaleRBF
+    >>> kernel = MultiscaleRBF(length_scale=[1.0, 2.0])
+    >>> X = np.array([[0.0, 0.0], [1.0, 2.0]])
+    >>> kernel(X)
+    array([[1.   , 0.368],
+           [0.368, 1.   ]])
+    >>> wider = np.hstack([X, np.log([[1.0, 1.0], [3.0, 1.5]])])
+    >>> kernel(X, wider)
+    array([[1.   , 0.495],
+           [0.368, 0.744]])
+    """
+
+    def __init__(self, length_scale=1.0, length_scale_bounds=(1e-5, 1e5), n_features=None):
+        self.length_scale = length_scale
+        self.length_scale_bounds = length_scale_bounds
+        self.n_features = n_features
+
+    @property
+    def hyperparameter_length_scale(self):
+        """Specification of the length scale, as scikit-learn's optimisers read it."""
+        return Hyperparameter(
+            "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
+        )
+
+    def _n_features(self, *arrays):
+        """Number d of features of the rows of all arrays."""
+        return _check_columns(self.n_features, np.size(self.length_scale), *arrays)
+
+    def __call__(self, X, Y=None, eval_gradient=False):
+        """Return the kernel k(X, Y) and optionally its gradient.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d) or (n, 2 d)
+            Left argument of the returned kernel k(X, Y), with or without multipliers.
+        Y : ndarray of shape (m, d) or (m, 2 d), default=None
+            Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
+        eval_gradient : bool, default=False
+            Whether to return the gradient with respect to the logarithm of `length_scale` too.
+            Only supported when Y is None.
+
+        Returns
+        -------
+        K : ndarray of shape (n, m)
+            Kernel k(X, Y).
+        K_gradient : ndarray of shape (n, n, n_dims), optional
+            Gradient of k(X, X). Only returned when `eval_gradient` is True.
+
+        Raises
+        ------
+        ValueError
+            If `eval_gradient` is True and Y is given, or if the columns of X or Y do not fit the
+            kernel.
+        """
+        if eval_gradient and Y is not None:
+            raise ValueError("Gradient can only be evaluated when Y is None.")
+        X = np.atleast_2d(X)
+        Y = X if Y is None else np.atleast_2d(Y)
+        d = self._n_features(X, Y)
+        length_scale = np.squeeze(np.asarray(self.length_scale, dtype=float))
+        A, B = X[:, :d] / length_scale, Y[:, :d] / length_scale
+        a, b = (np.exp(Z[:, d:]) if Z.shape[1] > d else np.ones(Z.shape) for Z in (X, Y))
+        n_exponents = self.n_dims if eval_gradient and self.n_dims else 1
+        exponents = np.zeros((n_exponents, len(X), len(Y)))
+        squared_factor = np.ones((len(X), len(Y)))
+        for j in range(d):
+            squared_width = np.add.outer(a[:, j] ** 2, b[:, j] ** 2)
+            squared_factor *= 2 * np.multiply.outer(a[:, j], b[:, j]) / squared_width
+            exponents[j % n_exponents] += np.subtract.outer(A[:, j], B[:, j]) ** 2 / squared_width
+        K = np.sqrt(squared_factor) * np.exp(-exponents.sum(0))
+        if not eval_gradient:
+            return K
+        return K, 2 * K[:, :, np.newaxis] * np.moveaxis(exponents[: self.n_dims], 0, 2)
+
+    def diag(self, X):
+        """Return the diagonal of the kernel k(X, X).
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d) or (n, 2 d)
+            Argument of the kernel.
+
+        Returns
+        -------
+        K_diag : ndarray of shape (n,)
+            Diagonal of k(X, X), which is one.
+        """
+        X = np.atleast_2d(X)
+        self._n_features(X)
+        return np.ones(len(X))
+
+    def is_stationary(self):
+        """Return whether the kernel is stationary.
+
+        Returns
+        -------
+        stationary : bool
+            Always False: between rows with multipliers it is more than a function of differences.
+        """
+        return False
+
+    def __repr__(self):
+        n_features = "" if self.n_features is None else f", n_features={self.n_features}"
+        return f"{type(self).__name__}(length_scale={_format(self.length_scale)}{n_features})"
+
+
+def _check_columns(n_features, n_scales, *arrays):
+    """Number d of features of MultiscaleRBF; ValueError unless each array or tensor fits it."""
+    widths = [array.shape[1] for array in arrays]
+    if n_features is None and n_scales == 1:
+        if len(set(widths)) > 1:
+            raise ValueError(
+                f"MultiscaleRBF got rows of {widths[0]} and of {widths[1]} columns; to tell "
+                f"features from multipliers it needs n_features, or a length_scale with one entry "
+                f"for each feature."
+            )
+        return widths[0]
+    d = n_scales if n_features is None else n_features
+    if n_scales not in (1, d):
+        raise ValueError(
+            f"length_scale of MultiscaleRBF has {n_scales} entries but n_features is {d}; "
+            f"give a scalar or one entry for each feature."
+        )
+    for width in widths:
+        if width not in (d, 2 * d):
+            raise ValueError(
+                f"MultiscaleRBF of {d} feature(s) takes rows of {d} column(s), or of {2 * d} with "
+                f"the logarithms of their multipliers; got {width}."
+            )
+    return d
+
+
+@register_torch_kernel(MultiscaleRBF)
+class _TorchMultiscaleRBF(TorchKernel):
+    """Torch form of MultiscaleRBF; a graph keeps no (n, m) matrix for each feature."""
+
+    def __init__(self, kernel, start):
+        super().__init__(kernel, start)
+        self._sizes = kernel.n_features, np.size(kernel.length_scale)
+
+    def __call__(self, X, Z, theta):
+        d = _check_columns(*self._sizes, X, Z)
+        (A, a), (B, b) = ((rows[:, :d], rows[:, d:]) for rows in (X, Z))
+        scale = self.per_feature("length_scale", theta, A)
+        if a.shape[1] and b.shape[1]:
+            return _both_scaled(A, a, B, b, scale)
+        if b.shape[1]:
+            return _one_scaled(A, B, b, scale)
+        if a.shape[1]:
+            return _one_scaled(B, A, a, scale).T
+        return _squared_exponential(_squared_distance(A, B, scale))
+
+    def diag(self, X, theta):
+        return X.new_ones(X.shape[0])
+
+
+def _log_factor(log_ratio):
+    """Logarithm of sqrt(2 c c' / (c^2 + c'^2)) of the logarithm of c / c'."""
+    return (math.log(2) - torch.logaddexp(log_ratio, -log_ratio)) / 2
+
+
+def _one_scaled(A, B, b, scale):
+    """MultiscaleRBF of plain points A (n, d) and points B (m, d) with log multipliers b (m, d)."""
+    centre = B.detach().mean(0)
+    A, B = (A - centre) / scale, (B - centre) / scale
+    weight = torch.sigmoid(-2 * b)
+    exponent = torch.addmm(
+        (weight * B.square()).sum(1),
+        torch.cat([A.square(), A], 1),
+        torch.cat([weight, -2 * weight * B], 1).T,
+    ).relu_()
+    return torch.sub(_log_factor(b).sum(1), exponent, out=_spare(exponent)).exp_()
+
+
+def _both_scaled(A, a, B, b, scale):
+    """MultiscaleRBF of points A (n, d) and B (m, d) with log multipliers a (n, d) and b (m, d)."""
+    centre = B.detach().mean(0)
+    A, B = (A - centre) / scale, (B - centre) / scale
+    log_K = A.new_zeros(len(A), len(B))
+    for columns in zip(*(columns.unbind(1) for columns in (A, a, B, b)), strict=True):
+        log_K.add_(
+            checkpoint(_log_feature, *columns, use_reentrant=False, preserve_rng_state=False)
+        )
+    return log_K.exp_()
+
+
+def _log_feature(x, a, z, b):
+    """Logarithm (n, m) of one feature's factor of `_both_scaled`, from its columns."""
+    x, a = x[:, None], a[:, None]
+    log_factor = _log_factor(a - b)
+    inverse_squared_width = torch.exp(2 * log_factor - math.log(2) - a - b)
+    return log_factor - (x - z).square() * inverse_squared_width

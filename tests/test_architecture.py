@@ -20,6 +20,8 @@ NUMPY_MODULES = {
     "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
     "_variational",  # what estimators share
     "bayesian_svm/_svc",  # the estimator
+    "decoupled/_base",  # what the estimators share
+    "decoupled/_regressor",  # the estimator
     "expectation_propagation/_classifier",  # the estimator
 }
 FORBIDDEN_CALL = re.compile(

@@ -44,7 +44,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpsvm import BayesianSVC, EPClassifier, SVGPClassifier, SVGPRegressor, _estimator
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    EPClassifier,
+    SVGPClassifier,
+    SVGPRegressor,
+    _estimator,
+)
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._inference import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
@@ -103,6 +111,9 @@ DETERMINISTIC = [
     SVGPClassifier(n_inducing=16, max_iter=5),
     EPClassifier(n_inducing=16, max_iter=10),
     EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
+    DecoupledGPRegressor(),
+    DecoupledGPRegressor(likelihood="student_t", mean="linear", n_mean_bases=16, n_inducing=8),
+    DecoupledGPClassifier(n_inducing=16),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
@@ -110,6 +121,8 @@ STOCHASTIC = [
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
     EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
+    DecoupledGPRegressor(solver="sgd", n_mean_bases=64, n_inducing=16, batch_size=16),
+    DecoupledGPClassifier(solver="sgd", parametrization="decoupled", mean="zero", max_iter=60),
 ]
 
 

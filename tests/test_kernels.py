@@ -1,17 +1,20 @@
 """The package's own covariance functions as scikit-learn kernels."""
 
+import inspect
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 
-from skgpsvm.kernels import Linear
+from skgpsvm.kernels import Linear, MultiscaleRBF
 
 ARD = np.array([0.7, 1.3, 2.1])
 OFFSET = np.array([0.5, -1.0, 2.0])
-KERNELS = [
+LINEAR = [
     Linear(),
     Linear(0.9, offset=0.4),
     Linear([0.9]),
@@ -19,7 +22,25 @@ KERNELS = [
     Linear(ARD, offset=OFFSET),
     Linear(ARD, "fixed", offset=OFFSET),
 ]
-each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+MULTISCALE = [
+    MultiscaleRBF(),
+    MultiscaleRBF([0.9]),
+    MultiscaleRBF(ARD),
+    MultiscaleRBF(ARD, "fixed"),
+    MultiscaleRBF(0.9, n_features=3),
+]
+each_linear = pytest.mark.parametrize("kernel", LINEAR, ids=str)
+each_multiscale = pytest.mark.parametrize("kernel", MULTISCALE, ids=str)
+each_kernel = pytest.mark.parametrize("kernel", LINEAR + MULTISCALE, ids=str)
+
+# Problem R of the decoupled GP specification, section 8.
+R = SimpleNamespace(
+    X=np.array([[-1, 0.5], [0, -0.5], [0.5, 1], [1.5, 0], [-0.5, -1]]),
+    alpha=np.hstack([[[-1, 0.5], [0.5, 1], [1, -0.5]], np.log([[1, 1], [0.8, 1.2], [1.5, 0.7]])]),
+    beta=np.hstack([[[0, -0.5], [1, 0.5]], np.log([[1, 1], [1.25, 0.9]])]),
+    length_scale=np.array([0.9, 1.3]),
+    rho=1.2,
+)
 
 
 @pytest.fixture
@@ -27,7 +48,12 @@ def X():
     return np.random.default_rng(0).standard_normal((6, 3))
 
 
-@each_kernel
+def with_multipliers(X, seed=1, log_scale=0.5):
+    """Rows X with random multipliers of their own."""
+    return np.hstack([X, log_scale * np.random.default_rng(seed).standard_normal(X.shape)])
+
+
+@each_linear
 def test_linear_is_the_weighted_dot_product(kernel, X):
     Z = X[::-1] + 1
     weight = np.broadcast_to(1 / np.square(kernel.length_scale), 3)
@@ -42,8 +68,13 @@ def test_linear_without_scale_or_offset_is_the_dot_product(X):
     assert_allclose(Linear()(X), DotProduct(0.0, "fixed")(X), rtol=1e-14)
 
 
-@each_kernel
-def test_gradient_equals_differences(kernel, X):
+@pytest.mark.parametrize(
+    ("kernel", "multipliers"),
+    [(kernel, False) for kernel in LINEAR + MULTISCALE]
+    + [(kernel, True) for kernel in MULTISCALE[2:]],
+)
+def test_gradient_equals_differences(kernel, multipliers, X):
+    X = with_multipliers(X) if multipliers else X
     K, gradient = kernel(X, eval_gradient=True)
     assert_array_equal(K, kernel(X))
     assert gradient.shape == (6, 6, kernel.n_dims)
@@ -55,9 +86,10 @@ def test_gradient_equals_differences(kernel, X):
         assert_allclose(gradient[:, :, i], (above - below) / (2 * step), rtol=1e-8, atol=1e-8)
 
 
-def test_gradient_needs_one_set_of_rows(X):
+@each_kernel
+def test_gradient_needs_one_set_of_rows(kernel, X):
     with pytest.raises(ValueError, match="only be evaluated when Y is None"):
-        Linear()(X, X, eval_gradient=True)
+        kernel(X, X, eval_gradient=True)
 
 
 @each_kernel
@@ -73,21 +105,24 @@ def test_theta_and_bounds(kernel):
 def test_clone_and_params(kernel):
     copy = clone(kernel)
     assert copy == kernel
-    assert set(copy.get_params()) == {"length_scale", "length_scale_bounds", "offset"}
-    copy.set_params(offset=7.0)
-    assert copy.offset == 7.0
+    assert set(copy.get_params()) == set(inspect.signature(type(kernel)).parameters)
+    copy.set_params(length_scale=7.0)
+    assert copy.length_scale == 7.0
     assert copy != kernel
 
 
-def test_offset_is_kept_when_theta_is_set():
+def test_what_is_no_hyper_parameter_is_kept_when_theta_is_set():
     kernel = Linear(ARD, offset=OFFSET).clone_with_theta(np.zeros(3))
     assert_array_equal(kernel.length_scale, 1)
     assert_array_equal(kernel.offset, OFFSET)
+    assert MultiscaleRBF([2.0], n_features=1).clone_with_theta(np.zeros(1)).n_features == 1
 
 
 def test_repr():
     assert repr(Linear(2)) == "Linear(length_scale=2, offset=0)"
     assert repr(Linear([1, 0.5], offset=[0, 3])) == "Linear(length_scale=[1, 0.5], offset=[0, 3])"
+    assert repr(MultiscaleRBF([1, 0.5])) == "MultiscaleRBF(length_scale=[1, 0.5])"
+    assert repr(MultiscaleRBF(n_features=2)) == "MultiscaleRBF(length_scale=1, n_features=2)"
     assert repr(2.0 * Linear() + 1.0) == "1.41**2 * Linear(length_scale=1, offset=0) + 1**2"
 
 
@@ -129,3 +164,100 @@ def test_regressor_finds_the_relevant_feature():
     model = GaussianProcessRegressor(Linear([1.0, 1.0], bounds) + WhiteKernel(0.1)).fit(X, y)
     relevant, irrelevant = model.kernel_.k1.length_scale
     assert relevant < 1 < 10 < irrelevant
+
+
+def test_multiscale_blocks_of_the_specification():
+    kernel = MultiscaleRBF(R.length_scale)
+    K = np.array(
+        [
+            [1, 0.169482681, 0.137001104],
+            [0.169482681, 1, 0.383322793],
+            [0.137001104, 0.383322793, 1],
+        ]
+    )
+    half_digit = 5.1e-10  # of the nine that are printed, and the rounding of the comparison
+    assert_allclose(kernel(R.alpha), K, rtol=0, atol=half_digit)
+    assert_allclose(kernel(R.beta), [[1, 0.438755093], [0.438755093, 1]], rtol=0, atol=half_digit)
+    row = R.rho * kernel(R.X[1:2], R.alpha)[0]
+    assert_allclose(row, [0.481513803, 0.564324714, 0.764358174], rtol=0, atol=half_digit)
+    row = R.rho * kernel(R.beta, R.X[2:3])[:, 0]
+    assert_allclose(row, [0.528517213, 0.965635143], rtol=0, atol=half_digit)
+
+
+@each_multiscale
+def test_multiscale_of_plain_points_is_rbf(kernel, X):
+    rbf = RBF(kernel.length_scale)
+    Z = X[::-1] + 0.3
+    assert_allclose(kernel(X, Z), rbf(X, Z), rtol=1e-13)  # rounding of exponents below 20
+    assert_allclose(kernel(X), rbf(X), rtol=1e-13)
+    assert_array_equal(kernel.diag(X), 1)
+    assert not kernel.is_stationary()
+    gradient = kernel(X, eval_gradient=True)[1]
+    if kernel.n_dims:
+        assert_allclose(gradient, rbf(X, eval_gradient=True)[1], rtol=1e-13)
+
+
+@each_multiscale
+def test_multipliers_of_one_make_no_difference(kernel, X):
+    kernel = MultiscaleRBF(kernel.length_scale, n_features=3)
+    same, scaled = np.hstack([X, 0 * X]), with_multipliers(X)
+    assert_array_equal(kernel(same), kernel(X))
+    assert_array_equal(kernel(same, scaled), kernel(X, scaled))
+    assert_array_equal(kernel(scaled, X), kernel(X, scaled).T)
+    assert_array_equal(np.diag(kernel(scaled)), 1)
+    assert_array_equal(kernel.diag(scaled), 1)
+
+
+def test_length_scale_and_multipliers_enter_by_their_product(X):
+    scaled = with_multipliers(X)
+    moved = scaled + np.repeat([0, np.log(2)], 3)
+    # A rounding of each logarithm, times exponents below 20.
+    assert_allclose(MultiscaleRBF(ARD)(moved), MultiscaleRBF(2 * ARD)(scaled), rtol=1e-13)
+
+
+def test_multiscale_is_the_inner_product_of_its_features():
+    X = with_multipliers(np.random.default_rng(0).uniform(-2, 2, (7, 1)))
+    X[:3, 1] = 0
+    length_scale = 0.8
+    width = length_scale * np.exp(X[:, 1:])
+    # The trapezoidal rule on Gaussians converges faster than any power: what it leaves at this
+    # spacing, and what is beyond the ends, is below exp(-50).
+    z = np.arange(-40, 40, 0.2 * width.min())
+    features = (2 / (np.pi * width**2)) ** 0.25 * np.exp(-(((z - X[:, :1]) / width) ** 2))
+    expected = features @ features.T * (z[1] - z[0])
+    kernel = MultiscaleRBF(length_scale, n_features=1)
+    assert_allclose(kernel(X), expected, rtol=1e-13, atol=1e-14)
+    assert_allclose(kernel(X[:3, :1], X), expected[:3], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("log_scale", [0.1, 1.0, 3.0])
+def test_points_and_bases_have_a_joint_covariance(d, log_scale):
+    rng = np.random.default_rng(d)
+    X, centres = rng.standard_normal((2, 15, d))
+    bases = with_multipliers(centres, d, log_scale)
+    kernel = MultiscaleRBF(0.7, n_features=d)
+    K = np.block([[kernel(X), kernel(X, bases)], [kernel(bases, X), kernel(bases)]])
+    # Eigenvalues err by some eps times the greatest, which is at most 30.
+    assert np.linalg.eigvalsh(K).min() > -1e-14 * len(K)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "columns", "message"),
+    [
+        (MultiscaleRBF(), (3, 6), "rows of 3 and of 6 columns.*needs n_features"),
+        (MultiscaleRBF([0.5]), (6, 3), "rows of 6 and of 3 columns.*needs n_features"),
+        (MultiscaleRBF(ARD), (3, 2), r"of 3 feature\(s\) takes rows of 3 .* of 6 with .*; got 2"),
+        (MultiscaleRBF(n_features=2), (5, 2), r"of 2 feature\(s\) takes rows of 2 .* got 5"),
+        (MultiscaleRBF(ARD, n_features=2), (2, 2), "has 3 entries but n_features is 2"),
+    ],
+)
+def test_columns_that_do_not_fit_multiscale(kernel, columns, message):
+    X, Z = (np.zeros((4, n)) for n in columns)
+    with pytest.raises(ValueError, match=message):
+        kernel(X, Z)
+
+
+def test_diagonal_of_multiscale_checks_columns(X):
+    with pytest.raises(ValueError, match=r"takes rows of 2 .* got 3"):
+        MultiscaleRBF([1.0, 2.0]).diag(X)

@@ -24,7 +24,7 @@ from sklearn.gaussian_process.kernels import (
 
 from skgpsvm import _torch_kernels
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.kernels import Linear, TorchKernel, register_torch_kernel
+from skgpsvm.kernels import Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
 
 D = 3
 ARD = np.array([0.7, 1.3, 2.1])
@@ -48,6 +48,9 @@ LEAVES = [
     Linear(0.9),
     Linear(ARD, offset=[0.5, -1.0, 2.0]),
     Linear(ARD, "fixed", offset=0.4),
+    MultiscaleRBF(0.9),
+    MultiscaleRBF(ARD),
+    MultiscaleRBF(ARD, "fixed"),
 ]
 COMPOSITES = [
     2.0 * RBF(ARD) + WhiteKernel(0.1),
@@ -60,6 +63,15 @@ COMPOSITES = [
     (1.5 * Matern(1.1, nu=1.5)) ** 0.5 * Matern([1, 2, 3], nu=2.5) ** 2,
     (RBF(2.0) + WhiteKernel(0.4)) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
 ]
+MULTISCALE = [
+    MultiscaleRBF(0.9, n_features=D),
+    MultiscaleRBF(ARD),
+    MultiscaleRBF(ARD, "fixed"),
+    1.5 * MultiscaleRBF(ARD) + WhiteKernel(0.1),
+]
+each_pair = pytest.mark.parametrize(
+    "multipliers", [(True, True), (True, False), (False, True)], ids=["both", "left", "right"]
+)
 
 
 def each(kernels):
@@ -72,6 +84,14 @@ def rows(n=7, m=5, seed=0, dtype=np.float64):
     X, Z = rng.standard_normal((n, D)), rng.standard_normal((m, D))
     Z[-2:] = X[:2]
     return X.astype(dtype), Z.astype(dtype)
+
+
+def multiscale_rows(multipliers, **options):
+    """As `rows`, where asked with log multipliers, which are equal where the points are."""
+    return [
+        np.hstack([array, array[:, ::-1] / 2]) if own else array
+        for array, own in zip(rows(**options), multipliers, strict=True)
+    ]
 
 
 def tensors(kernel, *arrays):
@@ -199,6 +219,112 @@ def test_equal_rows_of_different_arrays_are_at_distance_zero(nu, dtype):
     assert torch.all(k(X, X[:500].clone(), theta).diagonal() == 1)
 
 
+@each(MULTISCALE)
+@each_pair
+def test_multiscale_values_equal_its_numpy_form(kernel, multipliers):
+    """Here and in the next test the tolerances of the other kernels hold, for the same reasons."""
+    X, Z = multiscale_rows(multipliers)
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=2e-13, atol=2e-13)
+    assert_allclose(k.diag(tX, theta), kernel.diag(X), rtol=2e-13)
+
+
+@each(MULTISCALE)
+def test_multiscale_theta_gradient_equals_its_numpy_form(kernel):
+    X, _ = multiscale_rows((True, True))
+    k, theta, tX = tensors(kernel, X)
+    gradient = torch.autograd.functional.jacobian(lambda t: cov(k, tX, t), theta)
+    assert_allclose(gradient, kernel(X, eval_gradient=True)[1], rtol=2e-12, atol=2e-12)
+
+
+@each(MULTISCALE)
+@each_pair
+def test_multiscale_gradients_in_rows_and_theta_by_differences(kernel, multipliers):
+    k, *inputs = tensors(kernel, *multiscale_rows(multipliers, n=4, m=3))
+    theta, X, Z = (tensor.requires_grad_() for tensor in inputs)
+    # Steps of 1e-4 err by their square.
+    assert torch.autograd.gradcheck(k, (X, Z, theta), eps=1e-4, atol=1e-6)
+
+
+@each_pair
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_multiscale_where_all_rows_coincide(multipliers, dtype):
+    plain, scaled = np.full((4, D), 0.3), np.hstack([np.full((4, D), 0.3), np.zeros((4, D))])
+    arrays = [scaled if own else plain for own in multipliers]
+    k, *inputs = tensors(MultiscaleRBF(ARD), *arrays)
+    theta, X, Z = inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+    K = k(X, Z, theta)
+    assert K.dtype == dtype
+    assert torch.all(K == 1)
+    # Here k is greatest, in the points and in the ratio of the multipliers.
+    for gradient in torch.autograd.grad(K.sum(), inputs):
+        assert_allclose(gradient, 0, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_multiscale_does_not_exceed_one(dtype):
+    """The exponent of a point and a base is a difference of large terms."""
+    X = torch.tensor(np.random.default_rng(0).standard_normal((500, 20)), dtype=dtype)
+    k, theta = tensors(MultiscaleRBF(0.5, n_features=20))
+    bases = torch.cat([X, torch.zeros_like(X)], 1)
+    assert torch.all(k(bases, bases, theta).diagonal() == 1)
+    for K in k(X, bases, theta), k(bases, X, theta):
+        assert K.max() <= 1
+        # Both squared norms are about 80 here, and their difference errs by some eps of that.
+        assert_allclose(K.diagonal(), 1, rtol=1000 * torch.finfo(dtype).eps)
+
+
+@each(MULTISCALE)
+@each_pair
+def test_multiscale_without_graph_computes_the_same_and_leaves_its_arguments(kernel, multipliers):
+    k, theta, X, Z = tensors(kernel, *multiscale_rows(multipliers))
+    copies = [t.clone() for t in (theta, X, Z)]
+    first, second = k(X, Z, theta), k(X, Z, theta)
+    first += 1
+    with_graph = k(X.requires_grad_(), Z, theta.requires_grad_()).detach()
+    assert_allclose(second, with_graph, rtol=1e-15, atol=1e-15)
+    for tensor, copy in zip((theta, X, Z), copies, strict=True):
+        assert torch.equal(tensor.detach(), copy)
+
+
+@each(MULTISCALE)
+@each_pair
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_multiscale_float32(kernel, multipliers, offset):
+    """Same tolerances as of the other kernels, and for the same reasons."""
+    X, Z = multiscale_rows(multipliers, dtype=np.float32)
+    X[:, :D] += np.float32(offset)
+    Z[:, :D] += np.float32(offset)
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    K = k(tX, tZ, theta)
+    assert K.dtype == torch.float32
+    expected = kernel(X.astype(np.float64), Z.astype(np.float64))
+    assert_allclose(K, expected, rtol=2e-5, atol=2e-5)
+
+
+@each_pair
+def test_multiscale_keeps_no_matrix_for_each_feature(multipliers):
+    def kept(d):
+        shapes = []
+
+        def pack(tensor):
+            shapes.append(tuple(tensor.shape))
+            return tensor
+
+        n, m = 60, 50
+        X, Z = (
+            torch.zeros(rows, 2 * d if own else d, requires_grad=True)
+            for rows, own in zip((n, m), multipliers, strict=True)
+        )
+        k, theta = tensors(MultiscaleRBF(np.ones(d)))
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            k(X, Z, theta.requires_grad_())
+        assert max(map(len, shapes)) <= 2
+        return sum(sorted(shape) == [m, n] for shape in shapes)
+
+    assert 1 <= kept(2) == kept(7)
+
+
 EXACT = [
     (ConstantKernel(2.0), 1),
     (ConstantKernel(0.0, "fixed"), 1),
@@ -310,6 +436,16 @@ def test_isotropic_kernels_take_one_length_scale(kernel_class):
         torch_kernel(kernel_class(ARD))
 
 
+def test_columns_that_do_not_fit_multiscale():
+    X, Z = map(torch.tensor, rows())
+    k, theta = tensors(MultiscaleRBF([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"takes rows of 2 column\(s\), or of 4 .*; got 3"):
+        k(X, Z, theta)
+    k, theta = tensors(MultiscaleRBF())
+    with pytest.raises(ValueError, match=r"rows of 3 and of 2 columns; .* needs n_features"):
+        k(X, Z[:, :2], theta)
+
+
 def test_matern_of_other_smoothness():
     with pytest.raises(ValueError, match=r"one of 0.5, 1.5, 2.5, inf; got 0.7"):
         torch_kernel(Matern(nu=0.7))
@@ -332,7 +468,7 @@ def test_every_kernel_of_scikit_learn_is_supported_or_listed():
         for _, member in inspect.getmembers(sk, inspect.isclass)
         if issubclass(member, sk.Kernel) and not inspect.isabstract(member)
     }
-    supported = (LEAF_CLASSES - {Linear}) | {Sum, Product, Exponentiation}
+    supported = (LEAF_CLASSES - {Linear, MultiscaleRBF}) | {Sum, Product, Exponentiation}
     assert theirs == supported | set(UNSUPPORTED)
 
 
@@ -407,8 +543,11 @@ def test_register_takes_a_kernel_class(argument):
 @pytest.mark.parametrize("theta_device", ["cpu", "cuda"])
 def test_cuda_equals_cpu(theta_device, dtype, tol):
     """Same tolerances as against scikit-learn, and for the same reasons."""
-    for kernel in LEAVES + COMPOSITES:
-        k, theta, X, Z = tensors(kernel, *rows())
+    plain = [(kernel, *rows()) for kernel in LEAVES + COMPOSITES]
+    pairs = [(True, True), (True, False), (False, True)]
+    scaled = [(kernel, *multiscale_rows(pair)) for kernel in MULTISCALE for pair in pairs]
+    for kernel, *arrays in plain + scaled:
+        k, theta, X, Z = tensors(kernel, *arrays)
         X, Z = X.to(dtype), Z.to(dtype)
         K = k(X.cuda(), Z.cuda(), theta.to(theta_device))
         diagonal = k.diag(X.cuda(), theta.to(theta_device))

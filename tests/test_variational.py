@@ -14,7 +14,7 @@ def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
     X, y = waves(600)
     settings = {"n_inducing": 30, "random_state": 0, "tol": 1e-4}
     whole = SVGPRegressor(**settings).fit(X, y)
-    monkeypatch.setattr("skgpsvm._variational._STAGES", ((100, 2), (300, 2)))
+    monkeypatch.setattr("skgpsvm._variational.STAGES", ((100, 2), (300, 2)))
     staged = SVGPRegressor(**settings).fit(X, y)
     assert staged.elbo_ > whole.elbo_ - 0.02 * 600
     monkeypatch.setattr("skgpsvm._variational._MANY_ROWS", 500)

@@ -1,0 +1,214 @@
+"""What the decoupled regressor and classifier share: learning, bases, the two solvers."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from .._distributed import n_ranks
+from .._estimator import Rows, to_tensor
+from .._inducing_estimator import Latents, feature_scales
+from .._torch_kernels import torch_kernel
+from .._training import Run
+from .._variational import VariationalGP
+from ..kernels import MultiscaleRBF
+from ._solve import JITTER, DecoupledInference, DecoupledStream, MeanBases
+from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
+
+_LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
+_MINIBATCH = 1024
+_CHUNK_ROWS = 1024  # of a pass with all of the mean's bases
+
+
+class DecoupledGP(VariationalGP):
+    """A variational GP whose mean has many more bases than its covariance."""
+
+    inference = "natural_gradient"  # of what learns hyper-parameters before the solve
+
+    def _check_parameters(self):
+        self._check_choice("solver", ("cg", "sgd"))
+        self._check_choice("parametrization", PARAMETRIZATIONS)
+        self._check_number("n_mean_bases", 1, integer=True)
+        self._check_variational_parameters()
+        if n_ranks() > 1:
+            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+
+    def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        scaler = feature_scales(X, weights)
+        if self.solver == "sgd":
+            return self._descended(run, rows, scaler, generator, start, self.max_iter)
+        if start is None:
+            kernel = self._start_kernel(scaler)
+            noise = tuple(self._sites().parameters().tolist())
+            start = Latents(kernel, self._chosen_points(X, weights, rows, random_state), noise)
+        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None)
+        start = self._learned(run, start, rows, scaler, random_state, generator)
+        return self._solved(run, start, rows, random_state)
+
+    def _attributes(self, latents, bounds, streamed=False):
+        found = super()._attributes(latents, bounds, streamed)
+        return {**found, "mean_bases_": latents[0].bases}
+
+    # Conjugate gradients
+
+    def _learned(self, run, start, rows, scaler, random_state, generator):
+        """The start with hyper-parameters and inducing points of a sparse GP of fewer rows."""
+        start, _ = self._prepared(run, "", start, rows, scaler, random_state)
+        some = rows.subset(_LEARNING_ROWS, random_state)
+        if self._trained(start, some):
+            inference = self._inference(start, some, scaler, generator)
+            state = inference.initial(start.state(rows.device))
+            passes, done = _LEARNING_PASSES, inference.converged
+            run.stage("hyper-parameters", state, inference.step, passes, finished=done)
+            start = replace(start.at(state), mean=None, root=None)
+        return start
+
+    def _solved(self, run, start, rows, random_state):
+        """Latents, curve and findings by conjugate gradients."""
+        start = replace(start, jitter=JITTER)
+        index = np.arange(len(rows))
+        if len(rows) > self.n_mean_bases:
+            index = np.sort(random_state.choice(index, self.n_mean_bases, replace=False))
+        index = torch.as_tensor(index, device=rows.device)
+        bases = rows.take(index)[0].double()
+        likelihood, *parts = self._parts(replace(start, bases=bases.cpu().numpy()), rows)
+        kept = self._kept(rows, random_state)
+        solve = DecoupledInference(likelihood, *parts, rows, index, self.tol, kept)
+        state = solve.initial(start.state(rows.device))
+
+        def found(state):
+            c, m = likelihood.n_latents, solve.basis.size
+            mean = torch.zeros(c, m, dtype=torch.float64)
+            coef, gram = state["coef"][:c], solve.counted(state)
+            return start.at({**state, "mean": mean, "bases": bases, "coef": coef, "gram": gram})
+
+        def attributes(state):
+            return self._attributes([found(state)], [self._findings(solve, state)])
+
+        done = {"converged": solve.converged, "attributes": attributes}
+        curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
+        return found(state), curve, self._findings(solve, state)
+
+    def _parts(self, latents, rows):
+        """Likelihood, features of the covariance and bases of the mean."""
+        state = latents.state(rows.device)
+        bases = MeanBases(torch_kernel(latents.kernel), state["theta"], state["bases"])
+        return self._sites().at(state["noise"]), latents.basis(rows.device), bases
+
+    def _kept(self, rows, random_state):
+        """As of `DecoupledInference`: None where nothing is calibrated."""
+        return None
+
+    def _findings(self, inference, state):
+        """What `_attributes` is told beside the latents."""
+        return inference.bound(state)
+
+    def _continued(self, old, rows):
+        state = old.state(rows.device)
+        known = (state[name] for name in ("gram", "coef", "root"))
+        stream = DecoupledStream(*self._parts(old, rows), rows, *known)
+        return {**state, **stream.initial()}, stream.step, stream
+
+    # Stochastic gradients
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        if self.solver == "cg":
+            return super()._partial_fit(X, y, sample_weight, classes)
+        self._check_streamed()
+        self._check_parameters()
+        previous, shown = getattr(self, "_latents", None), X
+        X, targets, weights, _ = self._check_training_data(
+            X, y, sample_weight, classes=classes, reset=previous is None
+        )
+        run = Run(self, shown, y, X, targets, weights, previous)
+        rows = Rows(X, targets, weights, *self._agreed_options(X))
+        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        scaler = feature_scales(X, weights)
+        start = previous[0] if previous else None
+        latents, curve, findings = self._descended(run, rows, scaler, generator, start, 1)
+        attributes = {
+            **self._attributes([latents], [findings]),
+            "n_iter_": len(curve),
+            "objective_curve_": np.array(curve),
+        }
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    def _descended(self, run, rows, scaler, generator, previous, passes):
+        """Latents, curve and findings by stochastic gradients, from the rows seen before on."""
+        state = _as(to_tensor, self._state, rows.device) if previous else None
+        start = previous or self._first(rows, scaler)
+        kernel = torch_kernel(start.kernel)
+        if kernel.split(rows.X.shape[1], self.n_inducing)[0]:
+            raise ValueError(
+                f"solver='sgd' knows no mean function and no linear or constant terms of a kernel; "
+                f"got mean={self.mean!r} and {start.kernel!r}. Use mean='zero', or solver='cg'."
+            )
+        bound = StochasticBound(kernel, self._sites(), self.parametrization)
+        device = rows.device
+        descent = StochasticDescent(
+            bound,
+            rows,
+            {"Z": self.n_inducing, "bases": self.n_mean_bases},
+            self.batch_size or _MINIBATCH,
+            self.learning_rate,
+            [part for part in PARTS if part not in self._held()],
+            torch.tensor(start.kernel.bounds, device=device),
+            torch.tensor(scaler.scale_, device=device),
+            generator,
+        )
+        if state is None:
+            state = descent.initial(start.state(device), start.Z.shape[1])
+        descent.seen(state, again=passes > 1)
+
+        def found(state):
+            mean, root, bases, coef = bound.posterior(state)
+            parts = {"mean": mean, "root": root, "bases": bases, "coef": coef}
+            return replace(start, gram=None).at({**state, **parts})
+
+        def findings(state):
+            return descent.bound_at(found(state).posterior(device), state)
+
+        def attributes(state):
+            return self._attributes([found(state)], [self._found_by_descent(findings(state))])
+
+        curve = run.stage("descent", state, descent.step, passes, attributes=attributes)
+        self._state = _as(lambda part, _: part.cpu().numpy(), state, None)
+        return found(state), curve, self._found_by_descent(findings(state))
+
+    def _found_by_descent(self, bound):
+        """Findings of a bound."""
+        return bound
+
+    def _held(self):
+        """Tensors that stochastic gradients hold."""
+        held = set() if self.optimizer else {"theta", "noise"}
+        return held if self.learn_inducing else held | {"Z", "bases"}
+
+    def _first(self, rows, scaler):
+        """Latents without bases, the length scale the median distance of some rows."""
+        d = len(scaler.scale_)
+        kernel = self.kernel
+        if kernel is None:
+            X = rows.take(slice(_MINIBATCH))[0].double() / torch.as_tensor(scaler.scale_)
+            distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
+            scales = scaler.scale_ * (distance or 1.0)
+            bounds = np.outer(scales, (1e-3, 1e3))
+            variance = ConstantKernel(self._start_variance, (1e-3, 1e5))
+            kernel = variance * MultiscaleRBF(scales, bounds, n_features=d)
+        parts = kernel.get_params().values()
+        wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
+        noise = tuple(self._sites().parameters().tolist())
+        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise)
+
+
+def _as(convert, state, device):
+    """A state with all tensors, those of its lists too, converted."""
+    if isinstance(state, dict):
+        return {name: _as(convert, part, device) for name, part in state.items()}
+    if isinstance(state, list):
+        return [_as(convert, part, device) for part in state]
+    return convert(state, device) if hasattr(state, "shape") else state

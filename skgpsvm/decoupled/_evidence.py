@@ -1,0 +1,99 @@
+"""The exact log evidence of Gaussian noise on few rows, and its gradient."""
+
+import math
+
+import torch
+
+from .._linalg import cholesky
+from .._training import by_autograd, lbfgs
+
+_NAME = "covariance of the rows"
+_MOST_RISE = math.log(1e6)
+_STEPS = 50
+
+
+class Evidence:
+    r"""Log evidence of rows with Gaussian noise, :math:`\log N(y; 0, K + \sigma^2 W^{-1})`.
+
+    Summed over the outputs, each with noise of its own. It is what the collapsed decoupled bound
+    becomes with the rows as bases of mean and covariance; `CollapsedLearning` can maximise it.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    rows : Rows
+        With float targets (n, t); O(n^2) memory, O(n^3) time.
+
+    Notes
+    -----
+    Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9. A weight w divides the variance of the
+    noise, and counts as w rows in its density: a row of weight 2 is two rows with one target.
+    """
+
+    def __init__(self, kernel, rows):
+        self.kernel, self.rows = kernel, rows
+        self._X, y, weights = rows.take(slice(None))
+        self._X, self._y, self._weights = self._X.double(), y.double(), weights.double()
+        self.weight = self._weights.sum()
+
+    def value(self, theta, Z, noise):
+        """The evidence, nats."""
+        return self._parts(self._cov(theta), noise)[0].item()
+
+    def value_and_gradient(self, theta, Z, noise):
+        """The evidence and its derivatives in theta, Z (none) and the log noise variances (t,)."""
+        with torch.enable_grad():
+            leaf = theta.detach().requires_grad_()
+            K = self._cov(leaf)
+            value, by_K, by_noise = self._parts(K.detach(), noise)
+            by_theta = torch.zeros_like(theta)
+            if K.requires_grad:
+                (by_theta,) = torch.autograd.grad(K, leaf, by_K)
+        return value.item(), by_theta, torch.zeros_like(Z), by_noise
+
+    def predicted(self, theta, noise, rows, least):
+        """The noise (t,), not below the least, that makes other rows most likely given these.
+
+        The mean of the prediction is that at the noise given. Returns the noise and the log
+        density, nats.
+        """
+        X, y, weights = (part.double() for part in rows.take(slice(None)))
+        cross, K = self.kernel(self._X, X, theta), self._cov(theta)
+        prior, found, total = self.kernel.diag(X, theta), [], 0.0
+        for own, other, log_var, lower in zip(self._y.T, y.T, noise, least, strict=True):
+            chol = cholesky(K + (log_var.exp() / self._weights).diag(), _NAME, jitter=0)
+            half = torch.linalg.solve_triangular(chol, cross, upper=False)
+            mean = (cross.T @ torch.cholesky_solve(own[:, None], chol))[:, 0]
+            squares, var = (other - mean).square(), prior - half.square().sum(0)
+
+            def density(log_noise, squares=squares, var=var):
+                spread = var + log_noise.exp()
+                return -0.5 * (weights * (spread.log() + squares / spread)).sum()
+
+            start = torch.maximum(log_var, lower)[None]
+            limits = torch.stack([lower, lower + _MOST_RISE])[None]
+            best, value = lbfgs(by_autograd(density), start, limits, _STEPS)
+            found.append(best)
+            total += value
+        return torch.cat(found), total
+
+    def _cov(self, theta):
+        K = self.kernel(self._X, self._X, theta)
+        return K.diagonal_scatter(self.kernel.diag(self._X, theta))
+
+    def _parts(self, K, noise):
+        """The evidence and its derivatives in the covariance (n, n) and in the log noise (t,)."""
+        value, by_K, by_noise = noise.new_zeros(()), torch.zeros_like(K), []
+        for y, log_var in zip(self._y.T, noise, strict=True):
+            var = log_var.exp() / self._weights
+            chol = cholesky(K + var.diag(), _NAME, jitter=0)
+            a = torch.cholesky_solve(y[:, None], chol)
+            half = 0.5 * (a @ a.T - torch.cholesky_inverse(chol))
+            by_K += half
+            # A row of weight w has w - 1 further targets, at no distance from their mean.
+            more = 0.5 * (self._weights - 1).sum()
+            by_noise.append(half.diagonal() @ var - more)
+            log_det = 2 * chol.diagonal().log().sum() + self._weights.log().sum()
+            size = self.weight * math.log(2 * math.pi)
+            value = value - 0.5 * (y @ a[:, 0] + log_det + size) - more * log_var
+        return value, by_K, torch.stack(by_noise)

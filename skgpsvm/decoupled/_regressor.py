@@ -1,0 +1,331 @@
+"""`DecoupledGPRegressor`: the estimator."""
+
+import math
+
+import numpy as np
+import torch
+from sklearn.callback import with_callbacks
+
+from .._collapsed import CollapsedLearning
+from .._torch_kernels import torch_kernel
+from .._training import by_autograd, lbfgs
+from .._variational import STAGES, VariationalRegressor
+from ._base import DecoupledGP
+from ._evidence import Evidence
+from ._solve import DecoupledStream
+
+_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
+_LEARNING_TOL = 1e-3  # nats a row
+_FEWEST_CALIBRATED = 500
+_HELD_OUT = 0.1
+_CALIBRATION_STEPS = 100
+_MOST_CHANGE = math.log(1e4)  # of noise and latent variance by calibration
+
+
+class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
+    r"""Gaussian-process regression whose mean has thousands of bases, its covariance some hundred.
+
+    Posterior mean and covariance of a sparse variational process live on bases of their own: the
+    mean on ``n_mean_bases`` rows, in linear time for each, the covariance on ``n_inducing``
+    inducing points. At Gaussian noise the mean solves a linear system by preconditioned conjugate
+    gradients, and the covariance has a closed form. With all rows as bases the mean is that of the
+    exact process. See the :ref:`user guide <decoupled>`.
+
+    Parameters
+    ----------
+    kernel : kernel of sklearn.gaussian_process.kernels, default=None
+        Prior covariance of the latent function, in units of the normalised y. Its values, bounds
+        and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
+        for each feature; with ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of
+        their own.
+    likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
+        Noise; the second (four degrees of freedom) and third bear outliers.
+    solver : {"cg", "sgd"}, default="cg"
+        Hyper-parameters from some thousand rows, then conjugate gradients on all of them; or
+        stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
+    parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
+        Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
+        the inducing points too, and how they are told apart. Without effect for "cg", which finds
+        the optimum on its bases.
+    mean : {"zero", "constant", "linear"}, default="zero"
+        Mean function, in units of the normalised y: coefficients with a vague prior, which are
+        part of the kernel. "sgd" knows "zero" only.
+    noise_variance : float, default=None
+        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd".
+    n_mean_bases : int, default=10000
+        Bases of the mean, M; rows drawn at random, all of them where there are no more.
+    n_inducing : int, default=256
+        Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
+        adds as many bases from each minibatch.
+    inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+        Without effect for "sgd", whose bases come from the minibatches.
+    learn_inducing : bool, default=True
+        Whether the inducing points are moved, by "sgd" the mean's bases too.
+    optimizer : {"auto"} or None, default="auto"
+        Whether kernel and noise are learned. Where they are, and "cg" has at least 500 rows and
+        Gaussian noise, the noise and the scale of the latent variances are set by a tenth of the
+        rows, held out from a solution of the others that costs no further pass.
+    max_iter : int, default=100
+        Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
+    tol : float, default=1e-2
+        At which conjugate gradients stop: the norm of the preconditioned residual, relative to
+        the first. Of other than Gaussian noise, relative change of the means.
+    batch_size : int, default=None
+        Rows in a minibatch; None is 1024. For "cg" those of the rows that hyper-parameters of other
+        than Gaussian noise are learned from, where None is all.
+    learning_rate : float, default=0.05
+        Step size of Adam; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
+    normalize_y : bool, default=True
+        Whether y is centred and scaled to unit variance first.
+    warm_start : bool, default=False
+        Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
+        from all of its state.
+    device : str or torch.device, default=None
+        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+    dtype : {"float32", "float64"}, default=None
+        Of products with the kernel matrix, summed in float64; None is float64. "float32" halves the
+        time and is safe while the noise is not far below the signal.
+    random_state : int, RandomState instance or None, default=None
+        Rules k-means, the rows that are bases, those held out, and minibatches.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        With the learned hyper-parameters, the mean function's terms included.
+    inducing_points_ : ndarray of shape (m, d)
+        In the units of X; of a `MultiscaleRBF` under "sgd" (m, 2 d), log multipliers last.
+    mean_bases_ : ndarray of shape (M, d)
+        Likewise.
+    noise_variance_ : float or ndarray of shape (t,)
+        Variance of the noise, in squared units of y; one for each output.
+    latent_scale_ : float
+        What latent variances are multiplied by, at most 1: a few inducing points overestimate them.
+    elbo_ : float
+        Lower bound on the log evidence of the normalised y, nats, at the noise of the solution and
+        unscaled variances.
+    objective_curve_ : ndarray of shape (n_iterations,)
+        The bound along the way; of "sgd" its estimates.
+    n_iter_ : int
+        Passes taken.
+    n_features_in_ : int
+        Number of features, d.
+    feature_names_in_ : ndarray of shape (d,)
+        Names of the columns, where X has names that are all strings.
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
+    and Rosasco (2017) for the preconditioner.
+
+    A pass costs O(n M) and one of the preconditioner's three factorisations O(M^3); memory beyond X
+    is about ``8 * (4 * M**2 + 2**23)`` bytes, since products with the kernel matrix of rows and
+    bases go in chunks. A prediction costs O(M + m^2) a row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpsvm import DecoupledGPRegressor
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=200)
+    >>> gp = DecoupledGPRegressor(n_inducing=20, random_state=0).fit(X, y)
+    >>> gp.predict([[1.5], [3.0]]).round(1)
+    array([1. , 0.2])
+    """
+
+    def __init__(
+        self,
+        kernel=None,
+        *,
+        likelihood="gaussian",
+        solver="cg",
+        parametrization="orthogonal",
+        mean="zero",
+        noise_variance=None,
+        n_mean_bases=10_000,
+        n_inducing=256,
+        inducing_points="kmeans",
+        learn_inducing=True,
+        optimizer="auto",
+        max_iter=100,
+        tol=1e-2,
+        batch_size=None,
+        learning_rate=0.05,
+        normalize_y=True,
+        warm_start=False,
+        device=None,
+        dtype=None,
+        random_state=None,
+    ):
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.solver = solver
+        self.parametrization = parametrization
+        self.mean = mean
+        self.noise_variance = noise_variance
+        self.n_mean_bases = n_mean_bases
+        self.n_inducing = n_inducing
+        self.inducing_points = inducing_points
+        self.learn_inducing = learn_inducing
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.normalize_y = normalize_y
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    @property
+    def _start_noise(self):
+        return 1.0 if self.solver == "sgd" else super()._start_noise
+
+    @with_callbacks
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A float32 or float64 memmap is read in chunks, never copied whole.
+        y : array-like of shape (n,) or (n, t)
+            Several outputs share kernel, inducing points and bases.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log density of each row: 0 removes it, an integer repeats it.
+
+        Returns
+        -------
+        self : DecoupledGPRegressor
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights make no sense.
+        DivergenceError
+            If the bound is no longer finite.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If conjugate gradients end by ``max_iter``.
+        """
+        return self._fit(X, y, sample_weight)
+
+    @with_callbacks
+    def partial_fit(self, X, y, sample_weight=None):
+        """Learn from more rows, as new data.
+
+        With ``solver="cg"`` the first call fits as `fit` does; every later one holds kernel, noise,
+        bases and the scale of y. With Gaussian noise, and no more rows in the first call than
+        ``n_mean_bases``, the mean is then that of a fit of all rows with the bases of the first;
+        memory is O(M^2), a call's time O(b M^2 + M^3). With "sgd" a call is one pass of minibatches
+        that adds bases and learns everything; rows seen before count by their number.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,) or (n, t)
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : DecoupledGPRegressor
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def _is_collapsed(self, start, rows):
+        return self.likelihood == "gaussian"
+
+    def _trained(self, start, rows):
+        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
+
+    def _learning_tol(self):
+        return _LEARNING_TOL
+
+    def _learned_further(self, climb, state, rows, fresh):
+        for n_rows, rounds in STAGES[1:]:
+            if rows.n_rows > _EVIDENCE_ROWS:
+                climb(state, n_rows, rounds)
+        return []
+
+    def _learned(self, run, start, rows, scaler, random_state, generator):
+        """Hyper-parameters of the collapsed bound or of the exact evidence of fewer rows.
+
+        Those under which other rows are more likely; these set the noise.
+        """
+        start = super()._learned(run, start, rows, scaler, random_state, generator)
+        if self.likelihood != "gaussian" or self.optimizer is None:
+            return start
+        order = random_state.permutation(len(rows))
+        given, others = np.split(order[: 2 * _EVIDENCE_ROWS], [_EVIDENCE_ROWS])
+        evidence = Evidence(torch_kernel(start.kernel), rows.part(given))
+        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
+        scale = torch.tensor(scaler.scale_, device=rows.device)
+        parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
+        learning = CollapsedLearning(evidence, parts, bounds, scale, _LEARNING_TOL)
+        before = start.state(rows.device)
+        state = learning.start(dict(before))
+        rounds, done = _EVIDENCE_ROUNDS, learning.finished
+        run.stage("evidence", state, learning.step, rounds, finished=done)
+        if not len(others):
+            return start.at(state)
+        some, densities = rows.part(others), []
+        for found in (before, state):
+            theta, noise = found["theta"], found["noise"]
+            found["noise"], density = evidence.predicted(theta, noise, some, state["noise"])
+            densities.append(density)
+        return start.at(before if densities[0] > densities[1] else state)
+
+    # Calibration
+
+    def _is_calibrated(self, rows):
+        gaussian = self.likelihood == "gaussian"
+        return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
+
+    def _kept(self, rows, random_state):
+        if not self._is_calibrated(rows):
+            return None
+        index = random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
+        kept = torch.ones(len(rows), 2, dtype=torch.float64, device=rows.device)
+        kept[index, 1] = 0.0
+        return kept
+
+    def _findings(self, inference, state):
+        """The bound; logarithms of noise variances (t,) and of the spread of latents, if any."""
+        if isinstance(inference, DecoupledStream) or not self._is_calibrated(inference.rows):
+            return inference.bound(state), None
+        bound, means, variances = inference.evaluate(state)
+        t = variances.shape[1]
+        out = inference.kept[:, -1] == 0
+        weights = inference.rows.weights.double()[out]
+        squares = (inference.rows.targets[out].double() - means[out, t:]).square()
+
+        def density(logs):
+            total = logs[:t].exp() + logs[t].exp() * variances[out]
+            return -0.5 * (weights @ (total.log() + squares / total)).sum()
+
+        start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
+        limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
+        limits[t, 1] = 0.0
+        found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
+        return bound, found.cpu().numpy()
+
+    def _found_by_descent(self, bound):
+        return bound, None
+
+    def _attributes(self, latents, findings, streamed=False):
+        bounds, (calibration,) = zip(*findings, strict=True)
+        found = super()._attributes(latents, bounds, streamed)
+        if streamed:
+            return {**found, "noise_variance_": self.noise_variance_}
+        found["latent_scale_"] = 1.0
+        if calibration is not None:
+            found["noise_variance_"] = self._outputs(np.exp(calibration[:-1]) * self._y_std**2)
+            found["latent_scale_"] = float(np.exp(calibration[-1]))
+        return found
+
+    def _latent_spread(self):
+        return self.latent_scale_

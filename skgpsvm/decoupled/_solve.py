@@ -1,0 +1,384 @@
+"""The decoupled posterior of given kernel and bases: conjugate gradients and a closed form."""
+
+import torch
+
+from .._linalg import (
+    add_gram,
+    cholesky,
+    gaussian_kl,
+    mirror,
+    relative_change,
+    root_norms,
+    weight_moments,
+)
+from ..likelihoods import Gaussian
+
+JITTER = 1e-9  # of the bases' kernel matrix, relative to its mean diagonal
+_CHUNK_ENTRIES = 2**22  # of a block of the kernel matrix of rows and bases
+_BLOCK = 256
+_MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
+_INNER = 0.1  # residual, relative to its start, at which sites are computed anew
+
+
+class MeanBases:
+    r"""Functions :math:`k(\cdot, z_j)` that span the posterior mean.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    theta : Tensor
+        Logarithms of its free hyper-parameters.
+    bases : Tensor of shape (M, d)
+        Float64.
+    """
+
+    def __init__(self, kernel, theta, bases):
+        self.kernel, self.theta, self.bases = kernel, theta, bases
+        K = kernel(bases, bases, theta)
+        self.chol = cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
+
+    def prior_product(self, coef):
+        """Coefficients (q, M) times the bases' kernel matrix."""
+        return (coef @ self.chol) @ self.chol.T
+
+    def passes(self, rows, coef):
+        """Index, X, y, weights, kernel block (b, M) and means (b, q) of each chunk of rows."""
+        bases, coef = self.bases.to(rows.dtype), coef.T.to(rows.dtype)
+        for index in rows.chunks(max(_CHUNK_ENTRIES // len(bases), 64)):
+            X, y, weights = rows.take(index)
+            K = self.kernel(X, bases, self.theta)
+            yield index, X, y, weights.double()[:, None], K, (K @ coef).double()
+
+
+class Preconditioner:
+    r"""Approximate inverse of :math:`K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha`.
+
+    The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
+    is :math:`C (C^\top D C) C^\top`.
+
+    Parameters
+    ----------
+    chol : Tensor of shape (M, M)
+        C, lower triangular.
+    precision : Tensor of shape (M,)
+        Diagonal of D: precisions of the bases' rows, times the number of rows for each base.
+
+    Notes
+    -----
+    Source: Rudi, Carratino and Rosasco (2017), FALKON.
+    """
+
+    def __init__(self, chol, precision):
+        inner = torch.zeros_like(chol)
+        for i in range(0, len(chol), _BLOCK):
+            stop = min(i + _BLOCK, len(chol))
+            inner[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
+        inner.diagonal().add_(1.0)
+        self._chol = chol
+        self._inner = cholesky(inner, "preconditioner of the mean's coefficients", jitter=0)
+
+    def __call__(self, residual):
+        """Of residuals (q, M)."""
+        x = torch.linalg.solve_triangular(self._chol, residual.T, upper=False)
+        x = torch.cholesky_solve(x, self._inner)
+        return torch.linalg.solve_triangular(self._chol.T, x, upper=True).T
+
+
+class DecoupledInference:
+    r"""Posterior whose mean and covariance have bases of their own.
+
+    Row by row, sites with precisions :math:`\Lambda` and linear terms b stand for the likelihood.
+    They give the covariance in closed form on the features of the inducing points, and the mean's
+    coefficients a by the linear system
+
+    .. math:: (K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha) a = K_{\alpha X} b,
+
+    solved by conjugate gradients, a pass over the rows each. Sites of Gaussian noise are what they
+    are; others are computed anew whenever the residual has fallen to a tenth.
+
+    The state of a fit is a dict: ``coef`` (q, M) and ``root`` (c, p, p), what conjugate gradients
+    need to go on, and the sites. Further groups of c columns of ``coef`` are the solutions without
+    some rows.
+
+    Parameters
+    ----------
+    likelihood : SiteLikelihood
+    basis : WhitenedBasis
+        Features of the covariance.
+    bases : MeanBases
+    rows : Rows
+    index : Tensor of shape (M,)
+        Which rows the bases are.
+    tol : float
+        Residual norm of the preconditioned system, relative to the first, at which Gaussian noise
+        is done; relative change of the means for other likelihoods.
+    kept : Tensor of shape (n, g), optional
+        1.0 for the rows of each group of columns, else 0.0.
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), eq. 7; specification, sections 10.2 and 10.3.
+    """
+
+    def __init__(self, likelihood, basis, bases, rows, index, tol, kept=None):
+        self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
+        self._index, self.tol, self._preconditioners = index, tol, None
+        self._conjugate = isinstance(likelihood.likelihood, Gaussian)
+        everyone = torch.ones(len(rows), 1, dtype=torch.float64, device=rows.device)
+        c = likelihood.n_latents
+        self.kept = (everyone if kept is None else kept).repeat_interleave(c, 1)
+        self._groups = self.kept.shape[1] // c
+
+    def initial(self, start):
+        """The state from which `step` starts: the prior mean."""
+        n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
+        size = self._groups * c, len(self.bases.bases)
+        zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
+        state = {
+            **start,
+            "coef": zeros.new_zeros(size),
+            "root": torch.eye(p).to(zeros).expand(c, -1, -1),
+            "means": zeros,
+            "linear": zeros,
+            "precision": zeros,
+            "n_sweeps": 0,
+            "fresh": True,
+            "rate": 1.0,
+            "objective": -float("inf"),
+            "counted": None,
+            "n_inner": 0,
+            "change": float("inf"),
+        }
+        # The covariance of sites at the prior, which for Gaussian noise is that at the end.
+        gram, before = zeros.new_zeros(c, p, p), state["root"]
+        for index in self.rows.chunks():
+            X, y, weights = self.rows.take(index)
+            A, var = self._features(X, before)
+            sites = self.likelihood.sites(y, torch.zeros_like(var), var)
+            self._add_gram(gram, A, weights.double()[:, None] * sites.precision.double())
+        state["root"] = _roots(mirror(gram))
+        return state
+
+    def step(self, state):
+        """An iteration of conjugate gradients; returns the bound, along the way an estimate."""
+        if state["fresh"]:
+            self._relinearise(state)
+        direction, norm = state["direction"], state["norm"]
+        product = self.bases.prior_product(direction)
+        for index, _, _, weights, K, f in self.bases.passes(self.rows, direction):
+            precision = state["precision"][index].repeat(1, self._groups)
+            product += self._spread(K, weights * precision * f, index)
+        curvature = (direction * product).sum(1, keepdim=True)
+        size = torch.where(curvature > 0, norm / curvature, 0.0)
+        state["coef"] = state["coef"] + size * direction
+        state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
+        self._turn(state, state["residual"] - size * product, norm)
+        relative = (state["norm"] / state["first_norm"]).nan_to_num(0.0).max().sqrt().item()
+        state["n_inner"] += 1
+        if self._conjugate:
+            state["change"] = relative
+        else:
+            state["fresh"] = relative < _INNER
+        return state["objective"]
+
+    def converged(self, state):
+        """Whether the residual, or the change of the means, is small."""
+        return state["change"] < self.tol
+
+    def bound(self, state):
+        """The bound, nats."""
+        return self.evaluate(state)[0]
+
+    def evaluate(self, state):
+        """The bound, and means (n, q) and variances (n, c) at the rows."""
+        means, variances, loss = [], [], 0.0
+        for _, X, y, weights, _, f in self.bases.passes(self.rows, state["coef"]):
+            _, var = self._features(X, state["root"])
+            mean = f[:, : self.likelihood.n_latents]
+            loss += (weights[:, 0] * self.likelihood.loss(y, mean, var)).sum().item()
+            means.append(f)
+            variances.append(var)
+        return -loss - self._divergence(state), torch.cat(means), torch.cat(variances)
+
+    def counted(self, state):
+        """What each base counts for in the sum over the rows of its kind, (c, M)."""
+        precisions = self.rows.weights.double()[:, None] * state["precision"]
+        return len(self.rows) / len(self._index) * precisions[self._index].T
+
+    def _divergence(self, state):
+        c = self.likelihood.n_latents
+        return divergence(self.bases, state["coef"][:c], state["root"]).item()
+
+    def _relinearise(self, state):
+        """Sites at the present means and variances, with all that follows from them."""
+        c, before, root = self.likelihood.n_latents, state["means"], state["root"]
+        size = state["rate"] * self.likelihood.step(state["n_sweeps"])
+        old = state["linear"], state["precision"]
+        state["linear"], state["precision"] = (torch.zeros_like(part) for part in old)
+        state["means"] = torch.zeros_like(before)
+        residual = -self.bases.prior_product(state["coef"])
+        gram, loss = torch.zeros_like(root), 0.0
+        for index, X, y, weights, K, f in self.bases.passes(self.rows, state["coef"]):
+            A, var = self._features(X, root)
+            state["means"][index] = f[:, :c]
+            sites = self.likelihood.sites(y, f[:, :c], var)
+            loss += (weights[:, 0] * sites.loss).sum().item()
+            state["linear"][index] = linear = old[0][index].lerp(sites.linear, size)
+            state["precision"][index] = precision = old[1][index].lerp(sites.precision, size)
+            self._add_gram(gram, A, weights * precision)
+            slope = linear.repeat(1, self._groups) - precision.repeat(1, self._groups) * f
+            residual += self._spread(K, weights * slope, index)
+        value = -loss - self._divergence(state)
+        if state["n_sweeps"] > 1 and value < state["best"]:
+            state["rate"] /= 2
+        state["objective"], state["best"] = value, max(value, state.get("best", value))
+        if not self._conjugate:
+            state["root"] = _roots(mirror(gram))
+            if state["n_sweeps"]:
+                state["change"] = relative_change(state["means"], before) / state["rate"]
+        state["n_sweeps"] += 1
+        state["fresh"] = False
+        if state["counted"] is None or state["n_inner"] > _MOST_INNER:
+            counted = self.counted(state)
+            counted = counted.mean(0, keepdim=True) if self._conjugate else counted
+            state["counted"], self._preconditioners = counted, None
+        state["n_inner"] = 0
+        self._turn(state, residual, None)
+        state["first_norm"] = state["norm"]
+
+    def _turn(self, state, residual, norm):
+        """The next direction, conjugate to the last where there is a norm of its residual."""
+        z = self._conditioned(state, residual)
+        new = (residual * z).sum(1, keepdim=True)
+        if norm is not None:
+            z = z + torch.where(norm > 0, new / norm, 0.0) * state["direction"]
+        state["residual"], state["direction"], state["norm"] = residual, z, new
+
+    def _conditioned(self, state, residual):
+        """Preconditioned residual; latents of Gaussian noise share one preconditioner."""
+        if self._preconditioners is None:
+            chol = self.bases.chol
+            self._preconditioners = [Preconditioner(chol, each) for each in state["counted"]]
+        parts = residual.split(len(residual) // len(self._preconditioners))
+        pairs = zip(self._preconditioners, parts, strict=True)
+        return torch.cat([condition(part) for condition, part in pairs])
+
+    def _features(self, X, root):
+        """Features of the covariance (b, p), and latent variances (b, c)."""
+        A, residual = self.basis(X)
+        spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
+        return A, (residual[:, None] + spread).double()
+
+    def _spread(self, K, values, index):
+        """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
+        return ((values * self.kept[index]).to(K.dtype).T @ K).double()
+
+    def _add_gram(self, gram, A, precision):
+        for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
+            add_gram(total, A, column[:, None] * A)
+
+
+class DecoupledStream:
+    r"""More rows for a fitted posterior, which is their prior.
+
+    What the rows so far say about the mean is :math:`K_{\alpha X} \Lambda K_{X \alpha}`, an
+    (M, M) matrix that is held, so that a stream of Gaussian noise is a fit of all rows with the
+    bases of the first. The state is a dict: ``gram`` (c, M, M), ``coef``, ``root``, ``change``.
+
+    Parameters
+    ----------
+    likelihood, basis, bases, rows
+        As of `DecoupledInference`.
+    gram : Tensor of shape (c, M) or (c, M, M)
+        That matrix; or what each base counts for, where it is :math:`K_\alpha D K_\alpha`.
+    coef, root : Tensor of shape (c, M), (c, p, p)
+    """
+
+    def __init__(self, likelihood, basis, bases, rows, gram, coef, root):
+        self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
+        chol = bases.chol
+        if gram.ndim == 2:
+            K = chol @ chol.T
+            gram = K @ (gram[..., None] * K)
+        self._gram, self._cross = gram, _times(gram, coef) + bases.prior_product(coef)
+        identity = torch.eye(root.shape[-1]).to(root)
+        self._inner = torch.cholesky_inverse(torch.linalg.cholesky(root @ root.mT)) - identity
+        self._before = coef, root
+
+    def initial(self):
+        """The state from which `step` starts."""
+        coef, root = self._before
+        sites = {"new_gram": torch.zeros_like(self._gram), "new_cross": torch.zeros_like(coef)}
+        inner = {"new_inner": torch.zeros_like(self._inner)}
+        return {**sites, **inner, "gram": self._gram, "coef": coef, "root": root, "n_steps": 0}
+
+    def step(self, state):
+        """A natural-gradient step; returns the gain of the bound over that of the rows so far."""
+        coef, root = state["coef"], state["root"]
+        gram, cross, inner = (torch.zeros_like(state[n]) for n in _SITES)
+        loss = 0.0
+        for _, X, y, weights, K, mean in self.bases.passes(self.rows, coef):
+            A, residual = self.basis(X)
+            spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
+            sites = self.likelihood.sites(y, mean, (residual[:, None] + spread).double())
+            precision = weights * sites.precision
+            loss += (weights[:, 0] * sites.loss).sum().item()
+            cross += (weights * sites.linear).T @ K.double()
+            for j, column in enumerate(precision.T[..., None]):
+                gram[j] += K.double().T @ (column * K)
+                inner[j] += A.double().T @ (column * A)
+        value = state["bound"] = self._gain(state) - loss
+        size = self.likelihood.step(state["n_steps"])
+        for name, new in zip(_SITES, (gram, cross, inner), strict=True):
+            state[name] = state[name].lerp(new, size)
+        state["gram"] = self._gram + state["new_gram"]
+        state["coef"] = self._solved(state["gram"], self._cross + state["new_cross"])
+        state["root"] = _roots(self._inner + state["new_inner"])
+        state["change"] = relative_change(state["coef"] @ self.bases.chol, coef @ self.bases.chol)
+        state["n_steps"] += 1
+        return value
+
+    def bound(self, state):
+        """Gain of the bound at the last step's start."""
+        return state["bound"]
+
+    def _solved(self, gram, cross):
+        """Coefficients of the mean."""
+        half = torch.linalg.solve_triangular(self.bases.chol, gram, upper=False)
+        inner = torch.linalg.solve_triangular(self.bases.chol, half.mT, upper=False)
+        identity = torch.eye(inner.shape[-1]).to(inner)
+        chol = cholesky(inner + identity, "precision of the mean's coefficients", jitter=0)
+        right = torch.linalg.solve_triangular(self.bases.chol, cross.T, upper=False).T[..., None]
+        solution = torch.cholesky_solve(right, chol)[..., 0]
+        return torch.linalg.solve_triangular(self.bases.chol.T, solution.T, upper=True).T
+
+    def _gain(self, state):
+        """Of the rows so far, divergence included, over the posterior that they had."""
+        before, after = (
+            self._of_rows(coef, root) - divergence(self.bases, coef, root)
+            for coef, root in (self._before, (state["coef"], state["root"]))
+        )
+        return (after - before).item()
+
+    def _of_rows(self, coef, root):
+        of_mean = (self._cross * coef).sum() - 0.5 * (coef * _times(self._gram, coef)).sum()
+        return of_mean - 0.5 * (self._inner * (root @ root.mT)).sum()
+
+
+_SITES = ("new_gram", "new_cross", "new_inner")
+
+
+def divergence(bases, coef, root):
+    """From the prior, nats; a tensor."""
+    of_mean = 0.5 * (coef * bases.prior_product(coef)).sum()
+    return of_mean + gaussian_kl(torch.zeros_like(root[..., 0]), root).sum()
+
+
+def _roots(gram):
+    """Upper triangular roots of covariances whose precisions are gram + I."""
+    precision = gram + torch.eye(gram.shape[-1]).to(gram)
+    return weight_moments(precision, torch.zeros_like(gram[..., 0]))[1]
+
+
+def _times(gram, coef):
+    return (gram @ coef[..., None])[..., 0]

@@ -1,0 +1,328 @@
+"""Algorithm 1 of the decoupled paper: bases from minibatches, gradient steps on everything."""
+
+import math
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from .._inference import upper_root
+from .._linalg import cholesky, gaussian_kl, weight_moments
+from .._training import minibatches
+
+PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
+PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # as torch's Adam calls them
+_SAME = 1 - 1e-6  # covariance of bases of norm one that are the same
+_CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
+_JITTER = 1e-6
+_LEAST_NORM = 1e-2  # of what inducing points leave of a basis
+_MOST_WIDER = 1.5  # logarithm of a basis's length-scale multiplier
+_NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))
+
+
+class StochasticBound:
+    r"""Unbiased estimates of the evidence bound of the four parametrisations.
+
+    Bases have norm one: :math:`\psi_z = k(\cdot, z) / k(z, z)^{1/2}`. The parameters are a dict of
+    tensors: ``theta``, ``noise``, ``Z`` (m, e), ``bases`` (M, e), ``coef`` (c, M); of the decoupled
+    and the shared form ``factor`` (c, m, m), lower triangular, and of the shared one ``mean``
+    (c, m), further coefficients, those of Z; of the hybrid and the orthogonal form ``mean`` (c, m)
+    and ``raw_root`` (c, m, m) of the whitened inducing variables.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    likelihood : SiteLikelihood
+    parametrization : str
+        One of `PARAMETRIZATIONS`.
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), eqs. 7 to 14, and Salimbeni et al. (2018) for the orthogonal
+    one; specification, sections 3.3 to 3.5 and 10.1. Departs from the source: columns of the
+    bases' kernel matrix enter by value, their diagonal exactly.
+    """
+
+    def __init__(self, kernel, likelihood, parametrization):
+        self.kernel, self.likelihood, self.parametrization = kernel, likelihood, parametrization
+        self.has_factor = parametrization in ("shared", "decoupled")
+
+    def value(self, parameters, X, y, weights, ratio, columns):
+        """Estimate from rows, each for ``ratio`` rows, and from columns of the mean's bases."""
+        mean, var, divergence = self._moments(parameters, X, columns)
+        loss = self.likelihood.at(parameters["noise"]).loss(y, mean, var)
+        return -ratio * (weights * loss).sum() - divergence
+
+    def posterior(self, parameters):
+        """Whitened mean (c, m), root (c, m, m), bases (M, e) and coefficients (c, M) of k."""
+        Z, theta = parameters["Z"], parameters["theta"]
+        chol = cholesky(self._gram(Z, Z, theta), "kernel matrix of the bases", jitter=_JITTER)
+        bases, coef = self._span(parameters)
+        if self.has_factor:
+            half = chol.T @ parameters["factor"].tril()
+            precision = torch.eye(len(Z)).to(half) + half @ half.mT
+            mean, root = weight_moments(precision, half.new_zeros(len(half), len(Z)))
+        else:
+            coef = self._scaled(parameters, chol)
+            mean, root = parameters["mean"], upper_root(parameters["raw_root"])
+            if self.parametrization == "orthogonal":
+                mean = mean - self._projected(parameters, chol, coef)
+        return mean, root, bases, coef / self._norms(bases, theta)
+
+    def added(self, parameters, X, y, Z, bases):
+        """The parameters with rows as new bases, until there are as many as told."""
+        found, theta = dict(parameters), parameters["theta"]
+        e = parameters["Z"].shape[1]
+        new = torch.nn.functional.pad(X, (0, e - X.shape[1]))
+        variance = self.kernel.diag(new, theta)
+        for name, most in (("Z", Z), ("bases", bases)):
+            known = found[name]
+            apart = new
+            if len(known):
+                apart = new[self._gram(new, known, theta).max(1).values < _SAME]
+            found[name] = torch.cat([known, apart[: most - len(known)]])
+        m, c, before = len(found["Z"]), len(parameters["coef"]), len(parameters["Z"])
+
+        def grown(matrix, value):
+            wide = torch.zeros(c, m, m).to(matrix)
+            wide.diagonal(dim1=1, dim2=2)[:, before:] = value
+            wide[:, :before, :before] = matrix
+            return wide
+
+        for name, size in (("mean", m), ("coef", len(found["bases"]))):
+            if name in found:
+                found[name] = _padded(parameters[name], (c, size))
+        if self.has_factor:
+            # The precision of having seen a new basis once; a zero would have no gradient.
+            var = variance[:, None].expand(-1, c)
+            seen = self.likelihood.at(parameters["noise"]).sites(y, torch.zeros_like(var), var)
+            typical = (var * seen.precision).mean(0).sqrt()
+            found["factor"] = grown(parameters["factor"], typical[:, None])
+        else:
+            # Whitened, what is new is independent of what is known: the posterior stays.
+            found["raw_root"] = grown(parameters["raw_root"], 0.0)
+        return found
+
+    def n_bases(self, parameters):
+        """Of the mean."""
+        return len(self._span(parameters)[0])
+
+    def _moments(self, parameters, X, columns):
+        Z, theta = parameters["Z"], parameters["theta"]
+        gram, cross = self._gram(Z, Z, theta), self._cross(X, Z, theta)
+        bases, coef = self._span(parameters)
+        prior = self.kernel.diag(X, theta)[:, None]
+        if self.has_factor:
+            factor = parameters["factor"].tril()
+            inner = torch.eye(len(Z)).to(gram) + factor.mT @ gram @ factor
+            chol = cholesky(inner, "precision of the bases", jitter=0)
+            explained = torch.linalg.solve_triangular(chol, factor.mT @ cross.T, upper=False)
+            var = prior - explained.square().sum(1).T
+            inverse = torch.cholesky_inverse(chol).diagonal(dim1=1, dim2=2).sum(1)
+            log_det = chol.diagonal(dim1=1, dim2=2).log().sum(1)
+            divergence = (log_det - 0.5 * (len(Z) - inverse)).sum()
+            mean = self._cross(X, bases, theta) @ coef.T
+        else:
+            chol = cholesky(gram, "kernel matrix of the bases", jitter=_JITTER)
+            A = torch.linalg.solve_triangular(chol, cross.T, upper=False).T
+            weights, root = parameters["mean"], upper_root(parameters["raw_root"])
+            var = prior - A.square().sum(1, keepdim=True) + (A @ root).square().sum(2).T
+            divergence = gaussian_kl(weights, root).sum()
+            coef = self._scaled(parameters, chol)
+            projected = self._projected(parameters, chol, coef)
+            if self.parametrization == "hybrid":
+                divergence = divergence + (weights * projected).sum()
+            else:
+                weights = weights - projected
+                divergence = divergence - 0.5 * projected.square().sum()
+            mean = A @ weights.T + self._cross(X, bases, theta) @ coef.T
+        return mean, var.clamp_min(0), divergence + self._half_square(bases, coef, theta, columns)
+
+    def _half_square(self, bases, coef, theta, columns):
+        """Half the squared norm of the mean's bases, estimated from some columns."""
+        ratio, total = coef.shape[1] / len(columns), 0.5 * coef.square().sum()
+        some = bases[columns]
+        size = max(_CHUNK_ENTRIES // len(columns), 1)
+
+        def part(rows, weights, at, some, theta):
+            K = self._gram(rows, some, theta)
+            K = K * (at[:, None] != columns)
+            return ((weights @ K) * coef[:, columns]).sum()
+
+        places = torch.arange(len(bases), device=bases.device)
+        chunks = zip(bases.split(size), coef.split(size, 1), places.split(size), strict=True)
+        for rows, weights, at in chunks:
+            total = total + 0.5 * ratio * checkpoint(
+                part, rows, weights, at, some, theta, use_reentrant=False
+            )
+        return total
+
+    def _span(self, parameters):
+        """All bases of the mean, and their coefficients."""
+        parts = [(parameters["bases"], parameters["coef"])]
+        if self.parametrization == "shared":
+            parts.append((parameters["Z"], parameters["mean"]))
+        bases, coef = zip(*parts, strict=True)
+        return torch.cat(bases), torch.cat(coef, 1)
+
+    def _scaled(self, parameters, chol):
+        """Coefficients of bases of norm one; the orthogonal form keeps them in other units."""
+        coef, theta, bases = parameters["coef"], parameters["theta"], parameters["bases"]
+        if self.parametrization == "hybrid" or not len(bases):
+            return coef
+        with torch.no_grad():
+            cross = self._gram(parameters["Z"], bases, theta)
+            left = 1 - torch.linalg.solve_triangular(chol, cross, upper=False).square().sum(0)
+        return coef / left.clamp_min(_LEAST_NORM).sqrt()
+
+    def _projected(self, parameters, chol, coef):
+        """The mean's bases in the whitened inducing variables, (c, m)."""
+        theta, Z, bases = parameters["theta"], parameters["Z"], parameters["bases"]
+        size = max(_CHUNK_ENTRIES // max(len(Z), 1), 1)
+        total = chol.new_zeros(len(Z), len(coef))
+        for rows, weights in zip(bases.split(size), coef.split(size, 1), strict=True):
+            total = total + self._gram(Z, rows, theta) @ weights.T
+        return torch.linalg.solve_triangular(chol, total, upper=False).T
+
+    def _norms(self, Z, theta):
+        return self.kernel.diag(Z, theta).sqrt()
+
+    def _cross(self, X, Z, theta):
+        """Covariances (b, m) of latent values and bases of norm one."""
+        return self.kernel(X, Z, theta) / self._norms(Z, theta)
+
+    def _gram(self, Z, other, theta):
+        """Covariances of bases of norm one."""
+        return self._cross(Z, other, theta) / self._norms(Z, theta)[:, None]
+
+
+class StochasticDescent:
+    """Algorithm 1: bases from each minibatch, then a step of Adam on everything.
+
+    Parameters
+    ----------
+    bound : StochasticBound
+    rows : Rows
+    most : dict
+        Of ``bases`` and ``Z``: how many there can be. As many as ``Z`` come from each minibatch.
+    batch_size : int
+    learning_rate : float
+        gamma_0; step t is ``gamma_0 / (1 + 0.1 sqrt(t))``.
+    trained : list of str
+        Which of `PARTS`.
+    bounds : Tensor of shape (k, 2)
+        Of theta.
+    scale : Tensor of shape (d,)
+        Unit of the steps on the bases' positions.
+    generator : torch.Generator
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), Algorithm 1; specification, section 4.
+    """
+
+    def __init__(
+        self, bound, rows, most, batch_size, learning_rate, trained, bounds, scale, generator
+    ):
+        self.bound, self.rows, self._most = bound, rows, most
+        self._batch_size, self._learning_rate = batch_size, learning_rate
+        self._trained, self._generator = trained, generator
+        self._bounds = {"theta": bounds.unbind(-1), "noise": _NOISE_BOUNDS}
+        self._scale = scale
+
+    def initial(self, start, n_columns):
+        """The state from which `step` starts: no bases yet, of so many numbers each."""
+        c, zeros = self.bound.likelihood.n_latents, start["theta"].new_zeros
+        if self.bound.has_factor:
+            further = {"factor": zeros(c, 0, 0)}
+        else:
+            further = {"raw_root": zeros(c, 0, 0)}
+        if self.bound.parametrization != "decoupled":
+            further["mean"] = zeros(c, 0)
+        return {
+            "theta": start["theta"],
+            "noise": start["noise"],
+            "Z": zeros(0, n_columns),
+            "bases": zeros(0, n_columns),
+            "coef": zeros(c, 0),
+            **further,
+            "moments": {},
+            "n_steps": 0,
+            "n_seen": 0.0,
+            "generator": self._generator.get_state(),
+        }
+
+    def seen(self, state, again):
+        """Count the rows, which stand for all of them or add to those that were seen before."""
+        state["n_seen"] = self.rows.total_weight + (0.0 if again else state["n_seen"])
+
+    def bound_at(self, posterior, state):
+        """The bound of the rows seen, were they all as these; nats."""
+        loss, likelihood = 0.0, self.bound.likelihood.at(state["noise"])
+        for index in self.rows.chunks():
+            X, y, weights = self.rows.take(index)
+            mean, var = posterior.marginals(X.double())
+            loss += (weights * likelihood.loss(y, mean, var)).sum().item()
+        return -state["n_seen"] / self.rows.total_weight * loss - posterior.kl().item()
+
+    def step(self, state):
+        """Learn from shuffled minibatches of all rows; returns the mean estimate of the bound."""
+        self._generator.set_state(state["generator"])
+        batches = minibatches(len(self.rows), self._batch_size, self._generator)
+        values = [self._learn(state, index.to(self.rows.device)) for index in batches]
+        state["generator"] = self._generator.get_state()
+        return sum(values) / len(values)
+
+    def _learn(self, state, index):
+        """Add bases and take a step; returns the estimate of the bound before it."""
+        X, y, weights = self.rows.take(index)
+        X, weights = X.double(), weights.double()
+        parts = {name: state[name] for name in PARTS if name in state}
+        most = {n: min(size, len(state[n]) + self._most["Z"]) for n, size in self._most.items()}
+        state.update(self.bound.added(parts, X, y, **most))
+        return self._moved(state, X, y, weights, state["n_seen"] / weights.sum())
+
+    @torch.enable_grad()
+    def _moved(self, state, X, y, weights, ratio):
+        """A step of Adam; returns the estimate of the bound before it."""
+        parts = {name: state[name] for name in PARTS if name in state}
+        units = {name: self._unit(name, parts[name]) for name in self._trained if name in parts}
+        leaves = {name: (parts[name] / unit).requires_grad_() for name, unit in units.items()}
+        size = self.bound.n_bases(parts)
+        columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
+        moved = {name: leaf * units[name] for name, leaf in leaves.items()}
+        value = self.bound.value(parts | moved, X, y, weights, ratio, columns.to(X.device))
+        rate = self._learning_rate / (1 + 0.1 * math.sqrt(state["n_steps"] + 1))
+        optimizer = torch.optim.Adam(leaves.values(), lr=rate, maximize=True)
+        for name, leaf in leaves.items():
+            none = leaf.new_zeros([0] * leaf.ndim)
+            moments = [_padded(m, leaf.shape) for m in state["moments"].get(name, (none, none))]
+            step = torch.tensor(float(state["n_steps"]))
+            optimizer.state[leaf] = dict(zip(_MOMENTS, (step, *moments), strict=True))
+        value.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name, leaf in leaves.items():
+                if leaf.grad is not None:
+                    state["moments"][name] = [optimizer.state[leaf][m] for m in _MOMENTS[1:]]
+                if name in self._bounds and leaf.numel():
+                    leaf.clamp_(*self._bounds[name])
+                if name in ("Z", "bases"):
+                    leaf[:, len(self._scale) :].clamp_(-_MOST_WIDER, _MOST_WIDER)
+                state[name] = leaf.detach() * units[name]
+        state["n_steps"] += 1
+        return value.item()
+
+    def _unit(self, name, part):
+        if name not in ("Z", "bases"):
+            return 1.0
+        return torch.nn.functional.pad(
+            self._scale, (0, part.shape[1] - len(self._scale)), value=1.0
+        )
+
+
+def _padded(tensor, shape):
+    """With zeros after its entries along each axis."""
+    wide = tensor.new_zeros(shape)
+    wide[tuple(slice(size) for size in tensor.shape)] = tensor
+    return wide
