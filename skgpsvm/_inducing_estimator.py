@@ -44,6 +44,8 @@ class Latents:
         Further bases of the mean, see `DecoupledPosterior`.
     gram : ndarray of shape (c, M) or (c, M, M), or None
         What the rows so far say about them, see `DecoupledStream`.
+    power : float
+        See `DecoupledPosterior`.
     """
 
     kernel: Kernel
@@ -55,6 +57,7 @@ class Latents:
     bases: np.ndarray | None = None
     coef: np.ndarray | None = None
     gram: np.ndarray | None = None
+    power: float = 1.0
 
     def state(self, device):
         """The tensors of the parts there are, by name."""
@@ -85,8 +88,8 @@ class Latents:
         if self.bases is None:
             return InducingPosterior(basis, state["mean"], state["root"])
         parts = (state[name] for name in ("bases", "coef"))
-        kernel = torch_kernel(self.kernel)
-        return DecoupledPosterior(basis, state["mean"], state["root"], kernel, *parts)
+        kernel, power = torch_kernel(self.kernel), self.power
+        return DecoupledPosterior(basis, state["mean"], state["root"], kernel, *parts, power)
 
 
 class InducingEstimator(TorchEstimator):

@@ -201,31 +201,45 @@ class DecoupledPosterior(InducingPosterior):
     kernel : TorchKernel
     bases : Tensor of shape (M, d)
     coef : Tensor of shape (c, M)
+    power : float
+        Of the ratio of posterior and prior variance, at least 1: few inducing points leave too much
+        variance near the data, and all of it far away, where it belongs.
 
     Notes
     -----
     Source: Cheng and Boots (2017), eqs. 11 to 13 (the hybrid form); with ``mean`` zero eq. 7.
     """
 
-    def __init__(self, basis, mean, root, kernel, bases, coef):
+    def __init__(self, basis, mean, root, kernel, bases, coef, power=1.0):
         super().__init__(basis, mean, root)
-        self.kernel, self.bases, self.coef = kernel, bases, coef
+        self.kernel, self.bases, self.coef, self.power = kernel, bases, coef, power
 
     def marginals(self, X):
         mean, var = super().marginals(X)
-        return mean + self._further(X), var
+        return mean + self._further(X), self._shrinkage(X, var) * var
 
     def sample(self, X, n_samples, generator):
         """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
-        return super().sample(X, n_samples, generator) + self._further(X.double())
+        mean, var = super().marginals(X.double())
+        draws = super().sample(X, n_samples, generator)
+        shrunk = self._shrinkage(X.double(), var).sqrt() * (draws - mean)
+        return shrunk + mean + self._further(X.double())
+
+    def cov(self, X):
+        """Covariances (c, b, b) at the rows of ``X``."""
+        _, var = super().marginals(X.double())
+        factor = self._shrinkage(X.double(), var).sqrt().T
+        return factor[:, :, None] * super().cov(X) * factor[:, None, :]
 
     def kl(self):
-        between = self.mean @ self._features().T
+        between = self.mean @ self.basis(self.bases)[0].T
         squares = (self.coef * (self._further(self.bases).T + 2 * between)).sum()
         return super().kl() + 0.5 * squares
 
-    def _features(self):
-        return self.basis(self.bases)[0]
+    def _shrinkage(self, X, var):
+        """What variances (b, c) are multiplied by."""
+        ratio = var / self.kernel.diag(X, self.basis.theta)[:, None]
+        return ratio.clamp(0, 1) ** (self.power - 1)
 
     def _further(self, X):
         """The further part of the mean, (b, c)."""

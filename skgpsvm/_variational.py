@@ -247,7 +247,7 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
         X = self._check_new(X)
         device, dtype = self._torch_options(X)
         cov = self._latents[0].posterior(device).cov(to_tensor(X, device, dtype))
-        cov = self._latent_spread() * cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
+        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
         return cov + np.eye(len(X))[..., None] * self.noise_variance_
 
     def sample_y(self, X, n_samples=1, random_state=0):

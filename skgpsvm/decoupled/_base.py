@@ -1,5 +1,6 @@
 """What the decoupled regressor and classifier share: learning, bases, the two solvers."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,14 @@ from .._inducing_estimator import Latents, feature_scales
 from .._torch_kernels import torch_kernel
 from .._training import Run
 from .._variational import VariationalGP
+from ..exceptions import NumericalWarning
 from ..kernels import MultiscaleRBF
 from ._solve import JITTER, DecoupledInference, DecoupledStream, MeanBases
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MINIBATCH = 1024
-_CHUNK_ROWS = 1024  # of a pass with all of the mean's bases
+_MOST_LOST = 0.05  # nats a row, of the bound, to rounding
 
 
 class DecoupledGP(VariationalGP):
@@ -85,11 +87,21 @@ class DecoupledGP(VariationalGP):
             return start.at({**state, "mean": mean, "bases": bases, "coef": coef, "gram": gram})
 
         def attributes(state):
-            return self._attributes([found(state)], [self._findings(solve, state)])
+            latents, bound = self._calibrated(found(state), solve, state)
+            return self._attributes([latents], [bound])
 
         done = {"converged": solve.converged, "attributes": attributes}
         curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
-        return found(state), curve, self._findings(solve, state)
+        latents, bound = self._calibrated(found(state), solve, state)
+        if not abs(bound - curve[-1]) < _MOST_LOST * rows.total_weight + 1e-6 * abs(bound):
+            warnings.warn(
+                f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
+                f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
+                "dtype='float64', or a larger noise_variance with optimizer=None.",
+                NumericalWarning,
+                stacklevel=4,
+            )
+        return latents, curve, bound
 
     def _parts(self, latents, rows):
         """Likelihood, features of the covariance and bases of the mean."""
@@ -101,9 +113,12 @@ class DecoupledGP(VariationalGP):
         """As of `DecoupledInference`: None where nothing is calibrated."""
         return None
 
-    def _findings(self, inference, state):
-        """What `_attributes` is told beside the latents."""
-        return inference.bound(state)
+    def _calibrated(self, latents, solve, state):
+        """The latents, calibrated where that is wanted, and the bound."""
+        return latents, solve.bound(state)
+
+    def _findings(self, stream, state):
+        return stream.bound(state)
 
     def _continued(self, old, rows):
         state = old.state(rows.device)
@@ -169,19 +184,15 @@ class DecoupledGP(VariationalGP):
             parts = {"mean": mean, "root": root, "bases": bases, "coef": coef}
             return replace(start, gram=None).at({**state, **parts})
 
-        def findings(state):
+        def bound_of(state):
             return descent.bound_at(found(state).posterior(device), state)
 
         def attributes(state):
-            return self._attributes([found(state)], [self._found_by_descent(findings(state))])
+            return self._attributes([found(state)], [bound_of(state)])
 
         curve = run.stage("descent", state, descent.step, passes, attributes=attributes)
         self._state = _as(lambda part, _: part.cpu().numpy(), state, None)
-        return found(state), curve, self._found_by_descent(findings(state))
-
-    def _found_by_descent(self, bound):
-        """Findings of a bound."""
-        return bound
+        return found(state), curve, bound_of(state)
 
     def _held(self):
         """Tensors that stochastic gradients hold."""

@@ -1,6 +1,7 @@
 """`DecoupledGPRegressor`: the estimator."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,13 +13,13 @@ from .._training import by_autograd, lbfgs
 from .._variational import STAGES, VariationalRegressor
 from ._base import DecoupledGP
 from ._evidence import Evidence
-from ._solve import DecoupledStream
 
 _EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
 _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
 _CALIBRATION_STEPS = 100
+_LEAST_RATIO = 1e-12
 _MOST_CHANGE = math.log(1e4)  # of noise and latent variance by calibration
 
 
@@ -63,7 +64,7 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
         Whether the inducing points are moved, by "sgd" the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
         Whether kernel and noise are learned. Where they are, and "cg" has at least 500 rows and
-        Gaussian noise, the noise and the scale of the latent variances are set by a tenth of the
+        Gaussian noise, the noise and the power of the variances are set by a tenth of the
         rows, held out from a solution of the others that costs no further pass.
     max_iter : int, default=100
         Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
@@ -98,11 +99,12 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
         Likewise.
     noise_variance_ : float or ndarray of shape (t,)
         Variance of the noise, in squared units of y; one for each output.
-    latent_scale_ : float
-        What latent variances are multiplied by, at most 1: a few inducing points overestimate them.
+    variance_power_ : float
+        Power of the ratio of posterior and prior variance of the latent function, at least 1: few
+        inducing points leave too much variance near the data.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, at the noise of the solution and
-        unscaled variances.
+        Lower bound on the log evidence of the normalised y, nats, at the noise that the mean was
+        solved with and variances as they were before calibration.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound along the way; of "sgd" its estimates.
     n_iter_ : int
@@ -293,39 +295,28 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
         kept[index, 1] = 0.0
         return kept
 
-    def _findings(self, inference, state):
-        """The bound; logarithms of noise variances (t,) and of the spread of latents, if any."""
-        if isinstance(inference, DecoupledStream) or not self._is_calibrated(inference.rows):
-            return inference.bound(state), None
-        bound, means, variances = inference.evaluate(state)
+    def _calibrated(self, latents, solve, state):
+        """Noise and power of the variances under which the rows held out are most likely."""
+        if not self._is_calibrated(solve.rows):
+            return super()._calibrated(latents, solve, state)
+        bound, means, variances = solve.evaluate(state)
         t = variances.shape[1]
-        out = inference.kept[:, -1] == 0
-        weights = inference.rows.weights.double()[out]
-        squares = (inference.rows.targets[out].double() - means[out, t:]).square()
+        out = solve.kept[:, -1] == 0
+        X, y, weights = (part.double() for part in solve.rows.take(out.nonzero()[:, 0]))
+        prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
+        ratio = (variances[out] / prior).clamp(_LEAST_RATIO, 1)
+        squares = (y - means[out, t:]).square()
 
         def density(logs):
-            total = logs[:t].exp() + logs[t].exp() * variances[out]
+            total = logs[:t].exp() + prior * ratio ** logs[t].exp()
             return -0.5 * (weights @ (total.log() + squares / total)).sum()
 
         start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
-        limits[t, 1] = 0.0
+        limits[t, 0] = 0.0
         found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return bound, found.cpu().numpy()
+        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist())), bound
 
-    def _found_by_descent(self, bound):
-        return bound, None
-
-    def _attributes(self, latents, findings, streamed=False):
-        bounds, (calibration,) = zip(*findings, strict=True)
+    def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
-        if streamed:
-            return {**found, "noise_variance_": self.noise_variance_}
-        found["latent_scale_"] = 1.0
-        if calibration is not None:
-            found["noise_variance_"] = self._outputs(np.exp(calibration[:-1]) * self._y_std**2)
-            found["latent_scale_"] = float(np.exp(calibration[-1]))
-        return found
-
-    def _latent_spread(self):
-        return self.latent_scale_
+        return {**found, "variance_power_": latents[0].power}
