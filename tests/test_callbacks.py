@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 import skgpsvm
-from skgpsvm import BayesianSVC, EPClassifier, SVGPRegressor
+from skgpsvm import BayesianSVC, DecoupledGPClassifier, EPClassifier, SVGPRegressor
 from skgpsvm.bayesian_svm import _svc
 from skgpsvm.callbacks import Checkpoint
 
@@ -42,12 +42,16 @@ MODES = {
     "EP, sign rule": ep(optimizer="sign"),
     "EP, minibatches": ep(batch_size=16),
     "EP, GFITC": ep(approximation="gfitc", max_iter=15),
+    "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
+    "decoupled, stochastic gradients": DecoupledGPClassifier(
+        solver="sgd", mean="zero", n_inducing=8, batch_size=16, max_iter=8, random_state=0
+    ),
 }
 
 
 def one_by_one(mode):
     """Whether a model of three classes has one for each."""
-    return isinstance(mode, EPClassifier) or mode.multi_class == "ovr"
+    return isinstance(mode, EPClassifier) or getattr(mode, "multi_class", None) == "ovr"
 
 
 modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

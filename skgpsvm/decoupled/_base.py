@@ -15,12 +15,14 @@ from .._training import Run
 from .._variational import VariationalGP
 from ..exceptions import NumericalWarning
 from ..kernels import MultiscaleRBF
-from ._solve import JITTER, DecoupledInference, DecoupledStream, MeanBases
+from ..likelihoods import Gaussian
+from ._solve import JITTER, DecoupledInference, DecoupledStream, ExactInference, MeanBases
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MINIBATCH = 1024
-_MOST_LOST = 0.05  # nats a row, of the bound, to rounding
+_MOST_DENSE = 12_000  # rows, all of them bases, whose kernel matrix is factorised
+_MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
 
 
 class DecoupledGP(VariationalGP):
@@ -77,7 +79,10 @@ class DecoupledGP(VariationalGP):
         bases = rows.take(index)[0].double()
         likelihood, *parts = self._parts(replace(start, bases=bases.cpu().numpy()), rows)
         kept = self._kept(rows, random_state)
-        solve = DecoupledInference(likelihood, *parts, rows, index, self.tol, kept)
+        gaussian = isinstance(likelihood.likelihood, Gaussian)
+        all_rows = gaussian and len(index) == len(rows) > _MOST_DENSE
+        kind = ExactInference if all_rows else DecoupledInference
+        solve = kind(likelihood, *parts, rows, index, self.tol, kept)
         state = solve.initial(start.state(rows.device))
 
         def found(state):
@@ -93,7 +98,8 @@ class DecoupledGP(VariationalGP):
         done = {"converged": solve.converged, "attributes": attributes}
         curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
         latents, bound = self._calibrated(found(state), solve, state)
-        if not abs(bound - curve[-1]) < _MOST_LOST * rows.total_weight + 1e-6 * abs(bound):
+        lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
+        if solve.conjugate and not lost < 0:
             warnings.warn(
                 f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
                 f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
@@ -190,7 +196,7 @@ class DecoupledGP(VariationalGP):
         def attributes(state):
             return self._attributes([found(state)], [bound_of(state)])
 
-        curve = run.stage("descent", state, descent.step, passes, attributes=attributes)
+        curve = run.stage("posterior", state, descent.step, passes, attributes=attributes)
         self._state = _as(lambda part, _: part.cpu().numpy(), state, None)
         return found(state), curve, bound_of(state)
 
@@ -204,7 +210,7 @@ class DecoupledGP(VariationalGP):
         d = len(scaler.scale_)
         kernel = self.kernel
         if kernel is None:
-            X = rows.take(slice(_MINIBATCH))[0].double() / torch.as_tensor(scaler.scale_)
+            X = rows.take(slice(_MINIBATCH))[0].double().cpu() / torch.as_tensor(scaler.scale_)
             distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
             scales = scaler.scale_ * (distance or 1.0)
             bounds = np.outer(scales, (1e-3, 1e3))

@@ -20,7 +20,7 @@ _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
 _CALIBRATION_STEPS = 100
 _LEAST_RATIO = 1e-12
-_MOST_CHANGE = math.log(1e4)  # of noise and latent variance by calibration
+_MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
 
 
 class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
@@ -121,7 +121,9 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
 
     A pass costs O(n M) and one of the preconditioner's three factorisations O(M^3); memory beyond X
     is about ``8 * (4 * M**2 + 2**23)`` bytes, since products with the kernel matrix of rows and
-    bases go in chunks. A prediction costs O(M + m^2) a row.
+    bases go in chunks. Where all of more than 12,000 rows are bases, and noise is Gaussian, nothing
+    of size M^2 is held: a pass costs O(n^2), memory is about ``8 * (1000 * n + 2**23)`` bytes. A
+    prediction costs O(M + m^2) a row.
 
     Examples
     --------
@@ -313,7 +315,7 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
 
         start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
-        limits[t, 0] = 0.0
+        limits[t, 0] = 0.0  # of the power's logarithm
         found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
         return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist())), bound
 

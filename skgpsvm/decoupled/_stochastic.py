@@ -267,7 +267,7 @@ class StochasticDescent:
 
     def step(self, state):
         """Learn from shuffled minibatches of all rows; returns the mean estimate of the bound."""
-        self._generator.set_state(state["generator"])
+        self._generator.set_state(state["generator"].cpu())
         batches = minibatches(len(self.rows), self._batch_size, self._generator)
         values = [self._learn(state, index.to(self.rows.device)) for index in batches]
         state["generator"] = self._generator.get_state()
