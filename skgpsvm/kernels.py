@@ -1,6 +1,7 @@
 """Covariance functions that scikit-learn lacks, and how to give a torch form to one's own."""
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from ._torch_kernels import (
     check_per_feature,
     register_torch_kernel,
 )
+
+_MOST_KEPT = 2**16  # entries of a matrix that a graph may keep for each feature
 
 __all__ = ["Linear", "MultiscaleRBF", "TorchKernel", "register_torch_kernel"]
 
@@ -344,7 +347,7 @@ def _check_columns(n_features, n_scales, *arrays):
 
 @register_torch_kernel(MultiscaleRBF)
 class _TorchMultiscaleRBF(TorchKernel):
-    """Torch form of MultiscaleRBF; a graph keeps no (n, m) matrix for each feature."""
+    """Torch form of MultiscaleRBF; a graph keeps no large (n, m) matrix for each feature."""
 
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
@@ -389,10 +392,13 @@ def _both_scaled(A, a, B, b, scale):
     centre = B.detach().mean(0)
     A, B = (A - centre) / scale, (B - centre) / scale
     log_K = A.new_zeros(len(A), len(B))
-    for columns in zip(*(columns.unbind(1) for columns in (A, a, B, b)), strict=True):
-        log_K.add_(
-            checkpoint(_log_feature, *columns, use_reentrant=False, preserve_rng_state=False)
+    log_feature = _log_feature
+    if log_K.numel() > _MOST_KEPT:
+        log_feature = partial(
+            checkpoint, _log_feature, use_reentrant=False, preserve_rng_state=False
         )
+    for columns in zip(*(columns.unbind(1) for columns in (A, a, B, b)), strict=True):
+        log_K.add_(log_feature(*columns))
     return log_K.exp_()
 
 

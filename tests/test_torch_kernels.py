@@ -303,7 +303,9 @@ def test_multiscale_float32(kernel, multipliers, offset):
 
 
 @each_pair
-def test_multiscale_keeps_no_matrix_for_each_feature(multipliers):
+def test_multiscale_keeps_no_matrix_for_each_feature(multipliers, monkeypatch):
+    monkeypatch.setattr("skgpsvm.kernels._MOST_KEPT", 0)
+
     def kept(d):
         shapes = []
 

@@ -93,9 +93,9 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M) and one of the preconditioner's three factorisations O(M^3); memory beyond X
-    is about ``8 * (4 * M**2 + 2**23)`` bytes, since products with the kernel matrix of rows and
-    bases go in chunks. A prediction costs O(M + m^2) a row.
+    A pass costs O(n M), the preconditioner of each latent O(M^3); memory beyond X is about
+    ``8 * ((c + 3) * M**2 + 2**23)`` bytes for c latents, since products with the kernel matrix of
+    rows and bases go in chunks. A prediction costs O(M + m^2) a row and latent.
 
     Examples
     --------

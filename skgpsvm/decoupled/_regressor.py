@@ -119,11 +119,11 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M) and one of the preconditioner's three factorisations O(M^3); memory beyond X
-    is about ``8 * (4 * M**2 + 2**23)`` bytes, since products with the kernel matrix of rows and
-    bases go in chunks. Where all of more than 12,000 rows are bases, and noise is Gaussian, nothing
-    of size M^2 is held: a pass costs O(n^2), memory is about ``8 * (1000 * n + 2**23)`` bytes. A
-    prediction costs O(M + m^2) a row.
+    A pass costs O(n M), the two factors of the preconditioner and their product O(M^3); memory
+    beyond X is about ``8 * (4 * M**2 + 2**23)`` bytes, since products with the kernel matrix of
+    rows and bases go in chunks. Where all of more than 12,000 rows are bases, and noise is
+    Gaussian, nothing of size M^2 is held: a pass costs O(n^2), memory is about
+    ``8 * (1000 * n + 2**23)`` bytes. A prediction costs O(M + m^2) a row.
 
     Examples
     --------
@@ -223,10 +223,10 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
         """Learn from more rows, as new data.
 
         With ``solver="cg"`` the first call fits as `fit` does; every later one holds kernel, noise,
-        bases and the scale of y. With Gaussian noise, and no more rows in the first call than
-        ``n_mean_bases``, the mean is then that of a fit of all rows with the bases of the first;
-        memory is O(M^2), a call's time O(b M^2 + M^3). With "sgd" a call is one pass of minibatches
-        that adds bases and learns everything; rows seen before count by their number.
+        bases and the scale of y. With Gaussian noise, no calibration and no more rows in the first
+        call than ``n_mean_bases``, the mean is then that of a fit of all rows with the bases of the
+        first; memory is O(M^2), a call's time O(b M^2 + M^3). With "sgd" a call is one pass of
+        minibatches that adds bases and learns everything; rows seen before count by their number.
 
         Parameters
         ----------
