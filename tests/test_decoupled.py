@@ -28,9 +28,14 @@ from skgpsvm._collapsed import CollapsedBound
 from skgpsvm._posteriors import DecoupledPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.decoupled import _regressor, _solve, _stochastic
+from skgpsvm.decoupled import _base, _regressor, _solve, _stochastic
 from skgpsvm.decoupled._evidence import Evidence
-from skgpsvm.decoupled._solve import DecoupledInference, MeanBases, Preconditioner
+from skgpsvm.decoupled._solve import (
+    DecoupledInference,
+    ExactInference,
+    MeanBases,
+    Preconditioner,
+)
 from skgpsvm.decoupled._stochastic import PARAMETRIZATIONS, StochasticBound
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian, Logistic
@@ -478,14 +483,16 @@ def test_rows_that_are_bases_already_are_not_added(form):
 # Conjugate gradients
 
 
-def solve_of(kernel, Z, bases, X, y, noise, tol=1e-10, weights=None, index=None, kept=None):
+def solve_of(
+    kernel, Z, bases, X, y, noise, tol=1e-10, weights=None, kept=None, kind=DecoupledInference
+):
     """Inference at given bases, with its end state."""
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
     y = y.reshape(len(X), -1)
     basis = WhitenedBasis(tk, theta, t64(Z), _solve.JITTER)
-    index = torch.arange(len(bases)) % len(X) if index is None else index
+    index = torch.arange(len(bases)) % len(X)
     parts = basis, MeanBases(tk, theta, t64(bases)), rows_of(X, y, weights)
-    inference = DecoupledInference(sites(noise, y.shape[1]), *parts, index, tol, kept)
+    inference = kind(sites(noise, y.shape[1]), *parts, index, tol, kept)
     state = inference.initial({"theta": theta})
     for _ in range(200):
         inference.step(state)
@@ -734,7 +741,7 @@ def test_conjugate_gradients_raise_the_bound_to_its_end():
     assert model.n_iter_ == len(curve)
 
 
-def test_wider_kernels_of_the_two_forms_agree():
+def test_multiscale_kernel_is_the_plain_one_between_rows():
     X, y = waves(100)
     settings = {"noise_variance": 0.1, "n_mean_bases": 40, "random_state": 0}
     one = given(1.5 * RBF([1.0, 2.0, 3.0]), X[:10], **settings).fit(X, y)
@@ -758,6 +765,77 @@ def test_white_noise_of_the_kernel_is_part_of_the_latent():
     assert white.elbo_ == pytest.approx(plain.elbo_ - 100 * 0.2 / (2 * 0.1), rel=1e-9)
     learned = DecoupledGPRegressor(RBF([1.0] * 3) + WhiteKernel(0.2), n_inducing=10, random_state=0)
     assert learned.fit(X, y).score(X, y) > 0.9
+
+
+# All rows as bases, without a factor of their kernel matrix
+
+
+@pytest.fixture
+def no_factor(monkeypatch):
+    """The solution for many rows, with fewer landmarks than rows."""
+    monkeypatch.setattr(_base, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
+
+
+def test_solution_without_a_factor_is_the_exact_process(no_factor):
+    X, y = waves(100)
+    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
+    ours = given(kernel, X, noise_variance=0.05).fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
+    X_new = waves(50, seed=1)[0]
+    # Residuals of 1e-10, relative to the first; no jitter in the mean.
+    assert_allclose(ours.predict(X_new), exact.predict(X_new), atol=1e-8)
+    assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-5)
+    curve = ours.objective_curve_
+    assert len(curve) > 3
+    assert (np.diff(curve) > -1e-12 * np.abs(curve[1:])).all()
+    assert ours.elbo_ == pytest.approx(curve[-1], rel=1e-9)
+
+
+def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
+    X, y = waves(80)
+    Y = np.c_[y, X[:, 2] - y]
+    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
+    model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
+    one = clone(model).fit(X, Y, sample_weight=weights)
+    monkeypatch.setattr(_base, "_MOST_DENSE", 80)
+    two = clone(model).fit(X, Y, sample_weight=weights)
+    assert one.n_iter_ != two.n_iter_
+    # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
+    for tol in (5e-6, 5e-5):
+        for got, expected in zip(
+            one.predict(X, return_std=True), two.predict(X, return_std=True), strict=True
+        ):
+            assert_allclose(got, expected, atol=tol)
+        assert one.elbo_ == pytest.approx(two.elbo_, rel=tol)
+        for each in (one, two):
+            each.partial_fit(X[:20] + 0.1, Y[:20])
+
+
+def test_groups_without_a_factor_are_the_solutions_without_their_rows(no_factor):
+    X, y = waves(80)
+    Y = np.c_[y, X[:, 2]]
+    kept = torch.ones(80, 2, dtype=torch.float64)
+    kept[:30, 1] = 0
+    kernel = 1.5 * RBF(1.0)
+    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept, kind=ExactInference)
+    _, means, _ = inference.evaluate(state)
+    for j, rows in enumerate(kept.bool().numpy().T):
+        for i, target in enumerate(Y.T):
+            expected = exact_gp_regression(kernel, X[rows], target[rows], X, 0.1)[0]
+            assert_allclose(means[:, 2 * j + i], expected, atol=1e-8)
+
+
+def test_landmarks_save_iterations(monkeypatch, no_factor):
+    X, y, _ = sinc(300)
+    model = given(RBF(0.5), X[:20], noise_variance=0.01, tol=1e-6)
+    some = clone(model).fit(X, y).n_iter_
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 1)
+    one = clone(model).fit(X, y).n_iter_
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 300)
+    every = clone(model).fit(X, y).n_iter_
+    assert every <= 3
+    assert every < some < 0.5 * one
 
 
 # The evidence
@@ -852,8 +930,7 @@ def test_weights_are_repetitions_and_zeros_remove(solver):
     model = DecoupledGPRegressor(
         solver=solver, n_inducing=8, n_mean_bases=30, batch_size=20, max_iter=20, random_state=0
     )
-    if solver == "sgd":
-        model.set_params(max_iter=2)
+    model.set_params(**{"cg": {"learn_inducing": False}, "sgd": {"max_iter": 2}}[solver])
     weighted = clone(model).fit(X, y, sample_weight=weights)
     repeated = clone(model).fit(X[again], y[again])
     X[1::3], y[1::3] = 1e3, 1e6
@@ -1050,7 +1127,7 @@ def test_stream_of_gaussian_noise_solves_the_normal_equations_of_all_rows(n_outp
     mean = stream.predict(X).reshape(120, n_outputs)
     for j, target in enumerate(Y.T):
         expected = means_at(kernel, X[:50], X, target, 0.1, X, weights)
-        # The jitter of 1e-9 over the noise, summed over rows; half as much again by the factor.
+        # The jitter of 1e-9 over the noise, summed over rows, through two more factors.
         assert_allclose(mean[:, j], expected, atol=5e-5)
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False}
     sparse = SVGPRegressor(kernel, inducing_points=X[:10], noise_variance=0.1, **fixed)
@@ -1153,12 +1230,12 @@ def descended(form, n_mean_bases):
         n_inducing=10,
         batch_size=250,
         learning_rate=0.1,
-        max_iter=50,
+        max_iter=35,
         random_state=0,
     ).fit(X, y)
     assert len(model.inducing_points_) == 10
     assert model.inducing_points_.shape[1] == model.mean_bases_.shape[1] == 2
-    assert model.n_iter_ == 50
+    assert model.n_iter_ == 35
     return np.mean((model.predict(X) - f) ** 2) / f.var()
 
 

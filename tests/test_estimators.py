@@ -112,9 +112,7 @@ DETERMINISTIC = [
     EPClassifier(n_inducing=16, max_iter=10),
     EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
     DecoupledGPRegressor(),
-    DecoupledGPRegressor(
-        likelihood="student_t", mean="linear", n_inducing=8, optimizer=None, learn_inducing=False
-    ),
+    DecoupledGPRegressor(likelihood="student_t", optimizer=None, learn_inducing=False),
     DecoupledGPClassifier(n_inducing=16, tol=0.1),
 ]
 STOCHASTIC = [
@@ -123,15 +121,17 @@ STOCHASTIC = [
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
     EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
-    DecoupledGPRegressor(solver="sgd", n_mean_bases=64, n_inducing=16, batch_size=16, max_iter=20),
+    DecoupledGPRegressor(
+        RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
+    ),
     DecoupledGPClassifier(
+        4.0 * RBF(),
         solver="sgd",
         parametrization="decoupled",
         mean="zero",
-        n_mean_bases=64,
         n_inducing=8,
-        batch_size=16,
-        max_iter=20,
+        batch_size=32,
+        max_iter=15,
     ),
 ]
 

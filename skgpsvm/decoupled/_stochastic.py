@@ -64,10 +64,11 @@ class StochasticBound:
             precision = torch.eye(len(Z)).to(half) + half @ half.mT
             mean, root = weight_moments(precision, half.new_zeros(len(half), len(Z)))
         else:
-            coef = self._scaled(parameters, chol)
+            spanned = self._spanned(parameters, chol)
+            coef = self._scaled(parameters, spanned)
             mean, root = parameters["mean"], upper_root(parameters["raw_root"])
             if self.parametrization == "orthogonal":
-                mean = mean - self._projected(parameters, chol, coef)
+                mean = mean - coef @ spanned.T
         return mean, root, bases, coef / self._norms(bases, theta)
 
     def added(self, parameters, X, y, Z, bases):
@@ -131,13 +132,14 @@ class StochasticBound:
             weights, root = parameters["mean"], upper_root(parameters["raw_root"])
             var = prior - A.square().sum(1, keepdim=True) + (A @ root).square().sum(2).T
             divergence = gaussian_kl(weights, root).sum()
-            coef = self._scaled(parameters, chol)
-            projected = self._projected(parameters, chol, coef)
+            spanned = self._spanned(parameters, chol)
+            coef = self._scaled(parameters, spanned)
+            projected = coef @ spanned.T
             if self.parametrization == "hybrid":
                 divergence = divergence + (weights * projected).sum()
             else:
                 weights = weights - projected
-                divergence = divergence - 0.5 * projected.square().sum()
+                divergence = divergence - _sampled_half_square(spanned, coef, projected, columns)
             mean = A @ weights.T + self._cross(X, bases, theta) @ coef.T
         return mean, var.clamp_min(0), divergence + self._half_square(bases, coef, theta, columns)
 
@@ -168,24 +170,17 @@ class StochasticBound:
         bases, coef = zip(*parts, strict=True)
         return torch.cat(bases), torch.cat(coef, 1)
 
-    def _scaled(self, parameters, chol):
-        """Coefficients of bases of norm one; the orthogonal form keeps them in other units."""
-        coef, theta, bases = parameters["coef"], parameters["theta"], parameters["bases"]
-        if self.parametrization == "hybrid" or not len(bases):
-            return coef
-        with torch.no_grad():
-            cross = self._gram(parameters["Z"], bases, theta)
-            left = 1 - torch.linalg.solve_triangular(chol, cross, upper=False).square().sum(0)
-        return coef / left.clamp_min(_LEAST_NORM).sqrt()
+    def _spanned(self, parameters, chol):
+        """The mean's bases in the whitened inducing variables, (m, M)."""
+        cross = self._gram(parameters["Z"], parameters["bases"], parameters["theta"])
+        return torch.linalg.solve_triangular(chol, cross, upper=False)
 
-    def _projected(self, parameters, chol, coef):
-        """The mean's bases in the whitened inducing variables, (c, m)."""
-        theta, Z, bases = parameters["theta"], parameters["Z"], parameters["bases"]
-        size = max(_CHUNK_ENTRIES // max(len(Z), 1), 1)
-        total = chol.new_zeros(len(Z), len(coef))
-        for rows, weights in zip(bases.split(size), coef.split(size, 1), strict=True):
-            total = total + self._gram(Z, rows, theta) @ weights.T
-        return torch.linalg.solve_triangular(chol, total, upper=False).T
+    def _scaled(self, parameters, spanned):
+        """Coefficients of bases of norm one; the orthogonal form keeps them in other units."""
+        if self.parametrization == "hybrid":
+            return parameters["coef"]
+        left = 1 - spanned.detach().square().sum(0)
+        return parameters["coef"] / left.clamp_min(_LEAST_NORM).sqrt()
 
     def _norms(self, Z, theta):
         return self.kernel.diag(Z, theta).sqrt()
@@ -322,6 +317,18 @@ class StochasticDescent:
         return torch.nn.functional.pad(
             self._scale, (0, part.shape[1] - len(self._scale)), value=1.0
         )
+
+
+def _sampled_half_square(spanned, coef, total, columns):
+    """Half the squared norm of ``total = coef @ spanned.T``, (c, m), estimated from some columns.
+
+    The same columns as of the bases' kernel matrix: what is left of a sampled column is what the
+    inducing points leave of it, which is small where that is, as the exact norm would not be.
+    """
+    norms = spanned.square().sum(0)
+    others = total @ spanned[:, columns] - coef[:, columns] * norms[columns]
+    ratio = coef.shape[1] / len(columns)
+    return 0.5 * ((coef.square() * norms).sum() + ratio * (coef[:, columns] * others).sum())
 
 
 def _padded(tensor, shape):

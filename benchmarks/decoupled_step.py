@@ -1,0 +1,194 @@
+"""Time of a stochastic step of the decoupled bound: against the mean's bases, against n.
+
+A step of Algorithm 1 with all bases in place, the columns of the bases' kernel matrix as many as
+the rows of the minibatch, beside a step of Adam on as many rows by `SVGPRegressor`'s
+``inference="gradient"``, whose inducing points serve mean and covariance alike. Generated rows.
+Run ``python -m benchmarks.decoupled_step [--quick | --full]``, on a machine that does nothing else.
+"""
+
+import argparse
+from datetime import date
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm._estimator import Rows
+from skgpsvm._inference import AdamSteps
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent
+from skgpsvm.kernels import MultiscaleRBF
+from skgpsvm.likelihoods import Gaussian
+
+from . import _report
+from ._measure import exponent, medians
+
+D, M_COV = 8, 128
+RATE = 1e-6  # so that the work stays the same
+LARGE_MEAN, LARGE_COUPLED = 2**11, 2**10  # from which on exponents are those of the leading term
+
+
+def generated(n):
+    """Rows and targets: a smooth function with noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, D))
+    y = np.sin(2 * X[:, :1]) + 0.3 * rng.standard_normal((n, 1))
+    return Rows(X, y, np.ones(n), torch.device("cpu"), torch.float64)
+
+
+def points(n):
+    """Standard normal bases."""
+    return torch.tensor(np.random.default_rng(1).standard_normal((n, D)))
+
+
+class DecoupledStep:
+    """Steps of Algorithm 1 with so many bases of the mean."""
+
+    def __init__(self, rows, batch_size, n_bases):
+        kernel = ConstantKernel() * MultiscaleRBF(np.full(D, np.sqrt(D / 2)), n_features=D)
+        sites = LikelihoodSites(Gaussian(np.full(1, 0.1)), 1)
+        generator = torch.Generator().manual_seed(0)
+        self.descent = StochasticDescent(
+            StochasticBound(torch_kernel(kernel), sites, "decoupled"),
+            rows,
+            {"Z": M_COV, "bases": n_bases},
+            batch_size,
+            RATE,
+            PARTS,
+            torch.tensor(kernel.bounds),
+            torch.ones(D).double(),
+            generator,
+        )
+        start = {"theta": torch.tensor(kernel.theta), "noise": sites.parameters()}
+        self.state = self.descent.initial(start, 2 * D)
+        wide = torch.nn.functional.pad(points(n_bases), (0, D))
+        self.state |= {
+            "Z": wide[:M_COV],
+            "bases": wide,
+            "coef": torch.zeros(1, n_bases).double(),
+            "factor": torch.eye(M_COV).double()[None],
+        }
+        self.descent.seen(self.state, again=True)
+        self.index = torch.randint(len(rows), (batch_size,), generator=generator)
+
+    def step(self):
+        """A minibatch, which adds no bases."""
+        self.descent._learn(self.state, self.index)
+
+
+class CoupledStep:
+    """Steps of Adam on everything with so many inducing points."""
+
+    def __init__(self, rows, batch_size, m):
+        kernel = ConstantKernel() * RBF(np.full(D, np.sqrt(D / 2)))
+        sites = LikelihoodSites(Gaussian(np.full(1, 0.1)), 1)
+        trained = ("theta", "noise", "Z", "mean", "raw_root")
+        options = RATE, torch.tensor(kernel.bounds), torch.ones(D).double()
+        self.adam = AdamSteps(sites, torch_kernel(kernel), rows, trained, *options)
+        self.state = {
+            "theta": torch.tensor(kernel.theta),
+            "noise": sites.parameters(),
+            "Z": points(m),
+            "mean": torch.zeros(1, m).double(),
+            "raw_root": torch.zeros(1, m, m).double(),
+            "adam": None,
+        }
+        self.index = torch.arange(batch_size)
+
+    def step(self):
+        """A minibatch."""
+        self.adam.run(self.state, [self.index])
+
+
+def timed(cases, repeats):
+    """Median seconds of a step of each case; they take turns, after one that does not count."""
+    for case in cases:
+        case.step()
+    return medians([case.step for case in cases], repeats)
+
+
+def growth(sizes, times, large):
+    """Exponents of time, over all sizes and over the large ones, as text."""
+    some = np.array(sizes) >= large
+    last = exponent(np.array(sizes)[some], times[some])
+    return f"exponent {exponent(sizes, times):.2f}, from {large} on {last:.2f}"
+
+
+def draw(curves, by_n, path):
+    """Time against the number of bases and against n."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    for (name, (sizes, times)), power in zip(curves.items(), (1, 3), strict=True):
+        (line,) = left.plot(sizes, times, "o-", label=name)
+        sizes = np.array(sizes, dtype=float)
+        guide = times[-1] * (sizes / sizes[-1]) ** power
+        shown = guide > times.min() / 2
+        left.plot(sizes[shown], guide[shown], ":", lw=1, color=line.get_color())
+    left.set(xscale="log", yscale="log", xlabel="bases", ylabel="seconds a step")
+    left.legend(frameon=False, title="dotted: powers 1 and 3", fontsize=8, title_fontsize=8)
+    right.plot(*by_n, "o-")
+    right.set(xscale="log", xlabel="rows")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def main():
+    """Time the steps and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a small version, printed only")
+    size.add_argument("--full", action="store_true", help="minibatches of 1024, bases up to 2^16")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    batch_size, repeats = (1024 if options.full else 256), (3 if options.quick else 5)
+    if options.quick:
+        mean, coupled, n_rows = (256, 1024, 2048, 4096), (128, 512, 1024, 1536), (10**4, 10**5)
+    else:
+        mean = tuple(2**k for k in range(8, 17 if options.full else 15))
+        coupled = tuple(2**k for k in range(8, 13 if options.full else 12))
+        n_rows = (10**4, 10**5, 10**6)
+
+    rows = generated(n_rows[0])
+    by_mean = timed([DecoupledStep(rows, batch_size, size) for size in mean], repeats)
+    print("decoupled done", flush=True)
+    by_coupled = timed([CoupledStep(rows, batch_size, size) for size in coupled], repeats)
+    print("coupled done", flush=True)
+    by_n = timed([DecoupledStep(generated(n), batch_size, LARGE_MEAN) for n in n_rows], repeats)
+
+    parts = [
+        _report.header(
+            "A stochastic step against the number of bases",
+            rows=f"{D} features; minibatches of {batch_size}, as many columns; float64",
+            times=f"medians of {repeats}, in turns, one thread",
+        ),
+        _report.table(
+            pd.DataFrame({"bases of the mean": mean, "step s": by_mean}),
+            f"Decoupled, {M_COV} bases of the covariance: {growth(mean, by_mean, LARGE_MEAN)}.\n"
+            "Wanted: 1.",
+            digits=4,
+        ),
+        _report.table(
+            pd.DataFrame({"inducing points": coupled, "step s": by_coupled}),
+            f"Coupled: {growth(coupled, by_coupled, LARGE_COUPLED)}.",
+            digits=4,
+        ),
+        _report.table(
+            pd.DataFrame({"n": n_rows, "step s": by_n}),
+            f"Decoupled, {LARGE_MEAN} bases, against n: exponent {exponent(n_rows, by_n):.2f}. "
+            "Wanted: 0.",
+            digits=4,
+        ),
+    ]
+    name = "decoupled_step-full" if options.full else "decoupled_step"
+    _report.publish(name, parts, write=not options.quick)
+    if not options.quick:
+        curves = {"decoupled": (mean, by_mean), "coupled": (coupled, by_coupled)}
+        draw(curves, (n_rows, by_n), _report.RESULTS / f"{name}-{date.today()}.png")
+
+
+if __name__ == "__main__":
+    main()
