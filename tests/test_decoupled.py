@@ -413,6 +413,32 @@ def test_chunks_of_bases_change_nothing(form, monkeypatch):
     assert_allclose(*(p.kl() for p in posteriors), rtol=1e-12)
 
 
+def test_columns_of_the_orthogonal_form_are_of_what_inducing_points_leave(no_jitter):
+    bound, parts = bound_of("orthogonal"), random_parameters("orthogonal")
+    Z, bases, M = parts["Z"], parts["bases"], 6
+    cross = unit_gram(Z, bases)
+    left = unit_gram(bases, bases) - cross.T @ torch.linalg.solve(unit_gram(Z, Z), cross)
+    coef = (parts["coef"] / left_of_bases(Z, bases).sqrt())[0]
+    diagonal, off = left.diagonal(), left - left.diagonal().diag()
+    rest = full(bound, parts) + 0.5 * coef @ left @ coef
+    for columns in combinations(range(M), 2):
+        some = list(columns)
+        square = 0.5 * coef.square() @ diagonal + M / 4 * coef @ off[:, some] @ coef[some]
+        value = bound.value(parts, X, Y, ROWS, 1.0, torch.tensor(some))
+        assert value.item() == pytest.approx((rest - square).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("form", PARAMETRIZATIONS)
+def test_row_weights_of_the_bound_are_repetitions(form):
+    bound, parts = bound_of(form), random_parameters(form)
+    weights, columns = torch.tensor([1, 2, 1, 3, 1]), torch.tensor([0, 4])
+    weighted = bound.value(parts, X, Y, weights.double(), 1.5, columns)
+    again = torch.arange(5).repeat_interleave(weights)
+    ones = torch.ones(8, dtype=torch.float64)
+    repeated = bound.value(parts, X[again], Y[again], ones, 1.5, columns)
+    assert weighted.item() == pytest.approx(repeated.item(), rel=1e-12)
+
+
 # New bases
 
 
@@ -589,6 +615,13 @@ def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
     got = Preconditioner(torch.linalg.cholesky(K), precision)(product)
     # Rounding times the condition number, 1e7.
     assert_allclose(got, vectors, atol=1e-7)
+
+
+def test_bases_stand_for_all_rows():
+    X, y = waves(60)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 60)
+    inference, state = solve_of(1.5 * RBF(1.0), X[:8], X[:20], X, y, 0.1, weights=weights)
+    assert_allclose(inference.counted(state)[0], 60 / 20 * weights[:20] / 0.1, rtol=1e-12)
 
 
 def test_chunks_of_rows_change_nothing(monkeypatch):
@@ -1193,6 +1226,28 @@ def test_shuffled_stream_of_stochastic_gradients_approaches_a_fit():
     assert abs(stream.score(X, f) - whole.score(X, f)) < 0.1
 
 
+def test_rows_of_a_stream_of_stochastic_gradients_count_by_their_number():
+    X, y = waves(60)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 60)
+    model = DecoupledGPRegressor(
+        solver="sgd", n_inducing=8, n_mean_bases=30, normalize_y=False, random_state=0
+    )
+    for part in (slice(20), slice(20, 60)):
+        model.partial_fit(X[part], y[part], sample_weight=weights[part])
+    mean, var = model.latent_mean_and_variance(X[20:])
+    log_density = norm.logpdf(y[20:], mean[:, 0], np.sqrt(model.noise_variance_))
+    expected = log_density - 0.5 * var[:, 0] / model.noise_variance_
+    ratio = weights.sum() / weights[20:].sum()
+    bound = ratio * (weights[20:] @ expected) - model._latents[0].posterior("cpu").kl().item()
+    assert model.elbo_ == pytest.approx(bound, rel=1e-9)
+    whole = clone(model).set_params(max_iter=2).fit(X, y)
+    mean, var = whole.latent_mean_and_variance(X)
+    log_density = norm.logpdf(y, mean[:, 0], np.sqrt(whole.noise_variance_))
+    expected = (log_density - 0.5 * var[:, 0] / whole.noise_variance_).sum()
+    divergence = whole._latents[0].posterior("cpu").kl().item()
+    assert whole.elbo_ == pytest.approx(expected - divergence, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -1210,11 +1265,72 @@ def test_bad_parameters_are_refused_in_words(kind, method, parameters, message):
         getattr(kind(**parameters), method)(X, y)
 
 
-def test_linear_terms_of_a_kernel_are_refused_by_stochastic_gradients():
-    X, y = waves(20)
-    model = DecoupledGPRegressor(RBF(1.0) + ConstantKernel(2.0), solver="sgd")
-    with pytest.raises(ValueError, match="no linear or constant terms of a kernel"):
-        model.fit(X, y)
+@pytest.mark.parametrize("part", [ConstantKernel(2.0), WhiteKernel(0.3)], ids=str)
+def test_terms_without_bases_are_refused_by_stochastic_gradients(part):
+    model = DecoupledGPRegressor(RBF(1.0) + part, solver="sgd")
+    with pytest.raises(ValueError, match="no linear and no constant terms of a kernel"):
+        model.fit(*waves(20))
+
+
+@pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])
+def test_mean_function_is_refused_by_stochastic_gradients(kind):
+    with pytest.raises(ValueError, match="knows no mean function"):
+        kind(solver="sgd", mean="linear", n_inducing=5, max_iter=1).fit(*blobs(20, 2))
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize("solver", ["cg", "sgd"])
+def test_model_of_another_solver_is_not_continued(solver, method):
+    X, y = waves(80)
+    model = DecoupledGPRegressor(
+        solver=solver, n_inducing=8, max_iter=3, tol=0.5, warm_start=True, random_state=0
+    ).fit(X, y)
+    changes = [{"solver": "sgd" if solver == "cg" else "cg"}]
+    if solver == "sgd":
+        changes.append({"parametrization": "decoupled"})
+    for change in changes:
+        with pytest.raises(ValueError, match="model to continue was fitted with solver="):
+            getattr(clone_fitted(model).set_params(**change), method)(X, y)
+
+
+def clone_fitted(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def test_fewer_bases_than_there_are_add_none():
+    X, y = waves(80)
+    model = DecoupledGPRegressor(
+        solver="sgd", n_inducing=8, n_mean_bases=20, batch_size=40, max_iter=3, random_state=0
+    ).fit(X, y)
+    model.set_params(n_inducing=3, n_mean_bases=15).partial_fit(X, y)
+    assert model.inducing_points_.shape[0] == 8
+    assert model.mean_bases_.shape[0] == 20
+
+
+def test_warm_start_without_calibration_has_no_power():
+    model = clone(QUICK).set_params(warm_start=True).fit(*quick_sine(0))
+    assert model.set_params(optimizer=None).fit(*quick_sine(0)).variance_power_ == 1
+
+
+@pytest.mark.parametrize("case", ["softmax", "student_t"])
+def test_tight_tolerances_are_reached(case):
+    fixed = {"optimizer": None, "learn_inducing": False, "mean": "zero", "tol": 1e-6}
+    if case == "softmax":
+        X, y = blobs(60, 3)
+        model = DecoupledGPClassifier(2.0 * RBF(1.0), inducing_points=X, **fixed)
+    else:
+        X, y = waves(60)
+        y[::15] += 5
+        model = DecoupledGPRegressor(1.5 * RBF(1.5), likelihood=case, inducing_points=X, **fixed)
+    model.set_params(max_iter=500).fit(X, y)  # a ConvergenceWarning is an error
+
+
+def test_new_inducing_points_leave_the_orthogonal_posterior_as_it_is(no_jitter):
+    bound, *both = grown("orthogonal", Z=6, bases=8)
+    before, after = (posterior_of(bound, parts) for parts in both)
+    # Rounding of solves with Gram matrices of a condition of about a thousand.
+    assert_allclose(after.marginals(X_NEW)[0], before.marginals(X_NEW)[0], rtol=1e-9)
+    assert after.kl().item() == pytest.approx(before.kl().item(), rel=1e-9)
 
 
 # Stochastic gradients

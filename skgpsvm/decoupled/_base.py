@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import ConstantKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from .._distributed import n_ranks
 from .._estimator import Rows, to_tensor
@@ -37,6 +37,24 @@ class DecoupledGP(VariationalGP):
         self._check_variational_parameters()
         if n_ranks() > 1:
             raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        if self.solver == "sgd" and self.mean != "zero":
+            raise ValueError(
+                f"solver='sgd' knows no mean function; got mean={self.mean!r}. Use mean='zero', or "
+                "solver='cg'."
+            )
+
+    def _problems(self, targets, previous):
+        if previous and self._kind() != self._fitted_kind:
+            raise ValueError(
+                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
+                "set it back, or start anew by fit without warm_start."
+            )
+        return super()._problems(targets, previous)
+
+    def _kind(self):
+        """What a model that is continued must have in common."""
+        form = f", parametrization={self.parametrization!r}" if self.solver == "sgd" else ""
+        return f"solver={self.solver!r}{form}"
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
@@ -47,13 +65,13 @@ class DecoupledGP(VariationalGP):
             kernel = self._start_kernel(scaler)
             noise = tuple(self._sites().parameters().tolist())
             start = Latents(kernel, self._chosen_points(X, weights, rows, random_state), noise)
-        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None)
+        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None, power=1.0)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
-        return {**found, "mean_bases_": latents[0].bases}
+        return {**found, "mean_bases_": latents[0].bases, "_fitted_kind": self._kind()}
 
     # Conjugate gradients
 
@@ -143,6 +161,7 @@ class DecoupledGP(VariationalGP):
         X, targets, weights, _ = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=previous is None
         )
+        self._problems(targets, previous)
         run = Run(self, shown, y, X, targets, weights, previous)
         rows = Rows(X, targets, weights, *self._agreed_options(X))
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
@@ -163,10 +182,12 @@ class DecoupledGP(VariationalGP):
         state = _as(to_tensor, self._state, rows.device) if previous else None
         start = previous or self._first(rows, scaler)
         kernel = torch_kernel(start.kernel)
-        if kernel.split(rows.X.shape[1], self.n_inducing)[0]:
+        parts = [start.kernel, *start.kernel.get_params().values()]
+        white = any(isinstance(part, WhiteKernel) for part in parts)
+        if white or kernel.split(rows.X.shape[1], self.n_inducing)[0]:
             raise ValueError(
-                f"solver='sgd' knows no mean function and no linear or constant terms of a kernel; "
-                f"got mean={self.mean!r} and {start.kernel!r}. Use mean='zero', or solver='cg'."
+                f"solver='sgd' knows no white noise, no linear and no constant terms of a kernel; "
+                f"got {start.kernel!r}. Leave them out, or use solver='cg'."
             )
         bound = StochasticBound(kernel, self._sites(), self.parametrization)
         device = rows.device

@@ -55,7 +55,7 @@ class Evidence:
         """The noise (t,), not below the least, that makes other rows most likely given these.
 
         The mean of the prediction is that at the noise given. Returns the noise and the log
-        density, nats.
+        density, nats, up to a constant.
         """
         X, y, weights = (part.double() for part in rows.take(slice(None)))
         cross, K = self.kernel(self._X, X, theta), self._cov(theta)

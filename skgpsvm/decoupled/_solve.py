@@ -17,6 +17,7 @@ from ..likelihoods import Gaussian
 
 JITTER = 1e-9  # of the bases' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**22  # of a block of the kernel matrix of rows and bases
+_ROUNDING = 1e-6  # of the bound, which counts as no fall
 _BLOCK = 256
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
@@ -238,7 +239,7 @@ class DecoupledInference:
             slope = linear.repeat(1, self._groups) - precision.repeat(1, self._groups) * f
             residual += self._spread(K, weights * slope, index)
         value = -loss - self._divergence(state, state["means"])
-        if state["n_sweeps"] > 1 and value < state["best"]:
+        if state["n_sweeps"] > 1 and value < state["best"] - _ROUNDING * abs(value):
             state["rate"] /= 2
         state["objective"], state["best"] = value, max(value, state.get("best", value))
         if not self.conjugate:

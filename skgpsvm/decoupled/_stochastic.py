@@ -57,7 +57,7 @@ class StochasticBound:
     def posterior(self, parameters):
         """Whitened mean (c, m), root (c, m, m), bases (M, e) and coefficients (c, M) of k."""
         Z, theta = parameters["Z"], parameters["theta"]
-        chol = cholesky(self._gram(Z, Z, theta), "kernel matrix of the bases", jitter=_JITTER)
+        chol = self._chol(parameters)
         bases, coef = self._span(parameters)
         if self.has_factor:
             half = chol.T @ parameters["factor"].tril()
@@ -74,7 +74,7 @@ class StochasticBound:
     def added(self, parameters, X, y, Z, bases):
         """The parameters with rows as new bases, until there are as many as told."""
         found, theta = dict(parameters), parameters["theta"]
-        if len(found["Z"]) == Z and len(found["bases"]) == bases:
+        if len(found["Z"]) >= Z and len(found["bases"]) >= bases:
             return found
         e = parameters["Z"].shape[1]
         new = torch.nn.functional.pad(X, (0, e - X.shape[1]))
@@ -84,7 +84,7 @@ class StochasticBound:
             apart = new
             if len(known):
                 apart = new[self._gram(new, known, theta).max(1).values < _SAME]
-            found[name] = torch.cat([known, apart[: most - len(known)]])
+            found[name] = torch.cat([known, apart[: max(most - len(known), 0)]])
         m, c, before = len(found["Z"]), len(parameters["coef"]), len(parameters["Z"])
 
         def grown(matrix, value):
@@ -105,7 +105,22 @@ class StochasticBound:
         else:
             # Whitened, what is new is independent of what is known: the posterior stays.
             found["raw_root"] = grown(parameters["raw_root"], 0.0)
+        if self.parametrization == "orthogonal":
+            self._keep_orthogonal(parameters, found)
         return found
+
+    def _keep_orthogonal(self, parameters, found):
+        """Write the mean's bases known before in the units that more inducing points give them."""
+        before, size = parameters["mean"].shape[1], parameters["coef"].shape[1]
+        old, new = (self._spanned(part, self._chol(part)) for part in (parameters, found))
+        coef = self._scaled(parameters, old)
+        units = self._scaled({"coef": torch.ones_like(coef[:1])}, new[:, :size])
+        found["coef"][:, :size] = coef / units
+        found["mean"][:, before:] = (coef @ new[:, :size].T)[:, before:]
+
+    def _chol(self, parameters):
+        gram = self._gram(parameters["Z"], parameters["Z"], parameters["theta"])
+        return cholesky(gram, "kernel matrix of the bases", jitter=_JITTER)
 
     def n_bases(self, parameters):
         """Of the mean."""
