@@ -293,7 +293,8 @@ class StochasticDescent:
         parts = {name: state[name] for name in PARTS if name in state}
         most = {n: min(size, len(state[n]) + self._most["Z"]) for n, size in self._most.items()}
         state.update(self.bound.added(parts, X, y, **most))
-        return self._moved(state, X, y, weights, state["n_seen"] / weights.sum())
+        ratio = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
+        return self._moved(state, X, y, weights, ratio)
 
     @torch.enable_grad()
     def _moved(self, state, X, y, weights, ratio):
