@@ -130,7 +130,7 @@ STOCHASTIC = [
         parametrization="decoupled",
         mean="zero",
         n_inducing=8,
-        batch_size=32,
+        batch_size=64,
         max_iter=15,
     ),
 ]
