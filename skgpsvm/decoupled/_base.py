@@ -60,7 +60,7 @@ class DecoupledGP(VariationalGP):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         scaler = feature_scales(X, weights)
         if self.solver == "sgd":
-            return self._descended(run, rows, scaler, generator, start, self.max_iter)
+            return self._descended(run, rows, scaler, generator, start)
         if start is None:
             kernel = self._start_kernel(scaler)
             noise = tuple(self._sites().parameters().tolist())
@@ -88,7 +88,7 @@ class DecoupledGP(VariationalGP):
         return start
 
     def _solved(self, run, start, rows, random_state):
-        """Latents, curve and findings by conjugate gradients."""
+        """Latents, curve and bound by conjugate gradients."""
         start = replace(start, jitter=JITTER)
         index = np.arange(len(rows))
         if len(rows) > self.n_mean_bases:
@@ -167,7 +167,8 @@ class DecoupledGP(VariationalGP):
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
         scaler = feature_scales(X, weights)
         start = previous[0] if previous else None
-        latents, curve, findings = self._descended(run, rows, scaler, generator, start, 1)
+        found = self._descended(run, rows, scaler, generator, start, streamed=True)
+        latents, curve, findings = found
         attributes = {
             **self._attributes([latents], [findings]),
             "n_iter_": len(curve),
@@ -177,8 +178,8 @@ class DecoupledGP(VariationalGP):
         vars(self).update(attributes)
         return self
 
-    def _descended(self, run, rows, scaler, generator, previous, passes):
-        """Latents, curve and findings by stochastic gradients, from the rows seen before on."""
+    def _descended(self, run, rows, scaler, generator, previous, *, streamed=False):
+        """Latents, curve and bound by stochastic gradients, in one pass where rows are streamed."""
         state = _as(to_tensor, self._state, rows.device) if previous else None
         start = previous or self._first(rows, scaler)
         kernel = torch_kernel(start.kernel)
@@ -204,22 +205,26 @@ class DecoupledGP(VariationalGP):
         )
         if state is None:
             state = descent.initial(start.state(device), start.Z.shape[1])
-        descent.seen(state, again=passes > 1)
+        state["n_seen"] = rows.total_weight + (state["n_seen"] if streamed else 0.0)
 
         def found(state):
             mean, root, bases, coef = bound.posterior(state)
             parts = {"mean": mean, "root": root, "bases": bases, "coef": coef}
             return replace(start, gram=None).at({**state, **parts})
 
-        def bound_of(state):
-            return descent.bound_at(found(state).posterior(device), state)
+        def findings(state):
+            latents = found(state)
+            return latents, descent.bound_at(latents.posterior(device), state)
 
         def attributes(state):
-            return self._attributes([found(state)], [bound_of(state)])
+            latents, value = findings(state)
+            return self._attributes([latents], [value])
 
+        passes = 1 if streamed else self.max_iter
         curve = run.stage("posterior", state, descent.step, passes, attributes=attributes)
+        latents, value = findings(state)
         self._state = _as(lambda part, _: part.cpu().numpy(), state, None)
-        return found(state), curve, bound_of(state)
+        return latents, curve, value
 
     def _held(self):
         """Tensors that stochastic gradients hold."""

@@ -246,9 +246,6 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
     def _trained(self, start, rows):
         return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
 
-    def _learning_tol(self):
-        return _LEARNING_TOL
-
     def _learned_further(self, climb, state, rows, fresh):
         for n_rows, rounds in STAGES[1:]:
             if rows.n_rows > _EVIDENCE_ROWS:

@@ -21,6 +21,7 @@ _ROUNDING = 1e-6  # of the bound, which counts as no fall
 _BLOCK = 256
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
+_SITES = ("new_gram", "new_cross", "new_inner")  # of a stream's rows
 _INNER = 0.1  # residual, relative to its start, at which sites are computed anew
 
 
@@ -152,7 +153,7 @@ class DecoupledInference:
             "n_sweeps": 0,
             "fresh": True,
             "rate": 1.0,
-            "objective": -float("inf"),
+            "best": -float("inf"),
             "counted": None,
             "n_inner": 0,
             "change": float("inf"),
@@ -161,7 +162,7 @@ class DecoupledInference:
         gram, before = zeros.new_zeros(c, p, p), state["root"]
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
-            A, var = self._features(X, before)
+            A, var = _features(self.basis, X, before)
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
             self._add_gram(gram, A, weights.double()[:, None] * sites.precision.double())
         state["root"] = _roots(mirror(gram))
@@ -201,7 +202,7 @@ class DecoupledInference:
         """The bound, and means (n, q) and variances (n, c) at the rows."""
         means, variances, loss = [], [], 0.0
         for _, X, y, weights, _, f in self.bases.passes(self.rows, state["coef"]):
-            _, var = self._features(X, state["root"])
+            _, var = _features(self.basis, X, state["root"])
             mean = f[:, : self.likelihood.n_latents]
             loss += (weights[:, 0] * self.likelihood.loss(y, mean, var)).sum().item()
             means.append(f)
@@ -229,7 +230,7 @@ class DecoupledInference:
         residual = -self.bases.prior_product(state["coef"])
         gram, loss = torch.zeros_like(root), 0.0
         for index, X, y, weights, K, f in self.bases.passes(self.rows, state["coef"]):
-            A, var = self._features(X, root)
+            A, var = _features(self.basis, X, root)
             state["means"][index] = f[:, :c]
             sites = self.likelihood.sites(y, f[:, :c], var)
             loss += (weights[:, 0] * sites.loss).sum().item()
@@ -241,7 +242,7 @@ class DecoupledInference:
         value = -loss - self._divergence(state, state["means"])
         if state["n_sweeps"] > 1 and value < state["best"] - _ROUNDING * abs(value):
             state["rate"] /= 2
-        state["objective"], state["best"] = value, max(value, state.get("best", value))
+        state["objective"], state["best"] = value, max(value, state["best"])
         if not self.conjugate:
             state["root"] = _roots(mirror(gram))
             if state["n_sweeps"]:
@@ -272,12 +273,6 @@ class DecoupledInference:
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
-
-    def _features(self, X, root):
-        """Features of the covariance (b, p), and latent variances (b, c)."""
-        A, residual = self.basis(X)
-        spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
-        return A, (residual[:, None] + spread).double()
 
     def _spread(self, K, values, index):
         """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
@@ -326,7 +321,7 @@ class ExactInference(DecoupledInference):
         loss = 0.0
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
-            var = self._features(X, state["root"])[1]
+            var = _features(self.basis, X, state["root"])[1]
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
             linear[index], precision[index] = sites.linear, sites.precision
             loss += (weights * sites.loss).sum().item()
@@ -412,9 +407,8 @@ class DecoupledStream:
         gram, cross, inner = (torch.zeros_like(state[n]) for n in _SITES)
         loss = 0.0
         for _, X, y, weights, K, mean in self.bases.passes(self.rows, coef):
-            A, residual = self.basis(X)
-            spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
-            sites = self.likelihood.sites(y, mean, (residual[:, None] + spread).double())
+            A, var = _features(self.basis, X, root)
+            sites = self.likelihood.sites(y, mean, var)
             precision = weights * sites.precision
             loss += (weights[:, 0] * sites.loss).sum().item()
             cross += (weights * sites.linear).T @ K.double()
@@ -459,9 +453,6 @@ class DecoupledStream:
         return of_mean - 0.5 * (self._inner * (root @ root.mT)).sum()
 
 
-_SITES = ("new_gram", "new_cross", "new_inner")
-
-
 def divergence(bases, coef, root):
     """From the prior, nats; a tensor."""
     return 0.5 * (coef * bases.prior_product(coef)).sum() + _divergence_of(root)
@@ -470,6 +461,13 @@ def divergence(bases, coef, root):
 def _divergence_of(root):
     """Of the covariance alone."""
     return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum()
+
+
+def _features(basis, X, root):
+    """Features of the covariance (b, p), and latent variances (b, c)."""
+    A, residual = basis(X)
+    spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
+    return A, (residual[:, None] + spread).double()
 
 
 def _roots(gram):

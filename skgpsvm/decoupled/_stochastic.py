@@ -128,12 +128,12 @@ class StochasticBound:
 
     def _moments(self, parameters, X, columns):
         Z, theta = parameters["Z"], parameters["theta"]
-        gram, cross = self._gram(Z, Z, theta), self._cross(X, Z, theta)
+        cross = self._cross(X, Z, theta)
         bases, coef = self._span(parameters)
         prior = self.kernel.diag(X, theta)[:, None]
         if self.has_factor:
             factor = parameters["factor"].tril()
-            inner = torch.eye(len(Z)).to(gram) + factor.mT @ gram @ factor
+            inner = torch.eye(len(Z)).to(factor) + factor.mT @ self._gram(Z, Z, theta) @ factor
             chol = cholesky(inner, "precision of the bases", jitter=0)
             explained = torch.linalg.solve_triangular(chol, factor.mT @ cross.T, upper=False)
             var = prior - explained.square().sum(1).T
@@ -142,7 +142,7 @@ class StochasticBound:
             divergence = (log_det - 0.5 * (len(Z) - inverse)).sum()
             mean = self._cross(X, bases, theta) @ coef.T
         else:
-            chol = cholesky(gram, "kernel matrix of the bases", jitter=_JITTER)
+            chol = self._chol(parameters)
             A = torch.linalg.solve_triangular(chol, cross.T, upper=False).T
             weights, root = parameters["mean"], upper_root(parameters["raw_root"])
             var = prior - A.square().sum(1, keepdim=True) + (A @ root).square().sum(2).T
@@ -264,10 +264,6 @@ class StochasticDescent:
             "n_seen": 0.0,
             "generator": self._generator.get_state(),
         }
-
-    def seen(self, state, again):
-        """Count the rows, which stand for all of them or add to those that were seen before."""
-        state["n_seen"] = self.rows.total_weight + (0.0 if again else state["n_seen"])
 
     def bound_at(self, posterior, state):
         """The bound of the rows seen, were they all as these; nats."""
