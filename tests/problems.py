@@ -19,6 +19,19 @@ HINGES = {
     "hard": partial(ContrastSites, 3, "hard"),
     "soft": partial(ContrastSites, 3, "soft"),
 }
+# Of features, at which every model gives finite predictions.
+EDGES = {
+    "rows all alike": lambda X: np.tile(X[:1], (len(X), 1)),
+    "duplicated rows": lambda X: np.repeat(X[: len(X) // 2], 2, axis=0),
+    "a constant feature": lambda X: np.c_[X, np.full(len(X), 7.0)],
+    "one feature": lambda X: X[:, :1],
+    "fewer rows than points": lambda X: X[:5],
+    "two rows": lambda X: X[:2],
+    "tiny": lambda X: 1e-12 * X,
+    "huge": lambda X: 1e12 * X,
+    "far from zero": lambda X: X + 1e6,
+    "single precision": lambda X: X.astype(np.float32),
+}
 
 
 def t64(values):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import exact_gp_regression
-from problems import rows_of, t64, upper, waves
+from problems import EDGES, rows_of, t64, upper, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.base import clone
@@ -1439,3 +1439,22 @@ def test_pickled_models_predict_and_go_on_the_same(kind, solver):
         each.partial_fit(X[40:], y[40:])
     assert_array_equal(*(each.latent_mean_and_variance(X) for each in (again, model)))
     assert np.abs(model.latent_mean_and_variance(X)[0] - moments[0][0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("solver", ["cg", "sgd"])
+@pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_edges_of_data_give_finite_predictions(kind, solver, edge, method):
+    X, y = blobs(60, 2)
+    X = edge(X)
+    model = kind(solver=solver, mean="zero", n_inducing=4, n_mean_bases=7, random_state=0)
+    model.set_params(max_iter=3 if solver == "sgd" else 100)
+    getattr(model, method)(X, y[: len(X)])
+    mean, variance = model.latent_mean_and_variance(X)
+    assert np.isfinite(mean).all()
+    assert (variance >= 0).all()
+    if kind is DecoupledGPClassifier:
+        assert_allclose(model.predict_proba(X).sum(1), 1, atol=1e-9)
+    else:
+        assert np.isfinite(model.predict(X, return_std=True)).all()

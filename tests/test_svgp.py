@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import waves
+from problems import EDGES, waves
 from scipy.stats import kstest, norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -292,20 +292,6 @@ def fitted(model, X, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(X, labels)
-
-
-EDGES = {
-    "rows all alike": lambda X: np.tile(X[:1], (len(X), 1)),
-    "duplicated rows": lambda X: np.repeat(X[: len(X) // 2], 2, axis=0),
-    "a constant feature": lambda X: np.c_[X, np.full(len(X), 7.0)],
-    "one feature": lambda X: X[:, :1],
-    "fewer rows than points": lambda X: X[:5],
-    "two rows": lambda X: X[:2],
-    "tiny": lambda X: 1e-12 * X,
-    "huge": lambda X: 1e12 * X,
-    "far from zero": lambda X: X + 1e6,
-    "single precision": lambda X: X.astype(np.float32),
-}
 
 
 @pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
