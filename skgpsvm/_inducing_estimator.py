@@ -11,11 +11,18 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ._bases import Dictionary, KernelBases
 from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, first, gather, n_ranks, together
 from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, differs, to_tensor
+from ._features import FourierBases, FourierFeatures
 from ._inference import AdamSteps, CoordinateInference, GradientInference
-from ._posteriors import DecoupledPosterior, InducingPosterior, WhitenedBasis
+from ._posteriors import (
+    DecoupledPosterior,
+    InducingPosterior,
+    WeightPosterior,
+    WhitenedBasis,
+)
 from ._torch_kernels import torch_kernel
 from ._training import Run
 from .inducing import select_inducing_points
@@ -23,7 +30,8 @@ from .kernels import Linear
 
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
-_POSTERIOR = ("mean", "root", "bases", "coef", "gram")  # of `Latents`, where there is one
+# Of `Latents`, where there is one.
+_POSTERIOR = ("mean", "root", "bases", "coef", "gram", "precisions", "diag", "columns")
 
 
 @dataclass
@@ -40,12 +48,18 @@ class Latents:
         Of the weights, see `InducingPosterior`.
     jitter : float
         See `WhitenedBasis`.
-    bases, coef : ndarray of shape (M, d), (c, M), or None
-        Further bases of the mean, see `DecoupledPosterior`.
+    bases : ndarray of shape (M, d), FourierFeatures or None
+        Further bases of the mean: points, or random features.
+    coef : ndarray of shape (c, M), or None
+        See `DecoupledPosterior`.
     gram : ndarray of shape (c, M) or (c, M, M), or None
         What the rows so far say about them, see `DecoupledStream`.
     power : float
         See `DecoupledPosterior`.
+    precisions : ndarray of shape (c, M), or None
+        See `Dictionary`.
+    diag, columns : ndarray of shape (c, M), (c, M, k), or None
+        See `WeightPosterior`.
     """
 
     kernel: Kernel
@@ -54,17 +68,25 @@ class Latents:
     mean: np.ndarray | None = None
     root: np.ndarray | None = None
     jitter: float = 1e-6
-    bases: np.ndarray | None = None
+    bases: np.ndarray | FourierFeatures | None = None
     coef: np.ndarray | None = None
     gram: np.ndarray | None = None
     power: float = 1.0
+    precisions: np.ndarray | None = None
+    diag: np.ndarray | None = None
+    columns: np.ndarray | None = None
+
+    @property
+    def n_latents(self):
+        """Their number, c."""
+        return len(self.mean if self.coef is None else self.coef)
 
     def state(self, device):
         """The tensors of the parts there are, by name."""
         parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
         for name in _POSTERIOR:
-            if getattr(self, name) is not None:
-                parts[name] = getattr(self, name)
+            if isinstance(part := getattr(self, name), np.ndarray):
+                parts[name] = part
         return {
             name: torch.tensor(part, dtype=torch.float64, device=device)
             for name, part in parts.items()
@@ -82,14 +104,27 @@ class Latents:
         state = self.state(device)
         return WhitenedBasis(torch_kernel(self.kernel), state["theta"], state["Z"], self.jitter)
 
+    def mean_bases(self, device):
+        """The functions that span the mean."""
+        state, kernel = self.state(device), torch_kernel(self.kernel)
+        if isinstance(self.bases, FourierFeatures):
+            return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
+        points = kernel, state["theta"], state["bases"]
+        if self.precisions is not None:
+            return Dictionary(*points, state["precisions"])
+        return KernelBases(*points)
+
     def posterior(self, device):
         """As torch sees it."""
-        state, basis = self.state(device), self.basis(device)
+        state = self.state(device)
+        if self.diag is not None:
+            parts = (state[name] for name in ("coef", "diag", "columns"))
+            return WeightPosterior(self.mean_bases(device), *parts)
+        basis = self.basis(device)
+        parts = basis, state["mean"], state["root"]
         if self.bases is None:
-            return InducingPosterior(basis, state["mean"], state["root"])
-        parts = (state[name] for name in ("bases", "coef"))
-        kernel, power = torch_kernel(self.kernel), self.power
-        return DecoupledPosterior(basis, state["mean"], state["root"], kernel, *parts, power)
+            return InducingPosterior(*parts)
+        return DecoupledPosterior(*parts, self.mean_bases(device), state["coef"], self.power)
 
 
 class InducingEstimator(TorchEstimator):
@@ -164,9 +199,7 @@ class InducingEstimator(TorchEstimator):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         scaler = feature_scales(X, weights)
         if start is None:
-            kernel = self._start_kernel(scaler)
-            noise = tuple(self._sites().parameters().tolist())
-            start = Latents(kernel, self._chosen_points(X, weights, rows, random_state), noise)
+            start = self._first_latents(X, weights, rows, scaler, random_state)
         start, learning = self._prepared(run, name, start, rows, scaler, random_state)
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(start.state(rows.device))
@@ -183,6 +216,12 @@ class InducingEstimator(TorchEstimator):
             attributes=attributes if alone else None,
         )
         return start.at(state), learning or curve, self._findings(inference.at(state), state)
+
+    def _first_latents(self, X, weights, rows, scaler, random_state):
+        """What a fit starts from."""
+        noise = tuple(self._sites().parameters().tolist())
+        Z = self._chosen_points(X, weights, rows, random_state)
+        return Latents(self._start_kernel(scaler), Z, noise)
 
     def _chosen_points(self, X, weights, rows, random_state):
         if n_ranks() > 1 and isinstance(self.inducing_points, str):
@@ -340,7 +379,7 @@ class InducingEstimator(TorchEstimator):
         """Values (..., c) of the latent functions, as `sample_latent` gives them."""
         check_is_fitted(self)
         latents = np.asarray(latents, dtype=np.float64)
-        n_latents = sum(len(part.mean) for part in self._latents)
+        n_latents = sum(part.n_latents for part in self._latents)
         if latents.shape[-1:] != (n_latents,):
             raise ValueError(
                 f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "

@@ -6,8 +6,6 @@ import torch
 
 from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
 
-_CHUNK_BASES = 4096
-
 
 class Posterior(ABC):
     """A Gaussian posterior q over c latent functions."""
@@ -192,14 +190,13 @@ class InducingPosterior(Posterior):
 
 
 class DecoupledPosterior(InducingPosterior):
-    r"""An `InducingPosterior` whose mean has further bases, :math:`k(\cdot, z_j)`.
+    r"""An `InducingPosterior` whose mean has further bases.
 
     Parameters
     ----------
     basis, mean, root
         As of `InducingPosterior`.
-    kernel : TorchKernel
-    bases : Tensor of shape (M, d)
+    bases : MeanBases
     coef : Tensor of shape (c, M)
     power : float
         Of the ratio of posterior and prior variance, at least 1: few inducing points leave too much
@@ -210,20 +207,20 @@ class DecoupledPosterior(InducingPosterior):
     Source: Cheng and Boots (2017), eqs. 11 to 13 (the hybrid form); with ``mean`` zero eq. 7.
     """
 
-    def __init__(self, basis, mean, root, kernel, bases, coef, power=1.0):
+    def __init__(self, basis, mean, root, bases, coef, power=1.0):
         super().__init__(basis, mean, root)
-        self.kernel, self.bases, self.coef, self.power = kernel, bases, coef, power
+        self.bases, self.coef, self.power = bases, coef, power
 
     def marginals(self, X):
         mean, var = super().marginals(X)
-        return mean + self._further(X), self._shrinkage(X, var) * var
+        return mean + self.bases.mean(X, self.coef), self._shrinkage(X, var) * var
 
     def sample(self, X, n_samples, generator):
         """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
         mean, var = super().marginals(X.double())
         draws = super().sample(X, n_samples, generator)
         shrunk = self._shrinkage(X.double(), var).sqrt() * (draws - mean)
-        return shrunk + mean + self._further(X.double())
+        return shrunk + mean + self.bases.mean(X.double(), self.coef)
 
     def cov(self, X):
         """Covariances (c, b, b) at the rows of ``X``."""
@@ -232,23 +229,77 @@ class DecoupledPosterior(InducingPosterior):
         return factor[:, :, None] * super().cov(X) * factor[:, None, :]
 
     def kl(self):
-        between = self.mean @ self.basis(self.bases)[0].T
-        squares = (self.coef * (self._further(self.bases).T + 2 * between)).sum()
-        return super().kl() + 0.5 * squares
+        between = self.coef * (self.mean @ self.bases.overlap(self.basis).T)
+        return super().kl() + 0.5 * self.bases.squares(self.coef).sum() + between.sum()
 
     def _shrinkage(self, X, var):
         """What variances (b, c) are multiplied by."""
-        ratio = var / self.kernel.diag(X, self.basis.theta)[:, None]
+        ratio = var / self.bases.kernel.diag(X, self.basis.theta)[:, None]
         return ratio.clamp(0, 1) ** (self.power - 1)
 
-    def _further(self, X):
-        """The further part of the mean, (b, c)."""
-        return sum(
-            self.kernel(X, part.to(X.dtype), self.basis.theta) @ coef.T.to(X.dtype)
-            for part, coef in zip(
-                self.bases.split(_CHUNK_BASES), self.coef.split(_CHUNK_BASES, 1), strict=True
-            )
-        )
+
+class WeightPosterior(Posterior):
+    r"""Gaussian weights of finite bases: means, and a chevron-shaped factor of their covariance.
+
+    The factor C is lower triangular; its first k columns are dense, the others diagonal. With k = 0
+    the weights are independent (mean field), with as many columns as bases C is any.
+
+    Parameters
+    ----------
+    bases : MeanBases
+    coef : Tensor of shape (c, M)
+    diag : Tensor of shape (c, M)
+        Diagonal of C, positive.
+    columns : Tensor of shape (c, M, k)
+        The first columns of C, diagonal included, zero above it.
+
+    Notes
+    -----
+    Source: Evans and Nair, section 3 and eq. 7; specification, 4.5.
+    """
+
+    def __init__(self, bases, coef, diag, columns):
+        self.bases, self.coef, self.diag, self.columns = bases, coef, diag, columns
+        self._alone = diag.clone()
+        self._alone[:, : columns.shape[2]] = 0.0
+
+    def marginals(self, X):
+        mean, var = X.new_zeros(2, len(X), len(self.coef))
+        dense = X.new_zeros(len(self.coef), len(X), self.columns.shape[2])
+        for part, values in self.bases.blocks(X):
+            mean += values @ self.coef[:, part].T.to(X.dtype)
+            var += values.square() @ self._alone[:, part].T.square().to(X.dtype)
+            dense += values @ self.columns[:, part].to(X.dtype)
+        return mean, var + dense.square().sum(2).T
+
+    def kl(self):
+        c, M = self.coef.shape
+        trace = self.bases.prior_trace(self._alone, self.columns)
+        log_det = 2 * self.diag.log().sum() + self.bases.prior_log_det(c)
+        return 0.5 * (self.bases.squares(self.coef).sum() + trace - c * M - log_det)
+
+    def sample(self, X, n_samples, generator):
+        """Joint draws at the rows of ``X``, (n_samples, b, c)."""
+        c, M = self.coef.shape
+
+        def normal(*shape):
+            draws = torch.randn(*shape, dtype=torch.float64, generator=generator)
+            return draws.to(self.coef.device)
+
+        weights = self.coef[:, None] + normal(c, n_samples, M) * self._alone[:, None]
+        weights = weights + normal(c, n_samples, self.columns.shape[2]) @ self.columns.mT
+        draws = self.bases.mean(X.double(), weights.flatten(0, 1))
+        return draws.T.reshape(c, n_samples, len(X)).permute(1, 2, 0)
+
+    def cov(self, X):
+        """Covariances (c, b, b) at the rows of ``X``."""
+        total = X.new_zeros(len(self.coef), len(X), len(X), dtype=torch.float64)
+        dense = X.new_zeros(*total.shape[:2], self.columns.shape[2], dtype=torch.float64)
+        for part, values in self.bases.blocks(X.double()):
+            half = values * self._alone[:, None, part]
+            total += half @ half.mT
+            dense += values @ self.columns[:, part]
+        return total + dense @ dense.mT
 
 
 def _gradients(outputs, inputs, adjoints):

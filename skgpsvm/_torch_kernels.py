@@ -251,6 +251,27 @@ class TorchKernel(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no exact finite feature map.")
 
+    def spectra(self):
+        """Spectral densities of the terms, for random Fourier features.
+
+        Returns
+        -------
+        terms : list of tuple
+            Of each term the functions ``(theta, X)`` that give its variance, a tensor (), and its
+            length scales, (d,) or (); and the degrees of freedom of Student's t-distribution that
+            its frequencies have in units of their inverses, infinite for the normal one.
+
+        Raises
+        ------
+        ValueError
+            If a term has none that is known.
+        """
+        name = getattr(self, "_kernel_name", type(self).__name__)
+        raise ValueError(
+            f"No spectrum is known of {name}: random Fourier features take RBF and Matern kernels, "
+            "times constants, and their sums. Use one of those, or kernels at points of the data."
+        )
+
     def split(self, d, max_features):
         """Split the top-level sum into terms with a small exact feature map and the others.
 
@@ -367,11 +388,14 @@ def _exp_sine_squared(sq, length_scale):
 
 
 class _Stationary(TorchKernel):
-    """profile(squared distance in units of the hyper-parameter `scale`, *shape); variance one."""
+    """profile(squared distance in units of the hyper-parameter `scale`, *shape); variance one.
 
-    def __init__(self, kernel, start, profile, scale="length_scale", shape=()):
+    The spectrum, where there is one, is Student's t of `dof` degrees of freedom.
+    """
+
+    def __init__(self, kernel, start, profile, scale="length_scale", shape=(), dof=None):
         super().__init__(kernel, start)
-        self._profile, self._scale, self._shape = profile, scale, shape
+        self._profile, self._scale, self._shape, self._dof = profile, scale, shape, dof
 
     def __call__(self, X, Z, theta):
         sq = _squared_distance(X, Z, self.per_feature(self._scale, theta, X))
@@ -379,6 +403,13 @@ class _Stationary(TorchKernel):
 
     def diag(self, X, theta):
         return X.new_ones(X.shape[0])
+
+    def spectra(self):
+        if self._dof is None:
+            return super().spectra()
+        return [
+            (lambda theta, X: X.new_ones(()), partial(self.per_feature, self._scale), self._dof)
+        ]
 
 
 _MATERN_PROFILES = {0.5: _matern12, 1.5: _matern32, 2.5: _matern52, math.inf: _squared_exponential}
@@ -390,10 +421,10 @@ def _matern(kernel, start):
     if kernel.nu not in _MATERN_PROFILES:
         allowed = ", ".join(map(str, _MATERN_PROFILES))
         raise ValueError(f"nu of Matern must be one of {allowed}; got {kernel.nu!r}.")
-    return _Stationary(kernel, start, _MATERN_PROFILES[kernel.nu])
+    return _Stationary(kernel, start, _MATERN_PROFILES[kernel.nu], dof=2 * kernel.nu)
 
 
-register_torch_kernel(sk.RBF)(partial(_Stationary, profile=_squared_exponential))
+register_torch_kernel(sk.RBF)(partial(_Stationary, profile=_squared_exponential, dof=math.inf))
 register_torch_kernel(sk.RationalQuadratic)(
     partial(_Stationary, profile=_rational_quadratic, shape=("alpha",))
 )
@@ -457,6 +488,9 @@ class _Sum(TorchKernel):
     def diag(self, X, theta):
         return reduce(_add, (part.diag(X, theta) for part in self.parts))
 
+    def spectra(self):
+        return [term for part in self.parts for term in part.spectra()]
+
     def n_exact_features(self, d):
         sizes = [part.n_exact_features(d) for part in self.parts]
         return None if None in sizes else sum(sizes)
@@ -490,6 +524,16 @@ class _Product(TorchKernel):
         """Product of the factors and the constants."""
         constants = (part.value("constant_value", theta, X) for part in self._constants)
         return reduce(_multiply, chain(factors, constants))
+
+    def spectra(self):
+        if len(self._others) > 1:
+            return super().spectra()
+
+        def variance(theta, X, own):
+            return self._with_constants([own(theta, X)], theta, X)
+
+        terms = self._others[0].spectra()
+        return [(partial(variance, own=own), *others) for own, *others in terms]
 
     def n_exact_features(self, d):
         return self._others[0].n_exact_features(d) if len(self._others) == 1 else None

@@ -22,20 +22,18 @@ from skgpsvm import (
     DecoupledGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
-    _posteriors,
+    _bases,
+    _solve,
+    _solved,
 )
+from skgpsvm._bases import Falkon, KernelBases
 from skgpsvm._collapsed import CollapsedBound
+from skgpsvm._evidence import Evidence
 from skgpsvm._posteriors import DecoupledPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
+from skgpsvm._solve import DecoupledInference, ExactInference
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.decoupled import _base, _regressor, _solve, _stochastic
-from skgpsvm.decoupled._evidence import Evidence
-from skgpsvm.decoupled._solve import (
-    DecoupledInference,
-    ExactInference,
-    MeanBases,
-    Preconditioner,
-)
+from skgpsvm.decoupled import _stochastic
 from skgpsvm.decoupled._stochastic import PARAMETRIZATIONS, StochasticBound
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian, Logistic
@@ -62,7 +60,7 @@ FACTORS, WHITENED = PARAMETRIZATIONS[2:], PARAMETRIZATIONS[:2]
 @pytest.fixture
 def no_jitter(monkeypatch):
     """Kernel matrices of bases as they are, so that printed digits are reached."""
-    monkeypatch.setattr(_solve, "JITTER", 0)
+    monkeypatch.setattr(_bases, "JITTER", 0)
     monkeypatch.setattr(_stochastic, "_JITTER", 0)
 
 
@@ -117,7 +115,8 @@ def leaves_of(parameters):
 def posterior_of(bound, parameters):
     mean, root, bases, coef = bound.posterior(parameters)
     basis = WhitenedBasis(bound.kernel, parameters["theta"], parameters["Z"], _stochastic._JITTER)
-    return DecoupledPosterior(basis, mean, root, bound.kernel, bases, coef)
+    bases = KernelBases(bound.kernel, parameters["theta"], bases)
+    return DecoupledPosterior(basis, mean, root, bases, coef)
 
 
 def full(bound, parameters):
@@ -403,7 +402,7 @@ def test_chunks_of_bases_change_nothing(form, monkeypatch):
     values = [full(bound, leaves)]
     posteriors = [posterior_of(bound, random_parameters(form))]
     monkeypatch.setattr(_stochastic, "_CHUNK_ENTRIES", 4)
-    monkeypatch.setattr(_posteriors, "_CHUNK_BASES", 2)
+    monkeypatch.setattr(_bases, "_CHUNK_BASES", 2)
     values.append(full(bound, leaves))
     posteriors.append(posterior_of(bound, random_parameters(form)))
     assert values[1].item() == pytest.approx(values[0].item(), rel=1e-13)
@@ -515,9 +514,9 @@ def solve_of(
     """Inference at given bases, with its end state."""
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
     y = y.reshape(len(X), -1)
-    basis = WhitenedBasis(tk, theta, t64(Z), _solve.JITTER)
+    basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
     index = torch.arange(len(bases)) % len(X)
-    parts = basis, MeanBases(tk, theta, t64(bases)), rows_of(X, y, weights)
+    parts = basis, KernelBases(tk, theta, t64(bases)), rows_of(X, y, weights)
     inference = kind(sites(noise, y.shape[1]), *parts, index, tol, kept)
     state = inference.initial({"theta": theta})
     for _ in range(200):
@@ -562,8 +561,8 @@ def test_optimum_is_the_specification_s(no_jitter):
     assert inference.bound(state) == pytest.approx(-17.7603344451, abs=1e-9)
     dense = collapsed(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y[:, 0].numpy(), NOISE)
     assert dense == pytest.approx(-17.7603344451, abs=1e-9)
-    parts = torch.zeros(1, 2, dtype=torch.float64), state["root"], torch_kernel(KERNEL)
-    posterior = DecoupledPosterior(inference.basis, *parts, ALPHA, state["coef"])
+    parts = torch.zeros(1, 2, dtype=torch.float64), state["root"], inference.bases, state["coef"]
+    posterior = DecoupledPosterior(inference.basis, *parts)
     assert posterior.kl().item() == pytest.approx(2.4838576771, abs=1e-9)
     mean, var = posterior.marginals(X_NEW)
     assert_allclose(mean[:, 0], [0.3673825120, -0.3385813238], rtol=0, atol=1e-9)
@@ -606,13 +605,13 @@ def test_collapsed_bound_is_the_dense_one_and_below_the_evidence(seed):
 
 @pytest.mark.parametrize("block", [256, 7])
 def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
-    monkeypatch.setattr(_solve, "_BLOCK", block)
+    monkeypatch.setattr(_bases, "_BLOCK", block)
     X = waves(40)[0]
     K = t64((1.5 * RBF(1.0))(X) + 1e-3 * np.eye(40))
     precision = torch.linspace(0, 3, 40, dtype=torch.float64)
     vectors = torch.randn(2, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     product = vectors @ (K @ (precision[:, None] * K) + K)
-    got = Preconditioner(torch.linalg.cholesky(K), precision)(product)
+    got = Falkon(torch.linalg.cholesky(K), precision)(product)
     # Rounding times the condition number, 1e7.
     assert_allclose(got, vectors, atol=1e-7)
 
@@ -628,7 +627,7 @@ def test_chunks_of_rows_change_nothing(monkeypatch):
     X, y = waves(150)
     kernel = 1.5 * RBF(1.0)
     one = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
-    monkeypatch.setattr(_solve, "_CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
     two = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
     K = t64(kernel(X[:30]))
     assert_allclose(two[1]["coef"] @ K, one[1]["coef"] @ K, rtol=1e-9, atol=1e-9)
@@ -747,7 +746,7 @@ def test_preconditioner_saves_most_iterations(monkeypatch):
     early = clone(model).set_params(tol=1e-2).fit(X, y)
     assert early.n_iter_ < model.n_iter_
     gap = np.abs(early.predict(X) - model.predict(X)).max()
-    monkeypatch.setattr(_solve, "Preconditioner", Identity)
+    monkeypatch.setattr(_bases, "Falkon", Identity)
     settings = {"max_iter": 3 * model.n_iter_}
     with pytest.warns(ConvergenceWarning, match=r"reached max_iter=\d+ before its change"):
         plain = clone(model).set_params(**settings).fit(X, y)
@@ -806,7 +805,7 @@ def test_white_noise_of_the_kernel_is_part_of_the_latent():
 @pytest.fixture
 def no_factor(monkeypatch):
     """The solution for many rows, with fewer landmarks than rows."""
-    monkeypatch.setattr(_base, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_solved, "_MOST_DENSE", 0)
     monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
 
 
@@ -831,7 +830,7 @@ def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
     weights = np.random.default_rng(1).uniform(0.5, 2, 80)
     model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
     one = clone(model).fit(X, Y, sample_weight=weights)
-    monkeypatch.setattr(_base, "_MOST_DENSE", 80)
+    monkeypatch.setattr(_solved, "_MOST_DENSE", 80)
     two = clone(model).fit(X, Y, sample_weight=weights)
     assert one.n_iter_ != two.n_iter_
     # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
@@ -1085,7 +1084,7 @@ QUICK = DecoupledGPRegressor(
 
 def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
     model = clone(QUICK).fit(*quick_sine(0))
-    monkeypatch.setattr(_regressor, "_FEWEST_CALIBRATED", 501)
+    monkeypatch.setattr(_solved, "_FEWEST_CALIBRATED", 501)
     plain = clone(QUICK).fit(*quick_sine(0))
     assert model.variance_power_ > 1 == plain.variance_power_
     X_new, y_new = quick_sine(1)
@@ -1119,7 +1118,7 @@ def test_power_of_the_variances_is_that_of_their_ratio_to_the_prior():
     shrunk = parts["raw_root"].diagonal(dim1=1, dim2=2).abs()
     parts["raw_root"] = torch.diag_embed(-shrunk)
     plain = posterior_of(bound, parts)
-    arguments = plain.mean, plain.root, plain.kernel, plain.bases, plain.coef
+    arguments = plain.mean, plain.root, plain.bases, plain.coef
     calibrated = DecoupledPosterior(plain.basis, *arguments, power=2.5)
     places = torch.cat([X, 10 * X])
     (mean, var), (expected_mean, expected) = (p.marginals(places) for p in (calibrated, plain))

@@ -1,6 +1,5 @@
 """What the decoupled regressor and classifier share: learning, bases, the two solvers."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,25 +9,18 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 from .._distributed import n_ranks
 from .._estimator import Rows, to_tensor
 from .._inducing_estimator import Latents, feature_scales
+from .._solve import DecoupledStream
+from .._solved import SolvedGP
 from .._torch_kernels import torch_kernel
 from .._training import Run
-from .._variational import VariationalGP
-from ..exceptions import NumericalWarning
 from ..kernels import MultiscaleRBF
-from ..likelihoods import Gaussian
-from ._solve import JITTER, DecoupledInference, DecoupledStream, ExactInference, MeanBases
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 
-_LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MINIBATCH = 1024
-_MOST_DENSE = 12_000  # rows, all of them bases, whose kernel matrix is factorised
-_MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
 
 
-class DecoupledGP(VariationalGP):
+class DecoupledGP(SolvedGP):
     """A variational GP whose mean has many more bases than its covariance."""
-
-    inference = "natural_gradient"  # of what learns hyper-parameters before the solve
 
     def _check_parameters(self):
         self._check_choice("solver", ("cg", "sgd"))
@@ -57,17 +49,10 @@ class DecoupledGP(VariationalGP):
         return f"solver={self.solver!r}{form}"
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
-        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        scaler = feature_scales(X, weights)
-        if self.solver == "sgd":
-            return self._descended(run, rows, scaler, generator, start)
-        if start is None:
-            kernel = self._start_kernel(scaler)
-            noise = tuple(self._sites().parameters().tolist())
-            start = Latents(kernel, self._chosen_points(X, weights, rows, random_state), noise)
-        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None, power=1.0)
-        start = self._learned(run, start, rows, scaler, random_state, generator)
-        return self._solved(run, start, rows, random_state)
+        if self.solver == "cg":
+            return super()._fit_latents(run, name, X, weights, rows, start, seed, alone)
+        generator = torch.Generator().manual_seed(seed)
+        return self._descended(run, rows, feature_scales(X, weights), generator, start)
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
@@ -75,71 +60,13 @@ class DecoupledGP(VariationalGP):
 
     # Conjugate gradients
 
-    def _learned(self, run, start, rows, scaler, random_state, generator):
-        """The start with hyper-parameters and inducing points of a sparse GP of fewer rows."""
-        start, _ = self._prepared(run, "", start, rows, scaler, random_state)
-        some = rows.subset(_LEARNING_ROWS, random_state)
-        if self._trained(start, some):
-            inference = self._inference(start, some, scaler, generator)
-            state = inference.initial(start.state(rows.device))
-            passes, done = _LEARNING_PASSES, inference.converged
-            run.stage("hyper-parameters", state, inference.step, passes, finished=done)
-            start = replace(start.at(state), mean=None, root=None)
-        return start
-
-    def _solved(self, run, start, rows, random_state):
-        """Latents, curve and bound by conjugate gradients."""
-        start = replace(start, jitter=JITTER)
+    def _with_bases(self, latents, rows, random_state):
         index = np.arange(len(rows))
         if len(rows) > self.n_mean_bases:
             index = np.sort(random_state.choice(index, self.n_mean_bases, replace=False))
         index = torch.as_tensor(index, device=rows.device)
-        bases = rows.take(index)[0].double()
-        likelihood, *parts = self._parts(replace(start, bases=bases.cpu().numpy()), rows)
-        kept = self._kept(rows, random_state)
-        gaussian = isinstance(likelihood.likelihood, Gaussian)
-        all_rows = gaussian and len(index) == len(rows) > _MOST_DENSE
-        kind = ExactInference if all_rows else DecoupledInference
-        solve = kind(likelihood, *parts, rows, index, self.tol, kept)
-        state = solve.initial(start.state(rows.device))
-
-        def found(state):
-            c, m = likelihood.n_latents, solve.basis.size
-            mean = torch.zeros(c, m, dtype=torch.float64)
-            coef, gram = state["coef"][:c], solve.counted(state)
-            return start.at({**state, "mean": mean, "bases": bases, "coef": coef, "gram": gram})
-
-        def attributes(state):
-            latents, bound = self._calibrated(found(state), solve, state)
-            return self._attributes([latents], [bound])
-
-        done = {"converged": solve.converged, "attributes": attributes}
-        curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
-        latents, bound = self._calibrated(found(state), solve, state)
-        lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
-        if solve.conjugate and not lost < 0:
-            warnings.warn(
-                f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
-                f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
-                "dtype='float64', or a larger noise_variance with optimizer=None.",
-                NumericalWarning,
-                stacklevel=4,
-            )
-        return latents, curve, bound
-
-    def _parts(self, latents, rows):
-        """Likelihood, features of the covariance and bases of the mean."""
-        state = latents.state(rows.device)
-        bases = MeanBases(torch_kernel(latents.kernel), state["theta"], state["bases"])
-        return self._sites().at(state["noise"]), latents.basis(rows.device), bases
-
-    def _kept(self, rows, random_state):
-        """As of `DecoupledInference`: None where nothing is calibrated."""
-        return None
-
-    def _calibrated(self, latents, solve, state):
-        """The latents, calibrated where that is wanted, and the bound."""
-        return latents, solve.bound(state)
+        bases = rows.take(index)[0].double().cpu().numpy()
+        return replace(latents, bases=bases), index
 
     def _findings(self, stream, state):
         return stream.bound(state)

@@ -1,29 +1,12 @@
 """`DecoupledGPRegressor`: the estimator."""
 
-import math
-from dataclasses import replace
-
-import numpy as np
-import torch
 from sklearn.callback import with_callbacks
 
-from .._collapsed import CollapsedLearning
-from .._torch_kernels import torch_kernel
-from .._training import by_autograd, lbfgs
-from .._variational import STAGES, VariationalRegressor
+from .._solved import SolvedRegressor
 from ._base import DecoupledGP
-from ._evidence import Evidence
-
-_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
-_LEARNING_TOL = 1e-3  # nats a row
-_FEWEST_CALIBRATED = 500
-_HELD_OUT = 0.1
-_CALIBRATION_STEPS = 100
-_LEAST_RATIO = 1e-12
-_MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
 
 
-class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
+class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     r"""Gaussian-process regression whose mean has thousands of bases, its covariance some hundred.
 
     Posterior mean and covariance of a sparse variational process live on bases of their own: the
@@ -239,83 +222,3 @@ class DecoupledGPRegressor(DecoupledGP, VariationalRegressor):
         self : DecoupledGPRegressor
         """
         return self._partial_fit(X, y, sample_weight)
-
-    def _is_collapsed(self, start, rows):
-        return self.likelihood == "gaussian"
-
-    def _trained(self, start, rows):
-        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
-
-    def _learned_further(self, climb, state, rows, fresh):
-        for n_rows, rounds in STAGES[1:]:
-            if rows.n_rows > _EVIDENCE_ROWS:
-                climb(state, n_rows, rounds)
-        return []
-
-    def _learned(self, run, start, rows, scaler, random_state, generator):
-        """Hyper-parameters of the collapsed bound or of the exact evidence of fewer rows.
-
-        Those under which other rows are more likely; these set the noise.
-        """
-        start = super()._learned(run, start, rows, scaler, random_state, generator)
-        if self.likelihood != "gaussian" or self.optimizer is None:
-            return start
-        order = random_state.permutation(len(rows))
-        given, others = np.split(order[: 2 * _EVIDENCE_ROWS], [_EVIDENCE_ROWS])
-        evidence = Evidence(torch_kernel(start.kernel), rows.part(given))
-        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
-        scale = torch.tensor(scaler.scale_, device=rows.device)
-        parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
-        learning = CollapsedLearning(evidence, parts, bounds, scale, _LEARNING_TOL)
-        before = start.state(rows.device)
-        state = learning.start(dict(before))
-        rounds, done = _EVIDENCE_ROUNDS, learning.finished
-        run.stage("evidence", state, learning.step, rounds, finished=done)
-        if not len(others):
-            return start.at(state)
-        some, densities = rows.part(others), []
-        for found in (before, state):
-            theta, noise = found["theta"], found["noise"]
-            found["noise"], density = evidence.predicted(theta, noise, some, state["noise"])
-            densities.append(density)
-        return start.at(before if densities[0] > densities[1] else state)
-
-    # Calibration
-
-    def _is_calibrated(self, rows):
-        gaussian = self.likelihood == "gaussian"
-        return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
-
-    def _kept(self, rows, random_state):
-        if not self._is_calibrated(rows):
-            return None
-        index = random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
-        kept = torch.ones(len(rows), 2, dtype=torch.float64, device=rows.device)
-        kept[index, 1] = 0.0
-        return kept
-
-    def _calibrated(self, latents, solve, state):
-        """Noise and power of the variances under which the rows held out are most likely."""
-        if not self._is_calibrated(solve.rows):
-            return super()._calibrated(latents, solve, state)
-        bound, means, variances = solve.evaluate(state)
-        t = variances.shape[1]
-        out = solve.kept[:, -1] == 0
-        X, y, weights = (part.double() for part in solve.rows.take(out.nonzero()[:, 0]))
-        prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
-        ratio = (variances[out] / prior).clamp(_LEAST_RATIO, 1)
-        squares = (y - means[out, t:]).square()
-
-        def density(logs):
-            total = logs[:t].exp() + prior * ratio ** logs[t].exp()
-            return -0.5 * (weights @ (total.log() + squares / total)).sum()
-
-        start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
-        limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
-        limits[t, 0] = 0.0  # of the power's logarithm
-        found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist())), bound
-
-    def _attributes(self, latents, bounds, streamed=False):
-        found = super()._attributes(latents, bounds, streamed)
-        return {**found, "variance_power_": latents[0].power}

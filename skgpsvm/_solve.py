@@ -1,10 +1,9 @@
-"""The decoupled posterior of given kernel and bases: conjugate gradients and a closed form."""
-
-from functools import cached_property
+"""Posteriors whose mean has bases of its own: conjugate gradients, and a closed form."""
 
 import torch
 
-from .._linalg import (
+from ._bases import KernelBases
+from ._linalg import (
     add_gram,
     cholesky,
     gaussian_kl,
@@ -13,84 +12,13 @@ from .._linalg import (
     root_norms,
     weight_moments,
 )
-from ..likelihoods import Gaussian
+from .likelihoods import Gaussian
 
-JITTER = 1e-9  # of the bases' kernel matrix, relative to its mean diagonal
-_CHUNK_ENTRIES = 2**22  # of a block of the kernel matrix of rows and bases
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
-_BLOCK = 256
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
 _SITES = ("new_gram", "new_cross", "new_inner")  # of a stream's rows
 _INNER = 0.1  # residual, relative to its start, at which sites are computed anew
-
-
-class MeanBases:
-    r"""Functions :math:`k(\cdot, z_j)` that span the posterior mean.
-
-    Parameters
-    ----------
-    kernel : TorchKernel
-    theta : Tensor
-        Logarithms of its free hyper-parameters.
-    bases : Tensor of shape (M, d)
-        Float64.
-    """
-
-    def __init__(self, kernel, theta, bases):
-        self.kernel, self.theta, self.bases = kernel, theta, bases
-
-    @cached_property
-    def chol(self):
-        """Lower Cholesky factor of their kernel matrix."""
-        K = self.kernel(self.bases, self.bases, self.theta)
-        return cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
-
-    def prior_product(self, coef):
-        """Coefficients (q, M) times the bases' kernel matrix."""
-        return (coef @ self.chol) @ self.chol.T
-
-    def passes(self, rows, coef):
-        """Index, X, y, weights, kernel block (b, M) and means (b, q) of each chunk of rows."""
-        bases, coef = self.bases.to(rows.dtype), coef.T.to(rows.dtype)
-        for index in rows.chunks(max(_CHUNK_ENTRIES // len(bases), 64)):
-            X, y, weights = rows.take(index)
-            K = self.kernel(X, bases, self.theta)
-            yield index, X, y, weights.double()[:, None], K, (K @ coef).double()
-
-
-class Preconditioner:
-    r"""Approximate inverse of :math:`K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha`.
-
-    The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
-    is :math:`C (C^\top D C) C^\top`.
-
-    Parameters
-    ----------
-    chol : Tensor of shape (M, M)
-        C, lower triangular.
-    precision : Tensor of shape (M,)
-        Diagonal of D: precisions of the bases' rows, times the number of rows for each base.
-
-    Notes
-    -----
-    Source: Rudi, Carratino and Rosasco (2017), FALKON.
-    """
-
-    def __init__(self, chol, precision):
-        inner = torch.zeros_like(chol)
-        for i in range(0, len(chol), _BLOCK):
-            stop = min(i + _BLOCK, len(chol))
-            inner[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
-        inner.diagonal().add_(1.0)
-        self._chol = chol
-        self._inner = cholesky(inner, "preconditioner of the mean's coefficients", jitter=0)
-
-    def __call__(self, residual):
-        """Of residuals (q, M)."""
-        x = torch.linalg.solve_triangular(self._chol, residual.T, upper=False)
-        x = torch.cholesky_solve(x, self._inner)
-        return torch.linalg.solve_triangular(self._chol.T, x, upper=True).T
 
 
 class DecoupledInference:
@@ -100,7 +28,7 @@ class DecoupledInference:
     They give the covariance in closed form on the features of the inducing points, and the mean's
     coefficients a by the linear system
 
-    .. math:: (K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha) a = K_{\alpha X} b,
+    .. math:: (\Phi^\top \Lambda \Phi + S) a = \Phi^\top b,
 
     solved by conjugate gradients, a pass over the rows each. Sites of Gaussian noise are what they
     are; others are computed anew whenever the residual has fallen to a tenth.
@@ -116,8 +44,8 @@ class DecoupledInference:
         Features of the covariance.
     bases : MeanBases
     rows : Rows
-    index : Tensor of shape (M,)
-        Which rows the bases are.
+    index : Tensor of shape (k,)
+        Rows that stand for all in the preconditioner; those that are bases, where bases are rows.
     tol : float
         Residual norm of the preconditioned system, relative to the first, at which Gaussian noise
         is done; relative change of the means for other likelihoods.
@@ -141,7 +69,7 @@ class DecoupledInference:
     def initial(self, start):
         """The state from which `step` starts: the prior mean."""
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
-        size = self._groups * c, len(self.bases.bases)
+        size = self._groups * c, self.bases.size
         zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
         state = {
             **start,
@@ -171,7 +99,7 @@ class DecoupledInference:
     def step(self, state):
         """An iteration of conjugate gradients; returns the bound, along the way an estimate."""
         if state["fresh"]:
-            self._relinearise(state)
+            self._linearise(state)
         direction, norm = state["direction"], state["norm"]
         product = self.bases.prior_product(direction)
         for index, _, _, weights, K, f in self.bases.passes(self.rows, direction):
@@ -211,7 +139,7 @@ class DecoupledInference:
         return -loss - self._divergence(state, means), means, torch.cat(variances)
 
     def counted(self, state):
-        """What each base counts for in the sum over the rows of its kind, (c, M)."""
+        """What the rows of the index count for in the sum over all, (c, k)."""
         precisions = self.rows.weights.double()[:, None] * state["precision"]
         return len(self.rows) / len(self._index) * precisions[self._index].T
 
@@ -220,7 +148,7 @@ class DecoupledInference:
         c = self.likelihood.n_latents
         return divergence(self.bases, state["coef"][:c], state["root"]).item()
 
-    def _relinearise(self, state):
+    def _linearise(self, state):
         """Sites at the present means and variances, with all that follows from them."""
         c, before, root = self.likelihood.n_latents, state["means"], state["root"]
         size = state["rate"] * self.likelihood.step(state["n_sweeps"])
@@ -268,8 +196,8 @@ class DecoupledInference:
     def _conditioned(self, state, residual):
         """Preconditioned residual; latents of Gaussian noise share one preconditioner."""
         if self._preconditioners is None:
-            chol = self.bases.chol
-            self._preconditioners = [Preconditioner(chol, each) for each in state["counted"]]
+            X, condition = self.rows.take(self._index)[0], self.bases.preconditioner
+            self._preconditioners = [condition(X, each) for each in state["counted"]]
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
@@ -341,8 +269,8 @@ class ExactInference(DecoupledInference):
     def _conditioned(self, state, residual):
         if self._preconditioners is None:
             every = -(-len(self.rows) // _MOST_LANDMARKS)
-            landmarks = MeanBases(self.bases.kernel, self.bases.theta, self.bases.bases[::every])
-            none = residual.new_zeros(1, len(landmarks.bases))
+            landmarks = KernelBases(self.bases.kernel, self.bases.theta, self.bases.points[::every])
+            none = residual.new_zeros(1, landmarks.size)
             self._low_rank = torch.cat(
                 [
                     torch.linalg.solve_triangular(landmarks.chol, K.double().T, upper=False)
@@ -370,7 +298,7 @@ class ExactInference(DecoupledInference):
 class DecoupledStream:
     r"""More rows for a fitted posterior, which is their prior.
 
-    What the rows so far say about the mean is :math:`K_{\alpha X} \Lambda K_{X \alpha}`, an
+    What the rows so far say about the mean is :math:`\Phi^\top \Lambda \Phi`, an
     (M, M) matrix that is held, so that a stream of Gaussian noise is a fit of all rows with the
     bases of the first. The state is a dict: ``gram`` (c, M, M), ``coef``, ``root``, ``change``.
 

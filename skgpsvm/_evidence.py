@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from .._linalg import cholesky
-from .._training import by_autograd, lbfgs
+from ._linalg import cholesky
+from ._training import by_autograd, lbfgs
 
 _NAME = "covariance of the rows"
 _MOST_RISE = math.log(1e6)

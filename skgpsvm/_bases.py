@@ -1,0 +1,193 @@
+"""Functions that span a posterior mean: kernels at points, and random Fourier features."""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+import torch
+
+from ._linalg import cholesky
+
+JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
+_CHUNK_ENTRIES = 2**22  # of a block of values at rows
+_CHUNK_BASES = 4096
+_BLOCK = 256
+
+
+class MeanBases(ABC):
+    r"""Functions :math:`\phi_j`, whose weights have the prior :math:`N(0, S^{-1})`.
+
+    Attributes
+    ----------
+    size : int
+        Their number, M.
+    """
+
+    @abstractmethod
+    def values(self, X, part=slice(None)):
+        """Of some of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
+
+    @abstractmethod
+    def prior_product(self, coef):
+        """Coefficients (q, M) times S, in new memory."""
+
+    def squares(self, coef):
+        """Squared norms in S of coefficients (q, M): (q,)."""
+        return (coef * self.prior_product(coef)).sum(1)
+
+    @abstractmethod
+    def preconditioner(self, X, precision):
+        r"""Approximate inverse of :math:`\Phi^\top \Lambda \Phi + S`.
+
+        Parameters
+        ----------
+        X : Tensor of shape (k, d)
+            Rows that stand for all; the points, where the functions are kernels at points.
+        precision : Tensor of shape (k,)
+            Their precisions, times the number of rows that each stands for.
+
+        Returns
+        -------
+        apply : callable
+            Of residuals (q, M).
+        """
+
+    @abstractmethod
+    def overlap(self, basis):
+        """Prior covariance (M, p) of what the functions stand for and a basis's weights."""
+
+    @abstractmethod
+    def prior_trace(self, diag, columns):
+        """Trace of S and the covariance of a factor: diagonal (c, M), plus columns (c, M, k)."""
+
+    @abstractmethod
+    def prior_log_det(self, c):
+        """Log determinant of S, summed over c latents."""
+
+    def blocks(self, X):
+        """Slices of the functions and their values at rows, block by block."""
+        for i in range(0, max(self.size, 1), _CHUNK_BASES):
+            part = slice(i, min(i + _CHUNK_BASES, self.size))
+            yield part, self.values(X, part)
+
+    def mean(self, X, coef):
+        """Their sum at rows, (b, q), with coefficients (q, M)."""
+        return sum(values @ coef[:, part].T.to(X.dtype) for part, values in self.blocks(X))
+
+    def passes(self, rows, coef):
+        """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
+        coef = coef.T.to(rows.dtype)
+        for index in rows.chunks(max(_CHUNK_ENTRIES // self.size, 64)):
+            X, y, weights = rows.take(index)
+            values = self.values(X)
+            yield index, X, y, weights.double()[:, None], values, (values @ coef).double()
+
+
+class KernelBases(MeanBases):
+    r"""Functions :math:`k(\cdot, z_j)`, S their kernel matrix.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    theta : Tensor
+        Logarithms of its free hyper-parameters.
+    points : Tensor of shape (M, d)
+        Float64.
+    """
+
+    def __init__(self, kernel, theta, points):
+        self.kernel, self.theta, self.points, self.size = kernel, theta, points, len(points)
+
+    @cached_property
+    def chol(self):
+        """Lower Cholesky factor of their kernel matrix."""
+        K = self.kernel(self.points, self.points, self.theta)
+        return cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
+
+    def values(self, X, part=slice(None)):
+        return self.kernel(X, self.points[part].to(X.dtype), self.theta)
+
+    def prior_product(self, coef):
+        return (coef @ self.chol) @ self.chol.T
+
+    def squares(self, coef):
+        return (coef * self.mean(self.points, coef).T).sum(1)
+
+    def prior_trace(self, diag, columns):
+        prior = self.kernel.diag(self.points, self.theta)
+        rows = columns.mT.flatten(0, 1)
+        return (diag.square() * prior).sum() + self.squares(rows).sum()
+
+    def prior_log_det(self, c):
+        return 2 * c * self.chol.diagonal().log().sum()
+
+    def preconditioner(self, X, precision):
+        return Falkon(self.chol, precision)
+
+    def overlap(self, basis):
+        return basis(self.points)[0]
+
+
+class Dictionary(KernelBases):
+    r"""Functions :math:`k(\cdot, z_j)` whose weights are independent, each with a precision.
+
+    Parameters
+    ----------
+    kernel, theta, points
+        As of `KernelBases`.
+    precisions : Tensor of shape (c, M)
+        Prior precisions of the weights of each latent.
+
+    Notes
+    -----
+    Source: Tipping (2001), the relevance vector machine.
+    """
+
+    def __init__(self, kernel, theta, points, precisions):
+        super().__init__(kernel, theta, points)
+        self.precisions = precisions
+
+    def prior_product(self, coef):
+        return coef * self.precisions
+
+    def squares(self, coef):
+        return (coef * self.prior_product(coef)).sum(1)
+
+    def prior_trace(self, diag, columns):
+        return (self.precisions * (diag.square() + columns.square().sum(2))).sum()
+
+    def prior_log_det(self, c):
+        return self.precisions.log().sum()
+
+
+class Falkon:
+    r"""Approximate inverse of :math:`K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha`.
+
+    The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
+    is :math:`C (C^\top D C) C^\top`.
+
+    Parameters
+    ----------
+    chol : Tensor of shape (M, M)
+        C, lower triangular.
+    precision : Tensor of shape (M,)
+        Diagonal of D.
+
+    Notes
+    -----
+    Source: Rudi, Carratino and Rosasco (2017), FALKON.
+    """
+
+    def __init__(self, chol, precision):
+        inner = torch.zeros_like(chol)
+        for i in range(0, len(chol), _BLOCK):
+            stop = min(i + _BLOCK, len(chol))
+            inner[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
+        inner.diagonal().add_(1.0)
+        self._chol = chol
+        self._inner = cholesky(inner, "preconditioner of the mean's coefficients", jitter=0)
+
+    def __call__(self, residual):
+        """Of residuals (q, M)."""
+        x = torch.linalg.solve_triangular(self._chol, residual.T, upper=False)
+        x = torch.cholesky_solve(x, self._inner)
+        return torch.linalg.solve_triangular(self._chol.T, x, upper=True).T

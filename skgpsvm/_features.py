@@ -1,0 +1,260 @@
+"""Random Fourier features, drawn from a counter: any of them, in any order, the same anywhere."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ._bases import MeanBases
+from ._linalg import cholesky
+
+_HELD_BYTES = 2**28
+_CHUNK_NORMALS = 2**24  # of a chunk of frequencies
+_WORD = 0xFFFFFFFF
+_ROUNDS = 10
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_RADII, _MIXTURE = 1 << 30, 1 << 31  # counters of lengths and of scale mixtures: beyond any feature
+
+
+def philox(counter, key):
+    """Philox-4x32-10.
+
+    Parameters
+    ----------
+    counter : sequence of four int64 tensors
+        32 bits each; they broadcast.
+    key : tuple of two ints
+        32 bits each.
+
+    Returns
+    -------
+    words : list of four int64 tensors
+        32 random bits each.
+
+    Notes
+    -----
+    Source: Salmon et al. (2011). Products of 64 bits wrap around in int64, which keeps their bits.
+    """
+    x0, x1, x2, x3 = torch.broadcast_tensors(*counter)
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        first, second = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
+        x0, x1, x2, x3 = (
+            (second >> 32 & _WORD) ^ x1 ^ k0,
+            second & _WORD,
+            (first >> 32 & _WORD) ^ x3 ^ k1,
+            first & _WORD,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+    return [x0, x1, x2, x3]
+
+
+def counted_normals(index, n_normals, seed, start=0):
+    """Standard normals (q, n_normals), float64, that depend on each index and the seed alone.
+
+    Parameters
+    ----------
+    index : int64 Tensor of shape (q,)
+    n_normals : int
+    seed : int
+        64 bits.
+    start : int
+        Of the counter that tells one use of an index from another.
+    """
+    steps = torch.arange(start, start + -(-n_normals // 4), device=index.device)
+    column = index[:, None]
+    counter = column & _WORD, column >> 32, steps[None], torch.zeros_like(column)
+    words = philox(counter, (seed & _WORD, seed >> 32 & _WORD))
+    uniform = [(word.double() + 0.5) / 2**32 for word in words]
+    normals = []
+    for radius, angle in (uniform[:2], uniform[2:]):
+        length, turn = (-2 * radius.log()).sqrt(), 2 * math.pi * angle
+        normals += [length * turn.cos(), length * turn.sin()]
+    return torch.stack(normals, 2).flatten(1)[:, :n_normals]
+
+
+@dataclass(frozen=True)
+class FourierFeatures:
+    """Which random Fourier features: all that is stored of them.
+
+    Attributes
+    ----------
+    n_pairs : int
+        Frequencies, each with a cosine and a sine.
+    seed : int
+    orthogonal : bool
+        Whether frequencies are orthogonal in blocks of as many as there are features of X.
+    """
+
+    n_pairs: int
+    seed: int
+    orthogonal: bool = False
+
+    def normals(self, index, d):
+        """Frequencies (q, d) of a squared exponential of length scale one."""
+        if not self.orthogonal:
+            return counted_normals(index, d, self.seed)
+        blocks, place = torch.unique(index // d, return_inverse=True)
+        members = (blocks[:, None] * d + torch.arange(d, device=index.device)).ravel()
+        draws = counted_normals(members, d, self.seed).view(len(blocks), d, d)
+        rotation, upper = torch.linalg.qr(draws)
+        rotation = rotation * upper.diagonal(dim1=1, dim2=2).sign()[:, None]
+        lengths = counted_normals(index, d, self.seed, _RADII).norm(dim=1)
+        return lengths[:, None] * rotation[place, :, index % d]
+
+    def mixture(self, index, dof):
+        """What frequencies of a Matern kernel of smoothness dof / 2 are multiplied by, (q, 1)."""
+        if math.isinf(dof):
+            return 1.0
+        squares = counted_normals(index, int(dof), self.seed, _MIXTURE).square()
+        return (dof / squares.sum(1, keepdim=True)).sqrt()
+
+
+class FourierBases(MeanBases):
+    r"""Cosines and sines of random frequencies; their weights are standard normal.
+
+    With frequencies :math:`\omega_q` drawn from the spectrum of a stationary kernel of variance v,
+    the features are :math:`\sqrt{v / Q} \cos \omega_q^\top x`, then as many sines. Terms of the
+    kernel share the frequencies evenly; those with an exact finite feature map follow as they are.
+
+    Parameters
+    ----------
+    kernel : TorchKernel
+    theta : Tensor
+        Logarithms of its free hyper-parameters.
+    features : FourierFeatures
+    d : int
+        Number of features of X.
+
+    Raises
+    ------
+    ValueError
+        If a term of the kernel has no spectrum that is known.
+
+    Notes
+    -----
+    Frequencies are held where they take at most 256 MiB, and else drawn anew for every use.
+    Source: Rahimi and Recht (2007); Evans and Nair, section 1.2.
+    """
+
+    def __init__(self, kernel, theta, features, d):
+        self.kernel, self.theta, self.features, self._d = kernel, theta, features, d
+        self._exact, rest = kernel.split(d, d + 1)
+        self.n_pairs = features.n_pairs if rest else 0
+        self._terms = rest.spectra() if rest else []
+        self.n_exact = self._exact.n_exact_features(d) if self._exact else 0
+        self.size = 2 * self.n_pairs + self.n_exact
+        starts = [i * self.n_pairs // max(len(self._terms), 1) for i in range(len(self._terms) + 1)]
+        self._starts = starts
+
+    def at(self, theta):
+        """The same features at other hyper-parameters."""
+        return FourierBases(self.kernel, theta, self.features, self._d)
+
+    def pairs(self, X, index):
+        """Cosines and sines (b, q) of the rows at some frequencies, an int64 tensor (q,)."""
+        return self._waves(X, *self._drawn(index))
+
+    def exact(self, X):
+        """Features of the terms that have an exact map, (b, n_exact)."""
+        if self._exact is None:
+            return X.new_zeros(len(X), 0)
+        return self._exact.exact_features(X, self.theta)
+
+    def values(self, X, part=slice(None)):
+        if self._held is not None:
+            return torch.cat([*self._waves(X, *self._held), self.exact(X)], 1)[:, part]
+        start, stop, _ = part.indices(self.size)
+        Q, found = self.n_pairs, []
+        for offset, which in ((0, 0), (Q, 1)):
+            own = torch.arange(max(start - offset, 0), max(min(stop - offset, Q), 0))
+            if len(own):
+                found.append(self.pairs(X, own.to(X.device))[which])
+        return torch.cat(
+            [*found, self.exact(X)[:, max(start - 2 * Q, 0) : max(stop - 2 * Q, 0)]], 1
+        )
+
+    def blocks(self, X):
+        Q, size = self.n_pairs, max(_CHUNK_NORMALS // max(len(X), self._d), 1)
+        for start in range(0, Q, size):
+            stop = min(start + size, Q)
+            if self._held is None:
+                drawn = self._drawn(torch.arange(start, stop, device=X.device))
+            else:
+                drawn = [tensor[start:stop] for tensor in self._held]
+            cos, sin = self._waves(X, *drawn)
+            yield slice(start, stop), cos
+            yield slice(Q + start, Q + stop), sin
+        yield slice(2 * Q, self.size), self.exact(X)
+
+    def prior_product(self, coef):
+        return coef.clone()
+
+    def preconditioner(self, X, precision):
+        return Woodbury(self.values(X), precision)
+
+    def prior_trace(self, diag, columns):
+        return diag.square().sum() + columns.square().sum()
+
+    def prior_log_det(self, c):
+        return self.theta.new_zeros(())
+
+    def overlap(self, basis):
+        return self.theta.new_zeros(self.size, basis.size)
+
+    @cached_property
+    def _held(self):
+        """Frequencies and amplitudes of all pairs, where they are few."""
+        if self.n_pairs * self._d * 8 > _HELD_BYTES:
+            return None
+        return self._drawn(torch.arange(self.n_pairs, device=self.theta.device))
+
+    def _drawn(self, index):
+        """Frequencies (q, d) and amplitudes (q,), float64."""
+        frequencies = self.features.normals(index, self._d)
+        amplitudes = frequencies.new_zeros(len(index))
+        for i, (variance, scale, dof) in enumerate(self._terms):
+            own = (index >= self._starts[i]) & (index < self._starts[i + 1])
+            n_own = self._starts[i + 1] - self._starts[i]
+            factor = self.features.mixture(index, dof) / scale(self.theta, frequencies)
+            frequencies = torch.where(own[:, None], frequencies * factor, frequencies)
+            share = (variance(self.theta, frequencies) / max(n_own, 1)).sqrt()
+            amplitudes = torch.where(own, share, amplitudes)
+        return frequencies, amplitudes
+
+    def _waves(self, X, frequencies, amplitudes):
+        phase, amplitudes = X @ frequencies.T.to(X.dtype), amplitudes.to(X.dtype)
+        return phase.cos() * amplitudes, phase.sin() * amplitudes
+
+
+class Woodbury:
+    r"""Approximate inverse of :math:`\Phi^\top \Lambda \Phi + I` from a few rows.
+
+    .. math:: (\Phi_P^\top D \Phi_P + I)^{-1} =
+        I - \Phi_P^\top (D^{-1} + \Phi_P \Phi_P^\top)^{-1} \Phi_P
+
+    Parameters
+    ----------
+    values : Tensor of shape (k, M)
+        Of the functions at those rows.
+    precision : Tensor of shape (k,)
+        Diagonal of D.
+
+    Notes
+    -----
+    Source: Evans and Nair specification, section 5.4.
+    """
+
+    def __init__(self, values, precision):
+        self._scaled = precision.sqrt().to(values)[:, None] * values
+        inner = (self._scaled @ self._scaled.T).double()
+        inner.diagonal().add_(1.0)
+        self._chol = cholesky(inner, "preconditioner of the features' coefficients", jitter=0)
+
+    def __call__(self, residual):
+        """Of residuals (q, M)."""
+        half = (self._scaled @ residual.T.to(self._scaled)).double()
+        inner = torch.cholesky_solve(half, self._chol)
+        return residual - (self._scaled.T @ inner.to(self._scaled)).T.to(residual)

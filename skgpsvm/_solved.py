@@ -1,0 +1,198 @@
+"""Estimators whose posterior mean is solved for: learning, bases, solution, calibration."""
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ._bases import JITTER
+from ._collapsed import CollapsedLearning
+from ._evidence import Evidence
+from ._inducing_estimator import feature_scales
+from ._solve import DecoupledInference, ExactInference
+from ._torch_kernels import torch_kernel
+from ._training import by_autograd, lbfgs
+from ._variational import STAGES, VariationalGP, VariationalRegressor
+from .exceptions import NumericalWarning
+from .likelihoods import Gaussian
+
+_LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
+_MOST_DENSE = 12_000  # rows, all of them bases, whose kernel matrix is factorised
+_MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
+_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
+_LEARNING_TOL = 1e-3  # nats a row
+_FEWEST_CALIBRATED = 500
+_HELD_OUT = 0.1
+_CALIBRATION_STEPS = 100
+_LEAST_RATIO = 1e-12
+_MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
+
+
+class SolvedGP(VariationalGP):
+    """A variational GP whose mean has many more bases than its covariance.
+
+    A subclass says what the bases of the mean are (`_with_bases`).
+    """
+
+    inference = "natural_gradient"  # of what learns hyper-parameters before the solve
+
+    def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        scaler = feature_scales(X, weights)
+        if start is None:
+            start = self._first_latents(X, weights, rows, scaler, random_state)
+        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None, power=1.0)
+        start = self._learned(run, start, rows, scaler, random_state, generator)
+        return self._solved(run, start, rows, random_state)
+
+    @abstractmethod
+    def _with_bases(self, latents, rows, random_state):
+        """The latents with bases of the mean, and which rows stand for all, a tensor (k,)."""
+
+    def _learned(self, run, start, rows, scaler, random_state, generator):
+        """The start with hyper-parameters and inducing points of a sparse GP of fewer rows."""
+        start, _ = self._prepared(run, "", start, rows, scaler, random_state)
+        some = rows.subset(_LEARNING_ROWS, random_state)
+        if self._trained(start, some):
+            inference = self._inference(start, some, scaler, generator)
+            state = inference.initial(start.state(rows.device))
+            passes, done = _LEARNING_PASSES, inference.converged
+            run.stage("hyper-parameters", state, inference.step, passes, finished=done)
+            start = replace(start.at(state), mean=None, root=None)
+        return start
+
+    def _solved(self, run, start, rows, random_state):
+        """Latents, curve and bound by conjugate gradients."""
+        start = replace(start, jitter=JITTER)
+        start, index = self._with_bases(start, rows, random_state)
+        likelihood, basis, bases = self._parts(start, rows)
+        kept = self._kept(rows, random_state)
+        gaussian = isinstance(likelihood.likelihood, Gaussian)
+        all_rows = gaussian and len(index) == len(rows) > _MOST_DENSE
+        kind = ExactInference if all_rows else DecoupledInference
+        solve = kind(likelihood, basis, bases, rows, index, self.tol, kept)
+        state = solve.initial(start.state(rows.device))
+
+        def found(state):
+            c, m = likelihood.n_latents, solve.basis.size
+            mean = torch.zeros(c, m, dtype=torch.float64)
+            coef, gram = state["coef"][:c], solve.counted(state)
+            return start.at({**state, "mean": mean, "coef": coef, "gram": gram})
+
+        def attributes(state):
+            latents, bound = self._calibrated(found(state), solve, state)
+            return self._attributes([latents], [bound])
+
+        done = {"converged": solve.converged, "attributes": attributes}
+        curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
+        latents, bound = self._calibrated(found(state), solve, state)
+        lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
+        if solve.conjugate and not lost < 0:
+            warnings.warn(
+                f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
+                f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
+                "dtype='float64', or a larger noise_variance with optimizer=None.",
+                NumericalWarning,
+                stacklevel=4,
+            )
+        return latents, curve, bound
+
+    def _parts(self, latents, rows):
+        """Likelihood, features of the covariance and bases of the mean."""
+        likelihood = self._sites().at(latents.state(rows.device)["noise"])
+        return likelihood, latents.basis(rows.device), latents.mean_bases(rows.device)
+
+    def _kept(self, rows, random_state):
+        """As of `DecoupledInference`: None where nothing is calibrated."""
+        return None
+
+    def _calibrated(self, latents, solve, state):
+        """The latents, calibrated where that is wanted, and the bound."""
+        return latents, solve.bound(state)
+
+
+class SolvedRegressor(SolvedGP, VariationalRegressor):
+    """Hyper-parameters by the exact evidence of some rows, variances calibrated on others."""
+
+    def _is_collapsed(self, start, rows):
+        return self.likelihood == "gaussian"
+
+    def _trained(self, start, rows):
+        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
+
+    def _learned_further(self, climb, state, rows, fresh):
+        for n_rows, rounds in STAGES[1:]:
+            if rows.n_rows > _EVIDENCE_ROWS:
+                climb(state, n_rows, rounds)
+        return []
+
+    def _learned(self, run, start, rows, scaler, random_state, generator):
+        """Hyper-parameters of the collapsed bound or of the exact evidence of fewer rows.
+
+        Those under which other rows are more likely; these set the noise.
+        """
+        start = super()._learned(run, start, rows, scaler, random_state, generator)
+        if self.likelihood != "gaussian" or self.optimizer is None:
+            return start
+        order = random_state.permutation(len(rows))
+        given, others = np.split(order[: 2 * _EVIDENCE_ROWS], [_EVIDENCE_ROWS])
+        evidence = Evidence(torch_kernel(start.kernel), rows.part(given))
+        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
+        scale = torch.tensor(scaler.scale_, device=rows.device)
+        parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
+        learning = CollapsedLearning(evidence, parts, bounds, scale, _LEARNING_TOL)
+        before = start.state(rows.device)
+        state = learning.start(dict(before))
+        rounds, done = _EVIDENCE_ROUNDS, learning.finished
+        run.stage("evidence", state, learning.step, rounds, finished=done)
+        if not len(others):
+            return start.at(state)
+        some, densities = rows.part(others), []
+        for found in (before, state):
+            theta, noise = found["theta"], found["noise"]
+            found["noise"], density = evidence.predicted(theta, noise, some, state["noise"])
+            densities.append(density)
+        return start.at(before if densities[0] > densities[1] else state)
+
+    # Calibration
+
+    def _is_calibrated(self, rows):
+        gaussian = self.likelihood == "gaussian"
+        return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
+
+    def _kept(self, rows, random_state):
+        if not self._is_calibrated(rows):
+            return None
+        index = random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
+        kept = torch.ones(len(rows), 2, dtype=torch.float64, device=rows.device)
+        kept[index, 1] = 0.0
+        return kept
+
+    def _calibrated(self, latents, solve, state):
+        """Noise and power of the variances under which the rows held out are most likely."""
+        if not self._is_calibrated(solve.rows):
+            return super()._calibrated(latents, solve, state)
+        bound, means, variances = solve.evaluate(state)
+        t = variances.shape[1]
+        out = solve.kept[:, -1] == 0
+        X, y, weights = (part.double() for part in solve.rows.take(out.nonzero()[:, 0]))
+        prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
+        ratio = (variances[out] / prior).clamp(_LEAST_RATIO, 1)
+        squares = (y - means[out, t:]).square()
+
+        def density(logs):
+            total = logs[:t].exp() + prior * ratio ** logs[t].exp()
+            return -0.5 * (weights @ (total.log() + squares / total)).sum()
+
+        start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
+        limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
+        limits[t, 0] = 0.0  # of the power's logarithm
+        found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
+        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist())), bound
+
+    def _attributes(self, latents, bounds, streamed=False):
+        found = super()._attributes(latents, bounds, streamed)
+        return {**found, "variance_power_": latents[0].power}
