@@ -3,6 +3,12 @@
 from .bayesian_svm import BayesianSVC
 from .decoupled import DecoupledGPClassifier, DecoupledGPRegressor
 from .expectation_propagation import EPClassifier
+from .quadruply_stochastic import (
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
+)
 from .svgp import SVGPClassifier, SVGPRegressor
 
 __version__ = "0.1.0.dev0"
@@ -12,6 +18,10 @@ __all__ = [
     "DecoupledGPClassifier",
     "DecoupledGPRegressor",
     "EPClassifier",
+    "QSGPClassifier",
+    "QSGPRegressor",
+    "QSRVMClassifier",
+    "QSRVMRegressor",
     "SVGPClassifier",
     "SVGPRegressor",
     "__version__",

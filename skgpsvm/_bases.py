@@ -20,11 +20,29 @@ class MeanBases(ABC):
     ----------
     size : int
         Their number, M.
+    n_units : int
+        Units that are sampled together.
+    independent : bool
+        Whether S is diagonal.
     """
+
+    independent = True
 
     @abstractmethod
     def values(self, X, part=slice(None)):
         """Of some of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
+
+    @abstractmethod
+    def sampled(self, X, units):
+        """Values (b, k) at rows of some units, an int64 tensor, and of what is never left out."""
+
+    @abstractmethod
+    def coordinates(self, units):
+        """Which functions those are, an int64 tensor (k,), and how many are never left out."""
+
+    @abstractmethod
+    def prior_diag(self, which):
+        """The diagonal of S for functions (k,): (1, k), or (c, k) where it is by latent."""
 
     @abstractmethod
     def prior_product(self, coef):
@@ -94,8 +112,11 @@ class KernelBases(MeanBases):
         Float64.
     """
 
+    independent = False
+
     def __init__(self, kernel, theta, points):
-        self.kernel, self.theta, self.points, self.size = kernel, theta, points, len(points)
+        self.kernel, self.theta, self.points = kernel, theta, points
+        self.size = self.n_units = len(points)
 
     @cached_property
     def chol(self):
@@ -105,6 +126,18 @@ class KernelBases(MeanBases):
 
     def values(self, X, part=slice(None)):
         return self.kernel(X, self.points[part].to(X.dtype), self.theta)
+
+    def sampled(self, X, units):
+        return self.values(X, units)
+
+    def coordinates(self, units):
+        return units, 0
+
+    def prior(self, one, other):
+        return self.kernel(self.points[one], self.points[other], self.theta)
+
+    def prior_diag(self, which):
+        return self.kernel.diag(self.points[which], self.theta)[None]
 
     def prior_product(self, coef):
         return (coef @ self.chol) @ self.chol.T
@@ -142,9 +175,14 @@ class Dictionary(KernelBases):
     Source: Tipping (2001), the relevance vector machine.
     """
 
+    independent = True
+
     def __init__(self, kernel, theta, points, precisions):
         super().__init__(kernel, theta, points)
         self.precisions = precisions
+
+    def prior_diag(self, which):
+        return self.precisions[:, which]
 
     def prior_product(self, coef):
         return coef * self.precisions

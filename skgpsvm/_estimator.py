@@ -1,5 +1,7 @@
 """The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
+from copy import copy
+
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -148,10 +150,17 @@ class Rows:
         return chunks
 
     def part(self, index):
-        """This rank's rows at an index array, on this rank alone."""
-        index = torch.as_tensor(index, device=self.device)
-        arrays = [tensor.cpu().numpy() for tensor in self.take(index)]
-        return Rows(*arrays, self.device, self.dtype, shared=False)
+        """This rank's rows at an index array, on this rank alone, read where these are."""
+        part, index = copy(self), np.asarray(index)
+        at = torch.as_tensor(index, device=self.device)
+        part.targets, part.weights = self.targets[at], self.weights[at]
+        part.total_weight = part.weights.sum().item()
+        part.n_rows, part._shared, part._origin = len(index), False, None
+        if isinstance(self.X, torch.Tensor):
+            part.X = self.X[at]
+        else:
+            part._kept = index if self._kept is None else self._kept[index]
+        return part
 
     def subset(self, max_rows, random_state):
         """At most ``max_rows`` of all ranks' rows, drawn without replacement, on every rank."""

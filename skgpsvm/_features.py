@@ -142,7 +142,7 @@ class FourierBases(MeanBases):
     def __init__(self, kernel, theta, features, d):
         self.kernel, self.theta, self.features, self._d = kernel, theta, features, d
         self._exact, rest = kernel.split(d, d + 1)
-        self.n_pairs = features.n_pairs if rest else 0
+        self.n_pairs = self.n_units = features.n_pairs if rest else 0
         self._terms = rest.spectra() if rest else []
         self.n_exact = self._exact.n_exact_features(d) if self._exact else 0
         self.size = 2 * self.n_pairs + self.n_exact
@@ -153,9 +153,16 @@ class FourierBases(MeanBases):
         """The same features at other hyper-parameters."""
         return FourierBases(self.kernel, theta, self.features, self._d)
 
-    def pairs(self, X, index):
-        """Cosines and sines (b, q) of the rows at some frequencies, an int64 tensor (q,)."""
-        return self._waves(X, *self._drawn(index))
+    def sampled(self, X, units):
+        return torch.cat([*self._waves(X, *self._drawn(units)), self.exact(X)], 1)
+
+    def coordinates(self, units):
+        Q = self.n_pairs
+        exact = torch.arange(2 * Q, self.size, device=units.device)
+        return torch.cat([units, Q + units, exact]), self.n_exact
+
+    def prior_diag(self, which):
+        return self.theta.new_ones(1, len(which))
 
     def exact(self, X):
         """Features of the terms that have an exact map, (b, n_exact)."""

@@ -31,7 +31,18 @@ from .kernels import Linear
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
 # Of `Latents`, where there is one.
-_POSTERIOR = ("mean", "root", "bases", "coef", "gram", "precisions", "diag", "columns")
+_POSTERIOR = (
+    "mean",
+    "root",
+    "bases",
+    "coef",
+    "gram",
+    "precisions",
+    "diag",
+    "columns",
+    "rows",
+    "row_precisions",
+)
 
 
 @dataclass
@@ -60,6 +71,8 @@ class Latents:
         See `Dictionary`.
     diag, columns : ndarray of shape (c, M), (c, M, k), or None
         See `WeightPosterior`.
+    rows, row_precisions : ndarray of shape (n, d), (c, n), or None
+        Likewise.
     """
 
     kernel: Kernel
@@ -75,6 +88,8 @@ class Latents:
     precisions: np.ndarray | None = None
     diag: np.ndarray | None = None
     columns: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    row_precisions: np.ndarray | None = None
 
     @property
     def n_latents(self):
@@ -118,7 +133,8 @@ class Latents:
         """As torch sees it."""
         state = self.state(device)
         if self.diag is not None:
-            parts = (state[name] for name in ("coef", "diag", "columns"))
+            names = ("coef", "diag", "columns", "rows", "row_precisions")
+            parts = (state.get(name) for name in names)
             return WeightPosterior(self.mean_bases(device), *parts)
         basis = self.basis(device)
         parts = basis, state["mean"], state["root"]
@@ -136,13 +152,20 @@ class InducingEstimator(TorchEstimator):
     posterior (`_findings`) and the fitted attributes that follow (`_attributes`).
     """
 
+    _rate_is_optional = False
+
+    @property
+    def _adam_rate(self):
+        """Of Adam's steps on hyper-parameters."""
+        return self.learning_rate
+
     def _check_inducing_parameters(self):
         self._check_bool("learn_inducing")
         self._check_bool("warm_start")
         self._check_number("n_inducing", 1, integer=True)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
-        self._check_number("learning_rate", 0)
+        self._check_number("learning_rate", 0, optional=self._rate_is_optional)
         self._check_number("batch_size", 1, integer=True, optional=True)
         if not (self.kernel is None or isinstance(self.kernel, Kernel)):
             raise TypeError(
@@ -251,7 +274,7 @@ class InducingEstimator(TorchEstimator):
             kernel,
             rows,
             trained,
-            self.learning_rate,
+            self._adam_rate,
             torch.tensor(start.kernel.bounds, device=rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
         )

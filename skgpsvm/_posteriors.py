@@ -6,6 +6,8 @@ import torch
 
 from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
 
+_CHUNK_ENTRIES = 2**22
+
 
 class Posterior(ABC):
     """A Gaussian posterior q over c latent functions."""
@@ -252,14 +254,19 @@ class WeightPosterior(Posterior):
         Diagonal of C, positive.
     columns : Tensor of shape (c, M, k)
         The first columns of C, diagonal included, zero above it.
+    rows, precisions : Tensor of shape (n, d), (c, n), optional
+        Training rows and their precisions. The variance at x is then augmented by that of a kernel
+        function at x itself, up to the prior's: far from all points it returns to it.
 
     Notes
     -----
-    Source: Evans and Nair, section 3 and eq. 7; specification, 4.5.
+    Source: Evans and Nair, section 3 and Proposition 4; specification, 4.5 and 4.11. Departs from
+    the source: the augmented variance counts twice near the rows, and is capped at the prior's.
     """
 
-    def __init__(self, bases, coef, diag, columns):
+    def __init__(self, bases, coef, diag, columns, rows=None, precisions=None):
         self.bases, self.coef, self.diag, self.columns = bases, coef, diag, columns
+        self._rows, self._precisions = rows, precisions
         self._alone = diag.clone()
         self._alone[:, : columns.shape[2]] = 0.0
 
@@ -270,7 +277,17 @@ class WeightPosterior(Posterior):
             mean += values @ self.coef[:, part].T.to(X.dtype)
             var += values.square() @ self._alone[:, part].T.square().to(X.dtype)
             dense += values @ self.columns[:, part].to(X.dtype)
-        return mean, var + dense.square().sum(2).T
+        var = var + dense.square().sum(2).T
+        if self._rows is None:
+            return mean, var
+        prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
+        known = X.new_zeros(len(X), len(self.coef))
+        step = max(_CHUNK_ENTRIES // len(X), 1)
+        parts = zip(self._rows.split(step), self._precisions.split(step, 1), strict=True)
+        for rows, precisions in parts:
+            squares = self.bases.kernel(X, rows.to(X.dtype), self.bases.theta).square()
+            known += squares @ precisions.T.to(X.dtype)
+        return mean, (var + prior.square() / (known + prior)).minimum(prior)
 
     def kl(self):
         c, M = self.coef.shape

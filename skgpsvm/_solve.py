@@ -59,7 +59,7 @@ class DecoupledInference:
 
     def __init__(self, likelihood, basis, bases, rows, index, tol, kept=None):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
-        self._index, self.tol, self._preconditioners = index, tol, None
+        self.index, self.tol, self._preconditioners = index, tol, None
         self.conjugate = isinstance(likelihood.likelihood, Gaussian)
         everyone = torch.ones(len(rows), 1, dtype=torch.float64, device=rows.device)
         c = likelihood.n_latents
@@ -90,10 +90,10 @@ class DecoupledInference:
         gram, before = zeros.new_zeros(c, p, p), state["root"]
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
-            A, var = _features(self.basis, X, before)
+            A, var = features(self.basis, X, before)
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
             self._add_gram(gram, A, weights.double()[:, None] * sites.precision.double())
-        state["root"] = _roots(mirror(gram))
+        state["root"] = roots(mirror(gram))
         return state
 
     def step(self, state):
@@ -130,7 +130,7 @@ class DecoupledInference:
         """The bound, and means (n, q) and variances (n, c) at the rows."""
         means, variances, loss = [], [], 0.0
         for _, X, y, weights, _, f in self.bases.passes(self.rows, state["coef"]):
-            _, var = _features(self.basis, X, state["root"])
+            _, var = features(self.basis, X, state["root"])
             mean = f[:, : self.likelihood.n_latents]
             loss += (weights[:, 0] * self.likelihood.loss(y, mean, var)).sum().item()
             means.append(f)
@@ -141,7 +141,7 @@ class DecoupledInference:
     def counted(self, state):
         """What the rows of the index count for in the sum over all, (c, k)."""
         precisions = self.rows.weights.double()[:, None] * state["precision"]
-        return len(self.rows) / len(self._index) * precisions[self._index].T
+        return len(self.rows) / len(self.index) * precisions[self.index].T
 
     def _divergence(self, state, means):
         """From the prior, nats, at means (n, q) of the rows."""
@@ -158,7 +158,7 @@ class DecoupledInference:
         residual = -self.bases.prior_product(state["coef"])
         gram, loss = torch.zeros_like(root), 0.0
         for index, X, y, weights, K, f in self.bases.passes(self.rows, state["coef"]):
-            A, var = _features(self.basis, X, root)
+            A, var = features(self.basis, X, root)
             state["means"][index] = f[:, :c]
             sites = self.likelihood.sites(y, f[:, :c], var)
             loss += (weights[:, 0] * sites.loss).sum().item()
@@ -172,7 +172,7 @@ class DecoupledInference:
             state["rate"] /= 2
         state["objective"], state["best"] = value, max(value, state["best"])
         if not self.conjugate:
-            state["root"] = _roots(mirror(gram))
+            state["root"] = roots(mirror(gram))
             if state["n_sweeps"]:
                 state["change"] = relative_change(state["means"], before) / state["rate"]
         state["n_sweeps"] += 1
@@ -196,7 +196,7 @@ class DecoupledInference:
     def _conditioned(self, state, residual):
         """Preconditioned residual; latents of Gaussian noise share one preconditioner."""
         if self._preconditioners is None:
-            X, condition = self.rows.take(self._index)[0], self.bases.preconditioner
+            X, condition = self.rows.take(self.index)[0], self.bases.preconditioner
             self._preconditioners = [condition(X, each) for each in state["counted"]]
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
@@ -249,7 +249,7 @@ class ExactInference(DecoupledInference):
         loss = 0.0
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
-            var = _features(self.basis, X, state["root"])[1]
+            var = features(self.basis, X, state["root"])[1]
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
             linear[index], precision[index] = sites.linear, sites.precision
             loss += (weights * sites.loss).sum().item()
@@ -335,7 +335,7 @@ class DecoupledStream:
         gram, cross, inner = (torch.zeros_like(state[n]) for n in _SITES)
         loss = 0.0
         for _, X, y, weights, K, mean in self.bases.passes(self.rows, coef):
-            A, var = _features(self.basis, X, root)
+            A, var = features(self.basis, X, root)
             sites = self.likelihood.sites(y, mean, var)
             precision = weights * sites.precision
             loss += (weights[:, 0] * sites.loss).sum().item()
@@ -349,7 +349,7 @@ class DecoupledStream:
             state[name] = state[name].lerp(new, size)
         state["gram"] = self._gram + state["new_gram"]
         state["coef"] = self._solved(state["gram"], self._cross + state["new_cross"])
-        state["root"] = _roots(self._inner + state["new_inner"])
+        state["root"] = roots(self._inner + state["new_inner"])
         state["change"] = relative_change(state["coef"] @ self.bases.chol, coef @ self.bases.chol)
         state["n_steps"] += 1
         return value
@@ -391,14 +391,14 @@ def _divergence_of(root):
     return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum()
 
 
-def _features(basis, X, root):
+def features(basis, X, root):
     """Features of the covariance (b, p), and latent variances (b, c)."""
     A, residual = basis(X)
     spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
     return A, (residual[:, None] + spread).double()
 
 
-def _roots(gram):
+def roots(gram):
     """Upper triangular roots of covariances whose precisions are gram + I."""
     precision = gram + torch.eye(gram.shape[-1]).to(gram)
     return weight_moments(precision, torch.zeros_like(gram[..., 0]))[1]

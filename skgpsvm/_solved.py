@@ -11,7 +11,7 @@ import torch
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
 from ._evidence import Evidence
-from ._inducing_estimator import feature_scales
+from ._inducing_estimator import Latents, feature_scales
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import torch_kernel
 from ._training import by_autograd, lbfgs
@@ -44,7 +44,7 @@ class SolvedGP(VariationalGP):
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start = replace(start, mean=None, root=None, bases=None, coef=None, gram=None, power=1.0)
+        start = Latents(start.kernel, start.Z, start.noise, jitter=start.jitter)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
 
@@ -90,7 +90,7 @@ class SolvedGP(VariationalGP):
         curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
         latents, bound = self._calibrated(found(state), solve, state)
         lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
-        if solve.conjugate and not lost < 0:
+        if solve.conjugate and latents.diag is None and not lost < 0:
             warnings.warn(
                 f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
                 f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
@@ -163,10 +163,14 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         gaussian = self.likelihood == "gaussian"
         return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
 
+    def _held_out(self, rows, random_state):
+        """Rows for calibration alone, an index array."""
+        return random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
+
     def _kept(self, rows, random_state):
         if not self._is_calibrated(rows):
             return None
-        index = random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
+        index = self._held_out(rows, random_state)
         kept = torch.ones(len(rows), 2, dtype=torch.float64, device=rows.device)
         kept[index, 1] = 0.0
         return kept
@@ -180,18 +184,23 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         out = solve.kept[:, -1] == 0
         X, y, weights = (part.double() for part in solve.rows.take(out.nonzero()[:, 0]))
         prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
-        ratio = (variances[out] / prior).clamp(_LEAST_RATIO, 1)
-        squares = (y - means[out, t:]).square()
+        moments = means[out, t:], variances[out], prior
+        return self._most_likely(latents, state["noise"], y, weights, *moments), bound
+
+    def _most_likely(self, latents, noise, y, weights, means, variances, prior):
+        """The latents with noise and power under which rows held out are most likely."""
+        t = variances.shape[1]
+        ratio, squares = (variances / prior).clamp(_LEAST_RATIO, 1), (y - means).square()
 
         def density(logs):
             total = logs[:t].exp() + prior * ratio ** logs[t].exp()
             return -0.5 * (weights @ (total.log() + squares / total)).sum()
 
-        start = torch.cat([state["noise"], state["noise"].new_zeros(1)])
+        start = torch.cat([noise, noise.new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
         limits[t, 0] = 0.0  # of the power's logarithm
         found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist())), bound
+        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist()))
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)

@@ -1,0 +1,219 @@
+"""What the regressor and the classifier share: bases, covariances, the two ways to a solution."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .._bases import JITTER
+from .._distributed import n_ranks
+from .._estimator import Rows
+from .._features import FourierFeatures
+from .._inducing_estimator import feature_scales
+from .._solved import SolvedGP
+from .._training import Run
+from ._bounds import quadratic_bound
+from ._factors import chevron
+from ._stochastic import StochasticSteps
+
+_MOST_LANDMARKS = 4096
+_LANDMARK_SHARE = 4  # functions to a row of the preconditioner
+_SEEDS = 2**31
+_MINIBATCH = 512
+
+
+def streams(estimator):
+    """Whether an estimator has `partial_fit`."""
+    if estimator.solver == "cg":
+        raise AttributeError(
+            "solver='cg' needs all rows at once: partial_fit is there for solver='sgd' and "
+            "'adagrad'."
+        )
+    return True
+
+
+class QuadruplyStochasticGP(SolvedGP):
+    """A GP whose mean is spanned by very many functions, most of them seen at no step."""
+
+    _rate_is_optional, _adam_rate = True, 0.05
+
+    def _check_parameters(self):
+        self._check_choice("basis", ("fourier", "orthogonal", "inducing"))
+        self._check_choice("solver", ("cg", "sgd", "adagrad"))
+        self._check_choice("covariance", ("nystroem", "chevron", "mean_field"))
+        self._check_choice("control_variate", ("interpolating", "gram", None))
+        self._check_choice("gradient", ("symmetric", "plain"))
+        self._check_bool("augment")
+        for name in ("n_basis", "n_dense_columns", "n_support", "n_sampled_basis"):
+            self._check_number(name, 1, integer=True)
+        self._check_variational_parameters()
+        if n_ranks() > 1:
+            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        if self.augment and (self.basis != "inducing" or self.covariance == "nystroem"):
+            raise ValueError(
+                f"augment=True is for basis='inducing' with covariance='mean_field' or 'chevron'; "
+                f"got basis={self.basis!r} and covariance={self.covariance!r}, whose variance "
+                "returns to the prior's by itself. Set augment=False."
+            )
+
+    def _with_bases(self, latents, rows, random_state):
+        seed = int(random_state.randint(_SEEDS))
+        index = random_state.permutation(len(rows))
+        if self.basis == "inducing":
+            index = np.sort(index[: self.n_basis])
+            bases = rows.take(torch.as_tensor(index, device=rows.device))[0].double().cpu().numpy()
+        else:
+            n_pairs = -(-self.n_basis // 2)
+            index = index[: min(max(n_pairs // (_LANDMARK_SHARE // 2), 1), _MOST_LANDMARKS)]
+            bases = FourierFeatures(n_pairs, seed, self.basis == "orthogonal")
+        return replace(latents, bases=bases), torch.as_tensor(index, device=rows.device)
+
+    def _attributes(self, latents, bounds, streamed=False):
+        found = super()._attributes(latents, bounds)
+        return {**found, "basis_": latents[0].bases, "_fitted_kind": self._kind()}
+
+    def _problems(self, targets, previous):
+        if previous and self._kind() != self._fitted_kind:
+            raise ValueError(
+                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
+                "set it back, or start anew by fit without warm_start."
+            )
+        return super()._problems(targets, previous)
+
+    def _kind(self):
+        """What a model that is continued must have in common."""
+        solver = "cg" if self.solver == "cg" else "stochastic"
+        names = ("basis", "covariance", "n_basis", "n_dense_columns", "n_support")
+        return f"solver={solver}, " + ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+
+    def _calibrated(self, latents, solve, state):
+        if self.covariance == "nystroem":
+            return super()._calibrated(latents, solve, state)
+        rows = solve.rows
+        precision = rows.weights.double()[:, None] * state["precision"]
+        n_dense = self.n_dense_columns if self.covariance == "chevron" else 0
+        diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
+        parts = {"diag": diag, "columns": columns, **self._augmentation(rows, precision)}
+        latents = self._weighed(latents, parts)
+        posterior, loss = latents.posterior(rows.device), 0.0
+        for at in rows.chunks():
+            X, y, weights = rows.take(at)
+            loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum().item()
+        return latents, -loss - posterior.kl().item()
+
+    def _augmentation(self, rows, precision):
+        if not self.augment:
+            return {}
+        X = torch.cat([rows.take(at)[0].double() for at in rows.chunks()])
+        return {"rows": X, "row_precisions": precision.T.contiguous()}
+
+    def _weighed(self, latents, parts):
+        """Latents whose posterior is over weights."""
+        parts = {name: part.cpu().numpy() for name, part in parts.items()}
+        return replace(latents, mean=None, root=None, gram=None, **parts)
+
+    # Stochastic steps
+
+    def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
+        if self.solver == "cg":
+            return super()._fit_latents(run, name, X, weights, rows, start, seed, alone)
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        scaler, state = feature_scales(X, weights), None
+        rows, others = self._divided(rows, random_state)
+        if start is None:
+            start = self._first_latents(X, weights, rows, scaler, random_state)
+            start = self._learned(run, start, rows, scaler, random_state, generator)
+            start, _ = self._with_bases(replace(start, jitter=JITTER), rows, random_state)
+            support = np.sort(random_state.permutation(len(rows))[: self.n_support])
+            support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
+        else:
+            state, support = self._held_state(rows.device), None
+        return self._descended(run, start, state, support, rows, others, generator)
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        """A pass of minibatches over more rows; the first call fits."""
+        if not self.__sklearn_is_fitted__():
+            return super()._partial_fit(X, y, sample_weight, classes)
+        self._check_streamed()
+        self._check_parameters()
+        shown = X
+        X, targets, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
+        self._problems(targets, self._latents)
+        run = Run(self, shown, y, X, targets, weights, self._latents)
+        rows = Rows(X, targets, weights, *self._agreed_options(X))
+        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        state, start = self._held_state(rows.device), self._latents[0]
+        found = self._descended(run, start, state, None, rows, None, generator, streamed=True)
+        latents, curve, bound = found
+        attributes = {
+            **self._attributes([latents], [bound]),
+            "n_iter_": len(curve),
+            "objective_curve_": np.array(curve),
+        }
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    def _held_state(self, device):
+        """The stochastic steps' state so far, as new tensors."""
+        return {
+            name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
+            for name, part in self._state.items()
+        }
+
+    def _divided(self, rows, random_state):
+        """Rows to learn from, and others for calibration where there is one."""
+        return rows, None
+
+    def _descended(self, run, start, state, support, rows, others, generator, *, streamed=False):
+        """Latents, curve and bound by stochastic steps, in one pass where rows are streamed."""
+        likelihood = self._sites().at(start.state(rows.device)["noise"])
+        passes = 1 if streamed else self.max_iter
+        n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
+        batch_size = min(self.batch_size or _MINIBATCH, len(rows))
+        bases = start.mean_bases(rows.device)
+        steps = StochasticSteps(
+            quadratic_bound(likelihood.likelihood, likelihood.n_latents),
+            bases,
+            start.basis(rows.device),
+            rows,
+            n_dense[self.covariance],
+            batch_size,
+            self.n_sampled_basis,
+            self.control_variate,
+            self.gradient == "symmetric",
+            self.solver == "adagrad",
+            self.learning_rate,
+            passes * math.ceil(len(rows) / batch_size),
+            generator,
+        )
+        if state is None:
+            state = steps.initial(start.state(rows.device), support)
+        steps.begin(state, more=streamed)
+
+        def found(state):
+            parts = steps.posterior(state)
+            if self.covariance == "nystroem":
+                return self._set_by(start.at({**state, **parts}), others)
+            if self.augment:
+                precision = steps.bound.sites(rows.targets, state["auxiliary"])[1].double()
+                precision = rows.weights.double()[:, None] * precision
+                parts |= self._augmentation(rows, precision)
+            return self._weighed(start, parts)
+
+        def attributes(state):
+            return self._attributes([found(state)], [state["bound"]])
+
+        curve = run.stage("posterior", state, steps.step, passes, attributes=attributes)
+        latents = found(state)
+        self._state = {
+            name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+            for name, part in state.items()
+            if name != "auxiliary"
+        }
+        return latents, curve, state["bound"]
+
+    def _set_by(self, latents, others):
+        """The latents, calibrated by other rows where there are any."""
+        return latents

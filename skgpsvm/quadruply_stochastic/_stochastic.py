@@ -1,0 +1,323 @@
+"""Stochastic training whose step depends neither on the rows nor on the functions there are."""
+
+import torch
+
+from .._linalg import add_gram, cholesky, gaussian_kl, mirror
+from .._posteriors import WeightPosterior
+from .._solve import features, roots
+from .._training import minibatches
+from ._estimates import draw, of_prior
+
+_RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
+_LEAST_AVERAGED = 0.1  # weight of a row's newest auxiliary
+_LEAST_COVARIANCE = 0.02  # weight of the newest minibatch, where precisions change
+_ADAGRAD_RATE = 0.1
+# Of the inverse of the greatest eigenvalue, by control variate: what noise of the draws allows.
+_RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
+_TINY = 1e-30
+
+
+class StochasticSteps:
+    r"""Algorithm A: rows sampled once, functions of the mean twice.
+
+    With independent draws I and J of the functions, half the gradient in the mean's coefficients is
+    estimated on I by :math:`\Phi_I^\top (\omega \hat f^J - \tau)` and the prior's part, on J the
+    other way round; nothing but the coefficients drawn changes. Control variates compare
+    :math:`\hat f` with the mean at some support rows, which is kept up to date: "gram" as in print,
+    "interpolating" by kriging from the support rows to the minibatch.
+
+    The covariance is a running sum over minibatches: "nystroem" on the features of the inducing
+    points, else the diagonal of a chevron, whose dense columns descend as the mean does, each with
+    a logarithmic barrier that keeps its diagonal positive.
+
+    The state of a fit is a dict of tensors and numbers.
+
+    Parameters
+    ----------
+    bound : QuadraticBound
+    bases : MeanBases
+    basis : WhitenedBasis
+        Features of the "nystroem" covariance.
+    rows : Rows
+    n_dense : int or None
+        Dense columns of a chevron, k; None is a "nystroem" covariance.
+    batch_size, n_sampled : int
+        Rows of a minibatch, and units of a draw.
+    control_variate : {"interpolating", "gram", None}
+    symmetric : bool
+        Whether the linear term is split between the draws, see `of_means`.
+    adagrad : bool
+        Whether steps are scaled by the gradients so far of each coefficient.
+    learning_rate : float or None
+        None is 0.1 for AdaGrad, else what the support rows say of the greatest eigenvalue.
+    n_steps : int
+        In all; coefficients are averaged over the second half.
+    generator : torch.Generator
+
+    Notes
+    -----
+    Source: Evans and Nair, sections 3 and 4 and Algorithm A of the specification. Departs from the
+    source: the linear term is split, the control variate interpolates, and steps are constant with
+    an average, unless asked for otherwise.
+    """
+
+    def __init__(
+        self,
+        bound,
+        bases,
+        basis,
+        rows,
+        n_dense,
+        batch_size,
+        n_sampled,
+        control_variate,
+        symmetric,
+        adagrad,
+        learning_rate,
+        n_steps,
+        generator,
+    ):
+        self.bound, self.bases, self.basis, self.rows = bound, bases, basis, rows
+        self.nystroem, self.n_dense = n_dense is None, n_dense or 0
+        self._batch_size, self._n_sampled = batch_size, min(n_sampled, bases.n_units)
+        self._control, self._symmetric, self._adagrad = control_variate, symmetric, adagrad
+        self._learning_rate, self._generator = learning_rate, generator
+        self._half = n_steps // 2
+
+    def initial(self, start, support):
+        """The state from which `step` starts: the prior.
+
+        Parameters
+        ----------
+        start : dict
+            Hyper-parameters, kept as they are.
+        support : Tensor of shape (p, d)
+            Support rows.
+        """
+        c, M, k, p = self.bound.n_latents, self.bases.size, self.n_dense, self.basis.size
+        zeros = support.new_zeros
+        coef = zeros(c * (1 + k), M)
+        every = torch.arange(M, device=support.device)
+        prior = self.bases.prior_diag(every).expand(c, -1)
+        for j in range(c):
+            first = c + j * k
+            coef[range(first, first + k), range(k)] = prior[j, :k].rsqrt()
+        state = {
+            **start,
+            "coef": coef,
+            "support": support,
+            "at_support": self.bases.mean(support, coef),
+            "seen_precision": zeros(c),
+            "sum": torch.zeros_like(coef[:c]),
+            "last": zeros(M, dtype=torch.int64),
+            "n_steps": 0,
+            "n_passes": 0,
+            "n_averaged": 0,
+            "n_seen": 0.0,
+            "generator": self._generator.get_state(),
+        }
+        if self._adagrad:
+            state["squares"] = torch.zeros_like(coef)
+        if self.nystroem:
+            state["gram"], state["root"] = zeros(c, p, p), torch.eye(p).to(coef).expand(c, -1, -1)
+        else:
+            state["data"], state["counts"] = zeros(c, M), zeros(M)
+        return state
+
+    def begin(self, state, more=False):
+        """Start on these rows, all there are or more of them."""
+        state["n_seen"] = self.rows.total_weight + (state["n_seen"] if more else 0.0)
+        state["n_averaged"], state["first"] = 0, state["n_steps"]
+        state["sum"], state["last"] = torch.zeros_like(state["sum"]), state["last"] * 0
+        auxiliary = []
+        for index in self.rows.chunks():
+            X, y, _ = self.rows.take(index)
+            prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
+            prior = prior.expand(-1, self.bound.n_latents)
+            auxiliary.append(self.bound.auxiliary(y, torch.zeros_like(prior), prior))
+        state["auxiliary"] = torch.cat(auxiliary)
+        precision = self.bound.sites(self.rows.targets, state["auxiliary"])[1].double()
+        state["seen_precision"] = (self.rows.weights.double() @ precision) / self.rows.total_weight
+
+    def step(self, state):
+        """A pass of minibatches; returns the mean estimate of the bound."""
+        self._generator.set_state(state["generator"].cpu())
+        self._prepare(state)
+        batches = minibatches(len(self.rows), self._batch_size, self._generator)
+        value = sum(self.move(state, index.to(self.rows.device)) for index in batches)
+        state["generator"] = self._generator.get_state()
+        state["n_passes"] += 1
+        state["bound"] = value / len(batches) - self._divergence(state)
+        return state["bound"]
+
+    def move(self, state, index):
+        """A step on some rows; returns the estimate of the bound but for the covariance's part."""
+        c = self.bound.n_latents
+        X, y, weights = self.rows.take(index)
+        support, generator = state["support"].to(X), self._generator
+        draws = [draw(self.bases, self._n_sampled, X, support, generator) for _ in range(2)]
+        sums = [each.sums(state["coef"]) for each in draws]
+        errors = [state["at_support"] - at_support.double() for _, at_support in sums]
+        found = [f.double() for f, _ in sums]
+        if self._control == "interpolating":
+            weight = self._kriging(X, support)
+            found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
+        auxiliary = state["auxiliary"][index]
+        linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
+        each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
+        stand = each_row * weights.double()[:, None]
+        var = self._spread(state, X, draws, found, stand * precision)
+        self._descend(state, draws, found, errors, stand * linear, stand * precision)
+        (mine, theirs), square = (f[:, :c] for f in found), var
+        mean, square = 0.5 * (mine + theirs), mine * theirs + var
+        best = self.bound.auxiliary(y, mean, square)
+        state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), _newest(state["n_passes"]))
+        fit = constant + (linear * mean - 0.5 * precision * square).sum(1)
+        prior = of_prior(self.bases, *draws, state["coef"][:c])
+        state["n_steps"] += 1
+        return (stand[:, 0] @ fit - 0.5 * prior).item()
+
+    def posterior(self, state):
+        """Coefficients of the mean, and what the covariance is: parts of `Latents`."""
+        c, k, count = self.bound.n_latents, self.n_dense, state["n_averaged"]
+        coef = state["coef"][:c]
+        if count:
+            coef = (state["sum"] + coef * (count - state["last"])) / count
+        if self.nystroem:
+            mean = torch.zeros_like(state["root"][..., 0])
+            return {"coef": coef, "mean": mean, "root": roots(mirror(state["gram"]))}
+        columns = state["coef"][c:].view(c, k, self.bases.size).mT.contiguous()
+        return {"coef": coef, "diag": self._diag(state), "columns": columns}
+
+    def _prepare(self, state):
+        """What holds for a pass: kriging, the rate of a step, the root of the covariance."""
+        support, kernel, theta = state["support"], self.bases.kernel, state["theta"]
+        K = kernel(support, support, theta)
+        if self._control == "interpolating":
+            ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
+            self._chol = cholesky(K + ridge, "kernel matrix of the support", jitter=0)
+        if self._control and not self.bases.independent:
+            self._prior_chol = cholesky(K, "kernel matrix of the support")
+        greatest = torch.linalg.eigvalsh(K)[-1] / len(K)
+        self._rate = self._learning_rate
+        if self._rate is None and self._adagrad:
+            self._rate = _ADAGRAD_RATE
+        elif self._rate is None:
+            scale = 1.0 if self.bases.independent else self.bases.size * greatest
+            most = scale * (1 + state["n_seen"] * state["seen_precision"].max() * greatest)
+            self._rate = (_RATES[self._control] / most).item()
+        if self.nystroem:
+            state["root"] = roots(mirror(state["gram"]))
+
+    def _kriging(self, X, support):
+        """Weights (b, p) of the support rows in the interpolation at rows."""
+        cross = self.bases.kernel(X, support, self.bases.theta).double()
+        return torch.cholesky_solve(cross.T, self._chol).T
+
+    def _spread(self, state, X, draws, found, precision):
+        """Latent variances (b, c) at the rows, estimated; the covariance learns of the rows."""
+        c, k = self.bound.n_latents, self.n_dense
+        if self.nystroem:
+            A, var = features(self.basis, X, state["root"])
+            gram = torch.zeros_like(state["gram"])
+            for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
+                add_gram(total, A, column[:, None] * A)
+            newest = 1 / (state["n_steps"] + 1)
+            newest = newest if self.bound.fixed else max(newest, _LEAST_COVARIANCE)
+            state["gram"] = state["gram"].lerp(gram, newest)
+            return var
+        for each in draws:
+            at = each.coordinates
+            state["counts"][at] += 1
+            newest = 1 / state["counts"][at]
+            newest = newest if self.bound.fixed else newest.clamp_min(_LEAST_COVARIANCE)
+            new = precision.T @ each.values.square().double()
+            state["data"][:, at] = state["data"][:, at].lerp(new, newest)
+        at = draws[0].coordinates
+        alone = draws[0].scale * (at >= k) * self._diag(state, at).square()
+        (mine, theirs) = (f[:, c:].view(len(X), c, k) for f in found)
+        return draws[0].values.square().double() @ alone.T + (mine * theirs).sum(2)
+
+    def _diag(self, state, which=None):
+        """Diagonal of the covariance's factor, (c, M) or of some functions."""
+        c, k = self.bound.n_latents, self.n_dense
+        every = torch.arange(self.bases.size, device=state["coef"].device)
+        which = every if which is None else which
+        diag = (state["data"][:, which] + self.bases.prior_diag(which)).rsqrt()
+        dense = state["coef"][c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
+        return torch.where(which < k, dense[:, which.clamp_max(max(k - 1, 0))], diag) if k else diag
+
+    def _divergence(self, state):
+        """Of the covariance from the prior's, nats."""
+        if self.nystroem:
+            root = roots(mirror(state["gram"]))
+            return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum().item()
+        parts = self.posterior(state)
+        none = torch.zeros_like(parts["coef"])
+        return WeightPosterior(self.bases, none, parts["diag"], parts["columns"]).kl().item()
+
+    def _descend(self, state, draws, found, errors, linear, precision):
+        """A step on the coefficients that are drawn."""
+        coef, c, k = state["coef"], self.bound.n_latents, self.n_dense
+        precision = torch.cat([precision, precision.repeat_interleave(k, 1)], 1)
+        linear = torch.nn.functional.pad(linear, (0, c * k))
+        shares = (1.0, 1.0) if self._symmetric else (2.0, 0.0)
+        gradients = []
+        for i, share in enumerate(shares):
+            own, other = draws[i], draws[1 - i]
+            slope = precision * found[1 - i] - share * linear
+            gradient = slope.T @ own.values.double()
+            if self._control == "gram":
+                each = state["n_seen"] / len(errors[0]) * state["seen_precision"]
+                each = torch.cat([each, each.repeat_interleave(k)])
+                gradient += (each * errors[1 - i]).T @ own.support.double()
+            part = coef[:, own.coordinates]
+            if self.bases.independent:
+                gradient += self.bases.prior_diag(own.coordinates) * part
+            else:
+                S = self.bases.prior(own.coordinates, other.coordinates)
+                gradient += (other.scale * coef[:, other.coordinates]) @ S.T
+                if self._control:
+                    left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
+                    gradient += left.T @ own.support.double()
+            gradients.append(0.5 * own.scale * gradient)
+        every = torch.cat([each.coordinates for each in draws])
+        at, inverse = torch.unique(every, return_inverse=True)
+        places = torch.arange(len(every), device=every.device)
+        first = places.new_full((len(at),), len(every)).scatter_reduce(0, inverse, places, "amin")
+        gradient = coef.new_zeros(len(coef), len(at))
+        gradient.index_add_(1, inverse, torch.cat(gradients, 1))
+        rate = torch.full_like(gradient, self._rate)
+        if self._adagrad:
+            state["squares"][:, at] += gradient.square()
+            rate /= (state["squares"][:, at] + _TINY).sqrt()
+        old = coef[:, at]
+        new = old - rate * gradient
+        if k:
+            share = torch.cat([0.5 * each.scale for each in draws])
+            rate *= coef.new_zeros(len(at)).index_add_(0, inverse, share)
+            columns, rate = (part[c:].view(c, k, -1) for part in (new, rate))
+            new[c:] = _with_barrier(columns, at, rate).flatten(0, 1)
+        if state["n_steps"] - state["first"] >= self._half:
+            count = state["n_averaged"]
+            state["sum"][:, at] += old[:c] * (count - state["last"][at])
+            state["last"][at] = count
+            state["n_averaged"] += 1
+        coef[:, at] = new
+        support = torch.cat([each.support for each in draws], 1)[:, first].double()
+        state["at_support"] += support @ (new - old).T
+
+
+def _with_barrier(columns, at, rate):
+    """Dense columns (c, k, u) with zeros above the diagonal, which a logarithm keeps positive.
+
+    A proximal step: that of the logarithm's barrier is known in closed form.
+    """
+    order = torch.arange(columns.shape[1], device=at.device)[:, None]
+    kept = columns.where(at >= order, 0.0)
+    return torch.where(at == order, 0.5 * (kept + (kept.square() + 4 * rate).sqrt()), kept)
+
+
+def _newest(n):
+    """Weight of the newest of n + 1 noisy numbers whose target moves."""
+    return max(1 / (n + 1), _LEAST_AVERAGED)
