@@ -1,0 +1,154 @@
+"""What the relevance vector machines share: dictionary, length scales, fitted attributes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF, Kernel
+from sklearn.model_selection import KFold
+
+from .._distributed import n_ranks
+from .._inducing_estimator import Latents, feature_scales
+from .._torch_kernels import torch_kernel
+from .._variational import VariationalGP, scaled_lengths
+from ._relevance import BiasedDictionary, RelevanceSweeps
+
+_SCALE_ROWS = 1000  # that a length scale to start from is the median distance of
+_CHOICE_ROWS, _FEWEST_CHOICE, _CHOICE_SWEEPS = 500, 12, 15
+_FOLDS = 3
+# Factors of the length scales that are compared, and then those about the best one. Not by the
+# bound: with a precision for each function it always finds reasons for functions of one row.
+_FACTORS = 2.0 ** np.arange(-4, 3)
+_FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
+
+
+@dataclass
+class RelevanceLatents(Latents):
+    """Latents whose bases are a dictionary with a constant."""
+
+    def mean_bases(self, device):
+        state = self.state(device)
+        parts = (state[name] for name in ("theta", "bases", "precisions"))
+        return BiasedDictionary(torch_kernel(self.kernel), *parts)
+
+    def scaled(self, factor):
+        """With the free length scales multiplied."""
+        theta = scaled_lengths(self.kernel, factor)
+        return replace(self, kernel=self.kernel.clone_with_theta(theta))
+
+
+class RelevanceMachine(VariationalGP):
+    """A dictionary of kernel functions at rows, and sweeps that leave most of them out."""
+
+    warm_start = False  # no parameter: every fit is a new one
+
+    def _check_parameters(self):
+        self._check_choice("covariance", ("full", "mean_field"))
+        self._check_choice("optimizer", ("auto", None))
+        self._check_number("n_basis", 1, integer=True)
+        self._check_number("relevance_threshold", 0)
+        self._check_number("max_iter", 1, integer=True)
+        self._check_number("tol", 0)
+        if self.relevance_threshold <= 1:
+            raise ValueError(
+                f"relevance_threshold={self.relevance_threshold!r} must be above 1, the precision "
+                "that all functions start with."
+            )
+        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
+            raise TypeError(
+                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
+                "one, such as RBF(1.0), or None."
+            )
+        if n_ranks() > 1:
+            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+
+    def _problems(self, targets, previous):
+        return [targets]
+
+    def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
+        random_state = np.random.RandomState(seed)
+        scaler = feature_scales(X, weights)
+        noise, noise_bounds = self._noise(rows)
+        kernel = self._median_kernel(scaler, rows, random_state)
+        start = RelevanceLatents(kernel, np.empty((0, X.shape[1])), noise)
+
+        def sweeps(start, rows):
+            """From a kernel: the sweeps and their state, at the functions of these rows."""
+            functions = _functions(rows, self.n_basis, random_state)
+            sweeps = RelevanceSweeps(
+                self._sites(),
+                torch_kernel(start.kernel),
+                rows,
+                mean_field=self.covariance == "mean_field",
+                threshold=self.relevance_threshold,
+                tol=self.tol,
+                noise_bounds=noise_bounds,
+            )
+            state = start.state(rows.device) | {"bases": functions}
+            del state["Z"]
+            return sweeps, sweeps.initial(state)
+
+        def density(factor):
+            """Log density of rows that a fit with these length scales has not seen."""
+            total = 0.0
+            for i, (given, held) in enumerate(folds):
+                learning, state = sweeps(start.scaled(factor), some.part(given))
+                stage = f"{name}length scales times {factor:.3g}, fold {i}"
+                done = learning.converged
+                run.stage(stage, state, learning.step, _CHOICE_SWEEPS, finished=done)
+                total += learning.density(state, some.part(held))
+            return total
+
+        if self.optimizer is not None and _has_lengths(kernel) and rows.n_rows >= _FEWEST_CHOICE:
+            some = rows.subset(_CHOICE_ROWS, random_state)
+            folds = list(KFold(_FOLDS, shuffle=True, random_state=random_state).split(some.targets))
+            best, densities = 1.0, {}
+            for factors in (_FACTORS, _FINER_FACTORS):
+                densities |= {factor: density(factor) for factor in best * factors}
+                best = max(densities, key=densities.get)
+            start = start.scaled(best)
+        learning, state = sweeps(start, rows)
+
+        def attributes(state):
+            return self._attributes([start.at(state)], [state["value"]])
+
+        done = {"converged": learning.converged, "attributes": attributes}
+        curve = run.stage(f"{name}posterior", state, learning.step, self.max_iter, **done)
+        return start.at(state), curve, state["value"]
+
+    def _noise(self, rows):
+        """Logarithms to start from and, where they are learned, their bounds."""
+        return (), None
+
+    def _median_kernel(self, scaler, rows, random_state):
+        if self.kernel is not None:
+            return clone(self.kernel)
+        X = rows.subset(_SCALE_ROWS, random_state).take(slice(None))[0].double().cpu()
+        X = torch.unique(X, dim=0) / torch.as_tensor(scaler.scale_)
+        distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
+        scales = (distance or 1.0) * scaler.scale_
+        return RBF(scales, np.outer(scales, (1e-3, 1e3)))
+
+    def _latents_attributes(self, latents):
+        (found,) = latents
+        relevance = found.precisions[:, :-1]
+        return {
+            "kernel_": found.kernel,
+            "relevance_vectors_": found.bases,
+            "relevance_": relevance[0] if len(relevance) == 1 else relevance,
+            "_latents": list(latents),
+        }
+
+
+def _functions(rows, n_basis, random_state):
+    """Different rows at which functions are, float64 (M, d)."""
+    index = torch.arange(len(rows))
+    if len(rows) > n_basis:
+        index = np.sort(random_state.choice(len(rows), n_basis, replace=False))
+    index = torch.as_tensor(index, device=rows.device)
+    return torch.unique(rows.take(index)[0].double(), dim=0)
+
+
+def _has_lengths(kernel):
+    return any(h.name.endswith("length_scale") and not h.fixed for h in kernel.hyperparameters)
