@@ -15,7 +15,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest
 
 coverage: $(VENV)/test.stamp
-	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage run -m pytest --numprocesses=0
 	$(BIN)/python -m coverage report
 
 lint: $(VENV)/test.stamp

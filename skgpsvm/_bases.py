@@ -29,8 +29,8 @@ class MeanBases(ABC):
     independent = True
 
     @abstractmethod
-    def values(self, X, part=slice(None)):
-        """Of some of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
+    def values(self, X):
+        """Of all of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
 
     @abstractmethod
     def sampled(self, X, units):
@@ -81,11 +81,9 @@ class MeanBases(ABC):
     def prior_log_det(self, c):
         """Log determinant of S, summed over c latents."""
 
+    @abstractmethod
     def blocks(self, X):
         """Slices of the functions and their values at rows, block by block."""
-        for i in range(0, max(self.size, 1), _CHUNK_BASES):
-            part = slice(i, min(i + _CHUNK_BASES, self.size))
-            yield part, self.values(X, part)
 
     def mean(self, X, coef):
         """Their sum at rows, (b, q), with coefficients (q, M)."""
@@ -124,11 +122,16 @@ class KernelBases(MeanBases):
         K = self.kernel(self.points, self.points, self.theta)
         return cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
 
-    def values(self, X, part=slice(None)):
-        return self.kernel(X, self.points[part].to(X.dtype), self.theta)
+    def values(self, X):
+        return self.sampled(X, slice(None))
 
     def sampled(self, X, units):
-        return self.values(X, units)
+        return self.kernel(X, self.points[units].to(X.dtype), self.theta)
+
+    def blocks(self, X):
+        for i in range(0, max(self.size, 1), _CHUNK_BASES):
+            part = slice(i, min(i + _CHUNK_BASES, self.size))
+            yield part, self.sampled(X, part)
 
     def coordinates(self, units):
         return units, 0

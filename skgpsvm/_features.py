@@ -1,6 +1,7 @@
 """Random Fourier features, drawn from a counter: any of them, in any order, the same anywhere."""
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,7 +142,7 @@ class FourierBases(MeanBases):
 
     def __init__(self, kernel, theta, features, d):
         self.kernel, self.theta, self.features, self._d = kernel, theta, features, d
-        self._exact, rest = kernel.split(d, d + 1)
+        self._exact, rest = kernel.split(d, sys.maxsize)
         self.n_pairs = self.n_units = features.n_pairs if rest else 0
         self._terms = rest.spectra() if rest else []
         self.n_exact = self._exact.n_exact_features(d) if self._exact else 0
@@ -170,18 +171,9 @@ class FourierBases(MeanBases):
             return X.new_zeros(len(X), 0)
         return self._exact.exact_features(X, self.theta)
 
-    def values(self, X, part=slice(None)):
-        if self._held is not None:
-            return torch.cat([*self._waves(X, *self._held), self.exact(X)], 1)[:, part]
-        start, stop, _ = part.indices(self.size)
-        Q, found = self.n_pairs, []
-        for offset, which in ((0, 0), (Q, 1)):
-            own = torch.arange(max(start - offset, 0), max(min(stop - offset, Q), 0))
-            if len(own):
-                found.append(self.pairs(X, own.to(X.device))[which])
-        return torch.cat(
-            [*found, self.exact(X)[:, max(start - 2 * Q, 0) : max(stop - 2 * Q, 0)]], 1
-        )
+    def values(self, X):
+        held = self._held or self._drawn(torch.arange(self.n_pairs, device=X.device))
+        return torch.cat([*self._waves(X, *held), self.exact(X)], 1)
 
     def blocks(self, X):
         Q, size = self.n_pairs, max(_CHUNK_NORMALS // max(len(X), self._d), 1)

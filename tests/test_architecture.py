@@ -19,10 +19,15 @@ NUMPY_MODULES = {
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
     "_variational",  # what estimators share
+    "_solved",  # what estimators share
     "bayesian_svm/_svc",  # the estimator
     "decoupled/_base",  # what the estimators share
     "decoupled/_regressor",  # the estimator
     "expectation_propagation/_classifier",  # the estimator
+    "quadruply_stochastic/_gp_regressor",  # the estimator
+    "quadruply_stochastic/_gp_base",  # what the estimators share
+    "quadruply_stochastic/_rvm_base",  # what the estimators share
+    "quadruply_stochastic/_rvm_regressor",  # the estimator
 }
 FORBIDDEN_CALL = re.compile(
     r"print"

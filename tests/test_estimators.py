@@ -49,6 +49,10 @@ from skgpsvm import (
     DecoupledGPClassifier,
     DecoupledGPRegressor,
     EPClassifier,
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
     _estimator,
@@ -114,6 +118,13 @@ DETERMINISTIC = [
     DecoupledGPRegressor(),
     DecoupledGPRegressor(likelihood="student_t", optimizer=None, learn_inducing=False),
     DecoupledGPClassifier(n_inducing=16, tol=0.1),
+    QSGPRegressor(n_basis=400),
+    QSGPRegressor(likelihood="laplace", covariance="chevron", n_basis=100, optimizer=None),
+    QSGPClassifier(n_inducing=16, n_basis=200, tol=0.1),
+    QSRVMRegressor(),
+    QSRVMRegressor(likelihood="laplace", covariance="mean_field", optimizer=None),
+    QSRVMClassifier(),
+    QSRVMClassifier(covariance="mean_field", optimizer=None),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
@@ -132,6 +143,18 @@ STOCHASTIC = [
         n_inducing=8,
         batch_size=64,
         max_iter=15,
+    ),
+    QSGPRegressor(
+        solver="sgd",
+        basis="orthogonal",
+        covariance="mean_field",
+        n_basis=100,
+        optimizer=None,
+        n_inducing=8,
+        max_iter=60,
+    ),
+    QSGPClassifier(
+        solver="adagrad", basis="inducing", n_basis=50, optimizer=None, n_inducing=8, max_iter=60
     ),
 ]
 

@@ -55,18 +55,19 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * total
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
-    solution, direction, norm, first = torch.zeros_like(residual), None, None, None
+    z = conditioned(residual)
+    solution, direction, norm = torch.zeros_like(residual), z, (residual * z).sum(1, keepdim=True)
+    first = norm
     for _ in range(_MOST_ITERATIONS):
+        over = product(direction)
+        curvature = (direction * over).sum(1, keepdim=True)
+        size = torch.where(curvature > 0, norm / curvature, 0.0)
+        solution, residual = solution + size * direction, residual - size * over
         z = conditioned(residual)
         new = (residual * z).sum(1, keepdim=True)
-        direction = z if norm is None else z + new / norm * direction
-        first = new if norm is None else first
-        norm = new
-        if (norm < _RESIDUAL**2 * first).all():
+        if (new <= _RESIDUAL**2 * first).all():
             break
-        over = product(direction)
-        size = norm / (direction * over).sum(1, keepdim=True)
-        solution, residual = solution + size * direction, residual - size * over
+        direction, norm = z + torch.where(norm > 0, new / norm, 0.0) * direction, new
     columns = solution.view(c, k, M)
     heads = columns.diagonal(dim1=1, dim2=2)
     columns = columns / heads.sqrt()[..., None]
