@@ -135,3 +135,25 @@ def exact_gp_regression(kernel, X, y, X_new, noise_var):
     log_det = np.linalg.slogdet(K)[1]
     log_evidence = -0.5 * (y @ np.linalg.solve(K, y) + log_det + len(y) * np.log(2 * np.pi))
     return mean, cov, log_evidence
+
+
+def collapsed(kernel, Z, bases, X, y, noise):
+    """The collapsed decoupled bound, of its specification, section 10.3."""
+    n = len(X)
+
+    def explained(points):
+        cross = kernel(X, points)
+        return cross @ np.linalg.solve(kernel(points), cross.T)
+
+    Q_mean, Q_cov = (explained(points) + noise * np.eye(n) for points in (bases, Z))
+    misfit = y @ np.linalg.solve(Q_mean, y)
+    unexplained = (kernel.diag(X) - Q_cov.diagonal() + noise).sum() / noise
+    return -0.5 * (misfit + np.linalg.slogdet(Q_cov)[1] + n * np.log(2 * np.pi) + unexplained)
+
+
+def means_at(kernel, bases, X, y, noise, X_new, weights=None):
+    """Of the mean that bases span, by the normal equations."""
+    weights = np.ones(len(X)) if weights is None else weights
+    cross = kernel(X, bases)
+    system = cross.T @ (weights[:, None] * cross) + noise * kernel(bases)
+    return kernel(X_new, bases) @ np.linalg.lstsq(system, cross.T @ (weights * y), rcond=None)[0]

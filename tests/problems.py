@@ -1,17 +1,24 @@
 """Small problems that several tests share, and the short ways to a fit of them."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import oracles
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from skgpsvm import DecoupledGPRegressor, _bases
+from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import Rows
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm._solve import DecoupledInference
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
+from skgpsvm.kernels import MultiscaleRBF
+from skgpsvm.likelihoods import Gaussian
 
 JITTER = 1e-6
 HINGES = {
@@ -132,3 +139,72 @@ def waves(n=80, d=3, seed=0, noise=0.1):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     return X, np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)
+
+
+def sinc(n=500, seed=0, noise=0.1):
+    """Specification of decoupled GPs, section 8.9: rows, targets and the function."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-5, 5, size=(n, 1))
+    f = np.sinc(X[:, 0])
+    return X, f + noise * rng.normal(size=n), f
+
+
+# Data R of the specification of decoupled GPs, section 8; bases are points, then logarithms of
+# multipliers.
+R = SimpleNamespace(
+    X=t64([(-1, 0.5), (0, -0.5), (0.5, 1), (1.5, 0), (-0.5, -1)]),
+    Y=t64((0.3, -0.2, 0.8, 0.1, -0.6))[:, None],
+    X_new=t64([(0.25, 0.25), (2, -1)]),
+    rho=1.2,
+    noise=0.1,
+    kernel=ConstantKernel(1.2**2) * MultiscaleRBF([0.9, 1.3]),
+    multipliers=t64([(1, 1), (1.25, 0.9)]),
+    alpha=torch.cat(
+        [t64([(-1, 0.5), (0.5, 1), (1, -0.5)]), t64([(1, 1), (0.8, 1.2), (1.5, 0.7)]).log()], 1
+    ),
+)
+R.beta = torch.cat([t64([(0, -0.5), (1, 0.5)]), R.multipliers.log()], 1)
+
+
+def unit_gram(A, B):
+    """Of bases of norm one, with the length scales of data R."""
+    return t64(MultiscaleRBF([0.9, 1.3])(A.numpy(), B.numpy()))
+
+
+def gaussian_sites(noise=R.noise, t=1):
+    return LikelihoodSites(Gaussian(np.full(t, noise)), t)
+
+
+def solve_of(
+    kernel, Z, bases, X, y, noise, tol=1e-10, weights=None, kept=None, kind=DecoupledInference
+):
+    """Inference at given bases, with its end state."""
+    tk, theta = torch_kernel(kernel), t64(kernel.theta)
+    y = y.reshape(len(X), -1)
+    basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
+    index = torch.arange(len(bases)) % len(X)
+    parts = basis, KernelBases(tk, theta, t64(bases)), rows_of(X, y, weights)
+    inference = kind(gaussian_sites(noise, y.shape[1]), *parts, index, tol, kept)
+    state = inference.initial({"theta": theta})
+    for _ in range(200):
+        inference.step(state)
+        if inference.converged(state):
+            return inference, state
+    raise AssertionError("no convergence")
+
+
+def given(kernel, Z, **parameters):
+    """A decoupled regressor whose hyper-parameters and inducing points Z stay as they are."""
+    fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "tol": 1e-10}
+    return DecoupledGPRegressor(kernel, inducing_points=Z, **{**fixed, **parameters})
+
+
+def finite_bases(kind):
+    """Seven bases, their kernel, and dense prior precisions (2, 7, 7) of two latents' weights."""
+    rng = np.random.default_rng(0)
+    kernel, points = 1.5 * RBF([0.7, 2.0]), 2 * rng.normal(size=(7, 2))
+    parts = torch_kernel(kernel), t64(kernel.theta), t64(points)
+    if kind is KernelBases:
+        return kind(*parts), kernel, np.stack([kernel(points)] * 2)
+    precisions = rng.uniform(0.5, 3, (2, 7))
+    return Dictionary(*parts, t64(precisions)), kernel, precisions[:, None] * np.eye(7)

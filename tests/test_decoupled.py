@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from oracles import exact_gp_regression
-from problems import EDGES, rows_of, t64, upper, waves
-from scipy.optimize import minimize_scalar
+from oracles import collapsed, means_at
+from problems import EDGES, R, gaussian_sites, given, sinc, solve_of, t64, unit_gram, upper, waves
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -23,32 +22,18 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
     _bases,
-    _solve,
-    _solved,
 )
-from skgpsvm._bases import Falkon, KernelBases
-from skgpsvm._collapsed import CollapsedBound
-from skgpsvm._evidence import Evidence
+from skgpsvm._bases import KernelBases
 from skgpsvm._posteriors import DecoupledPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm._solve import DecoupledInference, ExactInference
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled import _stochastic
 from skgpsvm.decoupled._stochastic import PARAMETRIZATIONS, StochasticBound
 from skgpsvm.kernels import MultiscaleRBF
-from skgpsvm.likelihoods import Gaussian, Logistic
+from skgpsvm.likelihoods import Logistic
 
-# Data R of the specification, section 8; bases are points, then logarithms of multipliers.
-X = t64([(-1, 0.5), (0, -0.5), (0.5, 1), (1.5, 0), (-0.5, -1)])
-Y = t64((0.3, -0.2, 0.8, 0.1, -0.6))[:, None]
-X_NEW = t64([(0.25, 0.25), (2, -1)])
-RHO, NOISE = 1.2, 0.1
-KERNEL = ConstantKernel(RHO**2) * MultiscaleRBF([0.9, 1.3])
-MULTIPLIERS = t64([(1, 1), (1.25, 0.9)])
-ALPHA = torch.cat(
-    [t64([(-1, 0.5), (0.5, 1), (1, -0.5)]), t64([(1, 1), (0.8, 1.2), (1.5, 0.7)]).log()], 1
-)
-BETA = torch.cat([t64([(0, -0.5), (1, 0.5)]), MULTIPLIERS.log()], 1)
+X, Y, X_NEW, ALPHA, BETA = R.X, R.Y, R.X_new, R.alpha, R.beta
+RHO, NOISE, KERNEL, MULTIPLIERS = R.rho, R.noise, R.kernel, R.multipliers
 COEF = t64([[0.4, 0.7, -0.3]])
 FACTOR = t64([[[1.5, 0], [-0.5, 0.8]]])
 ROWS = torch.ones(5, dtype=torch.float64)
@@ -67,12 +52,8 @@ def no_jitter(monkeypatch):
 # The stochastic bound
 
 
-def sites(noise=NOISE, t=1):
-    return LikelihoodSites(Gaussian(np.full(t, noise)), t)
-
-
 def bound_of(form, kernel=KERNEL, likelihood=None):
-    return StochasticBound(torch_kernel(kernel), likelihood or sites(), form)
+    return StochasticBound(torch_kernel(kernel), likelihood or gaussian_sites(), form)
 
 
 def shared(kernel=KERNEL):
@@ -81,11 +62,6 @@ def shared(kernel=KERNEL):
 
 def decoupled():
     return {**shared(), "coef": COEF, "factor": FACTOR}
-
-
-def unit_gram(A, B):
-    """Of bases of norm one."""
-    return t64(MultiscaleRBF([0.9, 1.3])(A.numpy(), B.numpy()))
 
 
 def whitened(form):
@@ -248,7 +224,7 @@ def test_whitened_forms_are_the_specification_s(form, divergence, value, means, 
     empty = {"bases": ALPHA[:0], "coef": COEF[:, :0]}
     posterior = posterior_of(bound, {**parameters, **empty})
     assert posterior.kl().item() == pytest.approx(0.4176590420, abs=1e-10)
-    loss = sites().loss(Y, *posterior.marginals(X)).sum()
+    loss = gaussian_sites().loss(Y, *posterior.marginals(X)).sum()
     assert -(loss + posterior.kl()).item() == pytest.approx(-29.1875129905, abs=1e-9)
 
 
@@ -387,7 +363,7 @@ def test_estimates_average_to_the_bound_and_its_gradient(form):
 
 @pytest.mark.parametrize("form", PARAMETRIZATIONS)
 def test_posterior_has_the_bound(form, no_jitter):
-    likelihood = sites(t=2)
+    likelihood = gaussian_sites(t=2)
     bound, parts = bound_of(form, likelihood=likelihood), random_parameters(form, c=2)
     targets = torch.cat([Y, 1 - 2 * Y], 1)
     value = bound.value(parts, X, targets, ROWS, 1.0, torch.arange(bound.n_bases(parts)))
@@ -438,12 +414,24 @@ def test_row_weights_of_the_bound_are_repetitions(form):
     assert weighted.item() == pytest.approx(repeated.item(), rel=1e-12)
 
 
+def test_optimum_is_stationary_for_the_stochastic_bound(no_jitter):
+    _, state = solve_of(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y.numpy(), NOISE)
+    raw = state["root"].clone()
+    raw.diagonal(dim1=1, dim2=2).log_()
+    mean = torch.zeros(1, 2, dtype=torch.float64)
+    parts = leaves_of({**shared(), "coef": RHO * state["coef"], "mean": mean, "raw_root": raw})
+    value = full(bound_of("hybrid"), parts)
+    assert value.item() == pytest.approx(-17.7603344451, abs=1e-9)
+    for slope in torch.autograd.grad(value, (parts["coef"], parts["raw_root"])):
+        assert_allclose(slope, 0, atol=1e-8)
+
+
 # New bases
 
 
 def grown(form, Z, bases, c=1):
     """A bound, random parameters, and those with data R as new bases."""
-    bound = bound_of(form, likelihood=sites(t=c))
+    bound = bound_of(form, likelihood=gaussian_sites(t=c))
     parts = random_parameters(form, c=c)
     return bound, parts, bound.added(parts, X, Y.expand(-1, c), Z=Z, bases=bases)
 
@@ -505,170 +493,7 @@ def test_rows_that_are_bases_already_are_not_added(form):
         assert_array_equal(parts[name][3:, :2], again[3:])
 
 
-# Conjugate gradients
-
-
-def solve_of(
-    kernel, Z, bases, X, y, noise, tol=1e-10, weights=None, kept=None, kind=DecoupledInference
-):
-    """Inference at given bases, with its end state."""
-    tk, theta = torch_kernel(kernel), t64(kernel.theta)
-    y = y.reshape(len(X), -1)
-    basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
-    index = torch.arange(len(bases)) % len(X)
-    parts = basis, KernelBases(tk, theta, t64(bases)), rows_of(X, y, weights)
-    inference = kind(sites(noise, y.shape[1]), *parts, index, tol, kept)
-    state = inference.initial({"theta": theta})
-    for _ in range(200):
-        inference.step(state)
-        if inference.converged(state):
-            return inference, state
-    raise AssertionError("no convergence")
-
-
-def collapsed(kernel, Z, bases, X, y, noise):
-    """The collapsed decoupled bound, dense: specification, section 10.3."""
-    n = len(X)
-
-    def explained(points):
-        cross = kernel(X, points)
-        return cross @ np.linalg.solve(kernel(points), cross.T)
-
-    Q_mean, Q_cov = (explained(points) + noise * np.eye(n) for points in (bases, Z))
-    misfit = y @ np.linalg.solve(Q_mean, y)
-    unexplained = (kernel.diag(X) - Q_cov.diagonal() + noise).sum() / noise
-    return -0.5 * (misfit + np.linalg.slogdet(Q_cov)[1] + n * np.log(2 * np.pi) + unexplained)
-
-
-def means_at(kernel, bases, X, y, noise, X_new, weights=None):
-    """Of the mean that bases span, by the normal equations."""
-    weights = np.ones(len(X)) if weights is None else weights
-    cross = kernel(X, bases)
-    system = cross.T @ (weights[:, None] * cross) + noise * kernel(bases)
-    return kernel(X_new, bases) @ np.linalg.lstsq(system, cross.T @ (weights * y), rcond=None)[0]
-
-
-def test_optimum_is_the_specification_s(no_jitter):
-    inference, state = solve_of(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y.numpy(), NOISE)
-    coef = RHO * state["coef"]
-    expected = [[-0.0402426743, 0.8269282678, -0.5869274451]]
-    assert_allclose(coef, expected, rtol=0, atol=1e-9)
-    inverse = torch.linalg.inv(torch.linalg.cholesky(unit_gram(BETA, BETA)))
-    root = state["root"][0]
-    increment = torch.linalg.inv(root @ root.T) - torch.eye(2)
-    expected = [[29.0578908776, -3.9890838137], [-3.9890838137, 19.9908842915]]
-    assert_allclose(inverse.T @ increment @ inverse, expected, rtol=0, atol=1e-9)
-    assert inference.bound(state) == pytest.approx(-17.7603344451, abs=1e-9)
-    dense = collapsed(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y[:, 0].numpy(), NOISE)
-    assert dense == pytest.approx(-17.7603344451, abs=1e-9)
-    parts = torch.zeros(1, 2, dtype=torch.float64), state["root"], inference.bases, state["coef"]
-    posterior = DecoupledPosterior(inference.basis, *parts)
-    assert posterior.kl().item() == pytest.approx(2.4838576771, abs=1e-9)
-    mean, var = posterior.marginals(X_NEW)
-    assert_allclose(mean[:, 0], [0.3673825120, -0.3385813238], rtol=0, atol=1e-9)
-    assert_allclose(var[:, 0], [0.2683892047, 1.3201187126], rtol=0, atol=1e-9)
-
-
-def test_optimum_is_stationary_for_the_stochastic_bound(no_jitter):
-    _, state = solve_of(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y.numpy(), NOISE)
-    raw = state["root"].clone()
-    raw.diagonal(dim1=1, dim2=2).log_()
-    mean = torch.zeros(1, 2, dtype=torch.float64)
-    parts = leaves_of({**shared(), "coef": RHO * state["coef"], "mean": mean, "raw_root": raw})
-    value = full(bound_of("hybrid"), parts)
-    assert value.item() == pytest.approx(-17.7603344451, abs=1e-9)
-    for slope in torch.autograd.grad(value, (parts["coef"], parts["raw_root"])):
-        assert_allclose(slope, 0, atol=1e-8)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_collapsed_bound_is_the_dense_one_and_below_the_evidence(seed):
-    rng = np.random.default_rng(seed)
-    X, y = waves(60, seed=seed)
-    kernel = 1.5 * RBF([1.0, 1.5, 2.0])
-    Z, bases = rng.normal(size=(5, 3)), rng.normal(size=(25, 3))
-    evidence = exact_gp_regression(kernel, X, y, X, 0.1)[2]
-    inference, state = solve_of(kernel, Z, bases, X, y, 0.1)
-    bound = inference.bound(state)
-    # The jitter of 1e-9 in a kernel matrix with a condition number of 1e4.
-    assert bound == pytest.approx(collapsed(kernel, Z, bases, X, y, 0.1), rel=1e-7)
-    assert bound < evidence
-    inference, state = solve_of(kernel, Z, Z, X, y, 0.1)
-    titsias = CollapsedBound(torch_kernel(kernel), rows_of(X, y[:, None]))
-    expected = titsias.value(t64(kernel.theta), t64(Z), t64([np.log(0.1)]))
-    assert inference.bound(state) == pytest.approx(expected, rel=1e-9)
-    # More bases of the mean raise the bound.
-    assert bound > collapsed(kernel, Z, bases[:20], X, y, 0.1)
-    inference, state = solve_of(kernel, X, X, X, y, 0.1)
-    assert inference.bound(state) == pytest.approx(evidence, rel=1e-6)
-
-
-@pytest.mark.parametrize("block", [256, 7])
-def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
-    monkeypatch.setattr(_bases, "_BLOCK", block)
-    X = waves(40)[0]
-    K = t64((1.5 * RBF(1.0))(X) + 1e-3 * np.eye(40))
-    precision = torch.linspace(0, 3, 40, dtype=torch.float64)
-    vectors = torch.randn(2, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    product = vectors @ (K @ (precision[:, None] * K) + K)
-    got = Falkon(torch.linalg.cholesky(K), precision)(product)
-    # Rounding times the condition number, 1e7.
-    assert_allclose(got, vectors, atol=1e-7)
-
-
-def test_bases_stand_for_all_rows():
-    X, y = waves(60)
-    weights = np.random.default_rng(1).uniform(0.5, 2, 60)
-    inference, state = solve_of(1.5 * RBF(1.0), X[:8], X[:20], X, y, 0.1, weights=weights)
-    assert_allclose(inference.counted(state)[0], 60 / 20 * weights[:20] / 0.1, rtol=1e-12)
-
-
-def test_chunks_of_rows_change_nothing(monkeypatch):
-    X, y = waves(150)
-    kernel = 1.5 * RBF(1.0)
-    one = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
-    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
-    two = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
-    K = t64(kernel(X[:30]))
-    assert_allclose(two[1]["coef"] @ K, one[1]["coef"] @ K, rtol=1e-9, atol=1e-9)
-    for got, expected in zip(two[0].evaluate(two[1]), one[0].evaluate(one[1]), strict=True):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_further_groups_are_the_solutions_without_their_rows():
-    X, y = waves(80)
-    Y = np.c_[y, X[:, 2]]
-    kept = torch.ones(80, 3, dtype=torch.float64)
-    kept[:30, 1], kept[50:, 2] = 0, 0
-    kernel = 1.5 * RBF(1.0)
-    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept)
-    _, means, _ = inference.evaluate(state)
-    for j, rows in enumerate(kept.bool().numpy().T):
-        for i, target in enumerate(Y.T):
-            expected = means_at(kernel, X, X[rows], target[rows], 0.1, X)
-            assert_allclose(means[:, 2 * j + i], expected, atol=1e-6)
-
-
-def test_row_weights_are_repetitions():
-    X, y = waves(40)
-    weights = np.resize([1, 2, 3], 40)
-    again = np.repeat(np.arange(40), weights)
-    kernel = 1.5 * RBF(1.0)
-    weighted = solve_of(kernel, X[:8], X[:20], X, y, 0.1, weights=weights.astype(float))
-    repeated = solve_of(kernel, X[:8], X[:20], X[again], y[again], 0.1)
-    K = t64(kernel(X[:20]))
-    assert_allclose(weighted[1]["coef"] @ K, repeated[1]["coef"] @ K, rtol=1e-8, atol=1e-8)
-    assert_allclose(weighted[1]["root"], repeated[1]["root"], rtol=1e-10, atol=1e-12)
-    assert weighted[0].bound(weighted[1]) == pytest.approx(repeated[0].bound(repeated[1]), rel=1e-9)
-
-
 # The exact process
-
-
-def given(kernel, Z, **parameters):
-    """A regressor whose hyper-parameters and inducing points Z stay as they are."""
-    fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "tol": 1e-10}
-    return DecoupledGPRegressor(kernel, inducing_points=Z, **{**fixed, **parameters})
 
 
 def test_all_rows_as_bases_and_inducing_points_are_the_exact_process():
@@ -717,14 +542,6 @@ def test_fewer_bases_than_rows_solve_the_normal_equations():
     _, variance = ours.latent_mean_and_variance(X_new)
     assert_allclose(variance, sparse.latent_mean_and_variance(X_new)[1], rtol=1e-9)
     assert ours.elbo_ == pytest.approx(collapsed(kernel, X[:10], bases, X, y, 0.05), rel=1e-6)
-
-
-def sinc(n=500, seed=0, noise=0.1):
-    """Specification, section 8.9: rows, targets and the function."""
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-5, 5, size=(n, 1))
-    f = np.sinc(X[:, 0])
-    return X, f + noise * rng.normal(size=n), f
 
 
 class Identity:
@@ -797,158 +614,6 @@ def test_white_noise_of_the_kernel_is_part_of_the_latent():
     assert white.elbo_ == pytest.approx(plain.elbo_ - 100 * 0.2 / (2 * 0.1), rel=1e-9)
     learned = DecoupledGPRegressor(RBF([1.0] * 3) + WhiteKernel(0.2), n_inducing=10, random_state=0)
     assert learned.fit(X, y).score(X, y) > 0.9
-
-
-# All rows as bases, without a factor of their kernel matrix
-
-
-@pytest.fixture
-def no_factor(monkeypatch):
-    """The solution for many rows, with fewer landmarks than rows."""
-    monkeypatch.setattr(_solved, "_MOST_DENSE", 0)
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
-
-
-def test_solution_without_a_factor_is_the_exact_process(no_factor):
-    X, y = waves(100)
-    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
-    ours = given(kernel, X, noise_variance=0.05).fit(X, y)
-    exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
-    X_new = waves(50, seed=1)[0]
-    # Residuals of 1e-10, relative to the first; no jitter in the mean.
-    assert_allclose(ours.predict(X_new), exact.predict(X_new), atol=1e-8)
-    assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-5)
-    curve = ours.objective_curve_
-    assert len(curve) > 3
-    assert (np.diff(curve) > -1e-12 * np.abs(curve[1:])).all()
-    assert ours.elbo_ == pytest.approx(curve[-1], rel=1e-9)
-
-
-def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
-    X, y = waves(80)
-    Y = np.c_[y, X[:, 2] - y]
-    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
-    model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
-    one = clone(model).fit(X, Y, sample_weight=weights)
-    monkeypatch.setattr(_solved, "_MOST_DENSE", 80)
-    two = clone(model).fit(X, Y, sample_weight=weights)
-    assert one.n_iter_ != two.n_iter_
-    # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
-    for tol in (5e-6, 5e-5):
-        for got, expected in zip(
-            one.predict(X, return_std=True), two.predict(X, return_std=True), strict=True
-        ):
-            assert_allclose(got, expected, atol=tol)
-        assert one.elbo_ == pytest.approx(two.elbo_, rel=tol)
-        for each in (one, two):
-            each.partial_fit(X[:20] + 0.1, Y[:20])
-
-
-def test_groups_without_a_factor_are_the_solutions_without_their_rows(no_factor):
-    X, y = waves(80)
-    Y = np.c_[y, X[:, 2]]
-    kept = torch.ones(80, 2, dtype=torch.float64)
-    kept[:30, 1] = 0
-    kernel = 1.5 * RBF(1.0)
-    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept, kind=ExactInference)
-    _, means, _ = inference.evaluate(state)
-    for j, rows in enumerate(kept.bool().numpy().T):
-        for i, target in enumerate(Y.T):
-            expected = exact_gp_regression(kernel, X[rows], target[rows], X, 0.1)[0]
-            assert_allclose(means[:, 2 * j + i], expected, atol=1e-8)
-
-
-def test_landmarks_save_iterations(monkeypatch, no_factor):
-    X, y, _ = sinc(300)
-    model = given(RBF(0.5), X[:20], noise_variance=0.01, tol=1e-6)
-    some = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 1)
-    one = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 300)
-    every = clone(model).fit(X, y).n_iter_
-    assert every <= 3
-    assert every < some < 0.5 * one
-
-
-# The evidence
-
-
-@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 2.0, 3.0]), 1.5 * RBF(1.0) + WhiteKernel(0.1)])
-def test_evidence_is_that_of_the_exact_process(kernel):
-    X, y = waves(40)
-    exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X, y)
-    expected = exact.log_marginal_likelihood(kernel.theta, eval_gradient=True)
-    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]))
-    parts = t64(kernel.theta), t64(X[:3]), t64([np.log(0.2)])
-    value, by_theta, by_points, _ = evidence.value_and_gradient(*parts)
-    assert value == pytest.approx(expected[0], rel=1e-10)
-    assert evidence.value(*parts) == pytest.approx(value, rel=1e-14)
-    assert_allclose(by_theta, expected[1], rtol=1e-8, atol=1e-9)
-    assert_array_equal(by_points, np.zeros((3, 3)))
-
-
-def test_gradient_of_the_evidence_is_its_derivative():
-    X, y = waves(30)
-    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
-    weights = np.random.default_rng(1).uniform(0.5, 2, 30)
-    evidence = Evidence(torch_kernel(kernel), rows_of(X, np.c_[y, X[:, 2] - y], weights))
-    theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0, -1.0])
-    _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
-    for vector, slope in ((theta, by_theta), (noise, by_noise)):
-        for j, step in enumerate(1e-6 * torch.eye(len(vector), dtype=torch.float64)):
-            up, down = (
-                evidence.value(theta + sign * step, Z, noise)
-                if vector is theta
-                else evidence.value(theta, Z, noise + sign * step)
-                for sign in (1, -1)
-            )
-            # Rounding of values of size 1e2 over the step.
-            assert slope[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
-
-
-def test_weights_of_the_evidence_are_repetitions():
-    X, y = waves(20)
-    Y, weights = np.c_[y, X[:, 2]], np.resize([1, 2, 3], 20)
-    again = np.repeat(np.arange(20), weights)
-    kernel = 1.5 * RBF(1.0)
-    parts = t64(kernel.theta), t64(X[:1]), t64([-1.0, -2.0])
-    weighted, repeated = (
-        Evidence(torch_kernel(kernel), rows).value_and_gradient(*parts)
-        for rows in (rows_of(X, Y, weights.astype(float)), rows_of(X[again], Y[again]))
-    )
-    for got, expected in zip(weighted, repeated, strict=True):
-        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_noise_that_predicts_other_rows_best_is_found():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, size=(150, 1))
-    kernel = 1.5 * RBF(1.0)
-    f = np.linalg.cholesky(kernel(X) + 1e-9 * np.eye(150)) @ rng.normal(size=(150, 2))
-    Y = f + np.sqrt([0.1, 0.4]) * rng.normal(size=(150, 2))
-    weights = rng.uniform(0.5, 2, 110)
-    evidence = Evidence(torch_kernel(kernel), rows_of(X[:40], Y[:40]))
-    others = rows_of(X[40:], Y[40:], weights)
-    start = t64(np.log([0.2, 0.2]))
-    noise, density = evidence.predicted(t64(kernel.theta), start, others, start - 5)
-    total = 0.0
-    for y, found in zip(Y.T, noise.tolist(), strict=True):
-        exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X[:40], y[:40])
-        mean, std = exact.predict(X[40:], return_std=True)
-
-        def loss(log, mean=mean, std=std, y=y):
-            return -weights @ norm.logpdf(y[40:], mean, np.sqrt(std**2 + np.exp(log)))
-
-        best = minimize_scalar(loss, bounds=(-6, 2), method="bounded")
-        # Of a maximum found to a relative gain of 1e-9.
-        assert found == pytest.approx(best.x, abs=1e-3)
-        total -= best.fun - 0.5 * np.log(2 * np.pi) * weights.sum()
-    assert density == pytest.approx(total, abs=1e-5)
-    # Four standard errors of the logarithm of a variance, from 110 rows of unequal weight.
-    assert_allclose(noise, np.log([0.1, 0.4]), atol=4 * np.sqrt(2 / 90))
-    limited, lower = evidence.predicted(t64(kernel.theta), start, others, start)
-    assert_allclose(limited, [start[0].item(), noise[1].item()], atol=1e-3)
-    assert lower < density
 
 
 # Weights and outputs
@@ -1042,7 +707,7 @@ def test_all_rows_as_bases_agree_with_sparse_variational_gps(case):
 def test_variances_of_any_factor_are_between_zero_and_the_prior(form, seed):
     parts = random_parameters(form, c=2, m=8, seed=seed)
     parts["factor"] = 10.0**seed * parts["factor"]
-    bound = bound_of(form, likelihood=sites(t=2))
+    bound = bound_of(form, likelihood=gaussian_sites(t=2))
     places = torch.cat([X, parts["Z"][:, :2], 10 * X])
     _, var = posterior_of(bound, parts).marginals(places)
     # Rounding.
@@ -1067,54 +732,9 @@ def test_learned_variances_are_between_zero_and_the_prior(solver):
     assert var[80:].max() == pytest.approx(prior)
 
 
-def quick_sine(seed, n=500):
-    """A function with more bends than five inducing points can follow."""
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-3, 3, size=(n, 1))
-    return X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=n)
-
-
-QUICK = DecoupledGPRegressor(
-    ConstantKernel(1.0, "fixed") * RBF(0.4, "fixed"),
-    n_inducing=5,
-    learn_inducing=False,
-    random_state=0,
-)
-
-
-def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
-    model = clone(QUICK).fit(*quick_sine(0))
-    monkeypatch.setattr(_solved, "_FEWEST_CALIBRATED", 501)
-    plain = clone(QUICK).fit(*quick_sine(0))
-    assert model.variance_power_ > 1 == plain.variance_power_
-    X_new, y_new = quick_sine(1)
-    densities = []
-    for each in (model, plain):
-        mean, std = each.predict(X_new, return_std=True)
-        densities.append(norm.logpdf(y_new, mean, std).mean())
-    assert densities[0] > densities[1] + 0.5
-    # Three standard errors below the density of the truth, 0.1 the standard deviation.
-    best = norm.logpdf(0, 0, 0.1) - 0.5
-    assert densities[0] > best - 0.15
-    assert_allclose(model.predict(X_new), plain.predict(X_new), atol=1e-6)
-    assert model.elbo_ == pytest.approx(plain.elbo_, rel=1e-9)
-    far = np.array([[50.0]])
-    for each in (model, plain):
-        _, var = each.latent_mean_and_variance(far)
-        assert var.item() == pytest.approx(quick_sine(0)[1].var(), rel=1e-9)
-    # Four standard errors of a variance from the fifty rows that were held out.
-    assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
-
-
-def test_fewer_rows_or_given_hyper_parameters_are_not_calibrated():
-    X, y = quick_sine(0)
-    assert clone(QUICK).fit(X[:499], y[:499]).variance_power_ == 1
-    assert clone(QUICK).set_params(optimizer=None).fit(X, y).variance_power_ == 1
-
-
 def test_power_of_the_variances_is_that_of_their_ratio_to_the_prior():
     parts = random_parameters("hybrid", c=2)
-    bound = bound_of("hybrid", likelihood=sites(t=2))
+    bound = bound_of("hybrid", likelihood=gaussian_sites(t=2))
     shrunk = parts["raw_root"].diagonal(dim1=1, dim2=2).abs()
     parts["raw_root"] = torch.diag_embed(-shrunk)
     plain = posterior_of(bound, parts)
@@ -1304,11 +924,6 @@ def test_fewer_bases_than_there_are_add_none():
     model.set_params(n_inducing=3, n_mean_bases=15).partial_fit(X, y)
     assert model.inducing_points_.shape[0] == 8
     assert model.mean_bases_.shape[0] == 20
-
-
-def test_warm_start_without_calibration_has_no_power():
-    model = clone(QUICK).set_params(warm_start=True).fit(*quick_sine(0))
-    assert model.set_params(optimizer=None).fit(*quick_sine(0)).variance_power_ == 1
 
 
 @pytest.mark.parametrize("case", ["softmax", "student_t"])

@@ -1,4 +1,4 @@
-"""The whitened posterior against published numbers, dense oracles and its own samples."""
+"""Posteriors against published numbers, dense oracles and their own samples."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from problems import t64
+from problems import finite_bases, t64
 from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
@@ -15,8 +15,10 @@ from sklearn.gaussian_process.kernels import (
     WhiteKernel,
 )
 
+from skgpsvm import _bases
+from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._linalg import gaussian_kl
-from skgpsvm._posteriors import InducingPosterior, Posterior, WhitenedBasis
+from skgpsvm._posteriors import InducingPosterior, Posterior, WeightPosterior, WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 
@@ -444,3 +446,78 @@ def test_samples_of_float32_rows_are_finite_where_the_residual_vanishes():
     m, v = posterior.marginals(t64(Z))
     # Six standard deviations; 1e-3 for float32 features.
     assert ((draws - m).abs() < 6 * v.sqrt() + 1e-3).all()
+
+
+# Weights of finite bases
+
+
+@pytest.fixture(params=[KernelBases, Dictionary])
+def finite(request, monkeypatch):
+    """Seven bases, in two blocks, and dense prior precisions of two latents' weights."""
+    monkeypatch.setattr(_bases, "JITTER", 0)
+    monkeypatch.setattr(_bases, "_CHUNK_BASES", 4)
+    bases, _, precisions = finite_bases(request.param)
+    return bases, precisions
+
+
+@pytest.fixture(params=[0, 2, 7])
+def weighted(request, finite):
+    """A posterior of so many dense columns, and dense moments (2, 7), (2, 7, 7) of its weights."""
+    k, rng = request.param, np.random.default_rng(1)
+    mean, diag = rng.normal(size=(2, 7)), rng.uniform(0.3, 1.5, (2, 7))
+    factor = 0.5 * np.tril(rng.normal(size=(2, 7, 7)), -1)
+    factor[:, :, k:] = 0
+    factor[:, np.arange(7), np.arange(7)] = diag
+    posterior = WeightPosterior(finite[0], t64(mean), t64(diag), t64(factor[:, :, :k]))
+    return posterior, mean, factor @ factor.transpose(0, 2, 1)
+
+
+def dense_values(posterior, mean, cov, X):
+    """Means (2, b) and covariances (2, b, b) at rows."""
+    values = posterior.bases.values(t64(X)).numpy()
+    return mean @ values.T, values @ cov @ values.T
+
+
+def test_moments_of_weights_equal_a_dense_oracle(weighted):
+    posterior, X = weighted[0], rows(9, seed=4)
+    mean, cov = dense_values(*weighted, X)
+    assert isinstance(posterior, Posterior)
+    m, v = posterior.marginals(t64(X))
+    np.testing.assert_allclose(m.T, mean, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(v.T, cov.diagonal(axis1=1, axis2=2), rtol=1e-12)
+    np.testing.assert_allclose(posterior.cov(t64(X)), cov, rtol=1e-12, atol=1e-14)
+
+
+def test_float32_rows_give_moments_of_weights_within_their_precision(weighted):
+    posterior, X = weighted[0], t64(rows(9, seed=4))
+    for single, double in zip(posterior.marginals(X.float()), posterior.marginals(X), strict=True):
+        assert single.dtype == torch.float32
+        # Half of four roundings, 1.2e-7 each, of squared norms of up to 50 in the kernel, 1.2e-5,
+        # twice that in its square, times moments of size of at most 5.
+        np.testing.assert_allclose(single, double, rtol=0, atol=1.2e-4)
+    assert posterior.cov(X.float()).dtype == torch.float64
+
+
+def test_kl_of_weights_is_that_of_dense_gaussians(weighted, finite):
+    posterior, *moments = weighted
+    expected = sum(
+        oracles.gaussian_kl(mean, cov, np.zeros(7), np.linalg.inv(S))
+        for mean, cov, S in zip(*moments, finite[1], strict=True)
+    )
+    # Rounding times a condition number of less than 100.
+    np.testing.assert_allclose(posterior.kl(), expected, rtol=1e-11)
+
+
+def test_samples_of_weights_have_the_joint_moments(weighted):
+    posterior, X, n = weighted[0], 2 * rows(4, seed=4), 20000
+    draws = posterior.sample(t64(X), n, torch.Generator().manual_seed(0))
+    assert draws.shape == (n, 4, 2)
+    white = []
+    for j, (mean, cov) in enumerate(zip(*dense_values(*weighted, X), strict=True)):
+        white.append(np.linalg.solve(np.linalg.cholesky(cov), (draws[..., j].numpy() - mean).T))
+    z = np.vstack(white)
+    # As above: independent and standard normal, with standard errors of 1 / sqrt(n) of means and of
+    # covariances, sqrt(2 / n) of variances; 4.5 of them fail one right sampler of 44 numbers with
+    # probability 3e-4.
+    np.testing.assert_allclose(z.mean(1), 0, rtol=0, atol=4.5 / math.sqrt(n))
+    np.testing.assert_allclose(np.cov(z), np.eye(8), rtol=0, atol=4.5 * math.sqrt(2 / n))

@@ -1,0 +1,92 @@
+"""The exact log evidence: scikit-learn's, finite differences, weights, noise of other rows."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import rows_of, t64, waves
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+from skgpsvm._evidence import Evidence
+from skgpsvm._torch_kernels import torch_kernel
+
+
+@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 2.0, 3.0]), 1.5 * RBF(1.0) + WhiteKernel(0.1)])
+def test_evidence_is_that_of_the_exact_process(kernel):
+    X, y = waves(40)
+    exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X, y)
+    expected = exact.log_marginal_likelihood(kernel.theta, eval_gradient=True)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]))
+    parts = t64(kernel.theta), t64(X[:3]), t64([np.log(0.2)])
+    value, by_theta, by_points, _ = evidence.value_and_gradient(*parts)
+    assert value == pytest.approx(expected[0], rel=1e-10)
+    assert evidence.value(*parts) == pytest.approx(value, rel=1e-14)
+    assert_allclose(by_theta, expected[1], rtol=1e-8, atol=1e-9)
+    assert_array_equal(by_points, np.zeros((3, 3)))
+
+
+def test_gradient_of_the_evidence_is_its_derivative():
+    X, y = waves(30)
+    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
+    weights = np.random.default_rng(1).uniform(0.5, 2, 30)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, np.c_[y, X[:, 2] - y], weights))
+    theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0, -1.0])
+    _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
+    for vector, slope in ((theta, by_theta), (noise, by_noise)):
+        for j, step in enumerate(1e-6 * torch.eye(len(vector), dtype=torch.float64)):
+            up, down = (
+                evidence.value(theta + sign * step, Z, noise)
+                if vector is theta
+                else evidence.value(theta, Z, noise + sign * step)
+                for sign in (1, -1)
+            )
+            # Rounding of values of size 1e2 over the step.
+            assert slope[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
+
+
+def test_weights_of_the_evidence_are_repetitions():
+    X, y = waves(20)
+    Y, weights = np.c_[y, X[:, 2]], np.resize([1, 2, 3], 20)
+    again = np.repeat(np.arange(20), weights)
+    kernel = 1.5 * RBF(1.0)
+    parts = t64(kernel.theta), t64(X[:1]), t64([-1.0, -2.0])
+    weighted, repeated = (
+        Evidence(torch_kernel(kernel), rows).value_and_gradient(*parts)
+        for rows in (rows_of(X, Y, weights.astype(float)), rows_of(X[again], Y[again]))
+    )
+    for got, expected in zip(weighted, repeated, strict=True):
+        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_noise_that_predicts_other_rows_best_is_found():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, size=(150, 1))
+    kernel = 1.5 * RBF(1.0)
+    f = np.linalg.cholesky(kernel(X) + 1e-9 * np.eye(150)) @ rng.normal(size=(150, 2))
+    Y = f + np.sqrt([0.1, 0.4]) * rng.normal(size=(150, 2))
+    weights = rng.uniform(0.5, 2, 110)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X[:40], Y[:40]))
+    others = rows_of(X[40:], Y[40:], weights)
+    start = t64(np.log([0.2, 0.2]))
+    noise, density = evidence.predicted(t64(kernel.theta), start, others, start - 5)
+    total = 0.0
+    for y, found in zip(Y.T, noise.tolist(), strict=True):
+        exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X[:40], y[:40])
+        mean, std = exact.predict(X[40:], return_std=True)
+
+        def loss(log, mean=mean, std=std, y=y):
+            return -weights @ norm.logpdf(y[40:], mean, np.sqrt(std**2 + np.exp(log)))
+
+        best = minimize_scalar(loss, bounds=(-6, 2), method="bounded")
+        # Of a maximum found to a relative gain of 1e-9.
+        assert found == pytest.approx(best.x, abs=1e-3)
+        total -= best.fun - 0.5 * np.log(2 * np.pi) * weights.sum()
+    assert density == pytest.approx(total, abs=1e-5)
+    # Four standard errors of the logarithm of a variance, from 110 rows of unequal weight.
+    assert_allclose(noise, np.log([0.1, 0.4]), atol=4 * np.sqrt(2 / 90))
+    limited, lower = evidence.predicted(t64(kernel.theta), start, others, start)
+    assert_allclose(limited, [start[0].item(), noise[1].item()], atol=1e-3)
+    assert lower < density

@@ -1,0 +1,179 @@
+"""Means by conjugate gradients against dense oracles, with and without a factor."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from oracles import collapsed, exact_gp_regression, means_at
+from problems import R, given, rows_of, sinc, solve_of, t64, unit_gram, waves
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+
+from skgpsvm import _bases, _solve, _solved
+from skgpsvm._collapsed import CollapsedBound
+from skgpsvm._posteriors import DecoupledPosterior
+from skgpsvm._solve import ExactInference
+from skgpsvm._torch_kernels import torch_kernel
+
+
+def test_optimum_is_the_specification_s(monkeypatch):
+    monkeypatch.setattr(_bases, "JITTER", 0)
+    parts = R.kernel, R.beta.numpy(), R.alpha.numpy()
+    inference, state = solve_of(*parts, R.X.numpy(), R.Y.numpy(), R.noise)
+    coef = R.rho * state["coef"]
+    expected = [[-0.0402426743, 0.8269282678, -0.5869274451]]
+    assert_allclose(coef, expected, rtol=0, atol=1e-9)
+    inverse = torch.linalg.inv(torch.linalg.cholesky(unit_gram(R.beta, R.beta)))
+    root = state["root"][0]
+    increment = torch.linalg.inv(root @ root.T) - torch.eye(2)
+    expected = [[29.0578908776, -3.9890838137], [-3.9890838137, 19.9908842915]]
+    assert_allclose(inverse.T @ increment @ inverse, expected, rtol=0, atol=1e-9)
+    assert inference.bound(state) == pytest.approx(-17.7603344451, abs=1e-9)
+    dense = collapsed(*parts, R.X.numpy(), R.Y[:, 0].numpy(), R.noise)
+    assert dense == pytest.approx(-17.7603344451, abs=1e-9)
+    parts = torch.zeros(1, 2, dtype=torch.float64), state["root"], inference.bases, state["coef"]
+    posterior = DecoupledPosterior(inference.basis, *parts)
+    assert posterior.kl().item() == pytest.approx(2.4838576771, abs=1e-9)
+    mean, var = posterior.marginals(R.X_new)
+    assert_allclose(mean[:, 0], [0.3673825120, -0.3385813238], rtol=0, atol=1e-9)
+    assert_allclose(var[:, 0], [0.2683892047, 1.3201187126], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_collapsed_bound_is_the_dense_one_and_below_the_evidence(seed):
+    rng = np.random.default_rng(seed)
+    X, y = waves(60, seed=seed)
+    kernel = 1.5 * RBF([1.0, 1.5, 2.0])
+    Z, bases = rng.normal(size=(5, 3)), rng.normal(size=(25, 3))
+    evidence = exact_gp_regression(kernel, X, y, X, 0.1)[2]
+    inference, state = solve_of(kernel, Z, bases, X, y, 0.1)
+    bound = inference.bound(state)
+    # The jitter of 1e-9 in a kernel matrix with a condition number of 1e4.
+    assert bound == pytest.approx(collapsed(kernel, Z, bases, X, y, 0.1), rel=1e-7)
+    assert bound < evidence
+    inference, state = solve_of(kernel, Z, Z, X, y, 0.1)
+    titsias = CollapsedBound(torch_kernel(kernel), rows_of(X, y[:, None]))
+    expected = titsias.value(t64(kernel.theta), t64(Z), t64([np.log(0.1)]))
+    assert inference.bound(state) == pytest.approx(expected, rel=1e-9)
+    # More bases of the mean raise the bound.
+    assert bound > collapsed(kernel, Z, bases[:20], X, y, 0.1)
+    inference, state = solve_of(kernel, X, X, X, y, 0.1)
+    assert inference.bound(state) == pytest.approx(evidence, rel=1e-6)
+
+
+def test_bases_stand_for_all_rows():
+    X, y = waves(60)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 60)
+    inference, state = solve_of(1.5 * RBF(1.0), X[:8], X[:20], X, y, 0.1, weights=weights)
+    assert_allclose(inference.counted(state)[0], 60 / 20 * weights[:20] / 0.1, rtol=1e-12)
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch):
+    X, y = waves(150)
+    kernel = 1.5 * RBF(1.0)
+    one = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
+    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
+    two = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
+    K = t64(kernel(X[:30]))
+    assert_allclose(two[1]["coef"] @ K, one[1]["coef"] @ K, rtol=1e-9, atol=1e-9)
+    for got, expected in zip(two[0].evaluate(two[1]), one[0].evaluate(one[1]), strict=True):
+        assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_further_groups_are_the_solutions_without_their_rows():
+    X, y = waves(80)
+    Y = np.c_[y, X[:, 2]]
+    kept = torch.ones(80, 3, dtype=torch.float64)
+    kept[:30, 1], kept[50:, 2] = 0, 0
+    kernel = 1.5 * RBF(1.0)
+    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept)
+    _, means, _ = inference.evaluate(state)
+    for j, rows in enumerate(kept.bool().numpy().T):
+        for i, target in enumerate(Y.T):
+            expected = means_at(kernel, X, X[rows], target[rows], 0.1, X)
+            assert_allclose(means[:, 2 * j + i], expected, atol=1e-6)
+
+
+def test_row_weights_are_repetitions():
+    X, y = waves(40)
+    weights = np.resize([1, 2, 3], 40)
+    again = np.repeat(np.arange(40), weights)
+    kernel = 1.5 * RBF(1.0)
+    weighted = solve_of(kernel, X[:8], X[:20], X, y, 0.1, weights=weights.astype(float))
+    repeated = solve_of(kernel, X[:8], X[:20], X[again], y[again], 0.1)
+    K = t64(kernel(X[:20]))
+    assert_allclose(weighted[1]["coef"] @ K, repeated[1]["coef"] @ K, rtol=1e-8, atol=1e-8)
+    assert_allclose(weighted[1]["root"], repeated[1]["root"], rtol=1e-10, atol=1e-12)
+    assert weighted[0].bound(weighted[1]) == pytest.approx(repeated[0].bound(repeated[1]), rel=1e-9)
+
+
+# All rows as bases, without a factor of their kernel matrix
+
+
+@pytest.fixture
+def no_factor(monkeypatch):
+    """The solution for many rows, with fewer landmarks than rows."""
+    monkeypatch.setattr(_solved, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
+
+
+def test_solution_without_a_factor_is_the_exact_process(no_factor):
+    X, y = waves(100)
+    kernel = 1.5 * RBF([1.0, 2.0, 3.0])
+    ours = given(kernel, X, noise_variance=0.05).fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
+    X_new = waves(50, seed=1)[0]
+    # Residuals of 1e-10, relative to the first; no jitter in the mean.
+    assert_allclose(ours.predict(X_new), exact.predict(X_new), atol=1e-8)
+    assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-5)
+    curve = ours.objective_curve_
+    assert len(curve) > 3
+    assert (np.diff(curve) > -1e-12 * np.abs(curve[1:])).all()
+    assert ours.elbo_ == pytest.approx(curve[-1], rel=1e-9)
+
+
+def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
+    X, y = waves(80)
+    Y = np.c_[y, X[:, 2] - y]
+    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
+    model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
+    one = clone(model).fit(X, Y, sample_weight=weights)
+    monkeypatch.setattr(_solved, "_MOST_DENSE", 80)
+    two = clone(model).fit(X, Y, sample_weight=weights)
+    assert one.n_iter_ != two.n_iter_
+    # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
+    for tol in (5e-6, 5e-5):
+        for got, expected in zip(
+            one.predict(X, return_std=True), two.predict(X, return_std=True), strict=True
+        ):
+            assert_allclose(got, expected, atol=tol)
+        assert one.elbo_ == pytest.approx(two.elbo_, rel=tol)
+        for each in (one, two):
+            each.partial_fit(X[:20] + 0.1, Y[:20])
+
+
+def test_groups_without_a_factor_are_the_solutions_without_their_rows(no_factor):
+    X, y = waves(80)
+    Y = np.c_[y, X[:, 2]]
+    kept = torch.ones(80, 2, dtype=torch.float64)
+    kept[:30, 1] = 0
+    kernel = 1.5 * RBF(1.0)
+    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept, kind=ExactInference)
+    _, means, _ = inference.evaluate(state)
+    for j, rows in enumerate(kept.bool().numpy().T):
+        for i, target in enumerate(Y.T):
+            expected = exact_gp_regression(kernel, X[rows], target[rows], X, 0.1)[0]
+            assert_allclose(means[:, 2 * j + i], expected, atol=1e-8)
+
+
+def test_landmarks_save_iterations(monkeypatch, no_factor):
+    X, y, _ = sinc(300)
+    model = given(RBF(0.5), X[:20], noise_variance=0.01, tol=1e-6)
+    some = clone(model).fit(X, y).n_iter_
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 1)
+    one = clone(model).fit(X, y).n_iter_
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 300)
+    every = clone(model).fit(X, y).n_iter_
+    assert every <= 3
+    assert every < some < 0.5 * one

@@ -1,0 +1,60 @@
+"""Calibration of the variances of solved regressors on rows held out."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm import DecoupledGPRegressor, _solved
+
+
+def quick_sine(seed, n=500):
+    """A function with more bends than five inducing points can follow."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, size=(n, 1))
+    return X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+QUICK = DecoupledGPRegressor(
+    ConstantKernel(1.0, "fixed") * RBF(0.4, "fixed"),
+    n_inducing=5,
+    learn_inducing=False,
+    random_state=0,
+)
+
+
+def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
+    model = clone(QUICK).fit(*quick_sine(0))
+    monkeypatch.setattr(_solved, "_FEWEST_CALIBRATED", 501)
+    plain = clone(QUICK).fit(*quick_sine(0))
+    assert model.variance_power_ > 1 == plain.variance_power_
+    X_new, y_new = quick_sine(1)
+    densities = []
+    for each in (model, plain):
+        mean, std = each.predict(X_new, return_std=True)
+        densities.append(norm.logpdf(y_new, mean, std).mean())
+    assert densities[0] > densities[1] + 0.5
+    # Three standard errors below the density of the truth, 0.1 the standard deviation.
+    best = norm.logpdf(0, 0, 0.1) - 0.5
+    assert densities[0] > best - 0.15
+    assert_allclose(model.predict(X_new), plain.predict(X_new), atol=1e-6)
+    assert model.elbo_ == pytest.approx(plain.elbo_, rel=1e-9)
+    far = np.array([[50.0]])
+    for each in (model, plain):
+        _, var = each.latent_mean_and_variance(far)
+        assert var.item() == pytest.approx(quick_sine(0)[1].var(), rel=1e-9)
+    # Four standard errors of a variance from the fifty rows that were held out.
+    assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
+
+
+def test_fewer_rows_or_given_hyper_parameters_are_not_calibrated():
+    X, y = quick_sine(0)
+    assert clone(QUICK).fit(X[:499], y[:499]).variance_power_ == 1
+    assert clone(QUICK).set_params(optimizer=None).fit(X, y).variance_power_ == 1
+
+
+def test_warm_start_without_calibration_has_no_power():
+    model = clone(QUICK).set_params(warm_start=True).fit(*quick_sine(0))
+    assert model.set_params(optimizer=None).fit(*quick_sine(0)).variance_power_ == 1
