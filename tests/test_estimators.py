@@ -123,7 +123,7 @@ DETERMINISTIC = [
     QSGPClassifier(n_inducing=16, n_basis=200, tol=0.1),
     QSRVMRegressor(),
     QSRVMRegressor(likelihood="laplace", covariance="mean_field", optimizer=None),
-    QSRVMClassifier(),
+    QSRVMClassifier(n_basis=50),
     QSRVMClassifier(covariance="mean_field", optimizer=None),
 ]
 STOCHASTIC = [
