@@ -17,6 +17,7 @@ from skgpsvm import QSRVMClassifier, QSRVMRegressor
 from skgpsvm._posteriors import WeightPosterior
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.callbacks import Checkpoint
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
 from skgpsvm.quadruply_stochastic import _rvm_base
 from skgpsvm.quadruply_stochastic._relevance import (
@@ -197,6 +198,34 @@ def test_the_bound_never_falls(likelihood, mean_field):
     assert values[-1] > values[0] + 1
 
 
+@pytest.mark.parametrize("mean_field", [True, False])
+@pytest.mark.parametrize("kind", [Gaussian([0.1]), Laplace([0.3]), Logistic()])
+def test_weights_of_rows_are_repetitions(kind, mean_field):
+    data, labels = ring(20, 2)
+    y = labels if isinstance(kind, Logistic) else data[:, :1] + 0.5
+    bounds = None if isinstance(kind, Logistic) else WIDE
+    weights = 1 + np.arange(20) % 3
+    repeated = [np.repeat(part, weights, 0) for part in (data, y)]
+    found = []
+    for rows in (rows_of(data, y, weights.astype(float)), rows_of(*repeated)):
+        options = {"mean_field": mean_field, "threshold": 1e4, "tol": 0, "noise_bounds": bounds}
+        sweeps = RelevanceSweeps(LikelihoodSites(kind, 1), torch_kernel(RBF(1.0)), rows, **options)
+        state = start_of(sweeps, data)
+        values = [sweeps.step(state) for _ in range(5)]
+        found.append([*values, sweeps.density(state, rows)])
+    assert_allclose(*found, rtol=1e-8)
+
+
+@pytest.mark.parametrize("covariance", ["full", "mean_field"])
+def test_an_output_that_needs_no_function(covariance):
+    data, y, _ = sinc(50)
+    both = np.c_[y, np.zeros(50)]
+    model = QSRVMRegressor(RBF(1.5, "fixed"), covariance=covariance).fit(data, both)
+    assert len(model.relevance_vectors_) > 2
+    assert_array_equal(model.relevance_[1], PRECISIONS[1])
+    assert_allclose(model.predict(data)[:, 1], 0, atol=1e-12)
+
+
 def test_value_is_the_dense_evidence():
     data, y, _ = sinc(60)
     model = QSRVMRegressor(RBF(1.5), random_state=0).fit(data, y)
@@ -355,7 +384,8 @@ def test_class_weights_multiply():
 
 
 @pytest.mark.parametrize("kind", [QSRVMRegressor, QSRVMClassifier])
-def test_integer_weights_are_repetitions(kind):
+def test_integer_weights_are_repetitions(kind, monkeypatch):
+    monkeypatch.setattr(_rvm_base, "_FACTORS", np.array([0.5, 1.0]))
     data, y = ring(60, 2)
     y = y if kind is QSRVMClassifier else data[:, 0] ** 2 + y
     weights = np.arange(60) % 3
@@ -404,7 +434,8 @@ def test_single_precision_values():
 @pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
 @pytest.mark.parametrize("covariance", ["full", "mean_field"])
 @pytest.mark.parametrize("kind", [QSRVMRegressor, QSRVMClassifier])
-def test_edges_of_data_give_finite_predictions(kind, covariance, edge):
+def test_edges_of_data_give_finite_predictions(kind, covariance, edge, monkeypatch):
+    monkeypatch.setattr(_rvm_base, "_FACTORS", np.array([0.25, 1.0, 4.0]))
     data, y = ring(30, 3)
     data = edge(data)
     options = {"full": {}, "mean_field": {"optimizer": None}}[covariance]  # one is enough
@@ -448,6 +479,33 @@ def test_more_processes_are_refused(monkeypatch):
     monkeypatch.setattr(_rvm_base, "n_ranks", lambda: 2)
     with pytest.raises(ValueError, match="runs in one process; there are 2"):
         QSRVMClassifier().fit(*ring(10, 2))
+
+
+def test_a_killed_fit_resumes(tmp_path):
+    data, y, _ = sinc(40)
+    plain = QSRVMRegressor(random_state=3).fit(data, y)
+
+    class Killed(Exception):
+        pass
+
+    class Kill:
+        n_left = 200
+
+        def setup(self, *args, **kwargs):
+            pass
+
+        teardown = on_fit_task_begin = setup
+
+        def on_fit_task_end(self, *args, **kwargs):
+            self.n_left -= 1
+            if not self.n_left:
+                raise Killed
+
+    model = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path), Kill())
+    with pytest.raises(Killed):
+        model.fit(data, y)
+    again = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path)).fit(data, y)
+    assert_array_equal(again.predict(data), plain.predict(data))
 
 
 def test_too_few_sweeps_are_told():
