@@ -501,10 +501,10 @@ def test_a_killed_fit_resumes(tmp_path):
             if not self.n_left:
                 raise Killed
 
-    model = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path), Kill())
+    model = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path, 10), Kill())
     with pytest.raises(Killed):
         model.fit(data, y)
-    again = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path)).fit(data, y)
+    again = QSRVMRegressor(random_state=3).set_callbacks(Checkpoint(tmp_path, 10)).fit(data, y)
     assert_array_equal(again.predict(data), plain.predict(data))
 
 
