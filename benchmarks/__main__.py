@@ -16,16 +16,20 @@ SCRIPTS = {
     "sweep": None,
     "epochs": None,
     "decoupled_step": None,
+    "quadruply_stochastic_step": None,
+    "control_variates": None,
     "device": None,
     "classification": ["--seeds", "1", "--most-rows", "1500"],
     "regression": ["--seeds", "1", "--most-rows", "6000"],
     "decoupled": ["--most-rows", "4500"],
+    "mnist_odd_even": ["--rows", "10000"],
     "active_learning": ["--seeds", "1", "--most-rows", "700"],
     "reproduce.paper1_tables": ["--seeds", "1", "--most-rows", "1000"],
     "reproduce.paper2_table": ["--seeds", "2"],
     "reproduce.paper2_mnist": [],
     "reproduce.paper2_airline": [],
     "reproduce.paper3_table": ["--sets", "kin40k"],
+    "reproduce.paper4_table": ["--sets", "kin40k"],
 }
 
 

@@ -1,0 +1,185 @@
+"""Time and memory of a quadruply stochastic step: against the number of functions, against rows.
+
+A step of ``solver="sgd"`` with its defaults: interpolating control variate, split linear term,
+Nystroem covariance; minibatches of 512 rows, 1024 frequencies in each draw, 256 support rows,
+float32. Generated rows, from a memmap where they take over 256 MiB. Times of all sizes take turns;
+memory is of a process for each size. Run ``python -m benchmarks.quadruply_stochastic_step
+[--quick]``, on a machine that does nothing else.
+"""
+
+import argparse
+import ctypes
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm._estimator import Rows
+from skgpsvm._features import FourierBases, FourierFeatures
+from skgpsvm._posteriors import WhitenedBasis
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.likelihoods import Gaussian
+from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+
+from . import _report
+from ._measure import PeakMemory, exponent, medians
+
+D, BATCH, SAMPLED, SUPPORT, M_COV = 8, 512, 1024, 256, 256
+SIZES = (10**4, 10**5, 10**6, 10**7)
+CHUNK = 10**6  # rows generated at a time
+WARM_UP, MEASURED_STEPS = 5, 20
+FLAT = 1.2  # wanted of the ratio to the smallest size, at most
+
+
+def generated(n, folder):
+    """Rows on disk, float32, and targets: a smooth function with noise."""
+    path = Path(folder) / f"X{n}.npy"
+    X = np.lib.format.open_memmap(path, "w+", np.float32, (n, D))
+    y = np.empty((n, 1), dtype=np.float32)
+    for i in range(0, n, CHUNK):
+        rng = np.random.default_rng((0, i))
+        part = rng.standard_normal((min(CHUNK, n - i), D), dtype=np.float32)
+        X[i : i + CHUNK] = part
+        noise = rng.standard_normal((len(part), 1), dtype=np.float32)
+        y[i : i + CHUNK] = np.sin(2 * part[:, :1]) + 0.3 * noise
+    X.flush()
+    return np.load(path, mmap_mode="r"), y
+
+
+class Step:
+    """Steps with m functions on n rows."""
+
+    def __init__(self, m, n, folder):
+        X, y = generated(n, folder)
+        self.rows = Rows(X, y, np.ones(n), torch.device("cpu"), torch.float32)
+        kernel = ConstantKernel() * RBF(np.full(D, np.sqrt(D / 2)))
+        theta = torch.tensor(kernel.theta)
+        few = self.rows.take(slice(0, M_COV + SUPPORT))[0].double()
+        Z, support = few.split([M_COV, SUPPORT])
+        self.generator = torch.Generator().manual_seed(0)
+        self.steps = StochasticSteps(
+            LikelihoodSites(Gaussian(np.full(1, 0.1)), 1),
+            FourierBases(torch_kernel(kernel), theta, FourierFeatures(m // 2, 0), D),
+            WhitenedBasis(torch_kernel(kernel), theta, Z),
+            self.rows,
+            None,
+            BATCH,
+            SAMPLED,
+            "interpolating",
+            True,
+            False,
+            None,
+            0,  # so that every step averages
+            self.generator,
+        )
+        self.state = self.steps.initial({"theta": theta}, support)
+        self.steps.begin(self.state)
+        self.steps._prepare(self.state)
+
+    @torch.no_grad()
+    def step(self):
+        """A minibatch."""
+        index = torch.randint(len(self.rows), (BATCH,), generator=self.generator)
+        self.steps.move(self.state, index)
+
+    def held(self):
+        """Size of the state, MiB."""
+        tensors = (part for part in self.state.values() if isinstance(part, torch.Tensor))
+        return sum(tensor.nbytes for tensor in tensors) / 2**20
+
+
+def measure_memory(m, n):
+    """Memory of the state and of the steps, above that before them, in this process; MiB."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        case = Step(m, n, folder)
+        case.step()
+        ctypes.CDLL(None).malloc_trim(0)  # lest steps live on what was freed before
+        with PeakMemory() as peak:
+            for _ in range(MEASURED_STEPS):
+                case.step()
+        return {"state MiB": case.held(), "step MiB": peak.growth["RssAnon"]}
+
+
+def measured(sizes, repeats):
+    """Times and memory of steps of functions and rows ``sizes``, a list of pairs."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [Step(m, n, folder) for m, n in sizes]
+        for case in cases:
+            for _ in range(WARM_UP):
+                case.step()
+        times = medians([case.step for case in cases], repeats)
+    del cases, case
+    found = pd.DataFrame(sizes, columns=["m", "n"]).assign(**{"step ms": 1e3 * times})
+    memory = []
+    for pair in sizes:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            memory.append(pool.submit(measure_memory, *pair).result())
+    return pd.concat([found, pd.DataFrame(memory)], axis=1)
+
+
+def section(found, by):
+    """Part of the report: growth against a column."""
+    found = found.assign(ratio=found["step ms"] / found["step ms"].iloc[0])
+    worst = found["ratio"].max()
+    title = (
+        f"Against {by}: exponent {exponent(found[by], found['step ms']):.3f}; largest ratio to "
+        f"the smallest {worst:.2f}, wanted at most {FLAT}: {'met' if worst <= FLAT else 'MISSED'}"
+    )
+    return _report.table(found, title, digits=2)
+
+
+def draw(parts, path):
+    """Time against each size, beside the band of what counts as flat."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
+    names = {"m": "functions m", "n": "rows n"}
+    for axis, (by, found) in zip(axes, parts.items(), strict=True):
+        first = found["step ms"].iloc[0]
+        axis.axhspan(first / FLAT, first * FLAT, alpha=0.15, lw=0, label="within 20 %")
+        axis.plot(found[by], found["step ms"], "o-", label="a step")
+        axis.set(xscale="log", xlabel=names[by], ylim=(0, 1.6 * first))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    axes[0].set(ylabel="milliseconds")
+    axes[0].legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def main():
+    """Time the steps and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sizes, repeats = (SIZES[::2], 10) if options.quick else (SIZES, 100)
+    parts = {
+        "m": measured([(m, SIZES[0]) for m in sizes], repeats),
+        "n": measured([(SIZES[0], n) for n in sizes], repeats),
+    }
+    texts = [
+        _report.header(
+            "A quadruply stochastic step against the number of functions m and of rows n",
+            step=f"{BATCH} rows, 2 x {SAMPLED} frequencies, {SUPPORT} support rows, {M_COV} points "
+            f"of the covariance; {D} features; float32",
+            times=f"medians of {repeats}, in turns, one thread",
+            memory=f"a process a size: peak of {MEASURED_STEPS} steps above that before them, "
+            "pages of the memmap not counted; the state is what a fit holds",
+        ),
+        *(section(found, by) for by, found in parts.items()),
+    ]
+    _report.publish("quadruply_stochastic_step", texts, write=not options.quick)
+    if not options.quick:
+        name = f"quadruply_stochastic_step-{date.today()}.png"
+        draw(parts, _report.RESULTS / name)
+
+
+if __name__ == "__main__":
+    main()
