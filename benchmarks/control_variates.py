@@ -93,7 +93,8 @@ class Estimates:
             2,
             torch.Generator(),
         )
-        self.state = self.steps.initial({"theta": bases.theta}, torch.tensor(X[support]))
+        start = {"theta": bases.theta, "noise": torch.tensor(latents.noise)}
+        self.state = self.steps.initial(start, torch.tensor(X[support]))
         self.steps.begin(self.state)
         self.steps._prepare(self.state)
         self.coef, self.at_support = coef, bases.mean(self.state["support"], coef)

@@ -80,7 +80,8 @@ class Step:
             0,  # so that every step averages
             self.generator,
         )
-        self.state = self.steps.initial({"theta": theta}, support)
+        noise = torch.tensor([0.1], dtype=torch.float64).log()
+        self.state = self.steps.initial({"theta": theta, "noise": noise}, support)
         self.steps.begin(self.state)
         self.steps._prepare(self.state)
 

@@ -29,6 +29,10 @@ class MeanBases(ABC):
     independent = True
 
     @abstractmethod
+    def at(self, theta):
+        """The same functions at other hyper-parameters."""
+
+    @abstractmethod
     def values(self, X):
         """Of all of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
 
@@ -122,6 +126,9 @@ class KernelBases(MeanBases):
         K = self.kernel(self.points, self.points, self.theta)
         return cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
 
+    def at(self, theta):
+        return KernelBases(self.kernel, theta, self.points)
+
     def values(self, X):
         return self.sampled(X, slice(None))
 
@@ -183,6 +190,9 @@ class Dictionary(KernelBases):
     def __init__(self, kernel, theta, points, precisions):
         super().__init__(kernel, theta, points)
         self.precisions = precisions
+
+    def at(self, theta):
+        return type(self)(self.kernel, theta, self.points, self.precisions)
 
     def prior_diag(self, which):
         return self.precisions[:, which]

@@ -151,7 +151,6 @@ class FourierBases(MeanBases):
         self._starts = starts
 
     def at(self, theta):
-        """The same features at other hyper-parameters."""
         return FourierBases(self.kernel, theta, self.features, self._d)
 
     def sampled(self, X, units):
@@ -248,7 +247,8 @@ class Woodbury:
 
     def __init__(self, values, precision):
         self._scaled = precision.sqrt().to(values)[:, None] * values
-        inner = (self._scaled @ self._scaled.T).double()
+        wide = self._scaled.double()  # single products may lose the smallest eigenvalues
+        inner = wide @ wide.T
         inner.diagonal().add_(1.0)
         self._chol = cholesky(inner, "preconditioner of the features' coefficients", jitter=0)
 

@@ -41,12 +41,13 @@ class VariationalGP(InducingEstimator):
     """Kernel with a mean function; the evidence bound is what is found out about a posterior."""
 
     _ascents = NaturalGradientInference
+    _optimizers = ("auto", None)
     _start_variance = 1.0
     _mean_variance = 100.0  # of coefficients of a mean function: vague beside the latents
 
     def _check_variational_parameters(self):
         self._check_choice("mean", ("zero", "constant", "linear"))
-        self._check_choice("optimizer", ("auto", None))
+        self._check_choice("optimizer", self._optimizers)
         self._check_inducing_parameters()
 
     def _optimizer(self):

@@ -178,7 +178,9 @@ def test_nothing_learned_is_the_closed_form_after_one_pass():
 
 @pytest.mark.parametrize("batch_size", [None, 20])
 @pytest.mark.parametrize(
-    "learned", [{"theta"}, {"Z"}, {"noise"}, {"theta", "Z", "noise"}, set()], ids=str
+    "learned",
+    [{"theta"}, {"Z"}, {"noise"}, {"theta", "Z", "noise"}, set()],
+    ids=lambda names: ", ".join(sorted(names)),
 )
 def test_natural_gradients_move_what_is_learned_and_nothing_else(learned, batch_size):
     X, y = waves()

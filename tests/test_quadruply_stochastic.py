@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import EDGES, rows_of, t64, waves
+from problems import EDGES, gaussian_sites, rows_of, t64, waves
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadratic
 
@@ -28,6 +28,7 @@ X, Z = t64([-1.0, -0.25, 0.5, 1.25])[:, None], t64([-0.8, 0.1, 1.0])[:, None]
 Y, LABELS, NOISE = t64([0.3, -0.6, 0.8, 1.1])[:, None], torch.tensor([1, 0, 1, 1]), 0.25
 KERNEL = torch_kernel(RBF(1.0, "fixed"))
 THETA = torch.empty(0, dtype=torch.float64)
+NOISE_LOG = t64([np.log(NOISE)])
 PHI = KERNEL(X, Z, THETA)
 PRIORS = {
     "diagonal": Dictionary(KERNEL, THETA, Z, t64([[0.5, 1.0, 2.0]])),
@@ -50,7 +51,7 @@ def drawn(index, rows, n_sampled=None):
     """Some columns at some rows, each scaled by the share that is drawn."""
     index = torch.tensor(index)
     scale = torch.full((len(index),), 3 / len(index), dtype=torch.float64)
-    return Draw(index, scale, PHI[rows][:, index], PHI[SUPPORT][:, index])
+    return Draw(index, index, scale, PHI[rows][:, index], PHI[SUPPORT][:, index])
 
 
 def sites_of(rows):
@@ -149,12 +150,12 @@ def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
 # Steps
 
 
-def steps_of(bases, *, n_dense=None, control=None, symmetric=True, rate=1.0, kind=StochasticSteps):
+def steps_of(bases, *, n_dense=None, control=None, symmetric=True, rate=1.0):
     basis = WhitenedBasis(KERNEL, THETA, Z)
-    bound = quadratic_bound(Gaussian(NOISE), 1)
+    likelihood = gaussian_sites(NOISE)
     rows, generator = rows_of(X.numpy(), Y.numpy()), torch.Generator().manual_seed(0)
     options = (n_dense, 2, 2, control, symmetric, False, rate, 100, generator)
-    return kind(bound, bases, basis, rows, *options)
+    return StochasticSteps(likelihood, bases, basis, rows, *options)
 
 
 def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
@@ -163,7 +164,7 @@ def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
     with torch.no_grad():
         steps = steps_of(PRIORS[prior], control=control, symmetric=symmetric, rate=-1.0)
         for rows, *pair in draws_of(False):
-            state = steps.initial({"theta": THETA}, X[SUPPORT])
+            state = steps.initial({"theta": THETA, "noise": NOISE_LOG}, X[SUPPORT])
             steps.begin(state)
             state["coef"], state["at_support"] = MU.clone(), PHI[SUPPORT] @ MU.T
             steps._prepare(state)
@@ -206,12 +207,14 @@ def larger(control="interpolating", n_dense=None, adagrad=False, n=300, n_steps=
     y = f + np.sqrt(0.05) * rng.normal(size=n)
     kernel = torch_kernel(RBF(1.5, "fixed"))
     bases = FourierBases(kernel, THETA, FourierFeatures(100, 5), 3)
-    basis, bound = WhitenedBasis(kernel, THETA, t64(places[:40])), Gaussian(0.05)
+    basis, likelihood = WhitenedBasis(kernel, THETA, t64(places[:40])), gaussian_sites(0.05)
     options = (n_dense, 100, 20, control, True, adagrad, None, n_steps)
     generator = torch.Generator().manual_seed(0)
     rows = rows_of(places, y[:, None])
-    steps = StochasticSteps(quadratic_bound(bound, 1), bases, basis, rows, *options, generator)
-    state = steps.initial({"theta": THETA}, t64(places[rng.permutation(n)[:100]]))
+    steps = StochasticSteps(likelihood, bases, basis, rows, *options, generator)
+    state = steps.initial(
+        {"theta": THETA, "noise": t64([np.log(0.05)])}, t64(places[rng.permutation(n)[:100]])
+    )
     steps.begin(state)
     values = bases.values(t64(places))
     A = values.T @ values / 0.05 + torch.eye(200, dtype=torch.float64)
@@ -275,6 +278,77 @@ def test_dense_columns_descend_to_their_optimum():
         least = 1 - 2 * best[0].log()
         start = A[r, r] - 2 * 0.0
         assert 0 <= value - least < 0.1 * (start - least)
+
+
+@pytest.mark.parametrize(
+    ("basis", "n_dense"), [("fourier", None), ("inducing", None), ("fourier", 0)]
+)
+def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dense, monkeypatch):
+    monkeypatch.setattr(_stochastic, "_LEAST_COVARIANCE", 0.0)
+    places, y = waves(60)
+    kernel = 1.3 * RBF(1.2)
+    tk, theta = torch_kernel(kernel), t64(kernel.theta)
+    features = FourierBases(tk, theta, FourierFeatures(20, 0), 3)
+    bases = features if basis == "fourier" else KernelBases(tk, theta, t64(places[:20]))
+    rows, limits = rows_of(places, y[:, None]), t64([[-9.0, 9.0]] * 3)
+
+    def steps_at(point):
+        whitened = WhitenedBasis(tk, point[:2], t64(places[:10]), 1e-9)
+        generator = torch.Generator().manual_seed(0)
+        options = (n_dense, 60, 20, "interpolating", True, False, 0.0, 100, generator, limits)
+        return StochasticSteps(gaussian_sites(0.2), bases, whitened, rows, *options)
+
+    def estimate(point):
+        """All rows and functions, at coefficients and a covariance that are held."""
+        steps = steps_at(point)
+        state = steps.initial({"theta": point[:2], "noise": point[2:]}, t64(places[:10]))
+        steps.begin(state)
+        state["coef"] = t64(np.random.default_rng(1).normal(size=(1, bases.size)))
+        if n_dense is None:
+            state["gram"] = 3 * torch.eye(10, dtype=torch.float64)[None]
+        else:
+            state["data"] = torch.ones(1, bases.size, dtype=torch.float64)
+            state["counts"] += 1e15  # so that the rows at hand change nothing
+        with torch.no_grad():
+            steps._prepare(state)
+            state["at_support"] = steps.bases.mean(state["support"], state["coef"])
+            value = steps.move(state, torch.arange(60))
+        return value, state["slope"]
+
+    point = torch.cat([theta, t64([np.log(0.2)])])
+    _, slope = estimate(point)
+    for j, h in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
+        difference = (estimate(point + h)[0] - estimate(point - h)[0]) / 2e-5
+        assert slope[j].item() == pytest.approx(difference, rel=1e-4, abs=1e-3)
+
+
+def test_noise_and_kernel_are_learned_along_the_steps():
+    X, y = waves(200)
+    shared = {"n_basis": 100, "n_inducing": 30, "random_state": 0, "batch_size": 50}
+    model = QSGPRegressor(1.0 * RBF(1.5), solver="sgd", noise_variance=2.0, n_support=100, **shared)
+    held = clone(model).set_params(**FIXED, max_iter=2).fit(X, y)
+    kernel, noise = held.kernel_, held.noise_variance_
+    rows = clone(model).set_params(learn_inducing=False, max_iter=200, optimizer="stochastic")
+    rows._learned = lambda run, start, *_: start
+    learned = rows.fit(X, y)
+    assert kernel == 1.0 * RBF(1.5)
+    assert noise == pytest.approx(2.0 * y.var())
+    # About 70 steps of Adam of 0.05 each; the exact process ends at 0.01.
+    assert 0.01 < learned.noise_variance_ < noise / 4
+    assert learned.objective_curve_[-1] > learned.objective_curve_[20] + 50
+    assert learned.kernel_.k2.length_scale > 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"solver": "cg"}, "learns along stochastic steps, not solver='cg'"),
+        ({"solver": "sgd", "basis": "inducing", "covariance": "mean_field"}, "needs the bound's"),
+    ],
+)
+def test_learning_along_the_steps_is_refused_where_it_cannot_be(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        QSGPRegressor(optimizer="stochastic", **parameters).fit(*waves(20))
 
 
 # Bounds
@@ -516,6 +590,16 @@ def test_draws_have_the_moments_of_the_predictions(covariance):
     scale = cov.diagonal().max()
     assert_allclose(draws.mean(1), mean, atol=4 * np.sqrt(scale / 4000))
     assert_allclose(np.cov(draws), cov, atol=4 * scale * np.sqrt(2 / 4000))
+
+
+def test_single_precision_bears_large_amplitudes():
+    X, y = waves(300)
+    model = QSGPRegressor(
+        1000.0 * RBF(2.0), n_basis=200, noise_variance=0.05, random_state=0, **FIXED
+    )
+    single, double = (clone(model).set_params(dtype=d).fit(X, y) for d in ("float32", "float64"))
+    # Roundings of features as large as 3 add up over weights that nearly cancel.
+    assert single.score(X, y) == pytest.approx(double.score(X, y), abs=0.02)
 
 
 def test_augmented_variance_returns_to_the_prior_s():

@@ -11,8 +11,10 @@ class Draw:
 
     Attributes
     ----------
+    units : Tensor of shape (u,)
+        Which, as `MeanBases.sampled` takes them.
     coordinates : Tensor of shape (k,)
-        Which.
+        The same, as indices of coefficients.
     scale : Tensor of shape (k,)
         Inverse of the probability that each is drawn.
     values : Tensor of shape (b, k)
@@ -21,6 +23,7 @@ class Draw:
         At the support rows.
     """
 
+    units: torch.Tensor
     coordinates: torch.Tensor
     scale: torch.Tensor
     values: torch.Tensor
@@ -42,7 +45,7 @@ def draw(bases, n_units, X, support, generator):
     copies = (len(coordinates) - n_exact) // n_units
     scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)]).to(X.device).double()
     values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
-    return Draw(coordinates, scale, *values)
+    return Draw(units, coordinates, scale, *values)
 
 
 def of_means(bases, one, other, coef, linear, precision, *, symmetric=True):

@@ -13,7 +13,6 @@ from .._features import FourierFeatures
 from .._inducing_estimator import feature_scales
 from .._solved import SolvedGP
 from .._training import Run
-from ._bounds import quadratic_bound
 from ._factors import chevron
 from ._stochastic import StochasticSteps
 
@@ -21,6 +20,7 @@ _MOST_LANDMARKS = 4096
 _LANDMARK_SHARE = 4  # functions to a row of the preconditioner
 _SEEDS = 2**31
 _MINIBATCH = 512
+_MOST_NOISE = math.log(1e3)  # that the noise may change by
 
 
 def streams(estimator):
@@ -37,6 +37,7 @@ class QuadruplyStochasticGP(SolvedGP):
     """A GP whose mean is spanned by very many functions, most of them seen at no step."""
 
     _rate_is_optional, _adam_rate = True, 0.05
+    _optimizers = ("auto", "stochastic", None)
 
     def _check_parameters(self):
         self._check_choice("basis", ("fourier", "orthogonal", "inducing"))
@@ -50,6 +51,17 @@ class QuadruplyStochasticGP(SolvedGP):
         self._check_variational_parameters()
         if n_ranks() > 1:
             raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        if self.optimizer == "stochastic" and self.solver == "cg":
+            raise ValueError(
+                "optimizer='stochastic' learns along stochastic steps, not solver='cg'."
+            )
+        dense = self.basis == "inducing" and self.covariance != "nystroem"
+        if self.optimizer == "stochastic" and dense:
+            raise ValueError(
+                "optimizer='stochastic' needs the bound's dependence on the kernel, which "
+                f"basis='inducing' with covariance={self.covariance!r} hides in the determinant of "
+                "a kernel matrix. Use covariance='nystroem' or basis='fourier'."
+            )
         if self.augment and (self.basis != "inducing" or self.covariance == "nystroem"):
             raise ValueError(
                 f"augment=True is for basis='inducing' with covariance='mean_field' or 'chevron'; "
@@ -168,13 +180,17 @@ class QuadruplyStochasticGP(SolvedGP):
 
     def _descended(self, run, start, state, support, rows, others, generator, *, streamed=False):
         """Latents, curve and bound by stochastic steps, in one pass where rows are streamed."""
-        likelihood = self._sites().at(start.state(rows.device)["noise"])
         passes = 1 if streamed else self.max_iter
         n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
         batch_size = min(self.batch_size or _MINIBATCH, len(rows))
-        bases = start.mean_bases(rows.device)
+        bases, limits = start.mean_bases(rows.device), None
+        if self.optimizer == "stochastic":
+            noise = start.state("cpu")["noise"]
+            free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
+            limits = torch.cat([torch.tensor(start.kernel.bounds).view(-1, 2), free])
+            limits = limits.to(rows.device)
         steps = StochasticSteps(
-            quadratic_bound(likelihood.likelihood, likelihood.n_latents),
+            self._sites(),
             bases,
             start.basis(rows.device),
             rows,
@@ -187,6 +203,7 @@ class QuadruplyStochasticGP(SolvedGP):
             self.learning_rate,
             passes * math.ceil(len(rows) / batch_size),
             generator,
+            limits,
         )
         if state is None:
             state = steps.initial(start.state(rows.device), support)
@@ -200,7 +217,7 @@ class QuadruplyStochasticGP(SolvedGP):
                 precision = steps.bound.sites(rows.targets, state["auxiliary"])[1].double()
                 precision = rows.weights.double()[:, None] * precision
                 parts |= self._augmentation(rows, precision)
-            return self._weighed(start, parts)
+            return self._weighed(start.at({n: state[n] for n in ("theta", "noise")}), parts)
 
         def attributes(state):
             return self._attributes([found(state)], [state["bound"]])

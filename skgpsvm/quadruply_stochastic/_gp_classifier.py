@@ -60,8 +60,9 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
-    optimizer : {"auto"} or None, default="auto"
-        Whether the kernel is learned, by a sparse GP of at most 10,000 rows.
+    optimizer : {"auto", "stochastic"} or None, default="auto"
+        Whether the kernel is learned, by a sparse GP of at most 10,000 rows. "stochastic" goes on
+        learning it along the stochastic steps.
     max_iter : int, default=100
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
     tol : float, default=1e-2

@@ -65,10 +65,11 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
-    optimizer : {"auto"} or None, default="auto"
+    optimizer : {"auto", "stochastic"} or None, default="auto"
         Whether kernel and noise are learned, on some thousand rows. Where they are, and there are
         at least 500 rows, Gaussian noise and a "nystroem" covariance, the noise and the power of
-        the variances are set by a tenth of the rows, held out.
+        the variances are set by a tenth of the rows, held out. "stochastic" goes on learning both
+        along the stochastic steps.
     max_iter : int, default=100
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
     tol : float, default=1e-2

@@ -2,16 +2,20 @@
 
 import torch
 
+from .._bases import JITTER
 from .._linalg import add_gram, cholesky, gaussian_kl, mirror
-from .._posteriors import WeightPosterior
+from .._posteriors import WeightPosterior, WhitenedBasis
 from .._solve import features, roots
 from .._training import minibatches
+from ._bounds import quadratic_bound
 from ._estimates import draw, of_prior
 
 _RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
-_LEAST_AVERAGED = 0.1  # weight of a row's newest auxiliary
+_LEAST_AVERAGED = 0.1  # weight of a row's newest auxiliary, and of a minibatch's precisions
 _LEAST_COVARIANCE = 0.02  # weight of the newest minibatch, where precisions change
 _ADAGRAD_RATE = 0.1
+_LEARNED_EVERY = 10  # steps to a step on the hyper-parameters
+_LEARNING_RATE, _MOMENTS = 0.05, (0.9, 0.99)  # of Adam
 # Of the inverse of the greatest eigenvalue, by control variate: what noise of the draws allows.
 _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
 _TINY = 1e-30
@@ -34,7 +38,7 @@ class StochasticSteps:
 
     Parameters
     ----------
-    bound : QuadraticBound
+    likelihood : LikelihoodSites
     bases : MeanBases
     basis : WhitenedBasis
         Features of the "nystroem" covariance.
@@ -53,6 +57,10 @@ class StochasticSteps:
     n_steps : int
         In all; coefficients are averaged over the second half.
     generator : torch.Generator
+    limits : Tensor of shape (k, 2), optional
+        Bounds of theta, then of the logarithms of the noise. Where there are any, both are learned,
+        by a step of Adam on the estimates of every 10 minibatches, after the first tenth of the
+        steps; between them they are what they are in all estimates.
 
     Notes
     -----
@@ -63,7 +71,7 @@ class StochasticSteps:
 
     def __init__(
         self,
-        bound,
+        likelihood,
         bases,
         basis,
         rows,
@@ -76,13 +84,17 @@ class StochasticSteps:
         learning_rate,
         n_steps,
         generator,
+        limits=None,
     ):
-        self.bound, self.bases, self.basis, self.rows = bound, bases, basis, rows
+        self._likelihood, self._limits, self._frozen = likelihood, limits, n_steps // 10
+        self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
+        self.bases, self.basis, self.rows = bases, basis, rows
         self.nystroem, self.n_dense = n_dense is None, n_dense or 0
         self._batch_size, self._n_sampled = batch_size, min(n_sampled, bases.n_units)
         self._control, self._symmetric, self._adagrad = control_variate, symmetric, adagrad
         self._learning_rate, self._generator = learning_rate, generator
         self._half = n_steps // 2
+        self._fixed = self.bound.fixed and limits is None
 
     def initial(self, start, support):
         """The state from which `step` starts: the prior.
@@ -90,7 +102,7 @@ class StochasticSteps:
         Parameters
         ----------
         start : dict
-            Hyper-parameters, kept as they are.
+            Hyper-parameters: ``theta``, those of the bases, and ``noise``.
         support : Tensor of shape (p, d)
             Support rows.
         """
@@ -118,6 +130,10 @@ class StochasticSteps:
         }
         if self._adagrad:
             state["squares"] = torch.zeros_like(coef)
+        if self._limits is not None:
+            for name in ("slope", "slope_mean", "slope_square"):
+                state[name] = zeros(len(self._limits))
+            state["n_learned"] = 0
         if self.nystroem:
             state["gram"], state["root"] = zeros(c, p, p), torch.eye(p).to(coef).expand(c, -1, -1)
         else:
@@ -126,6 +142,7 @@ class StochasticSteps:
 
     def begin(self, state, more=False):
         """Start on these rows, all there are or more of them."""
+        self.bound = self._bound_at(state["noise"])
         state["n_seen"] = self.rows.total_weight + (state["n_seen"] if more else 0.0)
         state["n_averaged"], state["first"] = 0, state["n_steps"]
         state["sum"], state["last"] = torch.zeros_like(state["sum"]), state["last"] * 0
@@ -162,6 +179,8 @@ class StochasticSteps:
         if self._control == "interpolating":
             weight = self._kriging(X, support)
             found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
+        if self._limits is not None:
+            self._learn(state, index, draws, found)
         auxiliary = state["auxiliary"][index]
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
         each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
@@ -174,6 +193,9 @@ class StochasticSteps:
         state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), _newest(state["n_passes"]))
         fit = constant + (linear * mean - 0.5 * precision * square).sum(1)
         prior = of_prior(self.bases, *draws, state["coef"][:c])
+        here = (stand * precision).sum(0) / stand.sum()
+        if not self._fixed:
+            state["seen_precision"] = state["seen_precision"].lerp(here, _LEAST_AVERAGED)
         state["n_steps"] += 1
         return (stand[:, 0] @ fit - 0.5 * prior).item()
 
@@ -192,6 +214,8 @@ class StochasticSteps:
     def _prepare(self, state):
         """What holds for a pass: kriging, the rate of a step, the root of the covariance."""
         support, kernel, theta = state["support"], self.bases.kernel, state["theta"]
+        if self._limits is not None:
+            self.bound, self.bases, self.basis = self._at(theta, state["noise"])
         K = kernel(support, support, theta)
         if self._control == "interpolating":
             ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
@@ -209,6 +233,57 @@ class StochasticSteps:
         if self.nystroem:
             state["root"] = roots(mirror(state["gram"]))
 
+    def _at(self, theta, noise):
+        """Bound, bases and features at other hyper-parameters."""
+        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER)
+        return self._bound_at(noise), self.bases.at(theta), basis
+
+    def _bound_at(self, noise):
+        likelihood = self._likelihood.at(noise)
+        return quadratic_bound(likelihood.likelihood, likelihood.n_latents)
+
+    @torch.enable_grad()
+    def _learn(self, state, index, draws, found):
+        """Estimate the bound's slope in the hyper-parameters; now and then a step of Adam."""
+        c, k = self.bound.n_latents, len(state["theta"])
+        X, y, weights = self.rows.take(index)
+        each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
+        point = torch.cat([state["theta"], state["noise"]]).requires_grad_()
+        bound, bases, basis = self._at(*point.split([k, len(point) - k]))
+        means = []
+        for each, now in zip(draws, found, strict=True):
+            part = (each.scale * state["coef"][:c, each.coordinates]).T.to(X)
+            moved = bases.sampled(X, each.units) @ part
+            means.append(now[:, :c] + (moved - moved.detach()).double())
+        if self.nystroem:
+            var = features(basis, X, state["root"])[1]
+        else:
+            at = draws[0].coordinates
+            alone = draws[0].scale * self._diag(state, at).square()
+            var = bases.sampled(X, draws[0].units).square().double() @ alone.T
+        linear, precision, constant = bound.sites(y, state["auxiliary"][index])
+        fit = linear * 0.5 * (means[0] + means[1]) - 0.5 * precision * (means[0] * means[1] + var)
+        value = each_row * (weights.double() @ (constant + fit.sum(1)))
+        if not bases.independent:
+            value = value - 0.5 * of_prior(bases, *draws, state["coef"][:c])
+        state["slope"] += torch.autograd.grad(value, point)[0]
+        if (state["n_steps"] + 1) % _LEARNED_EVERY or state["n_steps"] < self._frozen:
+            return
+        with torch.no_grad():
+            slope, state["n_learned"] = state["slope"] / _LEARNED_EVERY, state["n_learned"] + 1
+            state["slope"] = torch.zeros_like(slope)
+            state["slope_mean"] = _MOMENTS[0] * state["slope_mean"] + (1 - _MOMENTS[0]) * slope
+            squares = _MOMENTS[1] * state["slope_square"] + (1 - _MOMENTS[1]) * slope.square()
+            state["slope_square"] = squares
+            first, second = (1 - moment ** state["n_learned"] for moment in _MOMENTS)
+            step = (
+                _LEARNING_RATE * state["slope_mean"] / first / ((squares / second).sqrt() + _TINY)
+            )
+            moved = (point.detach() + step).clamp(*self._limits.unbind(1))
+            state["theta"], state["noise"] = moved.split([k, len(moved) - k])
+            self._prepare(state)
+            state["at_support"] = self.bases.mean(state["support"], state["coef"])
+
     def _kriging(self, X, support):
         """Weights (b, p) of the support rows in the interpolation at rows."""
         cross = self.bases.kernel(X, support, self.bases.theta).double()
@@ -223,14 +298,14 @@ class StochasticSteps:
             for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
                 add_gram(total, A, column[:, None] * A)
             newest = 1 / (state["n_steps"] + 1)
-            newest = newest if self.bound.fixed else max(newest, _LEAST_COVARIANCE)
+            newest = newest if self._fixed else max(newest, _LEAST_COVARIANCE)
             state["gram"] = state["gram"].lerp(gram, newest)
             return var
         for each in draws:
             at = each.coordinates
             state["counts"][at] += 1
             newest = 1 / state["counts"][at]
-            newest = newest if self.bound.fixed else newest.clamp_min(_LEAST_COVARIANCE)
+            newest = newest if self._fixed else newest.clamp_min(_LEAST_COVARIANCE)
             new = precision.T @ each.values.square().double()
             state["data"][:, at] = state["data"][:, at].lerp(new, newest)
         at = draws[0].coordinates
