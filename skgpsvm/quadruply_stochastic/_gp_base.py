@@ -95,9 +95,9 @@ class QuadruplyStochasticGP(SolvedGP):
 
     def _kind(self):
         """What a model that is continued must have in common."""
-        solver = "cg" if self.solver == "cg" else "stochastic"
-        names = ("basis", "covariance", "n_basis", "n_dense_columns", "n_support")
-        return f"solver={solver}, " + ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+        names = ("solver", "basis", "covariance", "n_basis", "n_dense_columns", "n_support")
+        learning = ", optimizer='stochastic'" if self.optimizer == "stochastic" else ""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names) + learning
 
     def _calibrated(self, latents, solve, state):
         if self.covariance == "nystroem":

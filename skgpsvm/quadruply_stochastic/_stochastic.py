@@ -179,9 +179,9 @@ class StochasticSteps:
         if self._control == "interpolating":
             weight = self._kriging(X, support)
             found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
-        if self._limits is not None:
-            self._learn(state, index, draws, found)
         auxiliary = state["auxiliary"][index]
+        if self._limits is not None:
+            state["slope"] += self._slope(state, index, draws, found)
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
         each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
         stand = each_row * weights.double()[:, None]
@@ -197,6 +197,8 @@ class StochasticSteps:
         if not self._fixed:
             state["seen_precision"] = state["seen_precision"].lerp(here, _LEAST_AVERAGED)
         state["n_steps"] += 1
+        if self._limits is not None and state["n_steps"] % _LEARNED_EVERY == 0:
+            self._learn(state)
         return (stand[:, 0] @ fit - 0.5 * prior).item()
 
     def posterior(self, state):
@@ -243,46 +245,49 @@ class StochasticSteps:
         return quadratic_bound(likelihood.likelihood, likelihood.n_latents)
 
     @torch.enable_grad()
-    def _learn(self, state, index, draws, found):
-        """Estimate the bound's slope in the hyper-parameters; now and then a step of Adam."""
+    def _slope(self, state, index, draws, found):
+        """Estimate of the bound's slope in theta and the logarithms of the noise."""
         c, k = self.bound.n_latents, len(state["theta"])
         X, y, weights = self.rows.take(index)
         each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
         point = torch.cat([state["theta"], state["noise"]]).requires_grad_()
         bound, bases, basis = self._at(*point.split([k, len(point) - k]))
-        means = []
-        for each, now in zip(draws, found, strict=True):
-            part = (each.scale * state["coef"][:c, each.coordinates]).T.to(X)
-            moved = bases.sampled(X, each.units) @ part
-            means.append(now[:, :c] + (moved - moved.detach()).double())
+        values = [bases.sampled(X, each.units) for each in draws]
+        moved = []
+        for each, own, now in zip(draws, values, found, strict=True):
+            f = own @ (each.scale * state["coef"][:, each.coordinates]).T.to(own)
+            moved.append(now + (f - f.detach()).double())
         if self.nystroem:
             var = features(basis, X, state["root"])[1]
         else:
-            at = draws[0].coordinates
-            alone = draws[0].scale * self._diag(state, at).square()
-            var = bases.sampled(X, draws[0].units).square().double() @ alone.T
+            var = self._over_weights(state, draws[0], values[0], moved)
+        mine, theirs = (f[:, :c] for f in moved)
         linear, precision, constant = bound.sites(y, state["auxiliary"][index])
-        fit = linear * 0.5 * (means[0] + means[1]) - 0.5 * precision * (means[0] * means[1] + var)
+        fit = 0.5 * (linear * (mine + theirs) - precision * (mine * theirs + var))
         value = each_row * (weights.double() @ (constant + fit.sum(1)))
         if not bases.independent:
             value = value - 0.5 * of_prior(bases, *draws, state["coef"][:c])
-        state["slope"] += torch.autograd.grad(value, point)[0]
-        if (state["n_steps"] + 1) % _LEARNED_EVERY or state["n_steps"] < self._frozen:
+        return torch.autograd.grad(value, point)[0]
+
+    def _learn(self, state):
+        """A step of Adam by the slopes since the last, and what follows from it."""
+        slope, state["slope"] = state["slope"] / _LEARNED_EVERY, torch.zeros_like(state["slope"])
+        if state["n_steps"] <= self._frozen:
             return
-        with torch.no_grad():
-            slope, state["n_learned"] = state["slope"] / _LEARNED_EVERY, state["n_learned"] + 1
-            state["slope"] = torch.zeros_like(slope)
-            state["slope_mean"] = _MOMENTS[0] * state["slope_mean"] + (1 - _MOMENTS[0]) * slope
-            squares = _MOMENTS[1] * state["slope_square"] + (1 - _MOMENTS[1]) * slope.square()
-            state["slope_square"] = squares
-            first, second = (1 - moment ** state["n_learned"] for moment in _MOMENTS)
-            step = (
-                _LEARNING_RATE * state["slope_mean"] / first / ((squares / second).sqrt() + _TINY)
-            )
-            moved = (point.detach() + step).clamp(*self._limits.unbind(1))
-            state["theta"], state["noise"] = moved.split([k, len(moved) - k])
-            self._prepare(state)
-            state["at_support"] = self.bases.mean(state["support"], state["coef"])
+        state["n_learned"] += 1
+        names, powers = ("slope_mean", "slope_square"), (slope, slope.square())
+        for name, power, moment in zip(names, powers, _MOMENTS, strict=True):
+            state[name] = power.lerp(state[name], moment)
+        mean, square = (
+            state[name] / (1 - moment ** state["n_learned"])
+            for name, moment in zip(names, _MOMENTS, strict=True)
+        )
+        step = _LEARNING_RATE * mean / (square.sqrt() + _TINY)
+        point = torch.cat([state["theta"], state["noise"]]) + step
+        sizes = len(state["theta"]), len(state["noise"])
+        state["theta"], state["noise"] = point.clamp(*self._limits.unbind(1)).split(sizes)
+        self._prepare(state)
+        state["at_support"] = self.bases.mean(state["support"], state["coef"])
 
     def _kriging(self, X, support):
         """Weights (b, p) of the support rows in the interpolation at rows."""
@@ -291,7 +296,6 @@ class StochasticSteps:
 
     def _spread(self, state, X, draws, found, precision):
         """Latent variances (b, c) at the rows, estimated; the covariance learns of the rows."""
-        c, k = self.bound.n_latents, self.n_dense
         if self.nystroem:
             A, var = features(self.basis, X, state["root"])
             gram = torch.zeros_like(state["gram"])
@@ -308,10 +312,14 @@ class StochasticSteps:
             newest = newest if self._fixed else newest.clamp_min(_LEAST_COVARIANCE)
             new = precision.T @ each.values.square().double()
             state["data"][:, at] = state["data"][:, at].lerp(new, newest)
-        at = draws[0].coordinates
-        alone = draws[0].scale * (at >= k) * self._diag(state, at).square()
-        (mine, theirs) = (f[:, c:].view(len(X), c, k) for f in found)
-        return draws[0].values.square().double() @ alone.T + (mine * theirs).sum(2)
+        return self._over_weights(state, draws[0], draws[0].values, found)
+
+    def _over_weights(self, state, one, values, found):
+        """Latent variances of a chevron (b, c), from the values (b, k) of a draw and all sums."""
+        c, k = self.bound.n_latents, self.n_dense
+        alone = (one.coordinates >= k) * self._diag(state, one.coordinates).square()
+        mine, theirs = (f[:, c:].view(len(f), c, k) for f in found)
+        return values.square().double() @ (one.scale * alone).T + (mine * theirs).sum(2)
 
     def _diag(self, state, which=None):
         """Diagonal of the covariance's factor, (c, M) or of some functions."""
