@@ -10,11 +10,12 @@ import torch
 
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
+from ._estimator import Rows
 from ._evidence import Evidence
 from ._inducing_estimator import Latents, feature_scales
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import torch_kernel
-from ._training import by_autograd, lbfgs
+from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning
 from .likelihoods import Gaussian
@@ -99,6 +100,32 @@ class SolvedGP(VariationalGP):
                 stacklevel=4,
             )
         return latents, curve, bound
+
+    def _pass_over(self, X, y, sample_weight, classes, previous, descend):
+        """Learn from more rows by a pass of stochastic steps.
+
+        ``descend`` takes the run, X, weights, rows and a generator, and gives latents, curve and
+        bound.
+        """
+        self._check_streamed()
+        self._check_parameters()
+        shown = X
+        X, targets, weights, _ = self._check_training_data(
+            X, y, sample_weight, classes=classes, reset=previous is None
+        )
+        self._problems(targets, previous)
+        run = Run(self, shown, y, X, targets, weights, previous)
+        rows = Rows(X, targets, weights, *self._agreed_options(X))
+        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        latents, curve, bound = descend(run, X, weights, rows, generator)
+        attributes = {
+            **self._attributes([latents], [bound]),
+            "n_iter_": len(curve),
+            "objective_curve_": np.array(curve),
+        }
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
 
     def _parts(self, latents, rows):
         """Likelihood, features of the covariance and bases of the mean."""

@@ -7,12 +7,11 @@ import torch
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from .._distributed import n_ranks
-from .._estimator import Rows, to_tensor
+from .._estimator import to_tensor
 from .._inducing_estimator import Latents, feature_scales
 from .._solve import DecoupledStream
 from .._solved import SolvedGP
 from .._torch_kernels import torch_kernel
-from .._training import Run
 from ..kernels import MultiscaleRBF
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 
@@ -82,28 +81,13 @@ class DecoupledGP(SolvedGP):
     def _partial_fit(self, X, y, sample_weight, classes=None):
         if self.solver == "cg":
             return super()._partial_fit(X, y, sample_weight, classes)
-        self._check_streamed()
-        self._check_parameters()
-        previous, shown = getattr(self, "_latents", None), X
-        X, targets, weights, _ = self._check_training_data(
-            X, y, sample_weight, classes=classes, reset=previous is None
-        )
-        self._problems(targets, previous)
-        run = Run(self, shown, y, X, targets, weights, previous)
-        rows = Rows(X, targets, weights, *self._agreed_options(X))
-        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
-        scaler = feature_scales(X, weights)
-        start = previous[0] if previous else None
-        found = self._descended(run, rows, scaler, generator, start, streamed=True)
-        latents, curve, findings = found
-        attributes = {
-            **self._attributes([latents], [findings]),
-            "n_iter_": len(curve),
-            "objective_curve_": np.array(curve),
-        }
-        run.end(attributes)
-        vars(self).update(attributes)
-        return self
+        previous = getattr(self, "_latents", None)
+
+        def descend(run, X, weights, rows, generator):
+            start, scaler = previous[0] if previous else None, feature_scales(X, weights)
+            return self._descended(run, rows, scaler, generator, start, streamed=True)
+
+        return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
     def _descended(self, run, rows, scaler, generator, previous, *, streamed=False):
         """Latents, curve and bound by stochastic gradients, in one pass where rows are streamed."""

@@ -8,11 +8,9 @@ import torch
 
 from .._bases import JITTER
 from .._distributed import n_ranks
-from .._estimator import Rows
 from .._features import FourierFeatures
 from .._inducing_estimator import feature_scales
 from .._solved import SolvedGP
-from .._training import Run
 from ._factors import chevron
 from ._stochastic import StochasticSteps
 
@@ -147,25 +145,13 @@ class QuadruplyStochasticGP(SolvedGP):
         """A pass of minibatches over more rows; the first call fits."""
         if not self.__sklearn_is_fitted__():
             return super()._partial_fit(X, y, sample_weight, classes)
-        self._check_streamed()
-        self._check_parameters()
-        shown = X
-        X, targets, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
-        self._problems(targets, self._latents)
-        run = Run(self, shown, y, X, targets, weights, self._latents)
-        rows = Rows(X, targets, weights, *self._agreed_options(X))
-        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
-        state, start = self._held_state(rows.device), self._latents[0]
-        found = self._descended(run, start, state, None, rows, None, generator, streamed=True)
-        latents, curve, bound = found
-        attributes = {
-            **self._attributes([latents], [bound]),
-            "n_iter_": len(curve),
-            "objective_curve_": np.array(curve),
-        }
-        run.end(attributes)
-        vars(self).update(attributes)
-        return self
+        previous = self._latents
+
+        def descend(run, X, weights, rows, generator):
+            known = previous[0], self._held_state(rows.device), None, rows, None
+            return self._descended(run, *known, generator, streamed=True)
+
+        return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
     def _held_state(self, device):
         """The stochastic steps' state so far, as new tensors."""
