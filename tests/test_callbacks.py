@@ -24,7 +24,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 import skgpsvm
-from skgpsvm import BayesianSVC, DecoupledGPClassifier, EPClassifier, SVGPRegressor
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPClassifier,
+    EPClassifier,
+    QSGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm.bayesian_svm import _svc
 from skgpsvm.callbacks import Checkpoint
 
@@ -43,6 +49,18 @@ MODES = {
     "EP, minibatches": ep(batch_size=16),
     "EP, GFITC": ep(approximation="gfitc", max_iter=15),
     "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
+    "quadruply stochastic": QSGPClassifier(n_basis=20, n_inducing=8, random_state=0),
+    "quadruply stochastic, steps": QSGPClassifier(
+        solver="sgd",
+        covariance="chevron",
+        n_dense_columns=2,
+        optimizer="stochastic",
+        n_basis=20,
+        n_inducing=8,
+        batch_size=16,
+        max_iter=8,
+        random_state=0,
+    ),
     "decoupled, stochastic gradients": DecoupledGPClassifier(
         solver="sgd", mean="zero", n_inducing=8, batch_size=16, max_iter=8, random_state=0
     ),

@@ -139,6 +139,7 @@ class QuadruplyStochasticGP(SolvedGP):
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
             state, support = self._held_state(rows.device), None
+        generator.manual_seed(seed)  # whether or not learning drew from it, or was resumed
         return self._descended(run, start, state, support, rows, others, generator)
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
