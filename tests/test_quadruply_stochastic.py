@@ -9,7 +9,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, gaussian_sites, rows_of, t64, waves
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadratic
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, RationalQuadratic
 
 from skgpsvm import DecoupledGPClassifier, DecoupledGPRegressor, QSGPClassifier, QSGPRegressor
 from skgpsvm._bases import Dictionary, KernelBases
@@ -19,7 +20,7 @@ from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
 from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
-from skgpsvm.quadruply_stochastic._estimates import Draw, draw, of_covariance, of_means
+from skgpsvm.quadruply_stochastic._estimates import Draw, draw, of_prior, of_rows
 from skgpsvm.quadruply_stochastic._factors import chevron
 from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
 
@@ -71,69 +72,91 @@ def draws_of(replacement, size=2):
 # Estimates
 
 
+def of_means(prior, one, other, rows):
+    """Estimate of the means' term, a number."""
+    (mine, _), (theirs, _) = one.sums(MU), other.sums(MU)
+    value = of_rows(mine, theirs, torch.zeros_like(mine), *sites_of(rows))
+    return (value + of_prior(PRIORS[prior], one, other, MU)).item()
+
+
 @priors
-@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("replacement", [True, False])
-def test_estimates_of_the_means_average_to_their_term(prior, symmetric, replacement):
-    values = [
-        of_means(PRIORS[prior], i, j, MU, *sites_of(rows), symmetric=symmetric).item()
-        for rows, i, j in draws_of(replacement)
-    ]
+def test_estimates_of_the_means_average_to_their_term(prior, replacement):
+    values = [of_means(prior, i, j, rows) for rows, i, j in draws_of(replacement)]
     assert np.mean(values) == pytest.approx(OF_MEANS[prior], abs=1e-9)
     assert np.std(values) > 1
 
 
-@pytest.mark.parametrize(
-    ("prior", "replacement", "value"),
-    [
-        ("diagonal", True, 7.2440224198),
-        ("gram", True, 6.0315886728),
-        ("diagonal", False, 2.0614331193),
-        ("gram", False, 0.9477824988),
-    ],
-)
-def test_one_draw_used_twice_is_biased_as_the_specification_has_it(prior, replacement, value):
-    # The specification's wrong variant has the prior's term literally, for any S.
-    found = []
-    for rows, one, _ in draws_of(replacement):
-        bases = PRIORS["gram"] if prior == "gram" else None
-        term = of_means(PRIORS["gram"], one, one, MU, *sites_of(rows)).item()
-        if bases is None:
-            left = one.scale * MU[0, one.coordinates]
-            same = one.coordinates[:, None] == one.coordinates
-            S = PRIORS["gram"].prior(one.coordinates, one.coordinates)
-            right = same * t64([0.5, 1.0, 2.0])[one.coordinates]
-            term += (left @ (right - S) @ left).item()
-        found.append(term)
+@pytest.mark.parametrize(("replacement", "value"), [(True, 6.0315886728), (False, 0.9477824988)])
+def test_one_draw_used_twice_is_biased_as_the_specification_has_it(replacement, value):
+    found = [of_means("gram", one, one, rows) for rows, one, _ in draws_of(replacement)]
     assert np.mean(found) == pytest.approx(value, abs=1e-9)
 
 
 def test_single_draw_is_the_specification_s():
     rows = [0, 2]
     one, other = drawn([0, 2], rows), drawn([1, 2], rows)
-    value = of_means(PRIORS["gram"], one, other, MU, *sites_of(rows), symmetric=False)
-    assert value.item() == pytest.approx(-14.0692575878, abs=1e-9)
-
-
-@pytest.mark.parametrize(("prior", "value"), [("diagonal", 10.2475381842), ("gram", 10.0945325210)])
-def test_estimates_of_a_chevron_average_to_its_term(prior, value):
-    columns, diag = C[:, :1].T, C.diagonal()
-    found = [
-        of_covariance(PRIORS[prior], i, j, columns, diag, sites_of(rows)[1][:, 0]).item()
-        for rows, i, j in draws_of(False)
-    ]
-    assert np.mean(found) == pytest.approx(value, abs=1e-9)
+    # In print the first draw has the linear term alone.
+    linear, _ = sites_of(rows)
+    between = (linear * (one.sums(MU)[0] - other.sums(MU)[0])).sum().item()
+    value = of_means("gram", one, other, rows) - between
+    assert value == pytest.approx(-14.0692575878, abs=1e-9)
 
 
 @priors
 def test_all_rows_and_columns_are_exact(prior):
-    rows = [0, 1, 2, 3]
-    every = drawn([0, 1, 2], rows)
-    value = of_means(PRIORS[prior], every, every, MU, *sites_of(rows)).item()
-    assert value == pytest.approx(OF_MEANS[prior], abs=1e-9)
-    parts = C.T, C.diagonal(), sites_of(rows)[1][:, 0]
-    value = of_covariance(PRIORS[prior], every, every, *parts).item()
-    assert value == pytest.approx(OF_COVARIANCE[prior], abs=1e-9)
+    every = drawn([0, 1, 2], [0, 1, 2, 3])
+    assert of_means(prior, every, every, [0, 1, 2, 3]) == pytest.approx(OF_MEANS[prior], abs=1e-9)
+
+
+@pytest.mark.parametrize(("prior", "value"), [("diagonal", 10.2475381842), ("gram", 10.0945325210)])
+def test_variances_of_a_chevron_average_to_its_term(prior, value):
+    bases, (diag, columns) = PRIORS[prior], (C.diagonal()[None], C[None, :, :1])
+    steps = steps_of(bases, n_dense=1)
+    state = steps.initial({"theta": THETA, "noise": NOISE_LOG}, X[SUPPORT])
+    state["coef"] = torch.cat([MU, C[:, :1].T])
+    # So that the diagonal, which has a closed form in the steps, is the given one.
+    every = torch.arange(3)
+    state["data"] = diag**-2 - bases.prior_diag(every)
+    found = []
+    for rows, i, j in draws_of(False):
+        sums = [each.sums(state["coef"])[0] for each in (i, j)]
+        var = steps._over_weights(state, i, i.values, sums)
+        found.append((sites_of(rows)[1] * var).sum().item())
+    posterior = WeightPosterior(bases, 0 * MU, diag, columns)
+    log_det = bases.prior_log_det(1).item()
+    assert np.mean(found) + 2 * posterior.kl().item() + 3 + log_det == pytest.approx(
+        value, abs=1e-8
+    )
+
+
+@priors
+def test_full_factors_have_the_specification_s_term(prior):
+    posterior = WeightPosterior(PRIORS[prior], 0 * MU, C.diagonal()[None], C[None])
+    rows = posterior.marginals(X)[1].sum() / NOISE
+    log_det = PRIORS[prior].prior_log_det(1)
+    value = (rows + 2 * posterior.kl() + 3 + log_det).item()
+    assert value == pytest.approx(OF_COVARIANCE[prior], abs=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [DotProduct(), ConstantKernel(2.0)], ids=str)
+@pytest.mark.parametrize("solver", ["cg", "sgd"])
+def test_kernels_without_frequencies_are_their_exact_features(kernel, solver):
+    X, y = waves(40)
+    model = QSGPRegressor(kernel, solver=solver, noise_variance=0.1, n_inducing=5, random_state=0)
+    model.set_params(**FIXED, max_iter=100 if solver == "cg" else 400, normalize_y=False, tol=1e-8)
+    model.set_params(batch_size=None if solver == "cg" else 20).fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y)
+    atol = 1e-6 if solver == "cg" else 0.05 * y.std()
+    assert_allclose(model.predict(X), exact.predict(X), atol=atol)
+
+
+def test_dense_columns_are_no_more_than_there_are_functions():
+    X, y = waves(6)
+    for solver in ("cg", "sgd"):
+        model = QSGPRegressor(basis="inducing", covariance="chevron", solver=solver, max_iter=50)
+        variance = model.set_params(**FIXED).fit(X, y).latent_mean_and_variance(X)[1]
+        assert (variance > 0).all()
 
 
 def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
@@ -554,6 +577,30 @@ def test_streams_of_rows_approach_the_solution_of_all():
         for part in (slice(200, 300), slice(300, 400), slice(0, 200)):
             streamed.partial_fit(X[part], y[part])
     assert np.abs(streamed.predict(X) - solved.predict(X)).mean() < 0.6 * first
+
+
+def test_more_rows_leave_the_calibration_as_it_is():
+    X, y = waves(600)
+    model = QSGPRegressor(
+        1.5 * RBF(1.5), solver="sgd", n_basis=60, n_inducing=8, max_iter=3, random_state=0
+    ).fit(X, y)
+    noise, power = model.noise_variance_, model.variance_power_
+    assert power > 1
+    model.partial_fit(X[:50], y[:50])
+    assert model.noise_variance_ == pytest.approx(noise)
+    assert model.variance_power_ == power
+    # Rows are held out anew, and calibrate variances that are not calibrated yet.
+    model.set_params(warm_start=True).fit(X, y)
+    plain = model._latents[0]
+    out = clone(model).set_params(warm_start=False, max_iter=6).fit(X, y)
+    assert plain.power == pytest.approx(out.variance_power_, rel=0.5)
+
+
+def test_number_of_functions_may_change_from_fit_to_fit():
+    X, y = waves(40)
+    model = QSGPRegressor(n_basis=10, n_inducing=4, warm_start=True, random_state=0, **FIXED)
+    model.fit(X, y).set_params(n_basis=20).fit(X, y)
+    assert model.basis_.n_pairs == 10
 
 
 def test_partial_fit_is_there_for_stochastic_steps_alone():

@@ -42,32 +42,28 @@ def draw(bases, n_units, X, support, generator):
     uniform = torch.rand(n_units, dtype=torch.float64, generator=generator)
     units = (edges[:-1] + (uniform * lengths).long()).to(X.device)
     coordinates, n_exact = bases.coordinates(units)
-    copies = (len(coordinates) - n_exact) // n_units
+    copies = (len(coordinates) - n_exact) // max(n_units, 1)
     scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)]).to(X.device).double()
     values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
     return Draw(units, coordinates, scale, *values)
 
 
-def of_means(bases, one, other, coef, linear, precision, *, symmetric=True):
-    r"""Estimate of :math:`\mathcal L_\mu` (nats, twice negative) from independent draws.
+def of_rows(mine, theirs, var, linear, precision):
+    r"""Estimate of what rows add to :math:`\mathcal L_\mu + \mathcal L_\Sigma`, in -2 nats.
 
     Parameters
     ----------
-    bases : MeanBases
-    one, other : Draw
-    coef : Tensor of shape (c, M)
+    mine, theirs, var : Tensor of shape (b, c)
+        Independent estimates of the latent means, and one of their variances.
     linear, precision : Tensor of shape (b, c)
-        Of the sites of the minibatch, times what each row stands for.
-    symmetric : bool
-        Whether the linear term is split between the draws, or the first alone has it, as in print.
+        Of the sites, times what each row stands for.
 
     Notes
     -----
-    Source: Evans and Nair, Theorem 1; its specification, 4.1 and 4.3.
+    Source: Evans and Nair, Theorems 1 and 2; its specification, 4.3. Departs from the source: the
+    linear term is split between the draws.
     """
-    mine, (theirs, _) = one.sums(coef)[0], other.sums(coef)
-    about = mine + theirs if symmetric else 2 * mine
-    return (precision * mine * theirs - linear * about).sum() + of_prior(bases, one, other, coef)
+    return (precision * (mine * theirs + var) - linear * (mine + theirs)).sum()
 
 
 def of_prior(bases, one, other, coef):
@@ -80,32 +76,3 @@ def of_prior(bases, one, other, coef):
         return 0.5 * sum(halves)
     left, right = (d.scale * coef[:, d.coordinates] for d in (one, other))
     return ((left @ bases.prior(one.coordinates, other.coordinates)) * right).sum()
-
-
-def of_covariance(bases, one, other, columns, diag, precision):
-    r"""Estimate of :math:`\mathcal L_\Sigma` of one latent with a chevron-shaped factor.
-
-    Its dense columns are all there; of the others, those drawn.
-
-    Parameters
-    ----------
-    bases : MeanBases
-    one, other : Draw
-    columns : Tensor of shape (k, M)
-    diag : Tensor of shape (M,)
-    precision : Tensor of shape (b,)
-        As of `of_means`.
-
-    Notes
-    -----
-    Source: Evans and Nair, Theorem 2; its specification, 4.5 (b). Departs from the source: columns
-    are not drawn uniformly, which had thousands of times the variance.
-    """
-    k = len(columns)
-    (mine, _), (theirs, _) = one.sums(columns), other.sums(columns)
-    dense = (precision[:, None] * mine * theirs).sum() + of_prior(bases, one, other, columns)
-    at = one.coordinates
-    own = precision @ one.values.square() + bases.prior_diag(at)[0]
-    alone = diag[at].square() * own - 2 * diag[at].log()
-    drawn = (one.scale * torch.where(at >= k, alone, 0.0)).sum()
-    return dense - 2 * diag[:k].log().sum() + drawn

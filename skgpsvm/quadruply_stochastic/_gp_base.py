@@ -93,6 +93,8 @@ class QuadruplyStochasticGP(SolvedGP):
 
     def _kind(self):
         """What a model that is continued must have in common."""
+        if self.solver == "cg":
+            return "solver='cg'"
         names = ("solver", "basis", "covariance", "n_basis", "n_dense_columns", "n_support")
         learning = ", optimizer='stochastic'" if self.optimizer == "stochastic" else ""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names) + learning
@@ -195,16 +197,18 @@ class QuadruplyStochasticGP(SolvedGP):
         if state is None:
             state = steps.initial(start.state(rows.device), support)
         steps.begin(state, more=streamed)
+        calibrated = start.state(rows.device)["noise"] - state["noise"]
 
         def found(state):
             parts = steps.posterior(state)
+            learned = {"theta": state["theta"], "noise": state["noise"] + calibrated}
             if self.covariance == "nystroem":
-                return self._set_by(start.at({**state, **parts}), others)
+                return self._set_by(start.at(learned | parts), others)
             if self.augment:
                 precision = steps.bound.sites(rows.targets, state["auxiliary"])[1].double()
                 precision = rows.weights.double()[:, None] * precision
                 parts |= self._augmentation(rows, precision)
-            return self._weighed(start.at({n: state[n] for n in ("theta", "noise")}), parts)
+            return self._weighed(start.at(learned), parts)
 
         def attributes(state):
             return self._attributes([found(state)], [state["bound"]])

@@ -1,5 +1,7 @@
 """`QSGPRegressor`: the estimator."""
 
+from dataclasses import replace
+
 import numpy as np
 from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
@@ -276,6 +278,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     def _set_by(self, latents, others):
         if others is None:
             return latents
+        latents = replace(latents, power=1.0)
         noise, kernel = latents.state(others.device)["noise"], latents.mean_bases(others.device)
         X, y, weights = (part.double() for part in others.take(slice(None)))
         moments = latents.posterior(others.device).marginals(X)

@@ -8,7 +8,7 @@ from .._posteriors import WeightPosterior, WhitenedBasis
 from .._solve import features, roots
 from .._training import minibatches
 from ._bounds import quadratic_bound
-from ._estimates import draw, of_prior
+from ._estimates import draw, of_prior, of_rows
 
 _RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
 _LEAST_AVERAGED = 0.1  # weight of a row's newest auxiliary, and of a minibatch's precisions
@@ -49,7 +49,7 @@ class StochasticSteps:
         Rows of a minibatch, and units of a draw.
     control_variate : {"interpolating", "gram", None}
     symmetric : bool
-        Whether the linear term is split between the draws, see `of_means`.
+        Whether the linear term is split between the draws, see `_descend`.
     adagrad : bool
         Whether steps are scaled by the gradients so far of each coefficient.
     learning_rate : float or None
@@ -89,7 +89,7 @@ class StochasticSteps:
         self._likelihood, self._limits, self._frozen = likelihood, limits, n_steps // 10
         self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
         self.bases, self.basis, self.rows = bases, basis, rows
-        self.nystroem, self.n_dense = n_dense is None, n_dense or 0
+        self.nystroem, self.n_dense = n_dense is None, min(n_dense or 0, bases.size)
         self._batch_size, self._n_sampled = batch_size, min(n_sampled, bases.n_units)
         self._control, self._symmetric, self._adagrad = control_variate, symmetric, adagrad
         self._learning_rate, self._generator = learning_rate, generator
@@ -183,23 +183,21 @@ class StochasticSteps:
         if self._limits is not None:
             state["slope"] += self._slope(state, index, draws, found)
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
-        each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
-        stand = each_row * weights.double()[:, None]
+        stand = self._stand(state, weights)
         var = self._spread(state, X, draws, found, stand * precision)
+        mine, theirs = (f[:, :c] for f in found)
+        value = of_rows(mine, theirs, var, stand * linear, stand * precision)
+        value = value + of_prior(self.bases, *draws, state["coef"][:c])
         self._descend(state, draws, found, errors, stand * linear, stand * precision)
-        (mine, theirs), square = (f[:, :c] for f in found), var
-        mean, square = 0.5 * (mine + theirs), mine * theirs + var
-        best = self.bound.auxiliary(y, mean, square)
+        best = self.bound.auxiliary(y, 0.5 * (mine + theirs), mine * theirs + var)
         state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), _newest(state["n_passes"]))
-        fit = constant + (linear * mean - 0.5 * precision * square).sum(1)
-        prior = of_prior(self.bases, *draws, state["coef"][:c])
         here = (stand * precision).sum(0) / stand.sum()
         if not self._fixed:
             state["seen_precision"] = state["seen_precision"].lerp(here, _LEAST_AVERAGED)
         state["n_steps"] += 1
         if self._limits is not None and state["n_steps"] % _LEARNED_EVERY == 0:
             self._learn(state)
-        return (stand[:, 0] @ fit - 0.5 * prior).item()
+        return (stand[:, 0] @ constant - 0.5 * value).item()
 
     def posterior(self, state):
         """Coefficients of the mean, and what the covariance is: parts of `Latents`."""
@@ -249,7 +247,6 @@ class StochasticSteps:
         """Estimate of the bound's slope in theta and the logarithms of the noise."""
         c, k = self.bound.n_latents, len(state["theta"])
         X, y, weights = self.rows.take(index)
-        each_row = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
         point = torch.cat([state["theta"], state["noise"]]).requires_grad_()
         bound, bases, basis = self._at(*point.split([k, len(point) - k]))
         values = [bases.sampled(X, each.units) for each in draws]
@@ -262,12 +259,17 @@ class StochasticSteps:
         else:
             var = self._over_weights(state, draws[0], values[0], moved)
         mine, theirs = (f[:, :c] for f in moved)
+        stand = self._stand(state, weights)
         linear, precision, constant = bound.sites(y, state["auxiliary"][index])
-        fit = 0.5 * (linear * (mine + theirs) - precision * (mine * theirs + var))
-        value = each_row * (weights.double() @ (constant + fit.sum(1)))
+        value = of_rows(mine, theirs, var, stand * linear, stand * precision)
         if not bases.independent:
-            value = value - 0.5 * of_prior(bases, *draws, state["coef"][:c])
-        return torch.autograd.grad(value, point)[0]
+            value = value + of_prior(bases, *draws, state["coef"][:c])
+        return torch.autograd.grad(stand[:, 0] @ constant - 0.5 * value, point)[0]
+
+    def _stand(self, state, weights):
+        """What each row of a minibatch stands for, (b, 1)."""
+        share = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(weights)
+        return share * weights.double()[:, None]
 
     def _learn(self, state):
         """A step of Adam by the slopes since the last, and what follows from it."""
