@@ -86,6 +86,12 @@ def warn_if_alone():
         )
 
 
+def refuse_ranks(estimator):
+    """Refuse a group of processes for an estimator that cannot share its fit."""
+    if n_ranks() > 1:
+        raise ValueError(f"{type(estimator).__name__} runs in one process; there are {n_ranks()}.")
+
+
 def _raise_if(messages):
     if messages := list(messages):
         raise DistributedError(f"The ranks cannot fit together: {'; '.join(messages)}.")

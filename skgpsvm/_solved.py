@@ -12,7 +12,8 @@ from ._bases import JITTER
 from ._collapsed import CollapsedLearning
 from ._estimator import Rows
 from ._evidence import Evidence
-from ._inducing_estimator import Latents, feature_scales
+from ._inducing_estimator import feature_scales
+from ._latents import Latents
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import torch_kernel
 from ._training import Run, by_autograd, lbfgs
@@ -35,7 +36,8 @@ _MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
 class SolvedGP(VariationalGP):
     """A variational GP whose mean has many more bases than its covariance.
 
-    A subclass says what the bases of the mean are (`_with_bases`).
+    A subclass says what the bases of the mean are (`_with_bases`) and which models may be continued
+    (`_kind`).
     """
 
     inference = "natural_gradient"  # of what learns hyper-parameters before the solve
@@ -48,6 +50,22 @@ class SolvedGP(VariationalGP):
         start = Latents(start.kernel, start.Z, start.noise, jitter=start.jitter)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
+
+    def _problems(self, targets, previous):
+        if previous and self._kind() != self._fitted_kind:
+            raise ValueError(
+                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
+                "set it back, or start anew by fit without warm_start."
+            )
+        return super()._problems(targets, previous)
+
+    def _attributes(self, latents, bounds, streamed=False):
+        found = super()._attributes(latents, bounds, streamed)
+        return {**found, "_fitted_kind": self._kind()}
+
+    @abstractmethod
+    def _kind(self):
+        """What a model that is continued must have in common, in words."""
 
     @abstractmethod
     def _with_bases(self, latents, rows, random_state):

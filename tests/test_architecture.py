@@ -17,7 +17,8 @@ NUMPY_MODULES = {
     "_quadrature",  # tabulates nodes once
     "kernels",  # scikit-learn kernels
     "_torch_kernels",  # reads scikit-learn kernels' attributes
-    "_inducing_estimator",  # what estimators share, whose fitted state is NumPy
+    "_inducing_estimator",  # what estimators share
+    "_latents",  # fitted state, which is NumPy
     "_variational",  # what estimators share
     "_solved",  # what estimators share
     "bayesian_svm/_svc",  # the estimator

@@ -9,7 +9,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import _inducing_estimator
-from skgpsvm._inducing_estimator import Latents, feature_scales, linear_kernel, smooth_kernel
+from skgpsvm._inducing_estimator import feature_scales, linear_kernel, smooth_kernel
+from skgpsvm._latents import Latents
 
 CPU = torch.device("cpu")
 

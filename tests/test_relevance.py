@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 
-from skgpsvm import QSRVMClassifier, QSRVMRegressor
+from skgpsvm import QSRVMClassifier, QSRVMRegressor, _distributed
 from skgpsvm._posteriors import WeightPosterior
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
@@ -476,7 +476,7 @@ def test_bad_parameters(options, error, message):
 
 
 def test_more_processes_are_refused(monkeypatch):
-    monkeypatch.setattr(_rvm_base, "n_ranks", lambda: 2)
+    monkeypatch.setattr(_distributed, "n_ranks", lambda: 2)
     with pytest.raises(ValueError, match="runs in one process; there are 2"):
         QSRVMClassifier().fit(*ring(10, 2))
 

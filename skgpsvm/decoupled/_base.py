@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
-from .._distributed import n_ranks
+from .._distributed import refuse_ranks
 from .._estimator import to_tensor
-from .._inducing_estimator import Latents, feature_scales
+from .._inducing_estimator import feature_scales
+from .._latents import Latents
 from .._solve import DecoupledStream
 from .._solved import SolvedGP
 from .._torch_kernels import torch_kernel
@@ -26,24 +27,14 @@ class DecoupledGP(SolvedGP):
         self._check_choice("parametrization", PARAMETRIZATIONS)
         self._check_number("n_mean_bases", 1, integer=True)
         self._check_variational_parameters()
-        if n_ranks() > 1:
-            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        refuse_ranks(self)
         if self.solver == "sgd" and self.mean != "zero":
             raise ValueError(
                 f"solver='sgd' knows no mean function; got mean={self.mean!r}. Use mean='zero', or "
                 "solver='cg'."
             )
 
-    def _problems(self, targets, previous):
-        if previous and self._kind() != self._fitted_kind:
-            raise ValueError(
-                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
-                "set it back, or start anew by fit without warm_start."
-            )
-        return super()._problems(targets, previous)
-
     def _kind(self):
-        """What a model that is continued must have in common."""
         form = f", parametrization={self.parametrization!r}" if self.solver == "sgd" else ""
         return f"solver={self.solver!r}{form}"
 
@@ -55,7 +46,7 @@ class DecoupledGP(SolvedGP):
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
-        return {**found, "mean_bases_": latents[0].bases, "_fitted_kind": self._kind()}
+        return {**found, "mean_bases_": latents[0].bases}
 
     # Conjugate gradients
 

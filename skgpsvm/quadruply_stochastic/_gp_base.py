@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from .._bases import JITTER
-from .._distributed import n_ranks
+from .._distributed import refuse_ranks
 from .._features import FourierFeatures
 from .._inducing_estimator import feature_scales
 from .._solved import SolvedGP
@@ -47,8 +47,7 @@ class QuadruplyStochasticGP(SolvedGP):
         for name in ("n_basis", "n_dense_columns", "n_support", "n_sampled_basis"):
             self._check_number(name, 1, integer=True)
         self._check_variational_parameters()
-        if n_ranks() > 1:
-            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        refuse_ranks(self)
         if self.optimizer == "stochastic" and self.solver == "cg":
             raise ValueError(
                 "optimizer='stochastic' learns along stochastic steps, not solver='cg'."
@@ -80,19 +79,10 @@ class QuadruplyStochasticGP(SolvedGP):
         return replace(latents, bases=bases), torch.as_tensor(index, device=rows.device)
 
     def _attributes(self, latents, bounds, streamed=False):
-        found = super()._attributes(latents, bounds)
-        return {**found, "basis_": latents[0].bases, "_fitted_kind": self._kind()}
-
-    def _problems(self, targets, previous):
-        if previous and self._kind() != self._fitted_kind:
-            raise ValueError(
-                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
-                "set it back, or start anew by fit without warm_start."
-            )
-        return super()._problems(targets, previous)
+        found = super()._attributes(latents, bounds, streamed)
+        return {**found, "basis_": latents[0].bases}
 
     def _kind(self):
-        """What a model that is continued must have in common."""
         if self.solver == "cg":
             return "solver='cg'"
         names = ("solver", "basis", "covariance", "n_basis", "n_dense_columns", "n_support")

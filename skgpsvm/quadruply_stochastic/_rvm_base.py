@@ -8,8 +8,9 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, Kernel
 from sklearn.model_selection import KFold
 
-from .._distributed import n_ranks
-from .._inducing_estimator import Latents, feature_scales
+from .._distributed import refuse_ranks
+from .._inducing_estimator import feature_scales
+from .._latents import Latents
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP, scaled_lengths
 from ._relevance import BiasedDictionary, RelevanceSweeps
@@ -60,8 +61,7 @@ class RelevanceMachine(VariationalGP):
                 f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
                 "one, such as RBF(1.0), or None."
             )
-        if n_ranks() > 1:
-            raise ValueError(f"{type(self).__name__} runs in one process; there are {n_ranks()}.")
+        refuse_ranks(self)
 
     def _problems(self, targets, previous):
         return [targets]

@@ -1,0 +1,124 @@
+"""What a fitted model holds, or a fit starts from: arrays, and the posterior that they are."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import Kernel
+
+from ._bases import Dictionary, KernelBases
+from ._features import FourierBases, FourierFeatures
+from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
+from ._torch_kernels import torch_kernel
+
+# Of `Latents`, where there is one.
+_POSTERIOR = (
+    "mean",
+    "root",
+    "bases",
+    "coef",
+    "gram",
+    "precisions",
+    "diag",
+    "columns",
+    "rows",
+    "row_precisions",
+)
+
+
+@dataclass
+class Latents:
+    """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    Z : ndarray of shape (m, d)
+    noise : tuple of k floats
+        Logarithms of the likelihood's parameters.
+    mean, root : ndarray of shape (c, p), (c, p, p), or None
+        Of the weights, see `InducingPosterior`.
+    jitter : float
+        See `WhitenedBasis`.
+    bases : ndarray of shape (M, d), FourierFeatures or None
+        Further bases of the mean: points, or random features.
+    coef : ndarray of shape (c, M), or None
+        See `DecoupledPosterior`.
+    gram : ndarray of shape (c, M) or (c, M, M), or None
+        What the rows so far say about them, see `DecoupledStream`.
+    power : float
+        See `DecoupledPosterior`.
+    precisions : ndarray of shape (c, M), or None
+        See `Dictionary`.
+    diag, columns : ndarray of shape (c, M), (c, M, k), or None
+        See `WeightPosterior`.
+    rows, row_precisions : ndarray of shape (n, d), (c, n), or None
+        Likewise.
+    """
+
+    kernel: Kernel
+    Z: np.ndarray
+    noise: tuple
+    mean: np.ndarray | None = None
+    root: np.ndarray | None = None
+    jitter: float = 1e-6
+    bases: np.ndarray | FourierFeatures | None = None
+    coef: np.ndarray | None = None
+    gram: np.ndarray | None = None
+    power: float = 1.0
+    precisions: np.ndarray | None = None
+    diag: np.ndarray | None = None
+    columns: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    row_precisions: np.ndarray | None = None
+
+    @property
+    def n_latents(self):
+        """Their number, c."""
+        return len(self.mean if self.coef is None else self.coef)
+
+    def state(self, device):
+        """The tensors of the parts there are, by name."""
+        parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
+        for name in _POSTERIOR:
+            if isinstance(part := getattr(self, name), np.ndarray):
+                parts[name] = part
+        return {
+            name: torch.tensor(part, dtype=torch.float64, device=device)
+            for name, part in parts.items()
+        }
+
+    def at(self, state):
+        """The latents of a state, which may have become others."""
+        names = state.keys() & {"Z", *_POSTERIOR}
+        parts = {name: state[name].cpu().numpy() for name in names}
+        kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
+        return replace(self, kernel=kernel, noise=tuple(state["noise"].tolist()), **parts)
+
+    def basis(self, device):
+        """The whitened features."""
+        state = self.state(device)
+        return WhitenedBasis(torch_kernel(self.kernel), state["theta"], state["Z"], self.jitter)
+
+    def mean_bases(self, device):
+        """The functions that span the mean."""
+        state, kernel = self.state(device), torch_kernel(self.kernel)
+        if isinstance(self.bases, FourierFeatures):
+            return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
+        points = kernel, state["theta"], state["bases"]
+        if self.precisions is not None:
+            return Dictionary(*points, state["precisions"])
+        return KernelBases(*points)
+
+    def posterior(self, device):
+        """As torch sees it."""
+        state = self.state(device)
+        if self.diag is not None:
+            names = ("coef", "diag", "columns", "rows", "row_precisions")
+            parts = (state.get(name) for name in names)
+            return WeightPosterior(self.mean_bases(device), *parts)
+        basis = self.basis(device)
+        parts = basis, state["mean"], state["root"]
+        if self.bases is None:
+            return InducingPosterior(*parts)
+        return DecoupledPosterior(*parts, self.mean_bases(device), state["coef"], self.power)
