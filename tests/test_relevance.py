@@ -477,8 +477,8 @@ def test_bad_parameters(options, error, message):
 
 def test_more_processes_are_refused(monkeypatch):
     monkeypatch.setattr(_distributed, "n_ranks", lambda: 2)
-    with pytest.raises(ValueError, match="runs in one process; there are 2"):
-        QSRVMClassifier().fit(*ring(10, 2))
+    with pytest.raises(ValueError, match="QSRVMClassifier runs in one process; there are 2"):
+        QSRVMClassifier()._check_parameters()
 
 
 def test_a_killed_fit_resumes(tmp_path):
