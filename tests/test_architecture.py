@@ -15,7 +15,11 @@ NUMPY_MODULES = {
     "inducing",  # scikit-learn's k-means works on arrays
     "active_learning",  # takes and gives what `predict_proba` gives
     "_quadrature",  # tabulates nodes once
-    "kernels",  # scikit-learn kernels
+    "kernels/_base",  # scikit-learn kernels
+    "kernels/_linear",  # a scikit-learn kernel
+    "kernels/_multiscale",  # a scikit-learn kernel
+    "kernels/_anova",  # scikit-learn kernels
+    "kernels/_measures",  # reads scikit-learn kernels' attributes
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share
     "_latents",  # fitted state, which is NumPy

@@ -1,6 +1,7 @@
 """Likelihood terms against published numbers, closed forms, quadrature and one another."""
 
 import inspect
+import itertools
 import math
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 from problems import t64
 from scipy.integrate import quad
+from scipy.optimize import minimize_scalar
 from scipy.special import erfcx, log_ndtr, ndtr
-from scipy.stats import laplace, norm
+from scipy.stats import laplace, norm, poisson
 from scipy.stats import t as student
 
 from skgpsvm import likelihoods
@@ -22,6 +24,7 @@ from skgpsvm.likelihoods import (
     Likelihood,
     Logistic,
     MulticlassHinge,
+    Poisson,
     Probit,
     RobustMax,
     Softmax,
@@ -33,6 +36,7 @@ LIKELIHOODS = {
     "Gaussian": lambda: Gaussian(0.3),
     "Laplace": lambda: Laplace(0.7),
     "StudentT": lambda: StudentT(0.7),
+    "Poisson": Poisson,
     "Probit": Probit,
     "Logistic": Logistic,
     "Softmax": Softmax,
@@ -41,7 +45,7 @@ LIKELIHOODS = {
     "MulticlassHinge-mean": lambda: MulticlassHinge("mean"),
     "MulticlassHinge-bound": lambda: MulticlassHinge("bound"),
 }
-REGRESSION = (Gaussian, Laplace, StudentT)
+REGRESSION = (Gaussian, Laplace, StudentT, Poisson)
 MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
 
 
@@ -61,6 +65,8 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
         y = torch.randn(b, n_latents, generator=generator, dtype=torch.float64).to(dtype)
     else:
         y = torch.randint(max(n_latents, 2), (b,), generator=generator)
+    if isinstance(likelihood, Poisson):
+        y, mean = (1.5 * y).square().floor(), mean / 2
     return y, mean.to(dtype), var.to(dtype)
 
 
@@ -153,6 +159,8 @@ def test_predictions_are_distributions(likelihood):
     prediction = likelihood.predict(mean, var)
     if isinstance(likelihood, REGRESSION):
         predicted_mean, predicted_var = prediction
+        if isinstance(likelihood, Poisson):
+            mean, var = torch.exp(mean + var / 2), predicted_mean
         assert torch.equal(predicted_mean, mean)
         assert (predicted_var > var).all()
     else:
@@ -204,7 +212,9 @@ def gaussian_expectation(function, mean, var, kinks):
     return value
 
 
-@pytest.mark.parametrize("name", ["Gaussian", "Laplace", "Probit", "Logistic", "BinaryHinge"])
+@pytest.mark.parametrize(
+    "name", ["Gaussian", "Laplace", "Poisson", "Probit", "Logistic", "BinaryHinge"]
+)
 def test_closed_forms_equal_quadrature(name):
     likelihood = LIKELIHOODS[name]()
     y, mean, var = rows(likelihood, b=6)
@@ -299,6 +309,84 @@ def test_logistic_predictions_are_symmetric():
     torch.testing.assert_close(
         Logistic().predict(mean, var), Logistic().predict(-mean, var).flip(-1)
     )
+
+
+# Counts
+
+
+def test_published_terms_of_poisson():
+    y, mean, var = t64([[2.0]]), t64([[0.3]]), t64([[0.8]])
+    first, second = Poisson().expected_derivatives(y, mean, var)
+    half_digit = 5e-11  # of the ten that are printed
+    value = float(Poisson().expected_log_prob(y, mean, var))
+    assert value == pytest.approx(-2.1068998880, abs=half_digit)
+    assert float(second) == pytest.approx(-2.0137527075, abs=half_digit)
+    assert float(first) == pytest.approx(2 - math.exp(0.7), rel=1e-15)
+
+
+@pytest.mark.parametrize("shift", [0.0, 60.0])  # on either side of where the rate is continued
+def test_poisson_derivatives_are_those_of_its_expectation(shift):
+    y, mean, var = rows(Poisson())
+    closed = Poisson().expected_derivatives(y, mean + shift, var)
+    by_autograd = Likelihood.expected_derivatives(Poisson(), y, mean + shift, var)
+    for value, expected in zip(closed, by_autograd, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_poisson_is_a_distribution_over_counts():
+    y = torch.arange(400, dtype=torch.float64)[:, None]
+    f, var = torch.full_like(y, 3.0), torch.full_like(y, 0.4)
+    np.testing.assert_allclose(Poisson().log_prob(y, f), poisson.logpmf(y[:, 0], math.exp(3)))
+    probability = Poisson().log_marginal(y, f, var).exp()
+    mean, variance = (float(moment[0]) for moment in Poisson().predict(f, var))
+    # What lies beyond 400 is 4.7 standard deviations of the latent out, times squared counts.
+    first, second = (float(probability @ y[:, 0] ** power) for power in (1, 2))
+    assert float(probability.sum()) == pytest.approx(1.0, abs=1e-5)
+    assert first == pytest.approx(mean, rel=1e-4)
+    assert second - first**2 == pytest.approx(variance, rel=1e-2)
+
+
+@pytest.mark.parametrize("var", [1e-6, 1.0, 4.0])
+@pytest.mark.parametrize("mean", [-1.0, 4.0])
+@pytest.mark.parametrize("y", [0.0, 0.5, 7.0, 1000.0, 1e6])
+def test_poisson_marginal_of_large_counts(y, mean, var):
+    def log_joint(f):
+        log_prob = float(Poisson().log_prob(t64([[y]]), t64([[f]])))
+        return log_prob - (f - mean) ** 2 / (2 * var) - 0.5 * math.log(2 * math.pi * var)
+
+    mode = minimize_scalar(lambda f: -log_joint(f), bracket=(mean, math.log(y + 1))).x
+    height, spread = log_joint(mode), 1 / math.sqrt(1 / var + math.exp(mode))
+    total = sum(
+        quad(lambda z: math.exp(log_joint(mode + spread * z) - height), *ends)[0]
+        for ends in itertools.pairwise([-40.0, -5.0, 0.0, 5.0, 40.0])
+    )
+    value = float(Poisson().log_marginal(t64([[y]]), t64([[mean]]), t64([[var]])))
+    # 32 nodes are good to 3e-6 at a variance of 4; the floor of 1e-12 under the variance counts as
+    # often as the squared slope.
+    tolerance = 3e-6 + 1e-12 * (y - math.exp(mean)) ** 2
+    assert value == pytest.approx(math.log(spread * total) + height, abs=tolerance)
+
+
+def test_weighted_rates_are_counts_over_exposures():
+    count, exposure = t64([[3.0], [0.0], [11.0]]), t64([2.0, 0.5, 4.0])
+    f = t64([[0.3], [-1.0], [2.0]])
+    moved = f + 0.7
+    rate = count / exposure[:, None]
+    by_weight = exposure * (Poisson().log_prob(rate, moved) - Poisson().log_prob(rate, f))
+    offset = exposure.log()[:, None]
+    direct = Poisson().log_prob(count, moved + offset) - Poisson().log_prob(count, f + offset)
+    torch.testing.assert_close(by_weight, direct, rtol=1e-13, atol=1e-13)
+
+
+def test_continued_rate_is_smooth_and_concave():
+    f = torch.linspace(40, 60, 201, dtype=torch.float64)[:, None].requires_grad_()
+    value = Poisson().log_prob(torch.zeros(201, 1).double(), f)
+    (slope,) = torch.autograd.grad(value.sum(), f)
+    # Rounding of the exponent.
+    assert (slope.diff(dim=0) <= 1e-13 * math.exp(50)).all()
+    assert float(slope[-1]) == pytest.approx(-math.exp(50))
+    # Steps of 0.1 at most along the tangent, and rounding.
+    assert (value.diff().abs() <= (0.1 + 1e-10) * math.exp(50)).all()
 
 
 # The expected hinge

@@ -304,7 +304,7 @@ def test_multiscale_float32(kernel, multipliers, offset):
 
 @each_pair
 def test_multiscale_keeps_no_matrix_for_each_feature(multipliers, monkeypatch):
-    monkeypatch.setattr("skgpsvm.kernels._MOST_KEPT", 0)
+    monkeypatch.setattr("skgpsvm.kernels._multiscale._MOST_KEPT", 0)
 
     def kept(d):
         shapes = []

@@ -10,6 +10,7 @@ from ._classification import (
     Softmax,
     expected_hinge,
 )
+from ._counts import Poisson
 from ._regression import Gaussian, Laplace, StudentT
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Likelihood",
     "Logistic",
     "MulticlassHinge",
+    "Poisson",
     "Probit",
     "RobustMax",
     "Softmax",

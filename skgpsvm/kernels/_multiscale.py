@@ -1,180 +1,25 @@
-"""Covariance functions that scikit-learn lacks, and how to give a torch form to one's own."""
+"""The squared exponential kernel whose rows may have length scales of their own."""
 
 import math
 from functools import partial
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from torch.utils.checkpoint import checkpoint
 
-from ._torch_kernels import (
-    FeatureKernel,
+from .._torch_kernels import (
     TorchKernel,
     _spare,
     _squared_distance,
     _squared_exponential,
-    check_per_feature,
     register_torch_kernel,
 )
+from ._base import LengthScaleKernel, format_values
 
 _MOST_KEPT = 2**16  # entries of a matrix that a graph may keep for each feature
 
-__all__ = ["Linear", "MultiscaleRBF", "TorchKernel", "register_torch_kernel"]
 
-
-def _format(value):
-    """A number or a vector as kernels show it."""
-    value = np.ravel(value)
-    return f"{value[0]:.3g}" if value.size == 1 else f"[{', '.join(f'{v:.3g}' for v in value)}]"
-
-
-class Linear(Kernel):
-    r"""Linear kernel with a length scale for each feature.
-
-    .. math::
-        k(x, x') = \sum_j \frac{(x_j - o_j)(x'_j - o_j)}{\ell_j^2}
-
-    It is the prior of a linear function that is zero at the offset :math:`o` and whose slopes are
-    independent and normal with standard deviation :math:`1 / \ell_j`.
-
-    Parameters
-    ----------
-    length_scale : float or ndarray of shape (d,), default=1.0
-        Length scale of all features, or of each.
-    length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
-        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
-    offset : float or ndarray of shape (d,), default=0.0
-        Where the function is zero, in the units of X. It is not a hyper-parameter: it has no
-        bounds and is never learned.
-
-    Raises
-    ------
-    ValueError
-        On evaluation, if `length_scale` or `offset` fits neither a scalar nor the features of X.
-
-    Notes
-    -----
-    Source: Rasmussen and Williams (2006), section 4.2.2, the dot-product kernel with a diagonal
-    covariance of the weights.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skgpsvm.kernels import Linear
-    >>> Linear(length_scale=[1.0, 2.0])(np.array([[1.0, 2.0], [3.0, 0.0]]))
-    array([[2., 3.],
-           [3., 9.]])
-    """
-
-    def __init__(self, length_scale=1.0, length_scale_bounds=(1e-5, 1e5), offset=0.0):
-        self.length_scale = length_scale
-        self.length_scale_bounds = length_scale_bounds
-        self.offset = offset
-
-    @property
-    def hyperparameter_length_scale(self):
-        """Specification of the length scale, as scikit-learn's optimisers read it."""
-        return Hyperparameter(
-            "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
-        )
-
-    def _features(self, X):
-        """X in units of the length scale, measured from the offset."""
-        X = np.atleast_2d(X)
-        length_scale, offset = (
-            np.squeeze(np.asarray(value, dtype=float)) for value in (self.length_scale, self.offset)
-        )
-        check_per_feature("length_scale of Linear", length_scale, X.shape[1])
-        check_per_feature("offset of Linear", offset, X.shape[1])
-        return (X - offset) / length_scale
-
-    def __call__(self, X, Y=None, eval_gradient=False):
-        """Return the kernel k(X, Y) and optionally its gradient.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Left argument of the returned kernel k(X, Y).
-        Y : ndarray of shape (m, d), default=None
-            Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
-        eval_gradient : bool, default=False
-            Whether to return the gradient with respect to the logarithm of `length_scale` too.
-            Only supported when Y is None.
-
-        Returns
-        -------
-        K : ndarray of shape (n, m)
-            Kernel k(X, Y).
-        K_gradient : ndarray of shape (n, n, n_dims), optional
-            Gradient of k(X, X). Only returned when `eval_gradient` is True.
-
-        Raises
-        ------
-        ValueError
-            If `eval_gradient` is True and Y is given, or if the features of X do not fit the
-            kernel.
-        """
-        if eval_gradient and Y is not None:
-            raise ValueError("Gradient can only be evaluated when Y is None.")
-        F = self._features(X)
-        K = F @ (F if Y is None else self._features(Y)).T
-        if not eval_gradient:
-            return K
-        parameter = self.hyperparameter_length_scale
-        if parameter.fixed:
-            return K, np.empty((*K.shape, 0))
-        if parameter.n_elements == 1:
-            return K, -2 * K[:, :, np.newaxis]
-        return K, -2 * F[:, np.newaxis] * F
-
-    def diag(self, X):
-        """Return the diagonal of the kernel k(X, X).
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Argument of the kernel.
-
-        Returns
-        -------
-        K_diag : ndarray of shape (n,)
-            Diagonal of k(X, X).
-        """
-        return np.square(self._features(X)).sum(1)
-
-    def is_stationary(self):
-        """Return whether the kernel is stationary.
-
-        Returns
-        -------
-        stationary : bool
-            Always False.
-        """
-        return False
-
-    def __repr__(self):
-        length_scale, offset = _format(self.length_scale), _format(self.offset)
-        return f"{type(self).__name__}(length_scale={length_scale}, offset={offset})"
-
-
-@register_torch_kernel(Linear)
-class _TorchLinear(FeatureKernel):
-    """Torch form of Linear."""
-
-    def __init__(self, kernel, start):
-        super().__init__(kernel, start)
-        self._offset = torch.tensor(kernel.offset, dtype=torch.float64).squeeze()
-
-    def n_exact_features(self, d):
-        return d
-
-    def exact_features(self, X, theta):
-        check_per_feature("offset of Linear", self._offset, X.shape[1])
-        return (X - self._offset.to(X)) / self.per_feature("length_scale", theta, X)
-
-
-class MultiscaleRBF(Kernel):
+class MultiscaleRBF(LengthScaleKernel):
     r"""Squared exponential kernel whose rows may have length scales of their own.
 
     .. math::
@@ -229,13 +74,6 @@ class MultiscaleRBF(Kernel):
         self.length_scale = length_scale
         self.length_scale_bounds = length_scale_bounds
         self.n_features = n_features
-
-    @property
-    def hyperparameter_length_scale(self):
-        """Specification of the length scale, as scikit-learn's optimisers read it."""
-        return Hyperparameter(
-            "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
-        )
 
     def _n_features(self, *arrays):
         """Number d of features of the rows of all arrays."""
@@ -316,7 +154,7 @@ class MultiscaleRBF(Kernel):
 
     def __repr__(self):
         n_features = "" if self.n_features is None else f", n_features={self.n_features}"
-        return f"{type(self).__name__}(length_scale={_format(self.length_scale)}{n_features})"
+        return f"{type(self).__name__}(length_scale={format_values(self.length_scale)}{n_features})"
 
 
 def _check_columns(n_features, n_scales, *arrays):

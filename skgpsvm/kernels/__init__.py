@@ -1,0 +1,16 @@
+"""Covariance functions that scikit-learn lacks, and how to give a torch form to one's own."""
+
+from .._torch_kernels import TorchKernel, register_torch_kernel
+from ._anova import ANOVARBF, ANOVACategorical, ANOVAMatern
+from ._linear import Linear
+from ._multiscale import MultiscaleRBF
+
+__all__ = [
+    "ANOVARBF",
+    "ANOVACategorical",
+    "ANOVAMatern",
+    "Linear",
+    "MultiscaleRBF",
+    "TorchKernel",
+    "register_torch_kernel",
+]

@@ -1,0 +1,21 @@
+"""What the covariance functions of this package share: one length-scale parameter."""
+
+import numpy as np
+from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+
+
+def format_values(value):
+    """A number or a vector as kernels show it."""
+    value = np.ravel(value)
+    return f"{value[0]:.3g}" if value.size == 1 else f"[{', '.join(f'{v:.3g}' for v in value)}]"
+
+
+class LengthScaleKernel(Kernel):
+    """Kernel whose only hyper-parameter is `length_scale`, a number or one for each feature."""
+
+    @property
+    def hyperparameter_length_scale(self):
+        """Specification of the length scale, as scikit-learn's optimisers read it."""
+        return Hyperparameter(
+            "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
+        )
