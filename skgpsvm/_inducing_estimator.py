@@ -8,13 +8,13 @@ import torch
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, first, gather, n_ranks, together
-from ._estimator import CHUNK_ROWS, Rows, TorchEstimator, differs, to_tensor
+from ._estimator import CHUNK_ROWS, Rows, differs
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
+from ._prediction import LatentEstimator
 from ._torch_kernels import torch_kernel
 from ._training import Run
 from .inducing import select_inducing_points
@@ -23,7 +23,7 @@ from .kernels import Linear
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
 
-class InducingEstimator(TorchEstimator):
+class InducingEstimator(LatentEstimator):
     """An estimator whose fitted state is a list of `Latents`, one a model.
 
     A subclass checks its parameters (`_check_parameters`) and training data
@@ -240,79 +240,6 @@ class InducingEstimator(TorchEstimator):
         state = now | ascent.initial(now["mean"], now["root"])
         ascent.prior = state["precision"], state["linear"]
         return state, partial(self._ascents.sweep, ascent), ascent
-
-    # Latents
-
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "_latents")
-
-    def _latent_spread(self):
-        """What the posterior's variances are multiplied by."""
-        return 1.0
-
-    def _map_moments(self, function, X):
-        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
-        X = self._check_new(X)
-        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
-        spread = self._latent_spread()
-
-        def from_rows(chunk):
-            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
-            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
-
-        return self._map_rows(from_rows, X)
-
-    def latent_mean_and_variance(self, X):
-        """Posterior mean and variance of the latent functions; no noise is added.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (n, c)
-            One column for each latent function.
-        """
-        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
-        mean, variance = np.split(moments, 2, axis=1)
-        return mean, variance
-
-    def _checked_latents(self, latents):
-        """Values (..., c) of the latent functions, as `sample_latent` gives them."""
-        check_is_fitted(self)
-        latents = np.asarray(latents, dtype=np.float64)
-        n_latents = sum(part.n_latents for part in self._latents)
-        if latents.shape[-1:] != (n_latents,):
-            raise ValueError(
-                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
-                "as that of sample_latent's."
-            )
-        return latents
-
-    def sample_latent(self, X, n_samples=1, random_state=0):
-        """Joint draws of the latent functions at all rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Memory is O(n^2): draw for a few thousand rows at most.
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        samples : ndarray of shape (n_samples, n, c)
-        """
-        X = self._check_new(X)
-        device, dtype = self._torch_options(X)
-        generator = torch.Generator()
-        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
-        rows = to_tensor(X, device, dtype)
-        posteriors = [part.posterior(device) for part in self._latents]
-        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
-        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
-        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
 
 
 def _history(curves):

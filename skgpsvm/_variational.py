@@ -5,31 +5,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
 from ._distributed import n_ranks
-from ._estimator import TorchClassifier, TorchRegressor, to_tensor
 from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from ._inference import NaturalGradientInference
+from ._prediction import LIKELIHOODS, LatentClassifier, LatentRegressor
 from ._sites import LikelihoodSites
 from ._torch_kernels import torch_kernel
-from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
+from .likelihoods import Logistic, Probit, RobustMax, Softmax
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
-_DOF = 4.0  # of Student's t
-_LIKELIHOODS = {
-    "gaussian": Gaussian,
-    "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
-    "laplace": lambda var: Laplace((var / 2) ** 0.5),
-}
-# Draws of variance one.
-_STANDARD_NOISE = {
-    "gaussian": lambda rng, shape: rng.standard_normal(shape),
-    "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
-    "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
-}
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
 _MANY_ROWS = 5000  # from which on a slow start pays
 # Factors of the length scales to start from in turn, until the bound is above that of mere noise.
@@ -86,14 +72,14 @@ class VariationalGP(InducingEstimator):
         return [targets]
 
 
-class VariationalRegressor(TorchRegressor, VariationalGP):
+class VariationalRegressor(LatentRegressor, VariationalGP):
     """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions."""
 
     _start_noise = 0.1
 
     def _check_variational_parameters(self):
         super()._check_variational_parameters()
-        self._check_choice("likelihood", tuple(_LIKELIHOODS))
+        self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
         self._check_number("noise_variance", 0, optional=True)
         if self.noise_variance == 0:
@@ -106,7 +92,7 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
     def _sites(self):
         var = self._start_noise if self.noise_variance is None else self.noise_variance
         t = len(self._y_mean)
-        return LikelihoodSites(_LIKELIHOODS[self.likelihood](np.full(t, var)), t)
+        return LikelihoodSites(LIKELIHOODS[self.likelihood](np.full(t, var)), t)
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""
@@ -121,7 +107,7 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
 
         def learned(state):
             variance = state["noise"].exp().cpu()
-            sites = LikelihoodSites(_LIKELIHOODS[self.likelihood](variance), 1)
+            sites = LikelihoodSites(LIKELIHOODS[self.likelihood](variance), 1)
             return start.at({**state, "noise": sites.parameters()})
 
         def attributes(state):
@@ -178,101 +164,8 @@ class VariationalRegressor(TorchRegressor, VariationalGP):
         shared = super()._attributes(latents, bounds, streamed)
         return {**shared, "noise_variance_": noise_variance}
 
-    # Prediction
 
-    def latent_mean_and_variance(self, X):
-        """Posterior mean and variance of the latent functions; no noise is added.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (n, t)
-            In units of y and squared units of y.
-        """
-        mean, variance = super().latent_mean_and_variance(X)
-        return mean * self._y_std + self._y_mean, variance * self._y_std**2
-
-    def sample_latent(self, X, n_samples=1, random_state=0):
-        """Joint draws of the latent functions at all rows; no noise is added.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Memory is O(n^2): draw for a few thousand rows at most.
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        samples : ndarray of shape (n_samples, n, t)
-            In units of y.
-        """
-        draws = super().sample_latent(X, n_samples, random_state)
-        return draws * self._y_std + self._y_mean
-
-    def predict(self, X, return_std=False, return_cov=False):
-        """Mean of y, and on request its standard deviation or covariance, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        return_std : bool, default=False
-            Whether the standard deviation of each observation is returned too.
-        return_cov : bool, default=False
-            Whether their joint covariance is; memory is O(n^2).
-
-        Returns
-        -------
-        mean : ndarray of shape (n,) or (n, t)
-        std : ndarray of shape (n,) or (n, t), optional
-        cov : ndarray of shape (n, n) or (n, n, t), optional
-
-        Raises
-        ------
-        RuntimeError
-            If both are requested.
-        """
-        if return_std and return_cov:
-            raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        mean, variance = self.latent_mean_and_variance(X)
-        if return_cov:
-            return self._outputs(mean), self._outputs(self._cov(X))
-        if return_std:
-            return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
-        return self._outputs(mean)
-
-    def _cov(self, X):
-        X = self._check_new(X)
-        device, dtype = self._torch_options(X)
-        cov = self._latents[0].posterior(device).cov(to_tensor(X, device, dtype))
-        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
-        return cov + np.eye(len(X))[..., None] * self.noise_variance_
-
-    def sample_y(self, X, n_samples=1, random_state=0):
-        """Draws of the latent functions at all rows jointly, with independent noise added.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Memory is O(n^2).
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
-        """
-        rng = check_random_state(random_state)
-        latent = self.sample_latent(X, n_samples, rng)
-        std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
-        noise = _STANDARD_NOISE[self.likelihood](rng, latent.shape) * std
-        return np.moveaxis(self._outputs(latent + noise), 0, -1)
-
-
-class VariationalClassifier(TorchClassifier, VariationalGP):
+class VariationalClassifier(LatentClassifier, VariationalGP):
     """Likelihoods and class probabilities."""
 
     _start_variance = 5.0
@@ -293,54 +186,6 @@ class VariationalClassifier(TorchClassifier, VariationalGP):
                 f"likelihood='probit' is for two classes; y has {c}. Use 'softmax' or 'robust_max'."
             )
         return LikelihoodSites(Softmax(), c)
-
-    # Prediction
-
-    def predict_proba(self, X):
-        """Class probabilities, averaged over the posterior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n, n_classes)
-        """
-        check_is_fitted(self)
-        return self._map_moments(self._sites().likelihood.predict, X)
-
-    def decision_function(self, X):
-        """Logits of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        scores : ndarray of shape (n, n_classes), or (n,) for two classes
-            Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
-        """
-        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict_proba_from_latent(self, latents):
-        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
-
-        Parameters
-        ----------
-        latents : array-like of shape (..., c)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (..., n_classes)
-        """
-        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
-        mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
-        codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
-        log_p = [likelihood.log_prob(code, mean) for code in codes]
-        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
 def scaled_lengths(kernel, factor):

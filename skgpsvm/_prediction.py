@@ -1,0 +1,246 @@
+"""Estimators with Gaussian posteriors over latent functions: what is predicted from them."""
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, to_tensor
+from .likelihoods import Gaussian, Laplace, StudentT
+
+_DOF = 4.0  # of Student's t
+LIKELIHOODS = {
+    "gaussian": Gaussian,
+    "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
+    "laplace": lambda var: Laplace((var / 2) ** 0.5),
+}
+# Draws of variance one.
+_STANDARD_NOISE = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
+    "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
+}
+
+
+class LatentEstimator(TorchEstimator):
+    """An estimator whose fitted state, ``_latents``, is a list of models with posteriors.
+
+    Each has ``posterior(device)``, a `Posterior`, and the number of its latents, ``n_latents``.
+    """
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_latents")
+
+    def _latent_spread(self):
+        """What the posterior's variances are multiplied by."""
+        return 1.0
+
+    def _map_moments(self, function, X):
+        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
+        X = self._check_new(X)
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        spread = self._latent_spread()
+
+        def from_rows(chunk):
+            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
+            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
+
+        return self._map_rows(from_rows, X)
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, c)
+            One column for each latent function.
+        """
+        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
+        mean, variance = np.split(moments, 2, axis=1)
+        return mean, variance
+
+    def _checked_latents(self, latents):
+        """Values (..., c) of the latent functions, as `sample_latent` gives them."""
+        check_is_fitted(self)
+        latents = np.asarray(latents, dtype=np.float64)
+        n_latents = sum(part.n_latents for part in self._latents)
+        if latents.shape[-1:] != (n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+                "as that of sample_latent's."
+            )
+        return latents
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Joint draws of the latent functions at all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, c)
+        """
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        generator = torch.Generator()
+        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
+        rows = to_tensor(X, device, dtype)
+        posteriors = [part.posterior(device) for part in self._latents]
+        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
+        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
+        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+
+
+class LatentRegressor(TorchRegressor, LatentEstimator):
+    """Latents in units of the normalised y; a subclass knows ``likelihood``, and learns noise."""
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, t)
+            In units of y and squared units of y.
+        """
+        mean, variance = super().latent_mean_and_variance(X)
+        return mean * self._y_std + self._y_mean, variance * self._y_std**2
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Joint draws of the latent functions at all rows; no noise is added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, t)
+            In units of y.
+        """
+        draws = super().sample_latent(X, n_samples, random_state)
+        return draws * self._y_std + self._y_mean
+
+    def predict(self, X, return_std=False, return_cov=False):
+        """Mean of y, and on request its standard deviation or covariance, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether the standard deviation of each observation is returned too.
+        return_cov : bool, default=False
+            Whether their joint covariance is; memory is O(n^2).
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, t)
+        std : ndarray of shape (n,) or (n, t), optional
+        cov : ndarray of shape (n, n) or (n, n, t), optional
+
+        Raises
+        ------
+        RuntimeError
+            If both are requested.
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        mean, variance = self.latent_mean_and_variance(X)
+        if return_cov:
+            return self._outputs(mean), self._outputs(self._cov(X))
+        if return_std:
+            return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
+        return self._outputs(mean)
+
+    def _cov(self, X):
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        rows = to_tensor(X, device, dtype)
+        cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
+        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
+        return cov + np.eye(len(X))[..., None] * self.noise_variance_
+
+    def sample_y(self, X, n_samples=1, random_state=0):
+        """Draws of the latent functions at all rows jointly, with independent noise added.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2).
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
+        """
+        rng = check_random_state(random_state)
+        latent = self.sample_latent(X, n_samples, rng)
+        std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
+        noise = _STANDARD_NOISE[self.likelihood](rng, latent.shape) * std
+        return np.moveaxis(self._outputs(latent + noise), 0, -1)
+
+
+class LatentClassifier(TorchClassifier, LatentEstimator):
+    """Class probabilities by the likelihood of the sites that a subclass gives (`_sites`)."""
+
+    def predict_proba(self, X):
+        """Class probabilities, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        check_is_fitted(self)
+        return self._map_moments(self._sites().likelihood.predict, X)
+
+    def decision_function(self, X):
+        """Logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
+        """
+        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba_from_latent(self, latents):
+        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
+        mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
+        codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
+        log_p = [likelihood.log_prob(code, mean) for code in codes]
+        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
