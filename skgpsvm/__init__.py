@@ -1,5 +1,6 @@
 """Gaussian-process models and Bayesian support vector machines as scikit-learn estimators."""
 
+from .additive import AdditiveGPClassifier, AdditiveGPRegressor
 from .bayesian_svm import BayesianSVC
 from .decoupled import DecoupledGPClassifier, DecoupledGPRegressor
 from .expectation_propagation import EPClassifier
@@ -14,6 +15,8 @@ from .svgp import SVGPClassifier, SVGPRegressor
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AdditiveGPClassifier",
+    "AdditiveGPRegressor",
     "BayesianSVC",
     "DecoupledGPClassifier",
     "DecoupledGPRegressor",

@@ -212,17 +212,20 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         if not isinstance(value, bool | np.bool_):
             raise ValueError(f"{name}={value!r} must be True or False.")
 
+    def _validated(self, X, reset, **options):
+        """``X``, and ``y`` where the options have it, by scikit-learn's checks."""
+        return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], **options)
+
     def _check_rows(self, X, y, sample_weight, reset, **options):
         """Validated ``X``, ``y`` and weights of this rank, some of them positive on some rank."""
         warn_if_alone()
 
         def checked():
-            wanted = {"reset": reset, "dtype": [np.float64, np.float32]}
             if n_ranks() > 1 and np.shape(y)[:1] == (0,):
-                empty = validate_data(self, X, ensure_min_samples=0, **wanted)
+                empty = self._validated(X, reset, ensure_min_samples=0)
                 check_consistent_length(empty, y)
                 return empty, np.asarray(y), np.zeros(0)
-            rows = validate_data(self, X, y, **wanted, **options)
+            rows = self._validated(X, reset, y=y, **options)
             return *rows, check_weights(sample_weight, rows[0])
 
         X, y, weights = together(checked)
@@ -244,7 +247,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_new(self, X):
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._validated(X, reset=False)
 
     def _map_rows(self, function, X):
         """``function`` of tensors (b, d), applied in chunks of rows, as one float64 array."""

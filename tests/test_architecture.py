@@ -14,6 +14,7 @@ NUMPY_MODULES = {
     "_estimator",  # the boundary
     "inducing",  # scikit-learn's k-means works on arrays
     "active_learning",  # takes and gives what `predict_proba` gives
+    "inspection",  # takes what `explain` gives, for matplotlib
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels
     "kernels/_linear",  # a scikit-learn kernel
@@ -25,6 +26,10 @@ NUMPY_MODULES = {
     "_latents",  # fitted state, which is NumPy
     "_variational",  # what estimators share
     "_solved",  # what estimators share
+    "_prediction",  # what estimators share
+    "additive/_base",  # what the estimators share
+    "additive/_encoding",  # columns of tables
+    "additive/_regressor",  # the estimator
     "bayesian_svm/_svc",  # the estimator
     "decoupled/_base",  # what the estimators share
     "decoupled/_regressor",  # the estimator

@@ -25,6 +25,7 @@ from sklearn.utils import check_random_state
 
 import skgpsvm
 from skgpsvm import (
+    AdditiveGPClassifier,
     BayesianSVC,
     DecoupledGPClassifier,
     EPClassifier,
@@ -48,6 +49,9 @@ MODES = {
     "EP, sign rule": ep(optimizer="sign"),
     "EP, minibatches": ep(batch_size=16),
     "EP, GFITC": ep(approximation="gfitc", max_iter=15),
+    "additive": AdditiveGPClassifier(
+        n_inducing=5, max_iter=20, tol=0.02, min_gain=10.0, random_state=0
+    ),
     "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
     "quadruply stochastic": QSGPClassifier(n_basis=20, n_inducing=8, random_state=0),
     "quadruply stochastic, steps": QSGPClassifier(

@@ -45,6 +45,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
     BayesianSVC,
     DecoupledGPClassifier,
     DecoupledGPRegressor,
@@ -125,6 +127,9 @@ DETERMINISTIC = [
     QSRVMRegressor(likelihood="laplace", covariance="mean_field", optimizer=None),
     QSRVMClassifier(n_basis=50),
     QSRVMClassifier(covariance="mean_field", optimizer=None),
+    AdditiveGPRegressor(),
+    AdditiveGPRegressor(likelihood="student_t", covariance="mean_field", interactions=None),
+    AdditiveGPClassifier(),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
@@ -132,6 +137,7 @@ STOCHASTIC = [
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
     EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
+    AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=5),
     DecoupledGPRegressor(
         RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
     ),

@@ -1,0 +1,393 @@
+"""What the additive estimators share: tables, the fit, effects and their shares."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.stats import gamma
+from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .._distributed import refuse_ranks
+from .._estimator import Rows
+from .._prediction import LatentEstimator
+from .._training import Run
+from ._basis import PROFILES, AdditiveBasis
+from ._bound import AdditivePosterior, mean_variances
+from ._encoding import TableEncoder, categorical_mask, described
+from ._interactions import score_moments
+from ._learning import HYPER, GaussianAscent, SiteAscent
+
+_PAIR_LENGTH = 0.25  # least length scale of a pair
+_LEVEL = 0.01  # of the test of interactions, all pairs together
+_ROWS_OF_TEST = 10_000
+_PAIRS_AT_ONCE = 5
+_POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
+_LEAST_POINTS = 5
+
+
+@dataclass
+class AdditiveLatent:
+    """A fitted latent function: its basis, hyper-parameters, and what the rows say of its weights.
+
+    Attributes
+    ----------
+    basis : AdditiveBasis
+    theta : dict of ndarray
+        Logarithms of ``length`` and ``variance``.
+    gram, cross : ndarray of shape (p, p), (p,)
+        See `AdditivePosterior`.
+    form : tuple
+        Covariance and rank.
+    """
+
+    basis: AdditiveBasis
+    theta: dict
+    gram: np.ndarray
+    cross: np.ndarray
+    form: tuple
+    n_latents = 1
+
+    def at(self, posterior):
+        """The same latent with what the rows of a posterior say."""
+        gram, cross = posterior.gram.cpu().numpy(), posterior.cross.cpu().numpy()
+        return replace(self, gram=gram, cross=cross)
+
+    def posterior(self, device):
+        """As torch sees it."""
+        arrays = (*self.theta.values(), self.gram, self.cross)
+        *theta, gram, cross = (torch.tensor(part, device=device) for part in arrays)
+        effects = self.basis.at(dict(zip(self.theta, theta, strict=True)))
+        return AdditivePosterior(effects, gram, cross, *self.form)
+
+
+class AdditiveGP(LatentEstimator):
+    """Estimators whose latent functions are sums of effects.
+
+    A subclass gives the likelihood as sites (`_sites`), the prior variance of the constant
+    (`_constant`) and whether noise is Gaussian (`_is_gaussian`).
+    """
+
+    dtype = "float64"  # single precision does not bear the algebra of smooth effects
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def _check_parameters(self):
+        refuse_ranks(self)
+        self._check_choice("kernel", tuple(PROFILES))
+        self._check_choice("scaling", ("power", "minmax"))
+        self._check_choice("measure", ("empirical", "uniform"))
+        self._check_choice("covariance", ("full", "precision", "mean_field"))
+        self._check_number("rank", 1, integer=True, optional=True)
+        self._check_number("n_inducing", 2, integer=True)
+        self._check_number("n_inducing_interaction", 2, integer=True)
+        self._check_number("min_gain", 0)
+        self._check_number("max_iter", 1, integer=True)
+        self._check_number("tol", 0)
+        self._check_number("batch_size", 1, integer=True, optional=True)
+        bounds = self.length_scale_bounds
+        if np.shape(bounds) != (2,) or not 0 < bounds[0] <= bounds[1] < np.inf:
+            raise ValueError(
+                f"length_scale_bounds={bounds!r} must be two positive numbers in ascending order."
+            )
+
+    # Tables
+
+    def _validated(self, X, reset, **options):
+        if reset:
+            mask = categorical_mask(self.categorical_features, X)
+            self._encoder = None if mask is None else TableEncoder(mask).fit(X)
+        options |= {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
+        if self._encoder is None:
+            return validate_data(self, X, reset=reset, **options)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        X, y = self._encoder.transform(X), options.pop("y", None)
+        return check_array(X, **options) if y is None else check_X_y(X, y, **options)
+
+    # Fitting
+
+    def _fit(self, X, y, sample_weight, classes=None):
+        vars(self).pop("_latents", None)
+        self._check_parameters()
+        shown = X
+        X, targets, weights, origin = self._check_training_data(
+            X, y, sample_weight, classes=classes
+        )
+        rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
+        run = Run(self, shown, y, X, targets, weights)
+        seed = run.remember(
+            "seed", lambda: int(check_random_state(self.random_state).randint(2**31))
+        )
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        pairs, most = self._wanted_interactions(X.shape[1])
+        basis = self._first_basis(X, weights, rows, pairs)
+        scores, dropped, curve = {}, [], []
+
+        def learned(name, ascent, state):
+            stage = run.stage(
+                name,
+                state,
+                ascent.step,
+                self.max_iter,
+                converged=ascent.converged,
+                attributes=lambda state: self._attributes(ascent, state, scores, dropped),
+            )
+            curve.extend(stage)
+            return state
+
+        ascent = self._ascent(basis, rows, generator)
+        state = learned("effects", ascent, ascent.start(self._sites().parameters(), [None]))
+        while len(basis.pairs) < most:
+            some = rows.subset(_ROWS_OF_TEST, random_state)
+            tested = self._scores(ascent, state, some)
+            scores = tested | scores
+            found = [pair for pair, (_, p) in tested.items() if p * len(tested) < _LEVEL]
+            if not found:
+                break
+            at_once = min(_PAIRS_AT_ONCE, most - len(basis.pairs))
+            basis = replace(basis, terms=basis.terms + found[:at_once])
+            known = ascent.named(state)
+            ascent = self._ascent(basis, rows, generator)
+            start = ascent.start(state["noise"], known)
+            state = learned(f"effects and {len(basis.pairs)} interactions", ascent, start)
+        if dropped := ascent.prune(state, self.min_gain, pairs):
+            state = learned("effects kept", ascent, state)
+        attributes = self._attributes(ascent, state, scores, dropped)
+        attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    def _wanted_interactions(self, d):
+        """Pairs that are given, and how many more may be found."""
+        wanted = self.interactions
+        if wanted is None:
+            return [], 0
+        if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and wanted >= 0:
+            return [], int(wanted)
+        names = {name: j for j, name in enumerate(getattr(self, "feature_names_in_", ()))}
+        try:
+            pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in wanted]
+        except TypeError:
+            pairs = [()]
+        for pair in pairs:
+            if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(range(d)):
+                raise ValueError(
+                    f"interactions={wanted!r} must be None, the number of pairs to look for, or a "
+                    f"list of pairs of different features, by name or by number below {d}."
+                )
+        return sorted(set(pairs)), 0
+
+    def _first_basis(self, X, weights, rows, pairs):
+        n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
+        features = described(X, weights, n_levels, self.scaling)
+        varying = [j for j, feature in enumerate(features) if not feature.constant]
+        points = self._n_points(rows)
+        sizes = [math.ceil(_POLYNOMIALS / low) + 2 for low in self._least_lengths(points)]
+        basis = AdditiveBasis(
+            features=features,
+            terms=[(j,) for j in varying] + [pair for pair in pairs if set(pair) <= set(varying)],
+            kernel=self.kernel,
+            n_inducing=points[0],
+            n_inducing_pair=points[1],
+            points={},
+            pair_points={},
+            size=min(sizes[0], _MOST_POLYNOMIALS),
+            pair_size=min(sizes[1], _MOST_POLYNOMIALS),
+            constant=self._constant,
+            means=[],
+            seconds=[],
+        )
+        basis.measure(rows, self.measure == "empirical")
+        return basis
+
+    def _n_points(self, rows):
+        """Inducing points of an effect, and of each feature of a pair: fewer of few rows."""
+        most = (
+            max(_LEAST_POINTS, rows.n_rows // 4),
+            max(_LEAST_POINTS, math.isqrt(rows.n_rows) // 2),
+        )
+        return min(self.n_inducing, most[0]), min(self.n_inducing_interaction, most[1])
+
+    def _least_lengths(self, points):
+        """Least length scales of effects and of pairs: none is below the distance of points."""
+        low, high = self.length_scale_bounds
+        return [
+            min(max(low, least), high)
+            for least in (1 / points[0], max(_PAIR_LENGTH, 1 / points[1]))
+        ]
+
+    def _ascent(self, basis, rows, generator):
+        high = self.length_scale_bounds[1]
+        limits = [
+            torch.tensor([low, high]).log().to(rows.weights)
+            for low in self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
+        ]
+        form = self.covariance, self.rank
+        if self._is_gaussian():
+            return GaussianAscent(basis, rows, limits, form, HYPER, self.tol)
+        return SiteAscent(
+            *(basis, rows, limits, form, HYPER, self.tol),
+            sites=self._sites(),
+            batch_size=self.batch_size,
+            generator=generator,
+        )
+
+    def _scores(self, ascent, state, rows):
+        """Standardised scores of pairs and probabilities of larger ones, the largest first."""
+        at = ascent.residuals(state, rows)
+        found = {}
+        for pair, (score, mean, var) in score_moments(
+            ascent.basis, *at, ascent.posteriors(state)
+        ).items():
+            p = gamma.sf(score, mean**2 / var, scale=var / mean) if var > 0 else 1.0
+            found[pair] = (score - mean) / max(var, np.finfo(float).tiny) ** 0.5, p
+        return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+    def _attributes(self, ascent, state, scores, dropped):
+        """Fitted attributes."""
+        basis, posteriors = ascent.basis, ascent.posteriors(state)
+        latents = []
+        for own, posterior in zip(ascent.latents(state), posteriors, strict=True):
+            theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
+            latents.append(AdditiveLatent(basis, theta, None, None, posterior.form).at(posterior))
+        return {
+            **self._described(latents),
+            "terms_": list(basis.terms),
+            "term_names_": [self._name(term) for term in basis.terms],
+            "dropped_terms_": [self._name(term) for term in dropped],
+            "interaction_scores_": {
+                self._name(pair): z
+                for pair, (z, _) in sorted(scores.items(), key=lambda item: -item[1][0])
+            },
+            "elbo_": state["value"],
+            **self._of_noise(state["noise"].cpu()),
+        }
+
+    def _of_noise(self, noise):
+        """Fitted attributes that say what the noise is, from logarithms of its parameters."""
+        return {"_noise": noise.numpy()}
+
+    def _name(self, term):
+        names = getattr(self, "feature_names_in_", None)
+        return " & ".join(f"x{j}" if names is None else str(names[j]) for j in term)
+
+    # More rows
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        """`fit` in the first call; later ones hold hyper-parameters and terms."""
+        if not self.__sklearn_is_fitted__():
+            return self._fit(X, y, sample_weight, classes)
+        self._check_parameters()
+        shown = X
+        X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
+        rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
+        run = Run(self, shown, y, X, targets, weights, self._latents)
+        ascent = self._ascent(self._latents[0].basis, rows, torch.Generator().manual_seed(0))
+        like, kinds = rows.weights, ("length", "variance")
+        state = {
+            kind: like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))
+            for kind in kinds
+        }
+        state["noise"] = like.new_tensor(self._noise)
+        earlier = [(like.new_tensor(p.gram), like.new_tensor(p.cross)) for p in self._latents]
+        state = ascent.continued(state, earlier)
+        run.stage("more rows", state, ascent.step, self.max_iter, converged=ascent.converged)
+        pairs = zip(self._latents, ascent.posteriors(state), strict=True)
+        latents = [latent.at(posterior) for latent, posterior in pairs]
+        attributes = self._described(latents)
+        run.end(attributes)
+        vars(self).update(attributes)
+        return self
+
+    # Effects
+
+    def _described(self, latents):
+        """Fitted attributes that say what the latents are."""
+        posteriors = [latent.posterior("cpu") for latent in latents]
+        variances = sum(mean_variances(part, part.weights) for part in posteriors)
+        total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
+        return {
+            "_latents": latents,
+            "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
+            "sobol_indices_": (variances / total).numpy(),
+        }
+
+    def explain(self, X, return_std=False):
+        """What each term adds to the latent functions at each row.
+
+        ``intercept_ + explain(X).sum(1)`` is the mean of `latent_mean_and_variance`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether posterior standard deviations are returned too. They do not add up: effects
+            are correlated.
+
+        Returns
+        -------
+        effects : ndarray of shape (n, n_terms) or (n, n_terms, c)
+            In the order of ``term_names_``; with a last axis where there are several latent
+            functions. Of a regressor in units of y, or of the logarithm of its mean for a Poisson
+            likelihood; of a classifier in units of the latent functions.
+        std : ndarray of the same shape, optional
+        """
+        mean, std = self._explained(self._check_new(X))
+        return (mean, std) if return_std else mean
+
+    def _explained(self, X):
+        """`explain` of checked rows, with standard deviations."""
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+
+        def moments(rows):
+            found = [torch.stack(p.effect_marginals(rows), -1)[:, 1:] for p in posteriors]
+            return torch.stack(found, 2)
+
+        mean, var = np.moveaxis(self._map_rows(moments, X), -1, 0)
+        return self._of_effects(mean), self._of_effects(np.sqrt(var))
+
+    def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):
+        """Shares of the terms in the variance of the latent functions, with credible intervals.
+
+        The variance is over the features' own distributions, as independent: that of the training
+        rows, or the uniform one, by ``measure``. Effects of missing numbers have no share.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            Probability of the intervals.
+        n_samples : int, default=1000
+            Draws from the posterior that they are quantiles of.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        indices : Bunch
+            ``terms`` (names), ``share`` of the posterior mean, ``lower`` and ``upper``, each
+            (n_terms,).
+
+        Notes
+        -----
+        Source: additive GP specification, section 6, (S28).
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise ValueError(f"level={level!r} must be between 0 and 1.")
+        rng, draws = check_random_state(random_state), 0.0
+        for latent in self._latents:
+            posterior = latent.posterior("cpu")
+            noise = torch.from_numpy(rng.standard_normal((n_samples, len(posterior.weights))))
+            draws = draws + mean_variances(
+                posterior, posterior.weights + noise @ posterior.root().T
+            )
+        shares = (draws / draws.sum(1, keepdim=True)).numpy()
+        lower, upper = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return Bunch(
+            terms=list(self.term_names_), share=self.sobol_indices_, lower=lower, upper=upper
+        )

@@ -1,0 +1,516 @@
+"""Additive functions as whitened weights: zero-mean processes of one feature or of a product."""
+
+import math
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+
+from .._linalg import cholesky
+
+# Stationary covariances of variance one, as functions of distance in length scales.
+PROFILES = {
+    "rbf": lambda r: (-0.5 * r.square()).exp(),
+    "matern32": lambda r: (1 + math.sqrt(3) * r) * (-math.sqrt(3) * r).exp(),
+    "matern52": lambda r: (1 + math.sqrt(5) * r + 5 / 3 * r.square()) * (-math.sqrt(5) * r).exp(),
+}
+_JITTER = 1e-8
+
+
+@dataclass
+class Feature:
+    """What is known of a column.
+
+    Attributes
+    ----------
+    n_levels : int
+        0 for a numerical one.
+    missing : bool
+        Whether numbers were missing: an effect of its own. (Levels that are missing are a level.)
+    constant : bool
+        Whether it has no effect since the rows do not differ.
+    centre, scale, power : float
+        The numbers are centred, scaled, and transformed by Yeo and Johnson's function.
+    low, high : float
+        Range of the transformed numbers.
+    """
+
+    n_levels: int = 0
+    missing: bool = False
+    constant: bool = False
+    centre: float = 0.0
+    scale: float = 1.0
+    power: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def unit(self, x):
+        """Numbers on the unit interval, further outside the range."""
+        transformed = yeo_johnson((x - self.centre) / self.scale, self.power)
+        return (transformed - self.low) / (self.high - self.low)
+
+
+def yeo_johnson(x, power):
+    """The transformation of Yeo and Johnson (2000), elementwise."""
+    if power == 1:
+        return x
+    right, left = x.clamp_min(0), -x.clamp_max(0)
+    up = right.log1p() if power == 0 else torch.expm1(power * right.log1p()) / power
+    down = left.log1p()
+    down = down if power == 2 else torch.expm1((2 - power) * down) / (2 - power)
+    return torch.where(x >= 0, up, -down)
+
+
+class Chebyshev:
+    """The first polynomials of Chebyshev on the unit interval, and interpolation by them.
+
+    Parameters
+    ----------
+    size : int
+    like : Tensor
+    """
+
+    def __init__(self, size, like):
+        self.size = size
+        angle = torch.pi * (torch.arange(size, dtype=like.dtype, device=like.device) + 0.5) / size
+        self.nodes = 0.5 + 0.5 * angle.cos()
+        orders = torch.arange(size, dtype=like.dtype, device=like.device)
+        values = (orders[:, None] * angle).cos()
+        # Coefficients (size,) of the interpolant from values at the nodes.
+        self.transform = values * (2 - (orders == 0).to(values))[:, None] / size
+
+    def __call__(self, u):
+        """Polynomials (..., size) at points u (...)."""
+        x = 2 * u - 1
+        found = [torch.ones_like(x), x]
+        while len(found) < self.size:
+            found.append(2 * x * found[-1] - found[-2])
+        return torch.stack(found[: self.size], -1)
+
+
+def uniform_moments(size):
+    """Means (size,) and second moments (size, size) of the polynomials under uniform u."""
+    orders = torch.arange(2 * size, dtype=torch.float64)
+    mean = torch.where(orders % 2 == 0, 1 / (1 - orders.square()), 0.0)
+    a = torch.arange(size)
+    return mean[:size], 0.5 * (mean[a[:, None] + a] + mean[(a[:, None] - a).abs()])
+
+
+class Centred:
+    r"""Processes of one numerical feature, of variance one before they are centred.
+
+    The covariance is :math:`g(x, y) - h(x) h(y) / H` with :math:`h(x) = \int g(x, s) d\nu(s)` and
+    :math:`H = \int h d\nu`, that of a process whose integral over the feature's measure is zero.
+
+    Parameters
+    ----------
+    profile : callable
+        The stationary covariance g, one of `PROFILES`.
+    length : Tensor of shape (...)
+        Length scales on the unit interval, one for each process.
+    points : Tensor of shape (..., m)
+        Inducing points.
+    polynomials : Chebyshev
+    mean : Tensor of shape (..., size)
+        Means of the polynomials under the measures.
+
+    Attributes
+    ----------
+    coef : Tensor of shape (..., size, m)
+        Of the polynomials in the whitened features.
+    cov : Tensor of shape (..., size, size)
+        Prior covariance of the coefficients of the process.
+
+    Notes
+    -----
+    Source: additive GP specification, (S4) and (S8). Covariances with the rows of a fit are
+    interpolated by polynomials: to 1e-8 by 34 of them for a squared exponential of length scale
+    0.1.
+    """
+
+    def __init__(self, profile, length, points, polynomials, mean):
+        self._profile, self._nodes = profile, polynomials.nodes
+        self._length, self._points = length, points
+        F = polynomials.transform
+        cov = F @ self._g(self._nodes, self._nodes) @ F.T
+        to_points = F @ self._g(self._nodes, points)
+        h = (cov @ mean[..., None])[..., 0]
+        self._node_weights = mean @ F
+        self._total = (mean * h).sum(-1)
+        self._h = (mean[..., None, :] @ to_points)[..., 0, :]
+        prior = self._g(points, points) - self._outer(self._h, self._h)
+        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=_JITTER)
+        self.cov = cov - self._outer(h, h)
+        self.coef = self._whitened(to_points - self._outer(h, self._h))
+
+    def __getitem__(self, index):
+        one = copy(self)
+        for name, value in vars(self).items():
+            if name not in ("_profile", "_nodes"):
+                setattr(one, name, value[index])
+        return one
+
+    def _g(self, a, b):
+        distance = (a[..., :, None] - b[..., None, :]).abs()
+        return self._profile(distance / self._length[..., None, None])
+
+    def _outer(self, a, b):
+        return a[..., :, None] * b[..., None, :] / self._total[..., None, None]
+
+    def _whitened(self, K):
+        return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
+
+    def _mean_g(self, u):
+        return (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
+
+    def features(self, u):
+        """Whitened features (..., b, m) and variances (..., b) at points u (..., b)."""
+        h = self._mean_g(u)
+        K = self._g(u, self._points) - self._outer(h, self._h)
+        return self._whitened(K), 1 - h.square() / self._total[..., None]
+
+    def cross(self, u):
+        """Covariances (..., b, b) between points u (..., b)."""
+        h = self._mean_g(u)
+        return self._g(u, u) - self._outer(h, h)
+
+
+class Levels:
+    """A zero-mean effect of the levels of a category, the analogue of `Centred`.
+
+    Parameters
+    ----------
+    share : Tensor of shape (q,)
+        Of each level.
+
+    Notes
+    -----
+    Source: additive GP specification, (S9).
+    """
+
+    def __init__(self, share):
+        direction = share / share.norm()
+        q = len(share)
+        eye = torch.eye(q, dtype=share.dtype, device=share.device)
+        self.cov = eye - torch.outer(direction, direction)
+        # Columns of the Householder reflection that sends the direction to the first axis.
+        v = direction.clone()
+        v[0] += 1.0 if direction[0] >= 0 else -1.0
+        self.coef = (eye - 2 * torch.outer(v, v) / v.dot(v))[:, 1:]
+
+    def indicators(self, codes):
+        """One column a level, (b, q); a code that is none of them gives zeros."""
+        levels = torch.arange(len(self.coef), device=codes.device)
+        return (codes[:, None] == levels).to(self.coef)
+
+    def features(self, codes):
+        """Features (b, q - 1) and variances (b,) of codes (b,)."""
+        H = self.indicators(codes)
+        known = H.sum(1)
+        return H @ self.coef, ((H @ self.cov) * H).sum(1) + (1 - known)
+
+    def cross(self, codes):
+        """Covariances (b, b); an unknown level is like no other row's but its own."""
+        H = self.indicators(codes)
+        return H @ self.cov @ H.T + torch.diag(1 - H.sum(1))
+
+
+@dataclass
+class AdditiveBasis:
+    """The terms of an additive model: a constant, effects of features, effects of pairs.
+
+    Attributes
+    ----------
+    features : list of Feature
+    terms : list of tuples of ints
+        Features of each effect, one or two.
+    kernel : {"rbf", "matern32", "matern52"}
+    n_inducing, n_inducing_pair : int
+        Equally spaced points of an effect, and of each feature of a pair.
+    points, pair_points : dict
+        Points (m,) of features that have others, on the unit interval.
+    size, pair_size : int
+        Number of polynomials of an effect, and of each feature of a pair.
+    constant : float
+        Prior variance of the constant.
+    means, seconds : list of ndarray
+        Moments of each feature's polynomials, (size,), (size, size), or indicators of levels.
+    """
+
+    features: list
+    terms: list
+    kernel: str
+    n_inducing: int
+    n_inducing_pair: int
+    points: dict
+    pair_points: dict
+    size: int
+    pair_size: int
+    constant: float
+    means: list
+    seconds: list
+
+    def __post_init__(self):
+        numbers = [term for term in self.terms if len(term) == 1 and self.is_number(term[0])]
+        # Features that have a length scale, in the order of theta["length"].
+        self.axes = [j for (j,) in numbers]
+        self.pair_axes = [j for term in self.pairs for j in term if self.is_number(j)]
+        self.absent = [j for j in self.axes if self.features[j].missing]
+
+    def is_number(self, j):
+        return not self.features[j].n_levels
+
+    @property
+    def pairs(self):
+        """The terms of two features."""
+        return [term for term in self.terms if len(term) == 2]
+
+    # The features of rows
+
+    def unit(self, X):
+        """Columns of X (b, d): numbers on the unit interval, codes as they are, NaN stays."""
+        parts = zip(self.features, X.unbind(1), strict=True)
+        return torch.stack([x if f.n_levels else f.unit(x) for f, x in parts], 1)
+
+    def columns(self, polynomials, u, j):
+        """Of one feature: polynomials of numbers held in the range, or indicators of levels."""
+        if not self.is_number(j):
+            levels = torch.arange(self.features[j].n_levels, device=u.device)
+            return (u[:, j, None] == levels).to(u)
+        known = ~u[:, j].isnan()
+        return polynomials(u[:, j].nan_to_num(0.5).clamp(0, 1)) * known[:, None]
+
+    def kept(self, i, j, device):
+        """Which products of two features' columns a pair has: polynomials of limited degree."""
+        sizes = [self.features[k].n_levels or self.pair_size for k in (i, j)]
+        a, b = (torch.arange(size, device=device) for size in sizes)
+        if self.is_number(i) and self.is_number(j):
+            return torch.nonzero((a[:, None] + b < self.pair_size).ravel())[:, 0]
+        return torch.arange(sizes[0] * sizes[1], device=device)
+
+    def __call__(self, X):
+        """Columns of rows X (b, d) that whitened features are linear in, a list: one, terms."""
+        u = self.unit(X)
+        polynomials, found = Chebyshev(self.size, u), [u.new_ones(len(u), 1)]
+        for term in self.terms:
+            columns = [self.columns(polynomials, u, j) for j in term]
+            if len(term) == 1:
+                (j,) = term
+                if j in self.absent:
+                    columns.append(u[:, j].isnan().to(u)[:, None])
+                found.append(torch.cat(columns, 1))
+            else:
+                left, right = (
+                    part[:, : self.pair_size] if self.is_number(j) else part
+                    for part, j in zip(columns, term, strict=True)
+                )
+                product = (left[:, :, None] * right[:, None]).flatten(1)
+                found.append(product[:, self.kept(*term, u.device)])
+        return found
+
+    # What hyper-parameters make of them
+
+    def at(self, theta):
+        """The `Effects` at hyper-parameters: logarithms of ``length`` and ``variance``."""
+        return Effects(self, theta)
+
+    def parameters(self):
+        """What each hyper-parameter is of: a term, with the place of an axis, or an absence."""
+        mains = [((j,), 0) for j in self.axes]
+        pairs = [(term, k) for term in self.pairs for k, j in enumerate(term) if self.is_number(j)]
+        return {"length": mains + pairs, "variance": [*self.terms, *self.absent]}
+
+    def start(self, previous=None):
+        """Logarithms of hyper-parameters to start from, lists: those of another fit, or usual ones.
+
+        Parameters
+        ----------
+        previous : dict, optional
+            By name, what some of the `parameters` were.
+        """
+        usual = {
+            "length": lambda name: math.log(0.4 if len(name[0]) == 1 else 0.6),
+            "variance": lambda name: (
+                0.0 if isinstance(name, tuple) and len(name) == 1 else math.log(0.5)
+            ),
+        }
+        previous = previous or {kind: {} for kind in usual}
+        return {
+            kind: [
+                previous[kind][name] if name in previous[kind] else usual[kind](name)
+                for name in names
+            ]
+            for kind, names in self.parameters().items()
+        }
+
+    def measure(self, rows, empirical):
+        """Learn the means and second moments of the columns of each feature from all rows.
+
+        Parameters
+        ----------
+        rows : Rows
+        empirical : bool
+            Else numbers are uniform on the unit interval.
+        """
+        totals = None
+        for index in rows.chunks():
+            X, _, weights = rows.take(index)
+            u = self.unit(X)
+            columns = [self.columns(Chebyshev(self.size, u), u, j) for j in range(u.shape[1])]
+            own = [(weights[:, None] * T).T @ T for T in columns]
+            totals = own if totals is None else [a + b for a, b in zip(totals, own, strict=True)]
+        self.means, self.seconds = [], []
+        for feature, total in zip(self.features, rows.sum(*totals), strict=True):
+            if feature.n_levels:
+                share = total.diagonal() / total.trace()
+                moments = share, torch.diag(share)
+            elif empirical and not feature.constant:
+                moments = total[0] / total[0, 0], total / total[0, 0]
+            else:
+                moments = uniform_moments(self.size)
+            self.means.append(moments[0].cpu().numpy())
+            self.seconds.append(moments[1].cpu().numpy())
+
+
+class Effects:
+    """An additive basis at hyper-parameters.
+
+    Attributes
+    ----------
+    coefs : list of Tensor of shape (r, p)
+        Of the constant and each term: whitened features of a row are its columns times these.
+    covs : list of Tensor of shape (r, r)
+        Prior covariances of the coefficients of the columns.
+    """
+
+    def __init__(self, basis, theta):
+        self.basis, like = basis, theta["variance"]
+        lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
+        self._variance, self._absent = like.exp().split([len(basis.terms), len(basis.absent)])
+        mains = basis.axes, lengths[0], basis.points, basis.n_inducing, basis.size
+        pairs = (
+            basis.pair_axes,
+            lengths[1],
+            basis.pair_points,
+            basis.n_inducing_pair,
+            basis.pair_size,
+        )
+        mains, pairs = iter(self._centred(*mains)), iter(self._centred(*pairs))
+        levels = {
+            j: (Levels(torch.as_tensor(basis.means[j]).to(like)),)
+            for j, feature in enumerate(basis.features)
+            if feature.n_levels
+        }
+        # Of each term, the processes that it is a product of: what holds one, and its place there.
+        self._factors = [
+            [levels.get(j) or next(mains if len(term) == 1 else pairs) for j in term]
+            for term in basis.terms
+        ]
+        self.coefs = [like.new_full((1, 1), math.sqrt(basis.constant))]
+        self.covs = [like.new_full((1, 1), basis.constant)]
+        roots = self._variance.sqrt().unbind()
+        scales = zip(basis.terms, self._factors, self._variance.unbind(), roots, strict=True)
+        for term, factors, variance, root in scales:
+            (coef, cov), *others = (self._part(*factor) for factor in factors)
+            if others:
+                kept = basis.kept(*term, like.device)
+                coef = torch.kron(coef, others[0][0])[kept]
+                cov = torch.kron(cov, others[0][1])[kept[:, None], kept]
+            coef, cov = root * coef, variance * cov
+            if (absent := self._of_absent(term)) is not None:
+                coef, cov = torch.block_diag(coef, absent.sqrt()), torch.block_diag(cov, absent)
+            self.coefs.append(coef)
+            self.covs.append(cov)
+
+    @staticmethod
+    def _part(holder, *place):
+        return (holder.coef[place], holder.cov[place]) if place else (holder.coef, holder.cov)
+
+    def _of_absent(self, term):
+        """Prior variance (1, 1) of the effect of missing numbers; None where there are none."""
+        if len(term) == 1 and term[0] in self.basis.absent:
+            return self._absent[self.basis.absent.index(term[0])].view(1, 1)
+        return None
+
+    def _centred(self, axes, lengths, points, n_inducing, size):
+        """The process of each axis, computed together where they have as many points."""
+        equal = torch.linspace(0, 1, n_inducing, dtype=torch.float64)
+        points = [torch.as_tensor(points.get(j, equal)).to(lengths) for j in axes]
+        means = [torch.as_tensor(self.basis.means[j][:size]).to(lengths) for j in axes]
+        found, profile = {}, PROFILES[self.basis.kernel]
+        for m in {len(own) for own in points}:
+            places = [place for place, own in enumerate(points) if len(own) == m]
+            Z, mean = (torch.stack([parts[place] for place in places]) for parts in (points, means))
+            group = Centred(profile, lengths[places], Z, Chebyshev(size, lengths), mean)
+            found |= {place: (group, k) for k, place in enumerate(places)}
+        return [found[place] for place in range(len(axes))]
+
+    def _processes(self):
+        """Of each term, its features, the processes that it is a product of, and its variance."""
+        factors = (
+            [holder[place[0]] if place else holder for holder, *place in own]
+            for own in self._factors
+        )
+        return zip(self.basis.terms, factors, self._variance, strict=True)
+
+    def features(self, u):
+        """Of rows (b, d) on the unit interval: whitened features and variances of each term.
+
+        Returns
+        -------
+        features : list of Tensor of shape (b, p)
+            Of the constant and each term.
+        variances : Tensor of shape (b, 1 + n_terms)
+        """
+        constant = u.new_full((len(u), 1), self.basis.constant)
+        found, variances = [constant.sqrt()], [constant[:, 0]]
+        for term, factors, variance in self._processes():
+            known = ~u[:, term].isnan().any(1)
+            columns = u[:, term].nan_to_num(0.5).unbind(1)
+            each = [factor.features(x) for factor, x in zip(factors, columns, strict=True)]
+            psi, var = each[0]
+            if len(term) == 2:
+                psi = (psi[:, :, None] * each[1][0][:, None]).flatten(1)
+                var = var * each[1][1]
+            psi, var = variance.sqrt() * psi * known[:, None], variance * var * known
+            if (absent := self._of_absent(term)) is not None:
+                psi = torch.cat([psi, absent.sqrt() * ~known[:, None]], 1)
+                var = var + absent[0] * ~known
+            found.append(psi)
+            variances.append(var)
+        return found, torch.stack(variances, 1)
+
+    def seconds(self):
+        """Second moments (p, p) of the whitened features of each term under the measure."""
+        like, found = self._variance, []
+        for term, coef in zip(self.basis.terms, self.coefs[1:], strict=True):
+            parts = [torch.as_tensor(self.basis.seconds[j]).to(like) for j in term]
+            if len(term) == 2:
+                parts = [
+                    part[: self.basis.pair_size, : self.basis.pair_size]
+                    if self.basis.is_number(j)
+                    else part
+                    for part, j in zip(parts, term, strict=True)
+                ]
+                kept = self.basis.kept(*term, like.device)
+                moment = torch.kron(*parts)[kept[:, None], kept]
+            else:
+                (moment,) = parts
+            rest = len(coef) - len(moment)  # the effect of missing numbers has no share
+            moment = torch.nn.functional.pad(moment, (0, rest, 0, rest))
+            found.append(coef.T @ moment @ coef)
+        return found
+
+    def cross(self, u):
+        """Prior covariances (b, b) of the sum of all terms between rows (b, d)."""
+        total = u.new_full((len(u), len(u)), self.basis.constant)
+        for term, factors, variance in self._processes():
+            known = (~u[:, term].isnan().any(1)).to(u)
+            columns = u[:, term].nan_to_num(0.5).unbind(1)
+            cov = variance * torch.outer(known, known)
+            for factor, x in zip(factors, columns, strict=True):
+                cov = cov * factor.cross(x)
+            if (absent := self._of_absent(term)) is not None:
+                cov = cov + absent * torch.outer(1 - known, 1 - known)
+            total = total + cov
+        return total

@@ -1,0 +1,304 @@
+"""Posteriors of additive models and their bounds, from sums over the rows alone."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .._linalg import cholesky, gaussian_kl, upper_inverse
+from .._posteriors import Posterior
+
+_LEAST_LOSS = 1e-2  # nats, of a rank that is chosen
+_ROUNDING = 1e-14
+
+
+@dataclass
+class Sums:
+    """What a fit needs of the rows.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (r, r)
+        Of the columns, weighted by the precisions of the rows.
+    cross : Tensor of shape (r,)
+        Of the columns and the targets, or the linear terms of sites.
+    squares, weight : float
+        Of the targets, and of the rows: of Gaussian noise, whose variance is in neither sum.
+    """
+
+    gram: torch.Tensor
+    cross: torch.Tensor
+    squares: float = 0.0
+    weight: float = 0.0
+
+
+def products(effects, sums):
+    """Gram matrix (p, p) and cross products (p,) of features, and residuals (1 + n_terms,).
+
+    The residuals are the prior variances that each term's features leave, summed with the rows'
+    precisions.
+    """
+    _, gram, cross, prior = _products(effects, sums)
+    taken = torch.stack([block.trace() for block in own_blocks(gram, effects)])
+    return gram, cross, prior - taken
+
+
+def _products(effects, sums):
+    """Products of the columns and the features (r, p); of the features; priors (1 + n_terms,)."""
+    sizes = [len(coef) for coef in effects.coefs]
+    columns = zip(sums.gram.split(sizes, 1), effects.coefs, strict=True)
+    half = torch.cat([part @ coef for part, coef in columns], 1)
+
+    def whitened(array):
+        pairs = zip(effects.coefs, array.split(sizes), strict=True)
+        return torch.cat([coef.T @ part for coef, part in pairs])
+
+    covs = zip(effects.covs, diagonal_blocks(sums.gram, sizes), strict=True)
+    prior = torch.stack([(cov * block).sum() for cov, block in covs])
+    return half, whitened(half), whitened(sums.cross), prior
+
+
+@dataclass
+class _Bound:
+    """The collapsed bound and its derivatives in what it is computed from."""
+
+    value: torch.Tensor
+    by_gram: torch.Tensor
+    by_cross: torch.Tensor
+    by_prior: torch.Tensor
+    by_noise: torch.Tensor
+
+
+def _bound(effects, sums, gram, cross, prior, noise, covariance, rank):
+    """At sums over whitened features and the sum of prior variances."""
+    var, eye = noise.exp(), torch.eye(len(gram)).to(gram)
+    gram, cross, residual = gram / var, cross / var, (prior - gram.trace()) / var
+    chol = cholesky(eye + gram, "precision of the weights", jitter=0)
+    cov, w = torch.cholesky_inverse(chol), torch.cholesky_solve(cross[:, None], chol)[:, 0]
+    log_det = 2 * chol.diagonal().log().sum()
+    loss, by_gram = 0.0, -cov
+    if covariance == "mean_field":
+        blocks = own_blocks(eye + gram, effects)
+        loss = sum(torch.logdet(block) for block in blocks) - log_det
+        by_gram = -torch.block_diag(*(torch.linalg.inv(block) for block in blocks))
+    elif covariance == "precision" and rank is not None:
+        values, vectors = torch.linalg.eigh(gram)
+        left = max(len(gram) - rank, 0)
+        values, vectors = values[:left].clamp_min(0), vectors[:, :left]
+        loss = (values - values.log1p()).sum()
+        by_gram = by_gram - vectors * (values / (1 + values)) @ vectors.T
+    by_gram = 0.5 * (by_gram - torch.outer(w, w))
+    misfit = sums.squares / var + residual
+    size = sums.weight * (math.log(2 * math.pi) + noise)
+    return _Bound(
+        value=0.5 * (cross @ w - log_det - loss - size - misfit),
+        by_gram=(by_gram + 0.5 * eye) / var,
+        by_cross=w / var,
+        by_prior=-0.5 / var,
+        by_noise=0.5 * (misfit - sums.weight) - (by_gram * gram).sum() - cross @ w,
+    )
+
+
+def collapsed(effects, sums, noise, covariance="full", rank=None):
+    """The bound with the best posterior of a form, nats; constants of sites left out.
+
+    Parameters
+    ----------
+    effects : Effects
+    sums : Sums
+    noise : Tensor, scalar
+        Logarithm of the variance that the sums are to be divided by.
+    covariance : {"full", "precision", "mean_field"}
+    rank : int or None
+        Of "precision"; None is as many as lose next to nothing.
+
+    Notes
+    -----
+    Source: additive GP specification, (S24) less (S25) or (S26).
+    """
+    _, gram, cross, prior = _products(effects, sums)
+    return _bound(effects, sums, gram, cross, prior.sum(), noise, covariance, rank).value
+
+
+def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
+    """The bound, and its derivatives in the hyper-parameters of a latent, by name.
+
+    The derivatives go through sums over the features, which are small, by hand: of their many
+    products with the columns none is kept.
+    """
+    with torch.enable_grad():
+        theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
+        effects = basis.at(theta)
+    rows = [len(coef) for coef in effects.coefs]
+    with torch.no_grad():
+        half, gram, cross, prior = _products(effects, sums)
+        at = _bound(effects, sums, gram, cross, prior.sum(), own["noise"], covariance, rank)
+        features = [coef.shape[1] for coef in effects.coefs]
+        by_gram, by_cross = (2 * at.by_gram).split(features, 1), at.by_cross.split(features)
+        pieces = zip(half.split(rows), by_gram, sums.cross.split(rows), by_cross, strict=True)
+        by_coefs = [h @ g + torch.outer(b, c) for h, g, b, c in pieces]
+        by_covs = [at.by_prior * block for block in diagonal_blocks(sums.gram, rows)]
+    parts = zip([*effects.coefs, *effects.covs], [*by_coefs, *by_covs], strict=True)
+    parts = [(part, slope) for part, slope in parts if part.requires_grad]
+    slopes = [torch.zeros_like(part) for part in theta.values()]
+    if parts:
+        outputs, adjoints = zip(*parts, strict=True)
+        slopes = torch.autograd.grad(
+            outputs, list(theta.values()), adjoints, materialize_grads=True
+        )
+    return at.value.item(), dict(zip(theta, slopes, strict=True)) | {"noise": at.by_noise}
+
+
+def diagonal_blocks(matrix, sizes):
+    """Diagonal blocks of a square matrix."""
+    return [row.split(sizes, 1)[k] for k, row in enumerate(matrix.split(sizes))]
+
+
+def gains(effects, sums, noise):
+    """What each term adds to the collapsed bound of a full covariance, nats, (n_terms,)."""
+    var = noise.exp()
+    gram, cross, residuals = products(effects, sums)
+    chol = cholesky(torch.eye(len(gram)).to(gram) + gram / var, jitter=0)
+    cov = torch.cholesky_inverse(chol)
+    weights = cov @ cross / var
+    found = []
+    for block, w in zip(
+        own_blocks(cov, effects), weights.split([c.shape[1] for c in effects.coefs]), strict=True
+    ):
+        fit = w @ torch.linalg.solve(block, w)
+        found.append(0.5 * (fit + torch.logdet(block)))
+    return (torch.stack(found) - 0.5 * residuals / var)[1:]
+
+
+def own_blocks(gram, effects):
+    """Diagonal blocks of a matrix (p, p), one for the constant and each term."""
+    return diagonal_blocks(gram, [coef.shape[1] for coef in effects.coefs])
+
+
+def reduction(gram, effects, covariance, rank):
+    """I - S of the best covariance S of a form, given the gram matrix with the noise in it.
+
+    Notes
+    -----
+    Source: additive GP specification, (S22), (S25), (S26).
+    """
+    eye = torch.eye(len(gram)).to(gram)
+    if covariance == "mean_field":
+        return torch.block_diag(
+            *(reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
+        )
+    if covariance == "full":
+        root = upper_inverse(cholesky(eye + gram, "precision of the weights", jitter=0))
+        return eye - root @ root.T
+    values, vectors = torch.linalg.eigh(gram)
+    values = values.clamp_min(0)
+    rank = chosen_rank(values) if rank is None else rank
+    values, vectors = values[-rank:], vectors[:, -rank:]
+    return vectors * (values / (1 + values)) @ vectors.T
+
+
+def chosen_rank(values):
+    """The least rank whose loss is below a hundredth of a nat, of ascending eigenvalues."""
+    losses = 0.5 * (values - values.log1p()).cumsum(0)
+    return max(int((losses >= _LEAST_LOSS).sum()), 1)
+
+
+class AdditivePosterior(Posterior):
+    """Gaussian weights of the whitened features of all terms.
+
+    Parameters
+    ----------
+    effects : Effects
+    gram : Tensor of shape (p, p)
+        What the rows add to the precision of the weights.
+    cross : Tensor of shape (p,)
+        Likewise to their linear term.
+    covariance, rank : object
+        See `reduction`.
+
+    Attributes
+    ----------
+    weights : Tensor of shape (p,)
+    reduction : Tensor of shape (p, p)
+        By which their covariance is less than the identity, the prior's.
+
+    Notes
+    -----
+    Source: additive GP specification, section 4.2.
+    """
+
+    def __init__(self, effects, gram, cross, covariance="full", rank=None):
+        self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
+        precision = torch.eye(len(gram)).to(gram) + gram
+        chol = cholesky(precision, "precision of the weights", jitter=0)
+        self.weights = torch.cholesky_solve(cross[:, None], chol)[:, 0]
+        self.reduction = reduction(gram, effects, covariance, rank)
+
+    def _features(self, X):
+        return self.effects.features(self.effects.basis.unit(X.double()))
+
+    def marginals(self, X):
+        psi, prior = self._features(X)
+        psi = torch.cat(psi, 1)
+        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
+        return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
+
+    def row_marginals(self, columns):
+        """Means and variances (b,) of rows given by the columns (b, r) of each term."""
+        pairs = list(zip(columns, self.effects.coefs, strict=True))
+        psi = torch.cat([part @ coef for part, coef in pairs], 1)
+        prior = sum(
+            ((part @ cov) * part).sum(1)
+            for part, cov in zip(columns, self.effects.covs, strict=True)
+        )
+        var = prior - ((psi @ self.reduction) * psi).sum(1)
+        return psi @ self.weights, var.clamp_min(0)
+
+    def effect_marginals(self, X):
+        """Means and variances (b, 1 + n_terms) of the constant and each term."""
+        psi, prior = self._features(X)
+        sizes = [part.shape[1] for part in psi]
+        means = [part @ w for part, w in zip(psi, self.weights.split(sizes), strict=True)]
+        blocks = own_blocks(self.reduction, self.effects)
+        gone = [((part @ block) * part).sum(1) for part, block in zip(psi, blocks, strict=True)]
+        return torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
+
+    def intercept(self):
+        """Posterior mean of the constant."""
+        return (self.effects.coefs[0] * self.weights[0]).item()
+
+    def root(self):
+        """Lower triangular root (p, p) of the covariance of the weights."""
+        eye = torch.eye(len(self.reduction)).to(self.reduction)
+        return cholesky(eye - self.reduction, "covariance of the weights", jitter=_ROUNDING)
+
+    def kl(self):
+        return gaussian_kl(self.weights, self.root())
+
+    def cov(self, X):
+        """Covariances (1, b, b) at the rows of ``X``."""
+        u = self.effects.basis.unit(X.double())
+        psi = torch.cat(self.effects.features(u)[0], 1)
+        return (self.effects.cross(u) - psi @ self.reduction @ psi.T)[None]
+
+    def sample(self, X, n_samples, generator):
+        """Joint draws at the rows of ``X``, (n_samples, b, 1). Memory O(b^2)."""
+        values, vectors = torch.linalg.eigh(self.cov(X)[0])
+        root = vectors * values.clamp_min(0).sqrt()
+        noise = torch.randn(len(root), n_samples, dtype=root.dtype, generator=generator)
+        draws = self.marginals(X)[0] + root @ noise.to(root.device)
+        return draws.T[..., None]
+
+
+def mean_variances(posterior, weights):
+    """Variances (..., n_terms) of effects of given weights (..., p) under the features' measure.
+
+    Notes
+    -----
+    Source: additive GP specification, (S28).
+    """
+    effects, found = posterior.effects, []
+    sizes = [coef.shape[1] for coef in effects.coefs]
+    for w, root in zip(weights.split(sizes, -1)[1:], effects.seconds(), strict=True):
+        found.append(((w @ root) * w).sum(-1))
+    return torch.stack(found, -1) if found else weights.new_zeros((*weights.shape[:-1], 0))

@@ -1,0 +1,164 @@
+"""Columns of users' tables as numbers: categories, missing values, ranges."""
+
+import numpy as np
+import torch
+from scipy.stats import skew
+from sklearn.preprocessing import OrdinalEncoder, PowerTransformer
+
+from .._estimator import CHUNK_ROWS
+from ._basis import Feature, yeo_johnson
+
+_CATEGORICAL_TYPES = ("category", "categorical", "enum", "str", "string", "object", "bool")
+_ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
+_SKEWED = 0.5  # skewness from which on there is one
+_POWERS = (-2.0, 4.0)
+
+
+class TableEncoder:
+    """Categories of a table as codes 0, 1, ...; other columns are numbers already.
+
+    A level that the fit did not see is coded -1; what is missing is a level of its own, if the fit
+    saw it.
+
+    Parameters
+    ----------
+    categorical : ndarray of shape (d,), bool
+    """
+
+    def __init__(self, categorical):
+        self.categorical = categorical
+        self._encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+
+    def fit(self, X):
+        """Learn the levels of a table; returns self."""
+        self._encoder.fit(self._levels(X))
+        self.levels = [list(levels) for levels in self._encoder.categories_]
+        return self
+
+    @property
+    def n_levels(self):
+        """Of each column, 0 for numbers."""
+        found = np.zeros(len(self.categorical), dtype=int)
+        found[self.categorical] = [len(levels) for levels in self.levels]
+        return found
+
+    def transform(self, X):
+        """Codes and numbers of a table, float64 (n, d)."""
+        codes = self._encoder.transform(self._levels(X))
+        for j, levels in enumerate(self.levels):
+            absent = np.isnan(codes[:, j])
+            codes[absent, j] = len(levels) - 1 if _is_missing(levels[-1]) else -1
+        found = np.empty((len(codes), len(self.categorical)))
+        found[:, self.categorical] = codes
+        numbers = np.flatnonzero(~self.categorical)
+        for j, column in zip(numbers, columns(X, numbers), strict=True):
+            found[:, j] = column
+        return found
+
+    def _levels(self, X):
+        chosen = columns(X, np.flatnonzero(self.categorical))
+        found = np.empty((len(chosen[0]), len(chosen)), dtype=object)
+        for j, column in enumerate(chosen):
+            found[:, j] = [np.nan if _is_missing(level) else level for level in column]
+        return found
+
+
+def _is_missing(level):
+    return level is None or level != level
+
+
+def columns(X, chosen):
+    """Some columns of a table or an array."""
+    if hasattr(X, "columns"):
+        names = list(X.columns)
+        return [np.asarray(X[names[j]]) for j in chosen]
+    X = np.asarray(X)
+    return [X[:, j] for j in chosen]
+
+
+def categorical_mask(categorical_features, X):
+    """Which columns are categories, (d,), or None where none is.
+
+    Parameters
+    ----------
+    categorical_features : "from_dtype", None, or array-like of bools, ints or names
+    X : array-like or table of shape (n, d)
+    """
+    names = list(X.columns) if hasattr(X, "columns") else []
+    if categorical_features is None:
+        return None
+    if isinstance(categorical_features, str):
+        if categorical_features != "from_dtype":
+            raise ValueError(
+                f"categorical_features={categorical_features!r} must be 'from_dtype', None, or a "
+                "list of columns."
+            )
+        types = [str(X[name].dtype).lower().split("(")[0] for name in names]
+        mask = np.array([kind in _CATEGORICAL_TYPES for kind in types], dtype=bool)
+        return mask if mask.any() else None
+    chosen, d = np.asarray(categorical_features), len(names) or np.asarray(X).shape[1]
+    if chosen.dtype.kind in "OU":
+        if unknown := [name for name in chosen.tolist() if name not in names]:
+            raise ValueError(f"categorical_features has {unknown}, which are no columns of X.")
+        chosen = np.array([names.index(name) for name in chosen], dtype=int)
+    if chosen.dtype.kind == "b" and chosen.shape == (d,):
+        chosen = np.flatnonzero(chosen)
+    mask = np.zeros(d, dtype=bool)
+    if chosen.size:
+        if not (chosen.dtype.kind in "iu" and -d <= chosen.min() <= chosen.max() < d):
+            raise ValueError(
+                f"categorical_features={categorical_features!r} must be {d} bools, or names, or "
+                f"integers from {-d} to {d - 1}."
+            )
+        mask[chosen] = True
+    return mask if mask.any() else None
+
+
+def described(X, weights, n_levels, scaling):
+    """What the columns of positive weight are: their `Feature`s.
+
+    Parameters
+    ----------
+    X : ndarray or memmap of shape (n, d)
+    weights : ndarray of shape (n,)
+    n_levels : ndarray of shape (d,)
+        0 for numbers.
+    scaling : {"power", "minmax"}
+    """
+    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    missing = np.zeros(X.shape[1], dtype=bool)
+    for start in range(0, len(X), CHUNK_ROWS):
+        chunk = X[start : start + CHUNK_ROWS][weights[start : start + CHUNK_ROWS] > 0]
+        if len(chunk):
+            low = np.fmin(low, np.fmin.reduce(chunk, 0))
+            high = np.fmax(high, np.fmax.reduce(chunk, 0))
+            missing |= np.isnan(chunk).any(0)
+    some = X[:: max(1, len(X) // _ROWS_OF_POWERS)]
+    found = []
+    for j, levels in enumerate(n_levels):
+        if levels:
+            found.append(Feature(n_levels=int(levels)))
+            continue
+        if not low[j] < high[j]:  # constant, or nothing but NaN
+            found.append(Feature(constant=True))
+            continue
+        feature = Feature(missing=bool(missing[j]))
+        if scaling == "power":
+            feature.centre, feature.scale, feature.power = _power(some[:, j])
+        ends = (np.array([low[j], high[j]]) - feature.centre) / feature.scale
+        feature.low, feature.high = yeo_johnson(torch.tensor(ends), feature.power).tolist()
+        found.append(feature)
+    return found
+
+
+def _power(column):
+    """Centre, scale and power of a column, whose power is 1 unless it is skewed."""
+    column = column[np.isfinite(column)].astype(np.float64)
+    centre, scale = column.mean(), column.std()
+    if not scale > 0:
+        return 0.0, 1.0, 1.0
+    column = (column - centre) / scale
+    if abs(skew(column)) < _SKEWED:
+        return centre, scale, 1.0
+    power = PowerTransformer(standardize=False).fit(column[:, None]).lambdas_[0]
+    return centre, scale, float(np.clip(power, *_POWERS))

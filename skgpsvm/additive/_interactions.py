@@ -1,0 +1,70 @@
+"""Which pairs of features interact: a score test on a model of single effects."""
+
+import torch
+
+from ._basis import PROFILES, Centred, Chebyshev, Levels
+
+_LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
+_MOST_FEATURES = 256  # of a pair of categories, beyond which it is not tested
+
+
+def score_moments(basis, X, residuals, precisions, posteriors):
+    r"""Scores of pairs of features, and their means and variances where there is no interaction.
+
+    With whitened features :math:`\Psi_p` of the product of two effects that the model does not
+    have, and residuals r, the derivatives of the rows' expected log densities, the score is
+    :math:`\lVert \Psi_p^\top r \rVert^2`, summed over the latents: a quadratic form with matrix
+    :math:`H_p = \Psi_p^\top \mathrm{Cov}(r) \Psi_p`.
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    X : Tensor of shape (n, d)
+    residuals, precisions : Tensor of shape (n, c)
+    posteriors : list of AdditivePosterior
+
+    Returns
+    -------
+    moments : dict
+        By pair (i, j), i < j: score, mean, variance.
+
+    Notes
+    -----
+    Source: additive GP specification, (S35).
+    """
+    u = basis.unit(X)
+    features = sorted({j for term in basis.terms for j in term})
+    single = {j: _features(basis, j, u[:, j]) for j in features}
+    model = torch.cat(basis(X), 1)
+    models = [model @ torch.block_diag(*p.effects.coefs) for p in posteriors]
+    covs = [torch.eye(len(p.weights)).to(u) - p.reduction for p in posteriors]
+    found = {}
+    for place, i in enumerate(features):
+        for j in features[place + 1 :]:
+            if (i, j) in basis.terms:
+                continue
+            psi = (single[i][:, :, None] * single[j][:, None]).flatten(1)
+            if psi.shape[1] <= _MOST_FEATURES:
+                parts = zip(residuals.T, precisions.T, models, covs, strict=True)
+                moments = [_moments(psi, *part) for part in parts]
+                found[i, j] = torch.stack(moments).sum(0).tolist()
+    return found
+
+
+def _moments(psi, residual, precision, model, cov):
+    held = precision[:, None] * psi
+    cross = model.T @ held
+    H = psi.T @ held - cross.T @ cov @ cross
+    return torch.stack([(psi.T @ residual).square().sum(), H.trace(), 2 * H.square().sum()])
+
+
+def _features(basis, j, column):
+    """Whitened features (n, m) of one feature; zero where it is missing."""
+    mean = torch.as_tensor(basis.means[j]).to(column)
+    if basis.features[j].n_levels:
+        return Levels(mean).features(column)[0]
+    points = torch.linspace(0, 1, _POINTS).to(column)
+    length, polynomials = column.new_tensor(_LENGTH), Chebyshev(basis.size, column)
+    effect = Centred(PROFILES["rbf"], length, points, polynomials, mean)
+    psi, _ = effect.features(column.nan_to_num(0.5).clamp(0, 1))
+    return psi * ~column.isnan()[:, None]

@@ -1,0 +1,400 @@
+"""Learning of additive models: sums over the rows, posteriors, hyper-parameters."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from .._estimator import CHUNK_ROWS
+from .._training import Packing, lbfgs, minibatches
+from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
+
+HYPER = ("length", "variance", "noise")
+VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
+_NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
+_STEPS = 20  # of Newton's method for a constant
+_PASSES_BEFORE = 5  # hyper-parameters are learned
+_LEAST_GAIN = 0.05  # nats, of all rows, that is worth a round
+_START_VARIANCE = 0.5  # of a latent, before anything is known
+_DIFFERENCE, _MOST = 0.05, 0.5  # of Newton's steps in logarithms of a likelihood's parameters
+_LEAST = 1e-12  # precision
+_DECAY = 0.7  # of the steps of minibatches, with the number of passes
+
+
+class AdditiveAscent:
+    """Rounds in which the hyper-parameters of each latent maximise its collapsed bound.
+
+    The state of a fit is a dict: ``length`` (c, a), ``variance`` (c, v), ``noise`` (k,), the
+    ``value`` of the bound and its ``gain`` in the last round, nats a row; and what a subclass
+    keeps of the rows.
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    rows : Rows
+    limits : tuple of two Tensors (2,)
+        Bounds of the logarithms of length scales, of effects and of pairs.
+    form : tuple
+        Covariance and rank, see `collapsed`.
+    learned : tuple of str
+        Which of `HYPER`.
+    tol : float
+        Gain at which rounds end.
+    """
+
+    def __init__(self, basis, rows, limits, form, learned, tol):
+        self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
+        self._limits, self.learned, self._earlier = limits, learned, None
+
+    def _climbed(self, own, sums):
+        """Hyper-parameters of a latent after at most twenty steps, and the bound."""
+        names = [name for name in self.learned if own[name].numel()]
+        if not names:
+            return own, collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
+
+        packing = Packing(names, {}, self._bounds(own["variance"]))
+
+        def value_and_gradient(vector):
+            parts = {**own, **packing.parts(vector, own)}
+            value, slopes = collapsed_and_slopes(self.basis, parts, sums, *self.form)
+            return value, packing.slope(slopes)
+
+        start, limits = packing.vector(own), packing.limits(own)
+        best, value = lbfgs(value_and_gradient, start, limits, self._steps)
+        return {**own, **packing.parts(best, own)}, value
+
+    def _bounds(self, like):
+        effects, pairs = self._limits
+        axes = effects.expand(len(self.basis.axes), 2), pairs.expand(len(self.basis.pair_axes), 2)
+        return {
+            "length": torch.cat(axes),
+            "variance": like.new_tensor([VARIANCE_BOUNDS]),
+            "noise": like.new_tensor([_NOISE_BOUNDS]),
+        }
+
+    def _climb(self, state):
+        """Learn the hyper-parameters of all latents; returns the sum of their bounds."""
+        latents = zip(self.latents(state), self.sums(state), strict=True)
+        found, values = zip(*(self._climbed(own, sums) for own, sums in latents), strict=True)
+        for name in self.learned:
+            state[name] = torch.stack([own[name] for own in found])
+        return sum(values)
+
+    def _gained(self, state, value):
+        state["gain"] = (value - state["value"]) / self.rows.total_weight
+        state["value"] = value
+        return value
+
+    def latents(self, state):
+        """Hyper-parameters of each latent."""
+        return [
+            {"length": length, "variance": variance, "noise": self._noise(state, k)}
+            for k, (length, variance) in enumerate(
+                zip(state["length"], state["variance"], strict=True)
+            )
+        ]
+
+    def posteriors(self, state):
+        """One `AdditivePosterior` a latent."""
+        found = []
+        others = self._earlier or [(0.0, 0.0)] * len(state["length"])
+        parts = zip(self.latents(state), self.sums(state), others, strict=True)
+        for own, sums, (earlier_gram, earlier_cross) in parts:
+            effects, var = self.basis.at(own), own["noise"].exp()
+            gram, cross, _ = products(effects, sums)
+            gram, cross = earlier_gram + gram / var, earlier_cross + cross / var
+            found.append(AdditivePosterior(effects, gram, cross, *self.form))
+        return found
+
+    def continued(self, state, earlier):
+        """The state from which `step` adds these rows to others.
+
+        Parameters
+        ----------
+        state : dict
+            The hyper-parameters, which are held.
+        earlier : list of tuples of Tensors (p, p), (p,)
+            Of each latent, ``gram`` and ``cross`` of the posterior of the others.
+        """
+        self.learned, self._earlier = (), earlier
+        return {**state, "value": -math.inf}
+
+    def gains(self, state):
+        """What each term adds to the bound of all latents, nats, (n_terms,)."""
+        latents = zip(self.latents(state), self.sums(state), strict=True)
+        return sum(gains(self.basis.at(own), sums, own["noise"]) for own, sums in latents)
+
+    def prune(self, state, least, kept):
+        """Drop terms one by one while the least adds less to the bound than ``least`` nats.
+
+        Parameters
+        ----------
+        state : dict
+        least : float
+            0 drops none.
+        kept : list
+            Of terms that are not dropped.
+
+        Returns
+        -------
+        dropped : list
+            Of the terms.
+        """
+        dropped = []
+        while least and not set(self.basis.terms) <= set(kept):
+            held = [term in kept for term in self.basis.terms]
+            gained = self.gains(state)
+            gained[torch.tensor(held, device=gained.device)] = math.inf
+            place = int(gained.argmin())
+            if gained[place] >= least:
+                break
+            dropped.append(self.basis.terms[place])
+            sizes = [len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs]
+            columns = torch.arange(sum(sizes), device=gained.device).split(sizes)
+            self._keep(state, torch.cat([*columns[: place + 1], *columns[place + 2 :]]))
+            known = self.named(state)
+            others = [term for term in self.basis.terms if term != dropped[-1]]
+            self.basis = replace(self.basis, terms=others)
+            state.update(self._hyper(known))
+        return dropped
+
+    def named(self, state):
+        """Hyper-parameters of each latent by the names of what they are of."""
+        names = self.basis.parameters()
+        return [
+            {kind: dict(zip(names[kind], own[kind].tolist(), strict=True)) for kind in names}
+            for own in self.latents(state)
+        ]
+
+    def _hyper(self, known):
+        """Hyper-parameters of each latent by what is known of them, else usual ones."""
+        values = [self.basis.start(own) for own in known]
+        return {
+            kind: self.rows.weights.new_tensor([own[kind] for own in values])
+            for kind in ("length", "variance")
+        }
+
+    def converged(self, state):
+        """Whether the last round hardly gained."""
+        least = max(self.tol, _LEAST_GAIN / self.rows.total_weight)
+        return abs(state["gain"]) < least
+
+
+class GaussianAscent(AdditiveAscent):
+    """With Gaussian noise one pass over the rows is all; outputs share the Gram matrix."""
+
+    _steps = 20  # of L-BFGS-B in a round
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        parts = 0.0, 0.0, 0.0
+        for index in self.rows.chunks():
+            X, y, weights = self.rows.take(index)
+            columns = torch.cat(self.basis(X), 1)
+            weighted = weights[:, None] * columns
+            own = weighted.T @ columns, weighted.T @ y, weights @ y.square()
+            parts = [total + part for total, part in zip(parts, own, strict=True)]
+        self._gram, self._cross, self._squares = self.rows.sum(*parts)
+
+    def _noise(self, state, k):
+        return state["noise"][k]
+
+    def sums(self, state):
+        """`Sums` of each latent."""
+        return [
+            Sums(self._gram, cross, squares, self.rows.total_weight)
+            for cross, squares in zip(self._cross.T, self._squares, strict=True)
+        ]
+
+    def start(self, noise, known):
+        """The state from which `step` starts: noise (t,) and what is `named` of each latent."""
+        return {
+            **self._hyper(known * len(noise) if known == [None] else known),
+            "noise": noise.to(self._gram),
+            "value": -math.inf,
+        }
+
+    def step(self, state):
+        """One round; returns the bound."""
+        return self._gained(state, self._climb(state))
+
+    def residuals(self, state, rows):
+        """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
+        X, y, weights = rows.take(slice(None))
+        columns, var = self.basis(X), state["noise"].exp()
+        means = [posterior.row_marginals(columns)[0] for posterior in self.posteriors(state)]
+        precision = weights[:, None] / var
+        return X, precision * (y - torch.stack(means, 1)), precision
+
+    def _keep(self, state, columns):
+        self._gram, self._cross = self._gram[columns[:, None], columns], self._cross[columns]
+
+
+class SiteAscent(AdditiveAscent):
+    """Other likelihoods by natural-gradient steps: Gaussian sites of the rows, summed.
+
+    The state has ``gram`` (c, r, r) and ``cross`` (c, r), the sums of the sites, and the ``share``
+    of the likelihood's step that is taken, which halves whenever the bound falls.
+
+    Parameters
+    ----------
+    sites : LikelihoodSites
+    batch_size : int or None
+        Rows in a minibatch; None is one step from all rows.
+    generator : torch.Generator
+
+    Notes
+    -----
+    Source: additive GP specification, (S27) and the minibatches after it. Hyper-parameters maximise
+    the collapsed bound of the sites held; where these have converged, its gradient is the bound's.
+    """
+
+    _steps = 5
+
+    def __init__(self, *args, sites, batch_size, generator):
+        super().__init__(*args)
+        self._sites, self._batch_size, self._generator = sites, batch_size, generator
+        self._learns_noise = "noise" in self.learned and len(sites.parameters()) > 0
+        self.learned = tuple(name for name in self.learned if name != "noise")
+
+    def _noise(self, state, k):
+        return state["length"].new_zeros(())
+
+    def sums(self, state):
+        """`Sums` of each latent."""
+        parts = zip(state["gram"], state["cross"], strict=True)
+        return [Sums(gram, cross) for gram, cross in parts]
+
+    def start(self, noise, known):
+        """The state from which `step` starts: sites at constant latents that suit the rows."""
+        known = known * self._sites.n_latents if known == [None] else known
+        state = {**self._hyper(known), "noise": noise.to(self.rows.device)}
+        level = self._level(state)
+        var = torch.full_like(level, _START_VARIANCE)
+
+        def at_level(columns):
+            shape = len(columns[0]), level.shape[1]
+            return level.expand(shape), var.expand(shape)
+
+        gram, cross, *_ = self._site_sums(state["noise"], at_level, None)
+        found = {**state, "gram": gram, "cross": cross, "value": -math.inf}
+        found |= {"n_steps": 0, "share": 1.0}
+        return {**found, "generator": self._generator.get_state()}
+
+    def continued(self, state, earlier):
+        """Likewise; the sites of these rows are vague at first."""
+        state, self._learns_noise = super().continued(state, earlier), False
+        c = len(earlier)
+        r = sum(len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs)
+        none = state["length"].new_zeros(c, r, r)
+        generator = self._generator.get_state()
+        sums = {"gram": none, "cross": none[:, 0], "generator": generator}
+        return {**state, **sums, "n_steps": 0, "share": 1.0}
+
+    def _level(self, state):
+        """Constant latents (1, c) that suit the rows best, by Newton's steps."""
+        sites, level = self._sites.at(state["noise"]), torch.zeros(1, self._sites.n_latents)
+        y, weights = self.rows.targets, self.rows.weights
+        level = level.to(weights)
+        for _ in range(_STEPS):
+            mean = level.expand(len(y), -1)
+            found = sites.sites(y, mean, torch.full_like(mean, _START_VARIANCE))
+            pull, hold = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
+            level = level + (pull / hold.clamp_min(_LEAST)).clamp(-1, 1)
+        return level
+
+    def step(self, state):
+        """A pass of steps on the sites, then on the rest; returns the bound before them."""
+        self._generator.set_state(state["generator"])
+        total, n = 0.0, self.rows.n_rows
+        batches = [None]
+        if self._batch_size is not None and n > self._batch_size:
+            batches = minibatches(n, self._batch_size, self._generator)
+        for index in batches:
+            share = 1.0 if index is None else n / len(index)
+            found = self._site_sums(state["noise"], self._marginals(state), index)
+            gram, cross, loss, *tried = (share * part for part in found)
+            kl = sum(posterior.kl() for posterior in self.posteriors(state))
+            total -= (loss + kl) / len(batches)
+            self._move(state, gram, cross, len(batches))
+            if self._learns_noise:
+                state["noise"] = state["noise"] + _newton(*tried)
+        # Too early, effects would be learned to be empty, from where there is no way back.
+        if state["n_steps"] >= _PASSES_BEFORE:
+            self._climb(state)
+        state["generator"] = self._generator.get_state()
+        if total < state["value"]:
+            state["share"] *= 0.5
+        return self._gained(state, total.item())
+
+    def residuals(self, state, rows):
+        """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
+        X, y, weights = rows.take(slice(None))
+        found = self._sites.at(state["noise"]).sites(y, *self._marginals(state)(self.basis(X)))
+        return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
+
+    def converged(self, state):
+        early = self.learned and state["n_steps"] <= _PASSES_BEFORE
+        return not early and super().converged(state)
+
+    def _keep(self, state, columns):
+        state["gram"] = state["gram"][:, columns[:, None], columns]
+        state["cross"] = state["cross"][:, columns]
+
+    def _marginals(self, state):
+        """The function that gives means and variances (b, c) of rows by their columns."""
+        posteriors = self.posteriors(state)
+
+        def marginals(columns):
+            moments = [posterior.row_marginals(columns) for posterior in posteriors]
+            mean, var = zip(*moments, strict=True)
+            return torch.stack(mean, 1), torch.stack(var, 1)
+
+        return marginals
+
+    def _move(self, state, gram, cross, n_batches):
+        """A natural-gradient step of the sums of the sites."""
+        size = self._sites.likelihood.step * state["share"]
+        if n_batches > 1:
+            size = (1 + state["n_steps"] / n_batches) ** -_DECAY / n_batches**0.5
+        state["gram"] = torch.lerp(state["gram"], gram, size)
+        state["cross"] = torch.lerp(state["cross"], cross, size)
+        state["n_steps"] += 1
+
+    def _site_sums(self, noise, marginals, index):
+        """Sums over the rows at an index (None: over all) of sites, losses and `_tried` losses."""
+        sites, parts = self._sites.at(noise), None
+        for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
+            X, y, weights = self.rows.take(chunk)
+            columns = self.basis(X)
+            T, moments = torch.cat(columns, 1), marginals(columns)
+            found = sites.sites(y, *moments)
+            precision, linear = weights * found.precision.T, weights * found.linear.T
+            own = [
+                torch.stack([(p[:, None] * T).T @ T for p in precision]),
+                linear @ T,
+                weights @ found.loss,
+                *(weights @ loss for loss in self._tried(noise, y, *moments)),
+            ]
+            parts = own if parts is None else [a + b for a, b in zip(parts, own, strict=True)]
+        return self.rows.sum(*parts)
+
+    def _tried(self, noise, y, mean, var):
+        """Losses of rows (b, k) at each parameter of the likelihood a little lower, and higher."""
+        if not self._learns_noise:
+            return []
+        moves = _DIFFERENCE * torch.eye(len(noise)).to(noise)
+        return [
+            torch.stack(
+                [self._sites.at(noise + sign * move).loss(y, mean, var) for move in moves], 1
+            )
+            for sign in (-1, 0, 1)
+        ]
+
+
+def _newton(lower, here, higher):
+    """Steps that lower losses, from three values with equal differences."""
+    slope = (higher - lower) / (2 * _DIFFERENCE)
+    bend = (higher - 2 * here + lower) / _DIFFERENCE**2
+    step = torch.where(bend > 0, -slope / bend, -slope.sign())
+    return step.clamp(-_MOST, _MOST)

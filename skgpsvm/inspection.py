@@ -1,0 +1,437 @@
+"""Pictures of fitted models: the effects of an additive one."""
+
+from copy import copy
+from math import ceil
+from numbers import Integral
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted
+
+_RUG_ROWS = 100
+_PANEL_SIZE = 3.6, 2.8  # inches
+_NAMES_ABREAST = 18  # characters of tick labels, beyond which they are slanted
+_BLUE = "#0072B2"
+
+
+class ComponentEffectDisplay:
+    """Effects of an additive model, one panel each.
+
+    An effect of a number is a curve with its pointwise credible band, over a rug of rows; where
+    numbers were missing in the fit, the effect of that is a point at the right edge. An effect of
+    a category is a point with its interval for each level, one of a pair a heat map.
+
+    It is recommended to use `from_estimator`. All parameters are stored as attributes.
+
+    Parameters
+    ----------
+    effects : list of Bunch
+        Of each panel: ``name``; ``share``, of the term in the variance; and of its one or two
+        features ``feature_names``, ``categorical`` and ``grid``, tuples of names, of bools, and of
+        numbers or names of levels. ``effect``, ``lower`` and ``upper`` are arrays with an axis a
+        feature. ``rug`` has numbers of some rows, and ``missing`` three numbers as effect, lower
+        and upper; both are None where there are none.
+
+    Attributes
+    ----------
+    axes_ : ndarray of Axes, of shape (n_effects,)
+        Axes of the panels, once drawn.
+    figure_ : Figure
+        The figure that has them, once drawn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from skgpsvm import AdditiveGPRegressor
+    >>> from skgpsvm.inspection import ComponentEffectDisplay
+    >>> X, y = make_friedman1(200, n_features=5, noise=1.0, random_state=0)
+    >>> gam = AdditiveGPRegressor(interactions=[(0, 1)]).fit(X, y)
+    >>> display = ComponentEffectDisplay.from_estimator(gam, X, features=[3, (0, 1)])
+    >>> [ax.get_xlabel() for ax in display.axes_]
+    ['x3', 'x0']
+    """
+
+    def __init__(self, effects):
+        self.effects = effects
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        *,
+        features=None,
+        level=0.95,
+        n_points=100,
+        latent=None,
+        ax=None,
+        n_cols=3,
+        line_kw=None,
+        heatmap_kw=None,
+    ):
+        """Compute and draw effects of a fitted additive model.
+
+        Parameters
+        ----------
+        estimator : AdditiveGPRegressor or AdditiveGPClassifier
+            A fitted one.
+        X : array-like or table of shape (n, d)
+            Rows whose ranges the effects are drawn over, such as those of the fit.
+        features : list of int, str, or pairs of them, default=None
+            Which terms, by number or name of their features. None is all, by their share.
+        level : float, default=0.95
+            Probability of the band at each point.
+        n_points : int, default=100
+            Points of a curve; a heat map has half as many on each axis.
+        latent : int or label, default=None
+            Whose effects, where there are several latent functions: the label of a class, or the
+            number of an output.
+        ax : Axes or array-like of Axes, default=None
+            See `plot`.
+        n_cols : int, default=3
+            Panels in a row.
+        line_kw : dict, default=None
+            Of curves and points, see `plot`.
+        heatmap_kw : dict, default=None
+            Of heat maps, see `plot`.
+
+        Returns
+        -------
+        display : ComponentEffectDisplay
+
+        Raises
+        ------
+        ValueError
+            If the model has no such term or latent function, or X has no range to draw over.
+        ImportError
+            If matplotlib is missing.
+        """
+        effects = _effects(estimator, X, features, level, n_points, latent)
+        return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
+
+    def plot(self, *, ax=None, n_cols=3, line_kw=None, heatmap_kw=None):
+        """Draw the effects.
+
+        Curves and points have a common scale, so that panels compare.
+
+        Parameters
+        ----------
+        ax : Axes or array-like of Axes, default=None
+            One Axes gives its place to a grid of panels; several are the panels. None is a new
+            figure.
+        n_cols : int, default=3
+            Panels in a row.
+        line_kw : dict, default=None
+            Keywords of ``Axes.plot`` and ``Axes.errorbar``, such as ``color``.
+        heatmap_kw : dict, default=None
+            Keywords of ``Axes.pcolormesh``, such as ``cmap``.
+
+        Returns
+        -------
+        display : ComponentEffectDisplay
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer or more Axes than effects.
+        ImportError
+            If matplotlib is missing.
+        """
+        self.axes_ = _panels(_pyplot(), ax, len(self.effects), n_cols)
+        self.figure_ = self.axes_[0].figure
+        line_kw = {"color": _BLUE, **(line_kw or {})}
+        heatmap_kw = {"cmap": "RdBu_r", **(heatmap_kw or {})}
+        singles = [part for part in self.effects if len(part.grid) == 1]
+        for panel, part in zip(self.axes_, self.effects, strict=True):
+            panel.set_title(f"{part.name} ({100 * part.share:.1f} %)", size="medium")
+            panel.set_xlabel(part.feature_names[0])
+            if len(part.grid) == 2:
+                _draw_pair(panel, part, heatmap_kw)
+                continue
+            panel.axhline(0, color="#999999", linewidth=0.7, zorder=0)
+            draw = _draw_levels if part.categorical[0] else _draw_curve
+            draw(panel, part, line_kw)
+            panel.set(ylabel="effect", ylim=_scale(singles))
+        return self
+
+
+# What is drawn
+
+
+def _effects(estimator, X, features, level, n_points, latent):
+    """A Bunch for each term, as the display's constructor takes them."""
+    if not hasattr(estimator, "explain"):
+        raise ValueError(
+            f"{type(estimator).__name__} has no effects; ComponentEffectDisplay takes an "
+            "AdditiveGPRegressor or AdditiveGPClassifier, fitted."
+        )
+    check_is_fitted(estimator)
+    if not 0 < level < 1:
+        raise ValueError(f"level={level!r} must be between 0 and 1.")
+    if not (isinstance(n_points, Integral) and n_points >= 4):
+        raise ValueError(f"n_points={n_points!r} must be an integer of at least 4.")
+    X, names, levels = estimator._check_new(X), _feature_names(estimator), _level_names(estimator)
+    terms = _chosen(estimator, features, names)
+    used = sorted({j for term in terms for j in term})
+    axes = {j: _Axis(names[j], X[:, j], levels.get(j), n_points) for j in used}
+    moments = _moments(estimator, latent, norm.ppf((1 + level) / 2))
+    singles = _on_singles(moments, axes, X.shape[1], n_points)
+    basis = estimator._latents[0].basis
+    found = []
+    for term in terms:
+        place = estimator.terms_.index(term)
+        own = [axes[j] for j in term]
+        if len(term) == 1:
+            size = len(own[0].labels)
+            curves, missing = singles[:, :size, place], singles[:, -1, place]
+        else:
+            own = [axis.coarser() for axis in own]
+            curves, missing = _on_pair(moments, term, own, X.shape[1], place), None
+        found.append(
+            Bunch(
+                name=estimator.term_names_[place],
+                share=estimator.sobol_indices_[place],
+                feature_names=tuple(axis.name for axis in own),
+                categorical=tuple(axis.categorical for axis in own),
+                grid=tuple(axis.labels for axis in own),
+                **dict(zip(("effect", "lower", "upper"), curves, strict=True)),
+                rug=own[0].rug if len(term) == 1 else None,
+                missing=missing if len(term) == 1 and term[0] in basis.absent else None,
+            )
+        )
+    return found
+
+
+class _Axis:
+    """Points of a feature: ``values`` for the model, ``labels`` for the reader."""
+
+    def __init__(self, name, column, levels, n_points):
+        self.name, self.categorical, self.rug = name, levels is not None, None
+        if self.categorical:
+            self.values, self.labels = np.arange(len(levels)), np.array(levels)
+            return
+        known = column[~np.isnan(column)]
+        if not (len(known) and known.min() < known.max()):
+            raise ValueError(
+                f"X has no two different numbers in {name!r}: there is no range to draw its effect "
+                "over. Give more rows, such as those of the fit, or leave the feature out."
+            )
+        self.values = self.labels = np.linspace(known.min(), known.max(), n_points)
+        self.rug = known[:: ceil(len(known) / _RUG_ROWS)]
+
+    def coarser(self):
+        """Half as many points, where they are numbers."""
+        if self.categorical:
+            return self
+        half = copy(self)
+        low, high = self.values[[0, -1]]
+        half.values = half.labels = np.linspace(low, high, len(self.values) // 2)
+        return half
+
+
+def _feature_names(estimator):
+    numbered = [f"x{j}" for j in range(estimator.n_features_in_)]
+    return [str(name) for name in getattr(estimator, "feature_names_in_", numbered)]
+
+
+def _level_names(estimator):
+    """Names of the levels of each column of categories."""
+    if estimator._encoder is None:
+        return {}
+    columns = np.flatnonzero(estimator._encoder.categorical)
+    return {
+        j: [_level_name(level) for level in levels]
+        for j, levels in zip(columns, estimator._encoder.levels, strict=True)
+    }
+
+
+def _level_name(level):
+    if level is None or level != level:
+        return "missing"
+    return f"{level:g}" if isinstance(level, float | np.floating) else str(level)
+
+
+def _chosen(estimator, features, names):
+    """The terms that are asked for."""
+    if features is None:
+        return [estimator.terms_[place] for place in np.argsort(-estimator.sobol_indices_)]
+    features = [features] if isinstance(features, str | Integral) else features
+    numbers = {name: j for j, name in enumerate(names)}
+    terms = dict(zip(estimator.term_names_, estimator.terms_, strict=True))
+    found = []
+    for wanted in features:
+        if isinstance(wanted, str) and wanted in terms:
+            found.append(terms[wanted])
+            continue
+        single = isinstance(wanted, str | Integral)
+        term = tuple(sorted(numbers.get(j, j) for j in ([wanted] if single else wanted)))
+        if term not in estimator.terms_:
+            raise ValueError(
+                f"The model has no effect of {wanted!r}. It has those of {estimator.term_names_}; "
+                f"{estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}."
+            )
+        found.append(term)
+    return found
+
+
+def _moments(estimator, latent, width):
+    """The function that gives effects, lower and upper bounds (3, b, n_terms) of encoded rows."""
+    coded = copy(estimator)  # that takes rows as `_check_new` gives them
+    coded._encoder = None
+    vars(coded).pop("feature_names_in_", None)
+    c = len(estimator._latents)
+    known = list(getattr(estimator, "classes_", range(c)))[-c:]
+    if latent is None and c == 1:
+        latent = known[0]
+    if latent not in known:
+        raise ValueError(
+            f"latent={latent!r} must say whose effects, one of {np.array(known).tolist()}."
+        )
+
+    def moments(rows):
+        mean, std = coded.explain(rows, return_std=True)
+        if mean.ndim == 3:
+            mean, std = mean[..., known.index(latent)], std[..., known.index(latent)]
+        return np.stack([mean, mean - width * std, mean + width * std])
+
+    return moments
+
+
+def _on_singles(moments, axes, d, n_points):
+    """On the points of all features at once, (3, b, n_terms); in the last row numbers are missing.
+
+    An effect depends on its own features only.
+    """
+    size = max([n_points, *(len(axis.values) for axis in axes.values())])
+    rows = np.zeros((size + 1, d))
+    for j, axis in axes.items():
+        rows[: len(axis.values), j] = axis.values
+        rows[-1, j] = 0 if axis.categorical else np.nan
+    return moments(rows)
+
+
+def _on_pair(moments, term, axes, d, place):
+    """Of one pair on its grid, (3, k, l)."""
+    grid = np.meshgrid(*(axis.values for axis in axes), indexing="ij")
+    rows = np.zeros((grid[0].size, d))
+    for j, values in zip(term, grid, strict=True):
+        rows[:, j] = values.ravel()
+    return moments(rows)[..., place].reshape(3, *grid[0].shape)
+
+
+# How it is drawn
+
+
+def _pyplot():
+    try:
+        import matplotlib.pyplot
+    except ImportError as error:
+        raise ImportError(
+            "ComponentEffectDisplay draws with matplotlib, which is missing; install it, or "
+            "skgpsvm[plot]."
+        ) from error
+    return matplotlib.pyplot
+
+
+def _panels(pyplot, ax, n_panels, n_cols):
+    """Axes of the panels, (n_panels,)."""
+    if not n_panels:
+        raise ValueError("There is no effect to draw: the model has a constant only.")
+    if ax is not None and not hasattr(ax, "get_subplotspec"):
+        axes = np.ravel(np.asarray(ax, dtype=object))
+        if len(axes) != n_panels:
+            raise ValueError(f"ax has {len(axes)} Axes for {n_panels} effects.")
+        return axes
+    n_cols = min(n_cols, n_panels)
+    n_rows = ceil(n_panels / n_cols)
+    if ax is None:
+        width, height = _PANEL_SIZE
+        figure = pyplot.figure(figsize=(width * n_cols, height * n_rows), layout="constrained")
+        grid = figure.add_gridspec(n_rows, n_cols)
+    else:
+        figure = ax.figure
+        ax.set_axis_off()
+        grid = ax.get_subplotspec().subgridspec(n_rows, n_cols)
+    return np.array([figure.add_subplot(grid[k]) for k in range(n_panels)])
+
+
+def _scale(singles):
+    """Limits that hold all bands."""
+    low, high = (
+        pick(
+            [pick(part[side]) for part in singles]
+            + [part.missing[place] for part in singles if part.missing is not None]
+        )
+        for side, place, pick in (("lower", 1, np.min), ("upper", 2, np.max))
+    )
+    margin = 0.06 * (high - low)
+    return low - margin, high + margin
+
+
+def _draw_curve(panel, part, line_kw):
+    (grid,) = part.grid
+    panel.plot(grid, part.effect, **line_kw)
+    panel.fill_between(
+        grid, part.lower, part.upper, color=line_kw["color"], alpha=0.25, linewidth=0
+    )
+    if part.rug is not None:
+        across = panel.get_xaxis_transform()
+        panel.plot(
+            part.rug, np.full(len(part.rug), 0.02), "|", color="black", alpha=0.4, transform=across
+        )
+    if part.missing is not None:
+        low, high = grid[[0, -1]]
+        ticks = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.1 * (high - low)]
+        names = panel.xaxis.get_major_formatter().format_ticks(ticks)
+        place = high + 0.12 * (high - low)
+        _draw_points(panel, [place], *np.reshape(part.missing, (3, 1)), line_kw)
+        panel.axvline(high + 0.05 * (high - low), color="#999999", linewidth=0.7, linestyle=":")
+        panel.set_xticks([*ticks, place], [*names, "missing"])
+
+
+def _draw_levels(panel, part, line_kw):
+    (names,) = part.grid
+    places = np.arange(len(names))
+    _draw_points(panel, places, part.effect, part.lower, part.upper, line_kw)
+    _label(panel.xaxis, names)
+    panel.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _draw_points(panel, places, effect, lower, upper, line_kw):
+    panel.errorbar(
+        places,
+        effect,
+        yerr=[effect - lower, upper - effect],
+        **{"fmt": "o", "capsize": 3, "markersize": 4, **line_kw},
+    )
+
+
+def _draw_pair(panel, part, heatmap_kw):
+    x, y = (
+        np.arange(len(grid)) if categorical else grid
+        for grid, categorical in zip(part.grid, part.categorical, strict=True)
+    )
+    most = np.abs(part.effect).max()
+    image = panel.pcolormesh(
+        *(x, y, part.effect.T),
+        **{"shading": "nearest", "vmin": -most, "vmax": most, "rasterized": True, **heatmap_kw},
+    )
+    if not any(part.categorical) and np.ptp(part.effect) > 0:
+        panel.contour(x, y, part.effect.T, colors="black", linewidths=0.5, alpha=0.6)
+    for axis, names, categorical in zip(
+        (panel.xaxis, panel.yaxis), part.grid, part.categorical, strict=True
+    ):
+        if categorical:
+            _label(axis, names)
+    panel.set_ylabel(part.feature_names[1])
+    panel.figure.colorbar(image, ax=panel, label="effect")
+
+
+def _label(axis, names):
+    """Names of levels at the ticks 0, 1, ..."""
+    axis.set_ticks(np.arange(len(names)), names)
+    if axis.axis_name == "x" and sum(map(len, names)) > _NAMES_ABREAST:
+        for tick in axis.get_ticklabels():
+            tick.set(rotation=35, ha="right", rotation_mode="anchor")

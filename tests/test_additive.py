@@ -1,0 +1,679 @@
+"""Additive models: the specification's numbers, oracles, tables, and what users rely on."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import EDGES, rows_of, t64
+from scipy.stats import multivariate_normal
+from sklearn.datasets import load_iris, make_friedman1
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm.additive import _basis
+from skgpsvm.additive._basis import AdditiveBasis, Chebyshev, Feature, Levels, uniform_moments
+from skgpsvm.additive._bound import (
+    AdditivePosterior,
+    Sums,
+    collapsed,
+    collapsed_and_slopes,
+    gains,
+    mean_variances,
+    products,
+)
+from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described
+from skgpsvm.additive._learning import SiteAscent
+from skgpsvm.kernels import ANOVARBF
+from skgpsvm.likelihoods import Logistic, Probit
+
+# The tiny example of the specification, 9.2, which has no jitter.
+X = np.array([[0.1, 0.9], [0.3, 0.2], [0.55, 0.6], [0.8, 0.35], [0.95, 0.75]])
+Y = np.array([0.5, -0.3, 0.8, 1.2, -0.1])
+LABELS = np.array([1, 0, 1, 1, 0])
+NEW = t64([[0.2, 0.5], [0.7, 0.1]])
+THETA = {
+    "length": t64([0.3, 0.5, 0.4, 0.6]).log(),
+    "variance": t64([1.0, 0.7, 0.9]).log(),
+    "noise": t64(0.25).log(),
+}
+DIGITS = {"rtol": 0, "atol": 2e-8}  # the specification's tolerance, and its rounding
+FORMS = {"full": ("full", None), "mean_field": ("mean_field", None), "rank 2": ("precision", 2)}
+forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+quick = {"interactions": None, "n_inducing": 8, "length_scale_bounds": (0.2, 10.0)}
+
+
+@pytest.fixture
+def no_jitter(monkeypatch):
+    monkeypatch.setattr(_basis, "_JITTER", 0)
+
+
+def tiny(points=None, size=34):
+    """The tiny example's basis; at these inducing points, or its own."""
+    mean, second = (part.numpy() for part in uniform_moments(size))
+    own = t64([0.25, 0.75])
+    return AdditiveBasis(
+        features=[Feature(), Feature()],
+        terms=[(0,), (1,), (0, 1)],
+        kernel="rbf",
+        n_inducing=3,
+        n_inducing_pair=2,
+        points=points or {},
+        pair_points=points or {0: own, 1: own},
+        size=size,
+        pair_size=size,
+        constant=0.5,
+        means=[mean, mean],
+        seconds=[second, second],
+    )
+
+
+def sums_of(basis, weights=None, y=Y):
+    weights = t64(np.ones(len(X)) if weights is None else weights)
+    columns, y = torch.cat(basis(t64(X)), 1), t64(y)
+    weighted = weights[:, None] * columns
+    return Sums(
+        weighted.T @ columns, weighted.T @ y, (weights * y).dot(y).item(), weights.sum().item()
+    )
+
+
+def posterior_of(basis, form=("full", None)):
+    effects, var = basis.at(THETA), THETA["noise"].exp()
+    gram, cross, _ = products(effects, sums_of(basis))
+    return AdditivePosterior(effects, gram / var, cross / var, *form)
+
+
+def friedman(n=1000, seed=0, noise=1.0):
+    return make_friedman1(n, n_features=6, noise=noise, random_state=seed)
+
+
+# The specification's numbers
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        (("full", None), -7.5095874340),
+        (("mean_field", None), -7.5095874340 - 0.2815583327),
+        (("precision", 2), -8.6847134750),
+        (("precision", 5), -7.5095874340),
+    ],
+)
+def test_collapsed_bound(no_jitter, form, value):
+    basis = tiny()
+    found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"], *form)
+    assert_allclose(found.item(), value, **DIGITS)
+
+
+def test_weights_replicate_rows(no_jitter):
+    basis = tiny()
+    found = collapsed(basis.at(THETA), sums_of(basis, [1, 2, 1, 3, 1]), THETA["noise"])
+    assert_allclose(found.item(), -10.3665270008, **DIGITS)
+
+
+def test_points_at_all_rows_give_the_exact_evidence(no_jitter):
+    basis = tiny({j: t64(X[:, j]) for j in range(2)})
+    found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"])
+    assert_allclose(found.item(), -6.4239220869, **DIGITS)
+    mean, var = posterior_of(basis).effect_marginals(NEW)
+    assert_allclose(mean[:, 1], [-0.3386277407, 0.3636233532], **DIGITS)
+    assert_allclose(var[:, 1], [0.0926205995, 0.0839273914], **DIGITS)
+
+
+MEANS = [
+    [0.3704849740, -0.2245785993, 0.0485706036, -0.0106613245],
+    [0.3704849740, 0.1879047763, -0.0772497411, 0.2186170728],
+]
+VARIANCES = {
+    "full": [
+        [0.0499898892, 0.2084468431, 0.0274837635, 0.0067472774, 0.3227320706],
+        [0.0499898892, 0.1938517605, 0.1184980230, 0.0410339550, 0.4578617973],
+    ],
+    "mean_field": [
+        [0.0454545455, 0.1930226253, 0.0239880899, 0.0066133994, 0.2690786601],
+        [0.0454545455, 0.1834617282, 0.1038069322, 0.0368491019, 0.3695723078],
+    ],
+    "rank 2": [
+        [0.0683185951, 0.2223484536, 0.0286778230, 0.0067804723, 0.3488846341],
+        [0.0683185951, 0.2063955804, 0.2684693673, 0.0572039932, 0.7196848135],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_effects_at_the_gaussian_optimum(no_jitter, name):
+    posterior = posterior_of(tiny(), FORMS[name])
+    mean, var = posterior.effect_marginals(NEW)
+    total_mean, total_var = posterior.marginals(NEW)
+    assert_allclose(mean, MEANS, **DIGITS)
+    assert_allclose(torch.cat([var, total_var], 1), VARIANCES[name], **DIGITS)
+    assert_allclose(total_mean[:, 0], [0.1838156539, 0.6997570820], **DIGITS)
+    assert_allclose(posterior.cov(NEW)[0].diagonal(), total_var[:, 0], rtol=1e-12)
+
+
+def test_importance_at_the_gaussian_optimum(no_jitter):
+    posterior = posterior_of(tiny())
+    found = mean_variances(posterior, posterior.weights)
+    assert_allclose(found, [0.0398978917, 0.0021602536, 0.0364145440], **DIGITS)
+
+
+# The converged sites of the specification's labels; the second column is the best of rank 2.
+@pytest.mark.parametrize(
+    ("likelihood", "form", "value"),
+    [
+        (Logistic(), ("full", None), -3.8517403727),
+        (Probit(), ("full", None), -4.3047425817),
+        (Logistic(), ("precision", 2), -3.8595232663),
+        (Probit(), ("precision", 2), -4.3533228016),
+    ],
+)
+def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
+    rows, sites = rows_of(X, LABELS), LikelihoodSites(likelihood, 1)
+    ascent = SiteAscent(
+        *(tiny(), rows, None, form, (), 0.0),
+        sites=sites,
+        batch_size=None,
+        generator=torch.Generator(),
+    )
+    state = {name: THETA[name][None] for name in ("length", "variance")}
+    state |= {"noise": torch.empty(0, dtype=torch.float64)}
+    state = ascent.continued(state, [(torch.zeros(11, 11).double(), torch.zeros(11).double())])
+    for _ in range(40):
+        found = ascent.step(state)
+    # Nodes of the quadrature: 32 here, 20 there.
+    assert_allclose(found, value, rtol=0, atol=1e-7)
+
+
+# Identities
+
+
+@forms
+def test_slopes_are_those_of_differences(form):
+    basis = tiny()
+    sums, h = sums_of(basis), 1e-5
+    value, slopes = collapsed_and_slopes(basis, THETA, sums, *form)
+    assert_allclose(value, collapsed(basis.at(THETA), sums, THETA["noise"], *form).item())
+    for name, parameter in THETA.items():
+        for k in range(parameter.numel()):
+            ends = []
+            for sign in (-1, 1):
+                moved = {key: part.clone() for key, part in THETA.items()}
+                moved[name].view(-1)[k] += sign * h
+                ends.append(collapsed(basis.at(moved), sums, moved["noise"], *form).item())
+            slope = (ends[1] - ends[0]) / (2 * h)
+            # Error of the difference is of the order h^2.
+            assert_allclose(slopes[name].reshape(-1)[k], slope, rtol=1e-6, atol=1e-7)
+
+
+def test_gains_are_differences_of_bounds():
+    basis = tiny()
+    effects, sums = basis.at(THETA), sums_of(basis)
+    sizes = [len(coef) for coef in effects.coefs]
+    places = torch.arange(sum(sizes)).split(sizes)
+    whole, found = collapsed(effects, sums, THETA["noise"]), gains(effects, sums, THETA["noise"])
+    for k in range(3):
+        kept = torch.cat([place for j, place in enumerate(places) if j != k + 1])
+        part = Sums(sums.gram[kept[:, None], kept], sums.cross[kept], sums.squares, sums.weight)
+        without = basis.at(THETA)
+        del without.coefs[k + 1], without.covs[k + 1]
+        assert_allclose(found[k], whole - collapsed(without, part, THETA["noise"]), atol=1e-9)
+
+
+def test_polynomials_interpolate():
+    u = torch.linspace(0, 1, 101, dtype=torch.float64)
+    polynomials = Chebyshev(20, u)
+    values = (3 * polynomials.nodes).sin()
+    assert_allclose(polynomials(u) @ (polynomials.transform @ values), (3 * u).sin(), atol=1e-13)
+    mean, second = uniform_moments(20)
+    fine = polynomials((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000)
+    assert_allclose(fine.mean(0), mean, atol=2e-6)  # of the midpoint rule
+    assert_allclose(fine.T @ fine / len(fine), second, atol=2e-6)
+
+
+def test_levels_have_zero_mean_and_the_covariance_of_the_specification():
+    levels = Levels(t64([0.5, 0.3, 0.2]))
+    assert_allclose(levels.cov[0], [0.34210526, -0.39473684, -0.26315789], atol=1e-8)
+    assert_allclose(levels.coef @ levels.coef.T, levels.cov, atol=1e-14)
+    features, var = levels.features(t64([2.0, -1.0]))
+    assert_allclose(features[1], [0, 0])
+    assert_allclose(var, [levels.cov[2, 2], 1.0])
+
+
+def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
+    monkeypatch.setattr(_basis, "_JITTER", 1e-12)
+    rng = np.random.RandomState(0)
+    data = np.c_[rng.permutation(7), rng.permutation(7)] / 6
+    y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2
+    basis = tiny({j: t64(data[:, j]) for j in range(2)})
+    columns = torch.cat(basis(t64(data)), 1)
+    sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
+    effects, var = basis.at(THETA), THETA["noise"].exp()
+    gram, cross, _ = products(effects, sums)
+    posterior = AdditivePosterior(effects, gram / var, cross / var)
+    kernel = ConstantKernel(0.5) + ANOVARBF(0.3, feature=0)
+    kernel += ConstantKernel(0.7) * ANOVARBF(0.5, feature=1)
+    kernel += ConstantKernel(0.9) * ANOVARBF(0.4, feature=0) * ANOVARBF(0.6, feature=1)
+    exact = GaussianProcessRegressor(kernel, alpha=0.25, optimizer=None).fit(data, y)
+    new = rng.uniform(-0.2, 1.2, size=(8, 2))
+    mean, std = exact.predict(new, return_std=True)
+    found_mean, found_var = posterior.marginals(t64(new))
+    # The root of the jitter.
+    assert_allclose(found_mean[:, 0], mean, atol=1e-6)
+    assert_allclose(found_var[:, 0], std**2, atol=1e-6)
+    evidence = multivariate_normal(cov=kernel(data) + 0.25 * np.eye(len(y))).logpdf(y)
+    assert_allclose(collapsed(effects, sums, THETA["noise"]).item(), evidence, atol=1e-6)
+
+
+def test_bounds_are_in_order():
+    basis, exact = tiny(), tiny({j: t64(X[:, j]) for j in range(2)})
+    forms = [("mean_field", None), ("precision", 3), ("full", None)]
+    values = [collapsed(basis.at(THETA), sums_of(basis), THETA["noise"], *f) for f in forms]
+    evidence = collapsed(exact.at(THETA), sums_of(exact), THETA["noise"])
+    assert max(values[:2]) < values[2] < evidence
+
+
+# The estimator
+
+
+def test_friedman_is_found():
+    data, y = friedman(1000)
+    model = AdditiveGPRegressor(random_state=0).fit(data, y)
+    assert model.term_names_ == ["x0", "x1", "x2", "x3", "x4", "x0 & x1"]
+    assert model.dropped_terms_ == ["x5"]
+    shares = [0.197310, 0.197310, 0.093267, 0.349751, 0.087438, 0.074924]
+    assert_allclose(model.sobol_indices_, shares, atol=0.05)  # a thousand rows' sampling
+    new, truth = friedman(500, seed=1, noise=0.0)
+    mean, std = model.predict(new, return_std=True)
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.25
+    assert_allclose(model.noise_variance_, 1, atol=0.15)
+    assert 0.93 < np.mean(np.abs(friedman(500, seed=1)[1] - mean) < 1.96 * std) < 0.98
+    indices = model.sobol_indices()
+    assert (indices.lower < indices.share).all()
+    assert (indices.share < indices.upper).all()
+
+
+def test_the_specifications_run():
+    """Section 9.4: y's moments, and bounds at the starting values."""
+    rng = np.random.default_rng(0)
+    data = rng.random((5000, 6))
+    x = data.T
+    y = 10 * np.sin(np.pi * x[0] * x[1]) + 20 * (x[2] - 0.5) ** 2 + 10 * x[3] + 5 * x[4]
+    y += rng.standard_normal(5000)
+    assert_allclose([y.mean(), y.std()], [14.5307894138, 4.9464971878], atol=1e-10)
+    y = (y - y.mean()) / y.std()
+    mean, second = (part.numpy() for part in uniform_moments(34))
+    basis = AdditiveBasis(
+        features=[Feature()] * 6,
+        terms=[*((j,) for j in range(6)), (0, 1)],
+        kernel="rbf",
+        n_inducing=16,
+        n_inducing_pair=4,
+        points={},
+        pair_points={},
+        size=34,
+        pair_size=20,
+        constant=1.0,
+        means=[mean] * 6,
+        seconds=[second] * 6,
+    )
+    theta = {kind: t64(value) for kind, value in basis.start().items()}
+    columns = torch.cat(basis(t64(data)), 1)
+    sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
+    forms = [("full", None), ("mean_field", None), ("precision", 16)]
+    found = [collapsed(basis.at(theta), sums, t64(0.2).log(), *form).item() for form in forms]
+    assert_allclose(found, [-1223.4355, -1223.4934, -1606.764], rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
+def test_contributions_add_up(likelihood):
+    data, y = friedman(200)
+    model = AdditiveGPRegressor(likelihood=likelihood, **quick).fit(data, np.round(np.abs(y) / 4))
+    mean, std = model.explain(data, return_std=True)
+    latent, _ = model.latent_mean_and_variance(data)
+    assert_allclose(model.intercept_ + mean.sum(1), latent[:, 0], atol=1e-10)
+    assert mean.shape == std.shape == (200, len(model.terms_))
+    # Effects have zero mean over the training rows, up to the interpolation of the kernel.
+    assert np.abs(mean.mean(0)).max() < 1e-3 * mean.std()
+
+
+def test_contributions_of_classes_and_outputs_add_up():
+    data, y = load_iris(return_X_y=True)
+    model = AdditiveGPClassifier(tol=1e-2, **quick).fit(data, y)
+    total = model.intercept_ + model.explain(data).sum(1)
+    assert_allclose(total, model.latent_mean_and_variance(data)[0], atol=1e-10)
+    both = np.c_[data[:, 3], 10 - data[:, 2]]
+    model = AdditiveGPRegressor(**quick).fit(data[:, :2], both)
+    total = model.intercept_ + model.explain(data[:, :2]).sum(1)
+    assert_allclose(total, model.predict(data[:, :2]), atol=1e-10)
+    alone = AdditiveGPRegressor(**quick, min_gain=0).fit(data[:, :2], both[:, 0])
+    together = AdditiveGPRegressor(**quick, min_gain=0).fit(data[:, :2], both)
+    assert_allclose(together.predict(data[:, :2])[:, 0], alone.predict(data[:, :2]), atol=1e-3)
+
+
+def test_the_order_of_columns_does_not_matter():
+    data, y = friedman(300)
+    order = [3, 0, 5, 1, 4, 2]
+    options = {"interactions": 2, "n_inducing": 8, "n_inducing_interaction": 4}
+    one = AdditiveGPRegressor(**options).fit(data, y)
+    other = AdditiveGPRegressor(**options).fit(data[:, order], y)
+    # Where the optimiser stops depends on rounding.
+    assert_allclose(one.predict(data), other.predict(data[:, order]), atol=5e-3)
+    assert {frozenset(order[j] for j in term) for term in other.terms_} == set(
+        map(frozenset, one.terms_)
+    )
+
+
+def test_units_of_features_and_of_y_do_not_matter():
+    data, y = friedman(200)
+    one = AdditiveGPRegressor(**quick).fit(data, y)
+    other = AdditiveGPRegressor(**quick).fit(100 * data - 3, 1e3 * y + 7)
+    assert_allclose(other.predict(100 * data - 3), 1e3 * one.predict(data) + 7, rtol=1e-4)
+
+
+def test_more_rows_are_those_of_a_fit_at_the_same_hyper_parameters():
+    data, y = friedman(300)
+    model = AdditiveGPRegressor(**quick).fit(data[:200], y[:200])
+    basis, theta = model._latents[0].basis, model._latents[0].theta
+    model.partial_fit(data[200:], y[200:])
+    inside = np.clip(data, data[:200].min(0), data[:200].max(0))
+    columns = torch.cat(basis(t64(inside)), 1)
+    target = t64((y - model._y_mean) / model._y_std)
+    sums = Sums(columns.T @ columns, columns.T @ target, 0.0, 0.0)
+    effects = basis.at({kind: t64(value) for kind, value in theta.items()})
+    gram, cross, _ = products(effects, sums)
+    var = np.exp(model._noise[0])
+    posterior = AdditivePosterior(effects, gram / var, cross / var)
+    expected = posterior.marginals(t64(data))[0][:, 0].numpy() * model._y_std + model._y_mean
+    assert_allclose(model.predict(data), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "classes"])
+def test_more_rows_of_other_likelihoods_sharpen(kind):
+    data, y = friedman(400)
+    y = np.round(np.abs(y) / 4) if kind == "poisson" else y > 14
+    model = AdditiveGPClassifier(**quick)
+    if kind == "poisson":
+        model = AdditiveGPRegressor(likelihood="poisson", **quick)
+    first = model.fit(data[:200], y[:200]).latent_mean_and_variance(data)[1].mean()
+    second = model.partial_fit(data[200:], y[200:]).latent_mean_and_variance(data)
+    whole = type(model)(**model.get_params()).fit(data, y).latent_mean_and_variance(data)
+    assert second[1].mean() < 0.8 * first
+    assert np.corrcoef(second[0][:, 0], whole[0][:, 0])[0, 1] > 0.95
+
+
+def test_rates_with_exposures_are_counts():
+    rng = np.random.RandomState(0)
+    data, exposure = rng.uniform(size=(300, 2)), rng.uniform(0.5, 5, 300)
+    counts = rng.poisson(exposure * np.exp(1 + np.sin(3 * data[:, 0])))
+    model = AdditiveGPRegressor(likelihood="poisson", **quick)
+    model.fit(data, counts / exposure, sample_weight=exposure)
+    assert_allclose(model.predict(data), np.exp(1 + np.sin(3 * data[:, 0])), rtol=0.35)
+    assert_allclose(np.sum(exposure * model.predict(data)), counts.sum(), rtol=0.01)
+    _, std = model.predict(data[:3], return_std=True)
+    draws = model.sample_y(data[:3], 4000)
+    assert draws.shape == (3, 4000)
+    assert_array_equal(draws, np.round(draws))
+    assert_allclose(draws.std(1), std, rtol=0.1)
+    with pytest.raises(ValueError, match="gives no covariance"):
+        model.predict(data, return_cov=True)
+    with pytest.raises(ValueError, match="which are not negative; y is between -1"):
+        model.fit(data, counts - 1.0 - counts.min())
+
+
+def test_covariance_forms_of_bands():
+    data, y = friedman(200)
+    data[:, 1] = data[:, 0] + 0.1 * data[:, 1]
+    stds = {}
+    for covariance in ("full", "mean_field", "precision"):
+        model = AdditiveGPRegressor(covariance=covariance, min_gain=0, **quick)
+        stds[covariance] = model.fit(data, y).explain(data, return_std=True)[1]
+    assert stds["mean_field"][:, :2].mean() < 0.8 * stds["full"][:, :2].mean()
+    assert_allclose(stds["precision"], stds["full"], atol=0.05)
+
+
+def test_robust_noise_bears_outliers():
+    data, y = friedman(400, noise=0.3)
+    truth = friedman(400, noise=0.0)[1]
+    y[::20] += 30
+    options = {**quick, "interactions": [(0, 1)]}
+    models = (AdditiveGPRegressor(likelihood=name, **options) for name in ("gaussian", "student_t"))
+    errors = [np.mean((model.fit(data, y).predict(data) - truth) ** 2) for model in models]
+    assert errors[1] < 0.01 * errors[0]
+
+
+def test_minibatches_come_close():
+    data, y = friedman(600)
+    options = {**quick, "random_state": 0}
+    whole = AdditiveGPClassifier(**options).fit(data, y > 14)
+    parts = AdditiveGPClassifier(batch_size=200, tol=1e-3, **options).fit(data, y > 14)
+    assert np.abs(whole.predict_proba(data) - parts.predict_proba(data)).mean() < 0.03
+
+
+# Tables
+
+
+def table(n=400, seed=0):
+    rng = np.random.RandomState(seed)
+    frame = pd.DataFrame(
+        {
+            "size": rng.uniform(size=n),
+            "kind": pd.Categorical(rng.choice(["u", "v", "w"], n)),
+            "skewed": rng.lognormal(sigma=1.5, size=n),
+        }
+    )
+    effects = {"u": 0.0, "v": 2.0, "w": -1.0}
+    y = 3 * frame["size"] + frame["kind"].map(effects).astype(float) + np.log(frame["skewed"])
+    frame.loc[rng.uniform(size=n) < 0.1, "size"] = np.nan
+    return frame, y.to_numpy() + 0.1 * rng.normal(size=n)
+
+
+def test_tables_of_mixed_types():
+    frame, y = table()
+    model = AdditiveGPRegressor(interactions=None).fit(frame, y)
+    assert model.term_names_ == ["size", "kind", "skewed"]
+    assert_array_equal(model.feature_names_in_, ["size", "kind", "skewed"])
+    known = frame["size"].notna()
+    assert model.score(frame[known], y[known]) > 0.98
+    polars = pl.DataFrame({name: frame[name].tolist() for name in frame})
+    for kind in (pl.String, pl.Categorical, pl.Enum(["u", "v", "w"])):
+        typed = polars.with_columns(pl.col("kind").cast(kind))
+        other = AdditiveGPRegressor(interactions=None).fit(typed, y)
+        assert_allclose(other.predict(typed), model.predict(frame), rtol=1e-10)
+    codes = frame.assign(kind=frame["kind"].cat.codes).to_numpy(float)
+    third = AdditiveGPRegressor(interactions=None, categorical_features=[1]).fit(codes, y)
+    assert_allclose(third.predict(codes), model.predict(frame), rtol=1e-10)
+
+
+def test_missing_and_unknown_values():
+    frame, y = table()
+    model = AdditiveGPRegressor(interactions=None).fit(frame, y)
+    effects, std = model.explain(frame, return_std=True)
+    missing = frame["size"].isna().to_numpy()
+    assert np.ptp(effects[missing, 0]) == 0
+    assert np.ptp(effects[~missing, 0]) > 2
+    strange = frame[:2].assign(kind=pd.Categorical(["zzz", None]))
+    effects, unknown = model.explain(strange, return_std=True)
+    assert_array_equal(effects[:, 1], 0)
+    assert (unknown[:, 1] > 5 * std[:, 1].max()).all()
+    # Missing at prediction only: no effect is known, and none is made up.
+    complete, y = table(200)[0].dropna(), table(200)[1][table(200)[0]["size"].notna()]
+    model = AdditiveGPRegressor(interactions=None).fit(complete, y)
+    assert_array_equal(model.explain(complete.assign(size=np.nan))[:, 0], 0)
+
+
+def test_a_missing_level_that_was_seen_is_a_level():
+    frame, y = table()
+    absent = np.arange(len(y)) % 7 == 0
+    frame.loc[absent, "kind"] = None
+    y[absent] += 5
+    model = AdditiveGPRegressor(interactions=None).fit(frame, y)
+    assert model.explain(frame)[absent, 1].min() > 2
+
+
+def test_two_categories_interact():
+    rng = np.random.RandomState(0)
+    frame = pd.DataFrame({name: rng.choice(["a", "b"], 300) for name in ("one", "two")})
+    y = (frame["one"] == frame["two"]).to_numpy() + 0.1 * rng.normal(size=300)
+    model = AdditiveGPRegressor().fit(frame, y)
+    assert model.term_names_[-1] == "one & two"
+    assert model.score(frame, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("auto", "categorical_features='auto' must be 'from_dtype'"),
+        ([7], "must be 3 bools, or names, or integers from -3 to 2"),
+        (["none"], r"has \['none'\], which are no columns of X"),
+        ([True], "must be 3 bools"),
+    ],
+)
+def test_bad_categories(given, message):
+    with pytest.raises(ValueError, match=message):
+        AdditiveGPRegressor(categorical_features=given).fit(*table(50))
+
+
+def test_columns_and_levels_of_an_encoder():
+    frame, _ = table(30)
+    assert_array_equal(categorical_mask("from_dtype", frame), [False, True, False])
+    assert categorical_mask("from_dtype", frame.to_numpy()) is None
+    assert_array_equal(categorical_mask(["kind"], frame), [False, True, False])
+    encoder = TableEncoder(np.array([False, True, False])).fit(frame)
+    assert encoder.levels == [["u", "v", "w"]]
+    assert_array_equal(encoder.n_levels, [0, 3, 0])
+    assert_array_equal(encoder.transform(frame)[:, 1], frame["kind"].cat.codes)
+
+
+def test_ranges_and_powers_of_columns():
+    rng = np.random.RandomState(0)
+    data = np.c_[rng.uniform(-3, 5, 500), rng.lognormal(size=500), np.ones(500)]
+    data[0, 0] = np.nan
+    even, skewed, constant = described(data, np.ones(500), np.zeros(3, int), "power")
+    assert even.missing
+    assert even.power == 1 != skewed.power
+    assert constant.constant
+    unit = skewed.unit(t64(data[:, 1])).numpy()
+    assert_allclose([unit.min(), unit.max()], [0, 1], atol=1e-12)
+    assert abs(np.mean(unit) - np.median(unit)) < 0.05
+
+
+# Interactions and pruning
+
+
+def test_interactions_are_chosen_by_users():
+    data, y = friedman(300)
+    frame = pd.DataFrame(data, columns=list("abcdef"))
+    model = AdditiveGPRegressor(interactions=[("b", "a"), (4, 5)]).fit(frame, y)
+    assert model.terms_[-2:] == [(0, 1), (4, 5)]
+    assert model.interaction_scores_ == {}
+    found = AdditiveGPRegressor(interactions=1).fit(frame, y)
+    assert found.term_names_[-1] == "a & b"
+    assert next(iter(found.interaction_scores_)) == "a & b"
+
+
+@pytest.mark.parametrize("given", [[(0, 9)], [(1, 1)], [3], "x", True, -1, [("a", "b")]])
+def test_bad_interactions(given):
+    with pytest.raises(ValueError, match=r"interactions=.* must be None, the number of pairs"):
+        AdditiveGPRegressor(interactions=given).fit(*friedman(50))
+
+
+def test_pruning_can_be_off():
+    data, y = friedman(200)
+    assert AdditiveGPRegressor(**quick, min_gain=0).fit(data, y).dropped_terms_ == []
+    none = AdditiveGPRegressor(**quick, min_gain=1e9).fit(data, y)
+    assert none.terms_ == []
+    assert_allclose(none.predict(data), y.mean(), rtol=1e-2)
+    assert none.explain(data).shape == (200, 0)
+    assert none.sobol_indices_.shape == (0,)
+
+
+# Behaviour
+
+
+@pytest.mark.parametrize("make", EDGES.values(), ids=EDGES)
+def test_edges_of_data(make):
+    data, y = friedman(40)
+    data = make(data)
+    y = y[: len(data)]
+    model = AdditiveGPRegressor(**quick).fit(data, y)
+    mean, std = model.predict(data, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+
+
+def test_outside_the_range_effects_fade_and_bands_widen():
+    data, y = friedman(400)
+    model = AdditiveGPRegressor(**quick).fit(data, y)
+    far = data[:1].copy()
+    far[0, 2] = 100.0
+    near, wide = model.explain(data, True)[1][:, 2].max(), model.explain(far, True)[1][0, 2]
+    assert wide > 3 * near
+
+
+def test_samples_have_the_moments_of_predictions():
+    data, y = friedman(200)
+    model = AdditiveGPRegressor(**quick).fit(data, y)
+    mean, cov = model.predict(data[:4], return_cov=True)
+    draws = model.sample_y(data[:4], 20_000)
+    assert_allclose(draws.mean(1), mean, atol=0.05)
+    assert_allclose(np.cov(draws), cov, atol=0.05)
+
+
+def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
+    data, y = friedman(500)
+    np.save(tmp_path / "X.npy", data)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    whole = AdditiveGPRegressor(**quick).fit(data, y)
+    monkeypatch.setattr("skgpsvm._estimator._HELD_BYTES", 0)
+    monkeypatch.setattr("skgpsvm._estimator._MOST_MERGED", 0)
+    # Rows in another order: where the optimiser stops depends on rounding.
+    read = AdditiveGPRegressor(**quick).fit(mapped, y)
+    assert_allclose(read.predict(data), whole.predict(data), rtol=1e-4)
+
+
+def test_pickles_predict_and_pipelines_search():
+    data, y = friedman(120)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), AdditiveGPRegressor(**quick)),
+        {"additivegpregressor__kernel": ["rbf", "matern52"]},
+        cv=2,
+    ).fit(data, y)
+    again = pickle.loads(pickle.dumps(search))
+    assert_array_equal(again.predict(data), search.predict(data))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "linear"}, "kernel='linear' is not one of 'rbf', 'matern32', 'matern52'"),
+        ({"covariance": "low"}, "covariance='low' is not one of"),
+        ({"measure": "gaussian"}, "measure='gaussian' is not one of"),
+        ({"scaling": "quantile"}, "scaling='quantile' is not one of"),
+        ({"rank": 0}, "rank=0 must be an integer of at least 1, or None"),
+        ({"n_inducing": 1}, "n_inducing=1 must be an integer of at least 2"),
+        ({"length_scale_bounds": (1, 0.1)}, "must be two positive numbers in ascending order"),
+        ({"length_scale_bounds": "fixed"}, "must be two positive numbers in ascending order"),
+        ({"min_gain": -1}, "min_gain=-1 must be a number of at least 0"),
+        ({"likelihood": "gamma"}, "likelihood='gamma' is not one of"),
+    ],
+)
+def test_bad_parameters(options, message):
+    with pytest.raises(ValueError, match=message):
+        AdditiveGPRegressor(**options).fit(*friedman(20))
+
+
+def test_bad_levels_and_links():
+    data, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="likelihood='probit' is for two classes; y has 3"):
+        AdditiveGPClassifier(likelihood="probit").fit(data, y)
+    model = AdditiveGPRegressor(**quick).fit(data, y)
+    with pytest.raises(ValueError, match="level=2 must be between 0 and 1"):
+        model.sobol_indices(level=2)

@@ -1,0 +1,314 @@
+"""Displays of effects: their numbers are those of `explain`, and each has its panel."""
+
+import builtins
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.stats import norm
+from sklearn.svm import SVC
+
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm.inspection import ComponentEffectDisplay
+
+SMALL = {
+    "length_scale_bounds": (0.5, 10.0),
+    "n_inducing": 6,
+    "n_inducing_interaction": 4,
+    "min_gain": 0,
+    "tol": 1e-2,
+}
+# The display computes on codes what `explain` computes on tables: the same operations.
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def no_figures_stay():
+    yield
+    plt.close("all")
+
+
+def fitted(X, y, method=AdditiveGPRegressor, **options):
+    return method(**{**SMALL, "random_state": 0, **options}).fit(X, y)
+
+
+def numbers(n=120, d=3):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (n, d))
+    return X, X[:, 0] + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
+
+
+def mixed(n=150):
+    """A table with categories, one of them missing at times, and numbers that are, too."""
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(20, 70, n),
+            "city": pd.Categorical(rng.choice(["Bonn", "Cork", "Delft"], n)),
+            "income": rng.lognormal(3, 0.4, n),
+        }
+    )
+    age, cork = (table["age"] - 45) / 25, table["city"] == "Cork"
+    y = np.log(table["income"]) + (2 * cork - 1) * age + cork + 0.1 * rng.standard_normal(n)
+    table.loc[::9, "income"] = np.nan
+    table.loc[::11, "city"] = None
+    return table, y.to_numpy()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    X, y = numbers()
+    return fitted(X, y, interactions=[(1, 2)]), X
+
+
+@pytest.fixture(scope="module")
+def table():
+    X, y = mixed()
+    return fitted(X, y, interactions=[("age", "city")]), X
+
+
+def by_name(display):
+    return {part.name: part for part in display.effects}
+
+
+def assert_interval(part, mean, std, level=0.95):
+    width = norm.ppf((1 + level) / 2)
+    np.testing.assert_allclose(part.effect, mean, **EXACT)
+    np.testing.assert_allclose(part.lower, mean - width * std, **EXACT)
+    np.testing.assert_allclose(part.upper, mean + width * std, **EXACT)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_curves_are_what_explain_says(plain, level):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, level=level, n_points=20)
+    for j, name in enumerate(("x0", "x1", "x2")):
+        part = by_name(display)[name]
+        (grid,) = part.grid
+        np.testing.assert_array_equal(grid, np.linspace(X[:, j].min(), X[:, j].max(), 20))
+        rows = np.repeat(X[:1], 20, axis=0)
+        rows[:, j] = grid
+        mean, std = model.explain(rows, return_std=True)
+        assert_interval(part, mean[:, j], std[:, j], level)
+
+
+def test_heat_map_is_what_explain_says(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[(2, 1)], n_points=12)
+    (part,) = display.effects
+    assert part.feature_names == ("x1", "x2")
+    assert part.effect.shape == (6, 6)
+    rows = np.repeat(X[:1], 36, axis=0)
+    rows[:, 1:] = [(a, b) for a in part.grid[0] for b in part.grid[1]]
+    mean, std = (values[:, 3].reshape(6, 6) for values in model.explain(rows, return_std=True))
+    assert_interval(part, mean, std)
+
+
+def test_levels_and_missing_numbers_are_what_explain_says(table):
+    model, X = table
+    effects = by_name(ComponentEffectDisplay.from_estimator(model, X, n_points=10))
+    levels = ["Bonn", "Cork", "Delft", "missing"]
+    np.testing.assert_array_equal(effects["city"].grid[0], levels)
+    rows = pd.concat([X[X["city"] == level][:1] for level in levels[:3]] + [X[:1]])
+    assert rows["city"].isna().tolist() == [False, False, False, True]
+    mean, std = (values[:, 1] for values in model.explain(rows, return_std=True))
+    assert_interval(effects["city"], mean, std)
+    mean, std = (values[0, 2] for values in model.explain(X[:1], return_std=True))
+    width = norm.ppf(0.975)
+    expected = [mean, mean - width * std, mean + width * std]
+    np.testing.assert_allclose(effects["income"].missing, expected, **EXACT)
+    assert effects["age"].missing is None
+    assert effects["age & city"].effect.shape == (5, 4)
+    assert effects["age & city"].categorical == (False, True)
+
+
+def test_terms_come_by_share_or_as_asked(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, n_points=8)
+    shares = [part.share for part in display.effects]
+    assert shares == sorted(model.sobol_indices_, reverse=True)
+    wanted = ["x2", ("x2", 1), 0, "x1 & x2"]
+    display = ComponentEffectDisplay.from_estimator(model, X, features=wanted, n_points=8)
+    assert [part.name for part in display.effects] == ["x2", "x1 & x2", "x0", "x1 & x2"]
+
+
+def test_one_term_need_not_be_a_list(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, features="x1", n_points=8)
+    assert [part.name for part in display.effects] == ["x1"]
+
+
+def test_panels_have_curve_band_and_rug(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[0, (1, 2)])
+    curve, pair = display.axes_
+    assert curve.figure is display.figure_
+    zero, line, rug = curve.lines
+    np.testing.assert_array_equal(line.get_ydata(), display.effects[0].effect)
+    assert len(curve.collections) == 1  # the band
+    assert set(rug.get_xdata()) <= set(X[:, 0])
+    assert len(rug.get_xdata()) <= 100
+    assert zero.get_ydata() == [0, 0]
+    assert curve.get_ylabel() == "effect"
+    assert curve.get_title() == f"x0 ({100 * model.sobol_indices_[0]:.1f} %)"
+    image, contours = pair.collections
+    np.testing.assert_array_equal(image.get_array(), display.effects[1].effect.T)
+    assert image.norm.vmin == -image.norm.vmax
+    assert contours.levels.size
+    assert (pair.get_xlabel(), pair.get_ylabel()) == ("x1", "x2")
+    assert len(display.figure_.axes) == 3  # two panels and a colour bar
+
+
+def test_curves_share_a_scale_that_holds_all_bands(table):
+    model, X = table
+    display = ComponentEffectDisplay.from_estimator(model, X, features=["age", "city", "income"])
+    limits = {panel.get_ylim() for panel in display.axes_}
+    ((low, high),) = limits
+    for part in display.effects:
+        assert low < part.lower.min()
+        assert high > part.upper.max()
+
+
+def test_ticks_name_levels_and_what_is_missing(table):
+    model, X = table
+    display = ComponentEffectDisplay.from_estimator(
+        model, X, features=["city", "income", ("age", "city")]
+    )
+    levels = ["Bonn", "Cork", "Delft", "missing"]
+    city, income, pair = display.axes_
+    assert [tick.get_text() for tick in city.get_xticklabels()] == levels
+    assert len(city.containers) == 1  # points with error bars
+    assert [tick.get_text() for tick in income.get_xticklabels()][-1] == "missing"
+    assert [tick.get_text() for tick in pair.get_yticklabels()] == levels
+    assert len(pair.collections) == 1  # levels have no contour lines
+
+
+def test_long_names_of_levels_are_slanted(table):
+    model, X = table
+    city = ComponentEffectDisplay.from_estimator(model, X, features=["city"]).axes_[0]
+    assert {tick.get_rotation() for tick in city.get_xticklabels()} == {35}
+
+
+def test_polars_and_integers_as_categories():
+    X, y = mixed()
+    cities = X["city"].astype(object).where(X["city"].notna(), None)
+    rows = pl.DataFrame({**{name: X[name].to_numpy() for name in X}, "city": cities.tolist()})
+    display = ComponentEffectDisplay.from_estimator(fitted(rows, y, interactions=None), rows)
+    assert list(by_name(display)["city"].grid[0]) == ["Bonn", "Cork", "Delft", "missing"]
+    X, y = numbers()
+    X[:, 2] = np.round(X[:, 2])
+    model = fitted(X, y, interactions=None, categorical_features=[2])
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[2])
+    assert list(display.effects[0].grid[0]) == ["-1", "0", "1"]
+
+
+def test_a_class_by_its_label():
+    X, _ = numbers()
+    y = np.array(["a", "b", "c"])[np.digitize(X[:, 0], [-0.3, 0.3])]
+    model = fitted(X, y, AdditiveGPClassifier, interactions=None)
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[0], latent="c", n_points=8)
+    (part,) = display.effects
+    rows = np.repeat(X[:1], 8, axis=0)
+    rows[:, 0] = part.grid[0]
+    mean, std = (values[:, 0, 2] for values in model.explain(rows, return_std=True))
+    assert_interval(part, mean, std)
+    with pytest.raises(ValueError, match=r"latent=None must say .* \['a', 'b', 'c'\]"):
+        ComponentEffectDisplay.from_estimator(model, X)
+
+
+def test_an_output_by_its_number():
+    X, y = numbers()
+    model = fitted(X, np.column_stack([y, -3 * y]), interactions=None)
+    one, other = (
+        ComponentEffectDisplay.from_estimator(model, X, features=[0], latent=k) for k in (0, 1)
+    )
+    # Outputs that are multiples of each other have the same normalised fit.
+    np.testing.assert_allclose(other.effects[0].effect, -3 * one.effects[0].effect, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"latent=2 must say .* \[0, 1\]"):
+        ComponentEffectDisplay.from_estimator(model, X, latent=2)
+
+
+def test_two_classes_need_no_label():
+    X, y = numbers()
+    model = fitted(X, y > 0, AdditiveGPClassifier, interactions=None)
+    default, named = (
+        ComponentEffectDisplay.from_estimator(model, X, features=[0], latent=label)
+        for label in (None, True)
+    )
+    np.testing.assert_array_equal(default.effects[0].effect, named.effects[0].effect)
+
+
+def test_axes_given_are_drawn_on(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, n_points=8)
+    figure, axes = plt.subplots(2, 2)
+    display.plot(ax=axes)
+    assert display.figure_ is figure
+    assert list(display.axes_) == list(axes.ravel())
+    figure, (left, right) = plt.subplots(1, 2)
+    display.plot(ax=right, n_cols=2)
+    assert display.figure_ is figure
+    assert len(display.axes_) == 4
+    assert not right.axison
+    assert not left.lines
+
+
+def test_keywords_reach_matplotlib(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(
+        *(model, X),
+        features=[0, (1, 2)],
+        n_points=8,
+        n_cols=1,
+        line_kw={"color": "#ff0000"},
+        heatmap_kw={"cmap": "PiYG"},
+    )
+    assert display.axes_[0].lines[1].get_color() == "#ff0000"
+    assert display.axes_[1].collections[0].get_cmap().name == "PiYG"
+    assert len({panel.get_position().x0 for panel in display.axes_}) <= 2
+    assert display.axes_[0].get_subplotspec().get_gridspec().ncols == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": [(0, 1)]}, r"no effect of \(0, 1\)\. It has those of \['x0', 'x1', 'x2', "),
+        ({"features": ["z"]}, "no effect of 'z'"),
+        ({"features": []}, "There is no effect to draw"),
+        ({"level": 95}, "level=95 must be between 0 and 1"),
+        ({"n_points": 2}, "n_points=2 must be an integer of at least 4"),
+        ({"ax": []}, "ax has 0 Axes for 4 effects"),
+        ({"latent": 1}, r"latent=1 must say whose effects, one of \[0\]"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(plain, options, message):
+    model, X = plain
+    with pytest.raises(ValueError, match=message):
+        ComponentEffectDisplay.from_estimator(model, X, **options)
+
+
+def test_one_row_has_no_range(plain):
+    model, X = plain
+    with pytest.raises(ValueError, match="X has no two different numbers in 'x0'"):
+        ComponentEffectDisplay.from_estimator(model, X[:1])
+
+
+def test_other_estimators_have_no_effects():
+    with pytest.raises(ValueError, match="SVC has no effects"):
+        ComponentEffectDisplay.from_estimator(SVC(), numbers()[0])
+
+
+def test_without_matplotlib_the_error_says_what_to_install(plain, monkeypatch):
+    model, X = plain
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"install it, or skgpsvm\[plot\]"):
+        ComponentEffectDisplay.from_estimator(model, X)
