@@ -32,6 +32,7 @@ from skgpsvm.additive._bound import (
 )
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described
 from skgpsvm.additive._learning import SiteAscent
+from skgpsvm.callbacks import Checkpoint
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit
 
@@ -648,6 +649,31 @@ def test_pickles_predict_and_pipelines_search():
     ).fit(data, y)
     again = pickle.loads(pickle.dumps(search))
     assert_array_equal(again.predict(data), search.predict(data))
+
+
+def test_a_fit_killed_between_stages_ends_the_same(tmp_path):
+    data, y = friedman(200)
+
+    class Kill:
+        def setup(self, estimator, context): ...
+
+        def teardown(self, estimator, context): ...
+
+        def on_fit_task_begin(self, estimator, context): ...
+
+        def on_fit_task_end(self, estimator, context):
+            if context.task_name.startswith("effects"):
+                raise KeyboardInterrupt
+
+    options = {"interactions": 1, "n_inducing": 8, "n_inducing_interaction": 4, "tol": 1e-3}
+    plain = AdditiveGPRegressor(**options).fit(data, y)
+    for _ in range(3):
+        model = AdditiveGPRegressor(**options).set_callbacks(Checkpoint(tmp_path), Kill())
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(data, y)
+    again = AdditiveGPRegressor(**options).set_callbacks(Checkpoint(tmp_path)).fit(data, y)
+    assert_array_equal(again.predict(data), plain.predict(data))
+    assert_array_equal(again.objective_curve_, plain.objective_curve_)
 
 
 @pytest.mark.parametrize(

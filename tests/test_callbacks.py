@@ -50,7 +50,7 @@ MODES = {
     "EP, minibatches": ep(batch_size=16),
     "EP, GFITC": ep(approximation="gfitc", max_iter=15),
     "additive": AdditiveGPClassifier(
-        n_inducing=5, max_iter=20, tol=0.02, min_gain=10.0, random_state=0
+        n_inducing=5, interactions=[(0, 1)], min_gain=0, max_iter=20, tol=0.02, random_state=0
     ),
     "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
     "quadruply stochastic": QSGPClassifier(n_basis=20, n_inducing=8, random_state=0),
@@ -147,7 +147,7 @@ def assert_same_model(model, other, X):
         strict=True,
     ):
         assert_array_equal(got, expected)
-    assert model.kernel_ == other.kernel_
+    assert getattr(model, "kernel_", None) == getattr(other, "kernel_", None)
     assert model.n_iter_ == other.n_iter_
     assert getattr(model, "temperature_", None) == getattr(other, "temperature_", None)
 
@@ -493,6 +493,7 @@ def test_callback_stops_a_fit(mode):
     X, y = blobs()
     model = clone(mode).set_params(tol=0, max_iter=8)
     stage = "class 0: posterior" if one_by_one(mode) else "posterior"
+    stage = "effects" if isinstance(mode, AdditiveGPClassifier) else stage
     with warnings.catch_warnings():
         # The models of the other classes go on, and do not converge.
         warnings.simplefilter("ignore" if "class" in stage else "error", ConvergenceWarning)

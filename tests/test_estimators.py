@@ -128,8 +128,8 @@ DETERMINISTIC = [
     QSRVMClassifier(n_basis=50),
     QSRVMClassifier(covariance="mean_field", optimizer=None),
     AdditiveGPRegressor(),
-    AdditiveGPRegressor(likelihood="student_t", covariance="mean_field", interactions=None),
-    AdditiveGPClassifier(),
+    AdditiveGPRegressor(covariance="mean_field", scaling="minmax", interactions=None),
+    AdditiveGPClassifier(max_iter=8),
 ]
 STOCHASTIC = [
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
@@ -137,7 +137,7 @@ STOCHASTIC = [
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
     EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
-    AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=5),
+    AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=4),
     DecoupledGPRegressor(
         RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
     ),
