@@ -278,9 +278,6 @@ def _chosen(estimator, features, names):
 
 def _moments(estimator, latent, width):
     """The function that gives effects, lower and upper bounds (3, b, n_terms) of encoded rows."""
-    coded = copy(estimator)  # that takes rows as `_check_new` gives them
-    coded._encoder = None
-    vars(coded).pop("feature_names_in_", None)
     c = len(estimator._latents)
     known = list(getattr(estimator, "classes_", range(c)))[-c:]
     if latent is None and c == 1:
@@ -291,7 +288,7 @@ def _moments(estimator, latent, width):
         )
 
     def moments(rows):
-        mean, std = coded.explain(rows, return_std=True)
+        mean, std = estimator._explained(rows)
         if mean.ndim == 3:
             mean, std = mean[..., known.index(latent)], std[..., known.index(latent)]
         return np.stack([mean, mean - width * std, mean + width * std])
