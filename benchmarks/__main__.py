@@ -19,17 +19,22 @@ SCRIPTS = {
     "quadruply_stochastic_step": None,
     "control_variates": None,
     "device": None,
+    "additive_scaling": None,
     "classification": ["--seeds", "1", "--most-rows", "1500"],
     "regression": ["--seeds", "1", "--most-rows", "6000"],
     "decoupled": ["--most-rows", "4500"],
     "mnist_odd_even": ["--rows", "10000"],
     "active_learning": ["--seeds", "1", "--most-rows", "700"],
+    "additive": ["--seeds", "1", "--most-rows", "800"],
+    "additive_coverage": ["--seeds", "1"],
+    "interactions": ["--seeds", "1"],
     "reproduce.paper1_tables": ["--seeds", "1", "--most-rows", "1000"],
     "reproduce.paper2_table": ["--seeds", "2"],
     "reproduce.paper2_mnist": [],
     "reproduce.paper2_airline": [],
     "reproduce.paper3_table": ["--sets", "kin40k"],
     "reproduce.paper4_table": ["--sets", "kin40k"],
+    "reproduce.paper5_friedman": ["--seeds", "5"],
 }
 
 

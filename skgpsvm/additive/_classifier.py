@@ -47,7 +47,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Inducing points of an effect of one feature.
     n_inducing_interaction : int, default=8
         Inducing points of each feature of a pair, whose grid has the square of it.
-    min_gain : float, default=1.0
+    min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; 0 keeps all.
     max_iter : int, default=30
@@ -124,7 +124,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         rank=None,
         n_inducing=20,
         n_inducing_interaction=8,
-        min_gain=1.0,
+        min_gain=0.05,
         max_iter=30,
         tol=5e-4,
         batch_size=None,

@@ -54,7 +54,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Inducing points of an effect of one feature.
     n_inducing_interaction : int, default=8
         Inducing points of each feature of a pair, whose grid has the square of it.
-    min_gain : float, default=1.0
+    min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; 0 keeps all.
     max_iter : int, default=30
@@ -111,7 +111,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     >>> from sklearn.datasets import make_friedman1
     >>> from skgpsvm import AdditiveGPRegressor
     >>> X, y = make_friedman1(500, n_features=6, noise=1.0, random_state=0)
-    >>> gam = AdditiveGPRegressor().fit(X, y)
+    >>> gam = AdditiveGPRegressor(min_gain=1).fit(X, y)
     >>> gam.term_names_
     ['x0', 'x1', 'x2', 'x3', 'x4', 'x0 & x1']
     >>> effects = gam.explain(X)
@@ -133,7 +133,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         rank=None,
         n_inducing=20,
         n_inducing_interaction=8,
-        min_gain=1.0,
+        min_gain=0.05,
         max_iter=30,
         tol=1e-4,
         batch_size=None,

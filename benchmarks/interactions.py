@@ -1,0 +1,211 @@
+"""Pairs of features found: on functions whose pairs are known, and on bike sharing.
+
+Friedman's function and three others, 5000 rows each: which of the true pairs
+``AdditiveGPRegressor()`` finds and which it adds, with the least score of a true pair and the
+largest of another; of an explainable boosting machine, which always takes as many as it is
+given, whether the true ones are on top by importance. On bike, the pairs of both, by share and by
+importance, with and without the two columns whose sum is the target. Run
+``python -m benchmarks.interactions [--quick]``; a run that was killed continues.
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from skgpsvm import AdditiveGPRegressor
+
+from . import _additive_peers, _data, _harness, _report
+
+D, N, PEER_SEEDS = 10, 5000, 1
+OURS, PEER = "AdditiveGP", "EBM"
+MEASURED = ("pairs", "scores", "fit_seconds")
+BIKE = {"bike": 17, "bike, counts left out": 15}  # and its first columns
+BIKE_NAMES = (
+    *("year", "month", "day", "season", "year", "month", "hour", "holiday", "weekday"),
+    *("workingday", "weather", "temp", "atemp", "humidity", "wind", "casual", "registered"),
+)
+
+
+def friedman(X):
+    """One pair."""
+    smooth = 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
+    return 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + smooth
+
+
+def products(X):
+    """Three pairs of different strength, one of features without effects of their own."""
+    u = 2 * X - 1
+    pairs = 3 * u[:, 0] * u[:, 1] + 2 * u[:, 2] * u[:, 3] + 1.5 * u[:, 4] * u[:, 5]
+    return pairs + 4 * X[:, 0] + np.exp(2 * X[:, 2]) + 2 * np.sin(2 * np.pi * X[:, 6])
+
+
+def kinks(X):
+    """Pairs that are not smooth: a step, an edge and a distance."""
+    step = 3.0 * ((X[:, 0] > 0.5) & (X[:, 1] > 0.3))
+    edge, distance = 4 * np.maximum(X[:, 2], X[:, 3]), 4 * np.abs(X[:, 4] - X[:, 5])
+    return step + edge + distance + 3 * X[:, 6]
+
+
+def hub(X):
+    """Four pairs that share features, which are correlated."""
+    waves = 2 * np.sin(2 * np.pi * X[:, 0]) * X[:, 1] + 3 * X[:, 0] * X[:, 2]
+    return waves + 3 * np.cos(np.pi * X[:, 0] * X[:, 3]) + 4 * X[:, 2] * X[:, 4] ** 2 + 3 * X[:, 5]
+
+
+# Function, correlation of the features' copula, true pairs.
+FUNCTIONS = {
+    "friedman": (friedman, 0.0, [(0, 1)]),
+    "products": (products, 0.0, [(0, 1), (2, 3), (4, 5)]),
+    "kinks": (kinks, 0.0, [(0, 1), (2, 3), (4, 5)]),
+    "hub": (hub, 0.5, [(0, 1), (0, 2), (0, 3), (2, 4)]),
+}
+
+
+def generated(name, n, seed):
+    """Rows with uniform features, and targets with unit noise."""
+    function, correlation, _ = FUNCTIONS[name]
+    rng = np.random.default_rng(seed)
+    common = np.sqrt(correlation) * rng.standard_normal((n, 1))
+    X = norm.cdf(common + np.sqrt(1 - correlation) * rng.standard_normal((n, D)))
+    return X, function(X) + rng.standard_normal(n)
+
+
+def evaluate(set, n, seed, method):
+    """The pairs of a method, the strongest first, with their scores; processor seconds."""
+    if set in BIKE:
+        data = _data.split_regression("bike", seed)
+        X, y = data.X_train[:n, : BIKE[set]], data.y_train[:n]
+    else:
+        X, y = generated(set, n, seed)
+    start = time.process_time()
+    if method == OURS:
+        model = AdditiveGPRegressor(random_state=seed).fit(X, y)
+        taken = time.process_time() - start
+        found = dict(zip(model.terms_, model.sobol_indices_, strict=True))
+        pairs = sorted((t for t in found if len(t) == 2), key=lambda term: -found[term])
+        scores = model.interaction_scores_.items()
+        scores = {tuple(int(x[1:]) for x in name.split(" & ")): z for name, z in scores}
+    else:
+        model = _additive_peers.EBM(10, seed).fit(X, y)
+        taken = time.process_time() - start
+        pairs, scores = model.pairs(), {}
+    return {
+        "pairs": " ".join(f"{i},{j}" for i, j in pairs),
+        "scores": " ".join(f"{i},{j}:{z:.3g}" for (i, j), z in scores.items()),
+        "fit_seconds": taken,
+    }
+
+
+def pairs_in(text):
+    """Pairs as they were written."""
+    return [tuple(map(int, pair.split(","))) for pair in text.split()]
+
+
+def known(results):
+    """The table of the functions whose pairs are known: a row for a fit."""
+    rows = []
+    for _, row in results[results["set"].isin(FUNCTIONS)].iterrows():
+        true = FUNCTIONS[row["set"]][2]
+        pairs = pairs_in(row["pairs"])
+        told = pairs if row["method"] == OURS else pairs[: len(true)]
+        scores = dict(item.split(":") for item in str(row["scores"]).split())
+        scores = {pairs_in(pair)[0]: float(z) for pair, z in scores.items()}
+        false = [z for pair, z in scores.items() if pair not in true]
+        rows.append(
+            {
+                "function": row["set"],
+                "seed": row["seed"],
+                "method": row["method"],
+                "true": len(true),
+                "found": len(set(told) & set(true)),
+                "missed": " ".join(f"{i},{j}" for i, j in true if (i, j) not in told),
+                "false": " ".join(f"{i},{j}" for i, j in told if (i, j) not in true),
+                "least true score": min((scores[p] for p in true if p in scores), default=np.nan),
+                "largest other": max(false, default=np.nan),
+                "seconds": row["fit_seconds"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def report(results):
+    """Parts: known pairs in sum and by fit, and those of bike."""
+    parts, table = [], known(results)
+    if len(table):
+        count = {
+            name: table[name].str.split().str.len().groupby([table["function"], table["method"]])
+            for name in ("missed", "false")
+        }
+        groups = table.groupby(["function", "method"], sort=False)
+        total = groups[["true", "found"]].sum()
+        total["missed"], total["false"] = count["missed"].sum(), count["false"].sum()
+        total["fits"], total["seconds"] = groups.size(), groups["seconds"].mean()
+        title = (
+            "Over seeds; wanted: all true pairs and no false one. EBM takes as many as it is "
+            "given:\nits false ones are those above a true one"
+        )
+        parts.append(_report.table(total.reset_index(), title, 1))
+        title = "Every fit; scores are of a pair's first test, when those found before are missing"
+        parts.append(_report.table(table, title, 1))
+    for name in BIKE:
+        rows = results[results["set"] == name].set_index("method")
+        if len(rows):
+            told = {
+                method: [
+                    f"{BIKE_NAMES[i]} {i} & {BIKE_NAMES[j]} {j}" for i, j in pairs_in(row["pairs"])
+                ]
+                for method, row in rows.iterrows()
+            }
+            columns = {method: pd.Series(pairs) for method, pairs in told.items()}
+            seconds = ", ".join(f"{m} {row['fit_seconds']:.0f}" for m, row in rows.iterrows())
+            title = f"{name}: pairs, strongest first; processor seconds: {seconds}"
+            parts.append(_report.table(pd.DataFrame(columns), title))
+    return parts
+
+
+def main():
+    """Run what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--seeds", type=int, default=5, help="default 5")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    options = parser.parse_args()
+    n, seeds = (1000, 1) if options.quick else (N, options.seeds)
+    methods = {OURS: _harness.package_code(), PEER: _additive_peers.CODES[PEER]}
+    runs = [(name, seed) for name in FUNCTIONS for seed in range(seeds)]
+    if not options.quick:
+        _data.folder()
+        runs += [(name, 0) for name in BIKE]
+    tasks = [
+        {
+            "set": name,
+            "n": 10**6 if name in BIKE else n,
+            "seed": seed,
+            "method": method,
+            "code": code,
+        }
+        for method, code in methods.items()
+        for name, seed in runs
+        if method == OURS or (seed < PEER_SEEDS and not options.quick)
+    ]
+    path = None if options.quick else _harness.RESULTS / "interactions.csv"
+    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
+    results[["pairs", "scores"]] = results[["pairs", "scores"]].fillna("")
+    settings = {
+        "rows": f"{n}, {D} features, unit noise, seeds 0 to {seeds - 1}; bike: first split",
+        OURS: "AdditiveGPRegressor()",
+        PEER: f"{_additive_peers.CODES[PEER]}, interactions=10, of the first {PEER_SEEDS} seeds",
+        "processes": f"{options.jobs} of one thread",
+    }
+    parts = [_report.header("Interactions found", **settings), _report.failures(results)]
+    parts += report(results[results["error"] == ""])
+    _report.publish("interactions", parts, write=not options.quick)
+    sys.exit(int((results["error"] != "").any()))
+
+
+if __name__ == "__main__":
+    main()
