@@ -145,7 +145,7 @@ class AdditiveGP(LatentEstimator):
         while len(basis.pairs) < most:
             some = rows.subset(_ROWS_OF_TEST, random_state)
             tested = self._scores(ascent, state, some)
-            scores = tested | scores
+            scores = scores | tested
             found = [pair for pair, (_, p) in tested.items() if p * len(tested) < _LEVEL]
             if not found:
                 break

@@ -73,8 +73,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     dropped_terms_ : list of str
         Effects that ``min_gain`` left out.
     interaction_scores_ : dict
-        Of each pair that was looked at, by name: how many standard deviations its score is above
-        what it is where there is no interaction.
+        Of each pair that was looked at, by name: how many standard deviations its score, when it
+        was last looked at, is above what it is where there is no interaction.
     intercept_ : float or ndarray of shape (n_classes,)
         The mean of the constant.
     sobol_indices_ : ndarray of shape (n_terms,)

@@ -47,7 +47,7 @@ class AdditiveAscent:
         self._limits, self.learned, self._earlier = limits, learned, None
 
     def _climbed(self, own, sums):
-        """Hyper-parameters of a latent after at most twenty steps, and the bound."""
+        """Hyper-parameters of a latent after some steps of L-BFGS-B, and the bound."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
             return own, collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()

@@ -77,8 +77,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     dropped_terms_ : list of str
         Effects that ``min_gain`` left out.
     interaction_scores_ : dict
-        Of each pair that was looked at, by name: how many standard deviations its score is above
-        what it is where there is no interaction.
+        Of each pair that was looked at, by name: how many standard deviations its score, when it
+        was last looked at, is above what it is where there is no interaction.
     intercept_ : float or ndarray of shape (t,)
         The mean of the constant, in units of y; of its logarithm for "poisson".
     sobol_indices_ : ndarray of shape (n_terms,)
