@@ -1,6 +1,7 @@
 """Additive models: the specification's numbers, oracles, tables, and what users rely on."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,12 +16,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm.additive import _basis
-from skgpsvm.additive._basis import AdditiveBasis, Chebyshev, Feature, Levels, uniform_moments
+from skgpsvm.additive import _processes
+from skgpsvm.additive._basis import AdditiveBasis, Feature, yeo_johnson
 from skgpsvm.additive._bound import (
     AdditivePosterior,
     Sums,
@@ -31,7 +32,9 @@ from skgpsvm.additive._bound import (
     products,
 )
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described
+from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._learning import SiteAscent
+from skgpsvm.additive._processes import PROFILES, Centred, Chebyshev, Levels, uniform_moments
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit
@@ -54,7 +57,7 @@ quick = {"interactions": None, "n_inducing": 8, "length_scale_bounds": (0.2, 10.
 
 @pytest.fixture
 def no_jitter(monkeypatch):
-    monkeypatch.setattr(_basis, "_JITTER", 0)
+    monkeypatch.setattr(_processes, "_JITTER", 0)
 
 
 def tiny(points=None, size=34):
@@ -249,7 +252,7 @@ def test_levels_have_zero_mean_and_the_covariance_of_the_specification():
 
 
 def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
-    monkeypatch.setattr(_basis, "_JITTER", 1e-12)
+    monkeypatch.setattr(_processes, "_JITTER", 1e-12)
     rng = np.random.RandomState(0)
     data = np.c_[rng.permutation(7), rng.permutation(7)] / 6
     y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2
@@ -271,6 +274,83 @@ def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
     assert_allclose(found_var[:, 0], std**2, atol=1e-6)
     evidence = multivariate_normal(cov=kernel(data) + 0.25 * np.eye(len(y))).logpdf(y)
     assert_allclose(collapsed(effects, sums, THETA["noise"]).item(), evidence, atol=1e-6)
+
+
+def test_points_at_every_value_give_the_exact_process():
+    rng = np.random.RandomState(0)
+    data = np.c_[rng.permutation(15), rng.permutation(15)] / 14
+    y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2 + 0.2 * rng.normal(size=15)
+    model = AdditiveGPRegressor(
+        kernel="rbf",
+        interactions=None,
+        scaling="minmax",
+        measure="uniform",
+        n_inducing=None,
+        min_gain=0,
+        length_scale_bounds=(0.2, 5.0),
+    ).fit(data, y)
+    lengths, variances = (np.exp(part) for part in model._latents[0].theta.values())
+    kernel = ConstantKernel(1.0)
+    for j in range(2):
+        kernel += ConstantKernel(variances[j]) * ANOVARBF(lengths[j], feature=j)
+    noise = np.exp(model._noise[0])
+    exact = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None, normalize_y=True)
+    mean, std = exact.fit(data, y).predict(data, return_std=True)
+    found, found_std = model.predict(data, return_std=True)
+    # The jitter of the inducing points, over the noise.
+    assert_allclose(found, mean, atol=1e-4)
+    assert_allclose(found_std, np.sqrt(std**2 + noise * y.var()), atol=1e-4)
+    evidence = multivariate_normal(cov=kernel(data) + noise * np.eye(15)).logpdf(exact.y_train_)
+    assert_allclose(model.elbo_, evidence, atol=1e-3)
+
+
+def test_scores_are_those_of_dense_covariances():
+    basis = replace(tiny(), terms=[(0,), (1,)])
+    rng = np.random.RandomState(0)
+    data = rng.uniform(size=(20, 2))
+    y, precision = rng.normal(size=20), rng.uniform(0.5, 2, 20)
+    theta = {"length": THETA["length"][:2], "variance": THETA["variance"][:2]}
+    effects = basis.at(theta)
+    columns = torch.cat(basis(t64(data)), 1)
+    psi = (columns @ torch.block_diag(*effects.coefs)).numpy()
+    gram, cross = psi.T @ (precision[:, None] * psi), psi.T @ (precision * y)
+    posterior = AdditivePosterior(effects, t64(gram), t64(cross), "mean_field")
+    residuals = precision * (y - psi @ posterior.weights.numpy())
+    dense = np.linalg.inv(psi @ psi.T + np.diag(1 / precision))
+    assert_allclose(residuals, dense @ y, atol=1e-10)
+    at = t64(residuals)[:, None], t64(precision)[:, None], [posterior]
+    found = score_moments(basis, t64(data), *at)
+    points = torch.linspace(0, 1, 4, dtype=torch.float64)
+    mean = t64(basis.means[0])
+    effect = Centred(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
+    sides = [effect.features(t64(data[:, j]))[0].numpy() for j in range(2)]
+    pair = (sides[0][:, :, None] * sides[1][:, None]).reshape(20, -1)
+    H = pair.T @ dense @ pair
+    expected = np.sum((pair.T @ dense @ y) ** 2), np.trace(H), 2 * np.sum(H**2)
+    assert_allclose(found[0, 1], expected, rtol=1e-8)
+
+
+@forms
+def test_rows_by_their_columns_and_divergence_are_those_of_dense_matrices(form):
+    basis = tiny()
+    posterior = posterior_of(basis, form)
+    mean, var = posterior.row_marginals(basis(t64(X)))
+    direct_mean, direct_var = posterior.marginals(t64(X))
+    # Of the interpolation by polynomials.
+    assert_allclose(mean, direct_mean[:, 0], atol=1e-9)
+    assert_allclose(var, direct_var[:, 0], atol=1e-9)
+    cov, w = np.eye(11) - posterior.reduction.numpy(), posterior.weights.numpy()
+    kl = 0.5 * (np.trace(cov) + w @ w - 11 - np.linalg.slogdet(cov)[1])
+    assert_allclose(posterior.kl(), kl, rtol=1e-10)
+
+
+def test_yeo_johnson_is_that_of_scikit_learn():
+    x = np.r_[np.linspace(-3, 40, 50), 0.0]
+    for power in (-2.0, 0.0, 0.7, 1.0, 2.0, 4.0):
+        transformer = PowerTransformer(standardize=False).fit(x[:, None])
+        transformer.lambdas_ = np.array([power])
+        expected = transformer.transform(x[:, None])[:, 0]
+        assert_allclose(yeo_johnson(t64(x), power), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_bounds_are_in_order():
@@ -325,7 +405,7 @@ def test_the_specifications_run():
         means=[mean] * 6,
         seconds=[second] * 6,
     )
-    theta = {kind: t64(value) for kind, value in basis.start().items()}
+    theta = {kind: t64(list(usual.values())) for kind, usual in basis.start().items()}
     columns = torch.cat(basis(t64(data)), 1)
     sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
     forms = [("full", None), ("mean_field", None), ("precision", 16)]
@@ -600,14 +680,29 @@ def test_pruning_can_be_off():
 
 
 @pytest.mark.parametrize("make", EDGES.values(), ids=EDGES)
-def test_edges_of_data(make):
+@pytest.mark.parametrize("kind", ["gaussian", "poisson", "classes"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_edges_of_data(make, kind):
     data, y = friedman(40)
     data = make(data)
     y = y[: len(data)]
-    model = AdditiveGPRegressor(**quick).fit(data, y)
-    mean, std = model.predict(data, return_std=True)
-    assert np.isfinite(mean).all()
-    assert (std > 0).all()
+    if kind == "classes":
+        model = AdditiveGPClassifier(max_iter=8).fit(data, np.arange(len(y)) % 2)
+        assert np.isfinite(model.predict_proba(data)).all()
+    else:
+        model = AdditiveGPRegressor(likelihood=kind, max_iter=8).fit(data, np.round(np.abs(y)))
+        mean, std = model.predict(data, return_std=True)
+        assert np.isfinite(mean).all()
+        assert (std > 0).all()
+        assert np.isfinite(std).all()
+
+
+def test_one_row_and_columns_without_effect():
+    data, y = friedman(30)
+    assert_allclose(AdditiveGPRegressor().fit(data[:1], y[:1]).predict(data), y[0])
+    frame = pd.DataFrame({"a": data[:, 3], "level": "same", "none": None, "nan": np.nan})
+    model = AdditiveGPRegressor().fit(frame, y)
+    assert model.term_names_ == ["a"]
 
 
 def test_outside_the_range_effects_fade_and_bands_widen():

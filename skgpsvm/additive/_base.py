@@ -13,11 +13,12 @@ from .._distributed import refuse_ranks
 from .._estimator import Rows
 from .._prediction import LatentEstimator
 from .._training import Run
-from ._basis import PROFILES, AdditiveBasis
+from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior, mean_variances
 from ._encoding import TableEncoder, categorical_mask, described
 from ._interactions import score_moments
 from ._learning import HYPER, GaussianAscent, SiteAscent
+from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
 _LEVEL = 0.01  # of the test of interactions, all pairs together
@@ -84,8 +85,8 @@ class AdditiveGP(LatentEstimator):
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         self._check_number("rank", 1, integer=True, optional=True)
-        self._check_number("n_inducing", 2, integer=True)
-        self._check_number("n_inducing_interaction", 2, integer=True)
+        self._check_number("n_inducing", 2, integer=True, optional=True)
+        self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
         self._check_number("min_gain", 0)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
@@ -141,7 +142,7 @@ class AdditiveGP(LatentEstimator):
             return state
 
         ascent = self._ascent(basis, rows, generator)
-        state = learned("effects", ascent, ascent.start(self._sites().parameters(), [None]))
+        state = learned("effects", ascent, ascent.start(self._sites().parameters()))
         while len(basis.pairs) < most:
             some = rows.subset(_ROWS_OF_TEST, random_state)
             tested = self._scores(ascent, state, some)
@@ -187,7 +188,12 @@ class AdditiveGP(LatentEstimator):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        points = self._n_points(rows)
+        most = (
+            max(_LEAST_POINTS, rows.n_rows // 4),
+            max(_LEAST_POINTS, math.isqrt(rows.n_rows) // 2),
+        )
+        wanted = self.n_inducing, self.n_inducing_interaction
+        points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
         sizes = [math.ceil(_POLYNOMIALS / low) + 2 for low in self._least_lengths(points)]
         basis = AdditiveBasis(
             features=features,
@@ -203,16 +209,12 @@ class AdditiveGP(LatentEstimator):
             means=[],
             seconds=[],
         )
+        if None in wanted:
+            u = basis.unit(rows.take(slice(None))[0]).cpu().numpy()
+            values = {j: np.unique(u[:, j][~np.isnan(u[:, j])]) for j in varying}
+            basis.points, basis.pair_points = ({} if m else values for m in wanted)
         basis.measure(rows, self.measure == "empirical")
         return basis
-
-    def _n_points(self, rows):
-        """Inducing points of an effect, and of each feature of a pair: fewer of few rows."""
-        most = (
-            max(_LEAST_POINTS, rows.n_rows // 4),
-            max(_LEAST_POINTS, math.isqrt(rows.n_rows) // 2),
-        )
-        return min(self.n_inducing, most[0]), min(self.n_inducing_interaction, most[1])
 
     def _least_lengths(self, points):
         """Least length scales of effects and of pairs: none is below the distance of points."""

@@ -1,20 +1,13 @@
-"""Additive functions as whitened weights: zero-mean processes of one feature or of a product."""
+"""The terms of an additive model as columns of rows, and as whitened weights."""
 
 import math
-from copy import copy
 from dataclasses import dataclass
 
 import torch
 
-from .._linalg import cholesky
+from ._processes import PROFILES, Centred, Chebyshev, Levels, uniform_moments
 
-# Stationary covariances of variance one, as functions of distance in length scales.
-PROFILES = {
-    "rbf": lambda r: (-0.5 * r.square()).exp(),
-    "matern32": lambda r: (1 + math.sqrt(3) * r) * (-math.sqrt(3) * r).exp(),
-    "matern52": lambda r: (1 + math.sqrt(5) * r + 5 / 3 * r.square()) * (-math.sqrt(5) * r).exp(),
-}
-_JITTER = 1e-8
+_LENGTH, _PAIR_LENGTH = 0.4, 0.6  # of the unit interval, to start from
 
 
 @dataclass
@@ -59,160 +52,6 @@ def yeo_johnson(x, power):
     down = left.log1p()
     down = down if power == 2 else torch.expm1((2 - power) * down) / (2 - power)
     return torch.where(x >= 0, up, -down)
-
-
-class Chebyshev:
-    """The first polynomials of Chebyshev on the unit interval, and interpolation by them.
-
-    Parameters
-    ----------
-    size : int
-    like : Tensor
-    """
-
-    def __init__(self, size, like):
-        self.size = size
-        angle = torch.pi * (torch.arange(size, dtype=like.dtype, device=like.device) + 0.5) / size
-        self.nodes = 0.5 + 0.5 * angle.cos()
-        orders = torch.arange(size, dtype=like.dtype, device=like.device)
-        values = (orders[:, None] * angle).cos()
-        # Coefficients (size,) of the interpolant from values at the nodes.
-        self.transform = values * (2 - (orders == 0).to(values))[:, None] / size
-
-    def __call__(self, u):
-        """Polynomials (..., size) at points u (...)."""
-        x = 2 * u - 1
-        found = [torch.ones_like(x), x]
-        while len(found) < self.size:
-            found.append(2 * x * found[-1] - found[-2])
-        return torch.stack(found[: self.size], -1)
-
-
-def uniform_moments(size):
-    """Means (size,) and second moments (size, size) of the polynomials under uniform u."""
-    orders = torch.arange(2 * size, dtype=torch.float64)
-    mean = torch.where(orders % 2 == 0, 1 / (1 - orders.square()), 0.0)
-    a = torch.arange(size)
-    return mean[:size], 0.5 * (mean[a[:, None] + a] + mean[(a[:, None] - a).abs()])
-
-
-class Centred:
-    r"""Processes of one numerical feature, of variance one before they are centred.
-
-    The covariance is :math:`g(x, y) - h(x) h(y) / H` with :math:`h(x) = \int g(x, s) d\nu(s)` and
-    :math:`H = \int h d\nu`, that of a process whose integral over the feature's measure is zero.
-
-    Parameters
-    ----------
-    profile : callable
-        The stationary covariance g, one of `PROFILES`.
-    length : Tensor of shape (...)
-        Length scales on the unit interval, one for each process.
-    points : Tensor of shape (..., m)
-        Inducing points.
-    polynomials : Chebyshev
-    mean : Tensor of shape (..., size)
-        Means of the polynomials under the measures.
-
-    Attributes
-    ----------
-    coef : Tensor of shape (..., size, m)
-        Of the polynomials in the whitened features.
-    cov : Tensor of shape (..., size, size)
-        Prior covariance of the coefficients of the process.
-
-    Notes
-    -----
-    Source: additive GP specification, (S4) and (S8). Covariances with the rows of a fit are
-    interpolated by polynomials: to 1e-8 by 34 of them for a squared exponential of length scale
-    0.1.
-    """
-
-    def __init__(self, profile, length, points, polynomials, mean):
-        self._profile, self._nodes = profile, polynomials.nodes
-        self._length, self._points = length, points
-        F = polynomials.transform
-        cov = F @ self._g(self._nodes, self._nodes) @ F.T
-        to_points = F @ self._g(self._nodes, points)
-        h = (cov @ mean[..., None])[..., 0]
-        self._node_weights = mean @ F
-        self._total = (mean * h).sum(-1)
-        self._h = (mean[..., None, :] @ to_points)[..., 0, :]
-        prior = self._g(points, points) - self._outer(self._h, self._h)
-        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=_JITTER)
-        self.cov = cov - self._outer(h, h)
-        self.coef = self._whitened(to_points - self._outer(h, self._h))
-
-    def __getitem__(self, index):
-        one = copy(self)
-        for name, value in vars(self).items():
-            if name not in ("_profile", "_nodes"):
-                setattr(one, name, value[index])
-        return one
-
-    def _g(self, a, b):
-        distance = (a[..., :, None] - b[..., None, :]).abs()
-        return self._profile(distance / self._length[..., None, None])
-
-    def _outer(self, a, b):
-        return a[..., :, None] * b[..., None, :] / self._total[..., None, None]
-
-    def _whitened(self, K):
-        return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
-
-    def _mean_g(self, u):
-        return (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
-
-    def features(self, u):
-        """Whitened features (..., b, m) and variances (..., b) at points u (..., b)."""
-        h = self._mean_g(u)
-        K = self._g(u, self._points) - self._outer(h, self._h)
-        return self._whitened(K), 1 - h.square() / self._total[..., None]
-
-    def cross(self, u):
-        """Covariances (..., b, b) between points u (..., b)."""
-        h = self._mean_g(u)
-        return self._g(u, u) - self._outer(h, h)
-
-
-class Levels:
-    """A zero-mean effect of the levels of a category, the analogue of `Centred`.
-
-    Parameters
-    ----------
-    share : Tensor of shape (q,)
-        Of each level.
-
-    Notes
-    -----
-    Source: additive GP specification, (S9).
-    """
-
-    def __init__(self, share):
-        direction = share / share.norm()
-        q = len(share)
-        eye = torch.eye(q, dtype=share.dtype, device=share.device)
-        self.cov = eye - torch.outer(direction, direction)
-        # Columns of the Householder reflection that sends the direction to the first axis.
-        v = direction.clone()
-        v[0] += 1.0 if direction[0] >= 0 else -1.0
-        self.coef = (eye - 2 * torch.outer(v, v) / v.dot(v))[:, 1:]
-
-    def indicators(self, codes):
-        """One column a level, (b, q); a code that is none of them gives zeros."""
-        levels = torch.arange(len(self.coef), device=codes.device)
-        return (codes[:, None] == levels).to(self.coef)
-
-    def features(self, codes):
-        """Features (b, q - 1) and variances (b,) of codes (b,)."""
-        H = self.indicators(codes)
-        known = H.sum(1)
-        return H @ self.coef, ((H @ self.cov) * H).sum(1) + (1 - known)
-
-    def cross(self, codes):
-        """Covariances (b, b); an unknown level is like no other row's but its own."""
-        H = self.indicators(codes)
-        return H @ self.cov @ H.T + torch.diag(1 - H.sum(1))
 
 
 @dataclass
@@ -314,34 +153,18 @@ class AdditiveBasis:
         """The `Effects` at hyper-parameters: logarithms of ``length`` and ``variance``."""
         return Effects(self, theta)
 
-    def parameters(self):
-        """What each hyper-parameter is of: a term, with the place of an axis, or an absence."""
-        mains = [((j,), 0) for j in self.axes]
-        pairs = [(term, k) for term in self.pairs for k, j in enumerate(term) if self.is_number(j)]
-        return {"length": mains + pairs, "variance": [*self.terms, *self.absent]}
+    def start(self):
+        """Hyper-parameters to start from, logarithms by what they are of.
 
-    def start(self, previous=None):
-        """Logarithms of hyper-parameters to start from, lists: those of another fit, or usual ones.
-
-        Parameters
-        ----------
-        previous : dict, optional
-            By name, what some of the `parameters` were.
+        A length scale is of a term and the place of an axis in it, a variance of a term, or of the
+        absence of a feature.
         """
-        usual = {
-            "length": lambda name: math.log(0.4 if len(name[0]) == 1 else 0.6),
-            "variance": lambda name: (
-                0.0 if isinstance(name, tuple) and len(name) == 1 else math.log(0.5)
-            ),
-        }
-        previous = previous or {kind: {} for kind in usual}
-        return {
-            kind: [
-                previous[kind][name] if name in previous[kind] else usual[kind](name)
-                for name in names
-            ]
-            for kind, names in self.parameters().items()
-        }
+        axes = [(term, k) for term in self.terms for k, j in enumerate(term) if self.is_number(j)]
+        axes.sort(key=lambda axis: len(axis[0]))
+        lengths = {axis: math.log(_PAIR_LENGTH if len(axis[0]) == 2 else _LENGTH) for axis in axes}
+        variances = {term: math.log(0.5) if len(term) == 2 else 0.0 for term in self.terms}
+        variances |= dict.fromkeys(self.absent, math.log(0.5))
+        return {"length": lengths, "variance": variances}
 
     def measure(self, rows, empirical):
         """Learn the means and second moments of the columns of each feature from all rows.

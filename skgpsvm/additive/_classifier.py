@@ -43,10 +43,12 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         low rank; or independent effects, whose bands are too narrow where features are correlated.
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
-    n_inducing : int, default=20
-        Inducing points of an effect of one feature.
-    n_inducing_interaction : int, default=8
-        Inducing points of each feature of a pair, whose grid has the square of it.
+    n_inducing : int or None, default=20
+        Equally spaced inducing points of an effect of one feature, at most a quarter of the rows.
+        None is every value that the feature has: nothing is lost, for some hundred rows.
+    n_inducing_interaction : int or None, default=8
+        Of each feature of a pair, whose grid has the square of it; at most half the root of the
+        number of rows. None is every value.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; 0 keeps all.

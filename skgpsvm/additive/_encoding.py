@@ -133,7 +133,8 @@ def described(X, weights, n_levels, scaling):
             low = np.fmin(low, np.fmin.reduce(chunk, 0))
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
             missing |= np.isnan(chunk).any(0)
-    some = X[:: max(1, len(X) // _ROWS_OF_POWERS)]
+    used = np.flatnonzero(weights)
+    some = X[used[:: max(1, len(used) // _ROWS_OF_POWERS)]]
     found = []
     for j, levels in enumerate(n_levels):
         if levels:

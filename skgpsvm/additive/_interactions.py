@@ -2,7 +2,8 @@
 
 import torch
 
-from ._basis import PROFILES, Centred, Chebyshev, Levels
+from ._bound import reduction
+from ._processes import PROFILES, Centred, Chebyshev, Levels
 
 _LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
 _MOST_FEATURES = 256  # of a pair of categories, beyond which it is not tested
@@ -37,7 +38,8 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     single = {j: _features(basis, j, u[:, j]) for j in features}
     model = torch.cat(basis(X), 1)
     models = [model @ torch.block_diag(*p.effects.coefs) for p in posteriors]
-    covs = [torch.eye(len(p.weights)).to(u) - p.reduction for p in posteriors]
+    reductions = [reduction(p.gram, p.effects, "full", None) for p in posteriors]
+    covs = [torch.eye(len(part)).to(part) - part for part in reductions]
     found = {}
     for place, i in enumerate(features):
         for j in features[place + 1 :]:

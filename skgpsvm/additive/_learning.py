@@ -160,18 +160,25 @@ class AdditiveAscent:
 
     def named(self, state):
         """Hyper-parameters of each latent by the names of what they are of."""
-        names = self.basis.parameters()
+        start = self.basis.start()
         return [
-            {kind: dict(zip(names[kind], own[kind].tolist(), strict=True)) for kind in names}
+            {
+                kind: dict(zip(names, own[kind].tolist(), strict=True))
+                for kind, names in start.items()
+            }
             for own in self.latents(state)
         ]
 
     def _hyper(self, known):
-        """Hyper-parameters of each latent by what is known of them, else usual ones."""
-        values = [self.basis.start(own) for own in known]
+        """Hyper-parameters of each latent by what is `named`, else usual ones."""
+        like = self.rows.weights
+
+        def values(kind, usual, own):
+            return [own.get(kind, {}).get(name, value) for name, value in usual.items()]
+
         return {
-            kind: self.rows.weights.new_tensor([own[kind] for own in values])
-            for kind in ("length", "variance")
+            kind: like.new_tensor([values(kind, usual, own) for own in known])
+            for kind, usual in self.basis.start().items()
         }
 
     def converged(self, state):
@@ -206,10 +213,10 @@ class GaussianAscent(AdditiveAscent):
             for cross, squares in zip(self._cross.T, self._squares, strict=True)
         ]
 
-    def start(self, noise, known):
-        """The state from which `step` starts: noise (t,) and what is `named` of each latent."""
+    def start(self, noise, known=None):
+        """The state from which `step` starts: noise (t,), and what is `named` of each latent."""
         return {
-            **self._hyper(known * len(noise) if known == [None] else known),
+            **self._hyper(known or [{}] * len(noise)),
             "noise": noise.to(self._gram),
             "value": -math.inf,
         }
@@ -265,10 +272,10 @@ class SiteAscent(AdditiveAscent):
         parts = zip(state["gram"], state["cross"], strict=True)
         return [Sums(gram, cross) for gram, cross in parts]
 
-    def start(self, noise, known):
+    def start(self, noise, known=None):
         """The state from which `step` starts: sites at constant latents that suit the rows."""
-        known = known * self._sites.n_latents if known == [None] else known
-        state = {**self._hyper(known), "noise": noise.to(self.rows.device)}
+        hyper = self._hyper(known or [{}] * self._sites.n_latents)
+        state = {**hyper, "noise": noise.to(self.rows.device)}
         level = self._level(state)
         var = torch.full_like(level, _START_VARIANCE)
 
