@@ -26,9 +26,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skgpsvm import BayesianSVC
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import CHUNK_ROWS, Rows
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.inducing import select_inducing_points
 
 from . import _data, _report

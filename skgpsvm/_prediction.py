@@ -2,9 +2,11 @@
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, to_tensor
 from .likelihoods import Gaussian, Laplace, StudentT
 
@@ -244,3 +246,86 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
         log_p = [likelihood.log_prob(code, mean) for code in codes]
         return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
+
+
+class CalibratedClassifier(TorchClassifier, LatentEstimator):
+    """Class probabilities of a pseudo-likelihood: calibrated, or those of the largest latent.
+
+    A subclass has the parameter ``probability`` and the attributes of its calibration,
+    ``temperature_`` and ``spread_``.
+    """
+
+    def latent_mean_and_variance(self, X):
+        """Posterior mean and variance of the latent functions; no noise is added.
+
+        With ``probability="calibrated"`` the variance is the posterior's times ``spread_``, and
+        that of `sample_latent`'s draws too: what `predict_proba` averages over.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, c)
+            One latent for each class; for two classes one in all, positive for ``classes_[1]``.
+        """
+        return super().latent_mean_and_variance(X)
+
+    def _latent_spread(self):
+        return self.spread_ if self.probability == "calibrated" else 1.0
+
+    def _scores(self, mean, var):
+        """Whose `log_probability` is the predictive one, (b, c)."""
+        if self.probability == "argmax":
+            return argmax_scores(mean, var)
+        return calibrated_scores(mean, var, self.temperature_)
+
+    def decision_function(self, X):
+        """Logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Up to a constant in each row, logarithms of the class probabilities; for two classes
+            the log odds of ``classes_[1]``.
+        """
+        scores = self._map_moments(self._scores, X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X):
+        """Class probabilities: calibrated, or those of the largest latent.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        return self._map_moments(
+            lambda mean, var: log_probability(self._scores(mean, var)).exp(), X
+        )
+
+    def predict_proba_from_latent(self, latents):
+        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        latents = self._checked_latents(latents)
+        if latents.shape[-1] == 1:
+            latents = np.concatenate([np.zeros_like(latents), latents], -1)
+        if self.probability == "argmax":
+            return np.eye(latents.shape[-1])[latents.argmax(-1)]
+        return softmax(self.temperature_ * latents, axis=-1)

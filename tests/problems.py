@@ -12,11 +12,11 @@ from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._estimator import Rows
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._solve import DecoupledInference
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian
 

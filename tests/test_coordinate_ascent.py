@@ -25,10 +25,10 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._estimator import Rows
+from skgpsvm._hinge_sites import BinarySites
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm.bayesian_svm._sites import BinarySites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT
 

@@ -9,12 +9,12 @@ from sklearn.datasets import load_iris
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
 
 from skgpsvm import BayesianSVC
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import AdamSteps, GradientInference
 from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm._training import minibatches
-from skgpsvm.bayesian_svm._sites import BinarySites, ContrastSites
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
 

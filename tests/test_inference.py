@@ -10,6 +10,7 @@ import torch
 from problems import HINGES, ascent_of, ring, t64
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from skgpsvm._hinge_sites import BinarySites
 from skgpsvm._inference import (
     AdamSteps,
     CoordinateInference,
@@ -20,7 +21,6 @@ from skgpsvm._inference import (
 from skgpsvm._linalg import gaussian_kl
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.bayesian_svm._sites import BinarySites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Gaussian, Logistic, Softmax, StudentT
 

@@ -2,11 +2,11 @@
 
 import torch
 
+from .._calibration import Calibration
 from .._coordinate_ascent import CoordinateAscent, batch_loss
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import torch_kernel
 from .._training import by_autograd, lbfgs
-from ._probability import Calibration
 
 _SCORED_ROWS = 1500
 _COLD_SWEEPS = 10

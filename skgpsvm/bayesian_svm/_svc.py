@@ -2,26 +2,24 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
-from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.callback import with_callbacks
 from sklearn.gaussian_process.kernels import ConstantKernel
 
-from .._estimator import TorchClassifier
+from .._calibration import Calibration
+from .._hinge_sites import BinarySites, ContrastSites
 from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
+from .._prediction import CalibratedClassifier
 from ..inducing import select_inducing_points
 from ._kernel_choice import LeaveOneOutChoice
-from ._probability import Calibration, argmax_scores, calibrated_scores, log_probability
-from ._sites import BinarySites, ContrastSites
 
 _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
 _PRIOR_VARIANCE = 5.0
 
 
-class BayesianSVC(TorchClassifier, InducingEstimator):
+class BayesianSVC(CalibratedClassifier, InducingEstimator):
     r"""Bayesian support vector machine: a Gaussian-process classifier with a hinge loss.
 
     One latent function a class, with a Gaussian-process prior, is fitted to Crammer and Singer's
@@ -313,80 +311,3 @@ class BayesianSVC(TorchClassifier, InducingEstimator):
             If parameters, data or weights make no sense, or a class comes that is not known.
         """
         return self._partial_fit(X, y, sample_weight, classes)
-
-    # Prediction
-
-    def latent_mean_and_variance(self, X):
-        """Posterior mean and variance of the latent functions; no noise is added.
-
-        With ``probability="calibrated"`` the variance is the posterior's times ``spread_``, and
-        that of `sample_latent`'s draws too: what `predict_proba` averages over.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (n, c)
-            One latent for each class; for two classes one in all, positive for ``classes_[1]``.
-        """
-        return super().latent_mean_and_variance(X)
-
-    def _latent_spread(self):
-        return self.spread_ if self.probability == "calibrated" else 1.0
-
-    def _scores(self, mean, var):
-        """Whose `log_probability` is the predictive one, (b, c)."""
-        if self.probability == "argmax":
-            return argmax_scores(mean, var)
-        return calibrated_scores(mean, var, self.temperature_)
-
-    def decision_function(self, X):
-        """Logits of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        scores : ndarray of shape (n, n_classes), or (n,) for two classes
-            Up to a constant in each row, logarithms of the class probabilities; for two classes
-            the log odds of ``classes_[1]``.
-        """
-        scores = self._map_moments(self._scores, X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    def predict_proba(self, X):
-        """Class probabilities: calibrated, or those of the largest latent.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n, n_classes)
-        """
-        return self._map_moments(
-            lambda mean, var: log_probability(self._scores(mean, var)).exp(), X
-        )
-
-    def predict_proba_from_latent(self, latents):
-        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
-
-        Parameters
-        ----------
-        latents : array-like of shape (..., c)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (..., n_classes)
-        """
-        latents = self._checked_latents(latents)
-        if latents.shape[-1] == 1:
-            latents = np.concatenate([np.zeros_like(latents), latents], -1)
-        if self.probability == "argmax":
-            return np.eye(latents.shape[-1])[latents.argmax(-1)]
-        return softmax(self.temperature_ * latents, axis=-1)

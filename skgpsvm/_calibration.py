@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .._quadrature import argmax_probability
-from .._training import by_autograd, lbfgs
+from ._quadrature import argmax_probability
+from ._training import by_autograd, lbfgs
 
 # Of the logarithms of temperature and spread, in turn.
 _PRIOR_STD = 2.0

@@ -2,9 +2,9 @@
 
 import torch
 
-from .._linalg import add_gram
-from .._sites import ByLatent, SiteLikelihood, Sites
-from ..likelihoods import expected_hinge
+from ._linalg import add_gram
+from ._sites import ByLatent, SiteLikelihood, Sites
+from .likelihoods import expected_hinge
 
 _SHARPNESS = 2.0
 _MIN_SCALE = 1e-5

@@ -1,0 +1,156 @@
+"""Calibration of latent moments, and the probabilities that follow."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from problems import HINGES, Unwhitened, codes, moments, t64
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from skgpsvm._calibration import (
+    Calibration,
+    argmax_scores,
+    calibrated_scores,
+    log_probability,
+)
+
+
+def logistic_rows(n, c, seed, slope=1.5):
+    """Moments and codes whose probabilities are the softmax of ``slope`` times the means."""
+    rng = np.random.default_rng(seed)
+    mean, var = 2 * rng.normal(size=(n, c)), rng.uniform(0.1, 1, size=(n, c))
+    p = log_probability(t64(slope * mean)).exp().numpy()
+    y = (rng.uniform(size=(n, 1)) > p.cumsum(1)).sum(1)
+    return t64(mean), t64(var), codes(y), t64(rng.uniform(0.5, 2, size=n))
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_calibration_minimises_the_penalised_loss(c):
+    for seed in range(4):
+        rows = mean, var, y, weights = logistic_rows(150, c, seed)
+
+        def loss(log_scales, mean=mean, var=var, y=y, weights=weights):
+            temperature, spread = np.exp(log_scales)
+            log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
+            penalty = 0.5 * np.sum(np.square(log_scales)) / 2.0**2
+            return penalty - (weights * log_p[torch.arange(150), y]).sum().item()
+
+        best = minimize(loss, [0, 0], method="Nelder-Mead", options={"xatol": 1e-7})
+        found = Calibration().updated(*rows)
+        # L-BFGS-B stops where a step gains 2e-9 of the loss, which is flat in the spread.
+        assert best.fun - 1e-9 <= loss(found.log_scales) < best.fun + 1e-4
+        assert found.log_scales == pytest.approx(best.x, abs=0.05)
+        assert found.weight == pytest.approx(weights.sum().item())
+        assert found.temperature == math.exp(found.log_scales[0])
+        assert found.spread == math.exp(found.log_scales[1])
+
+
+@pytest.mark.parametrize(("temperature", "spread"), [(1.0, 4.0), (3.0, 0.25)])
+def test_calibration_finds_what_made_the_labels(temperature, spread):
+    rng = np.random.default_rng(0)
+    n = 20_000
+    mean, var = t64(rng.normal(size=(n, 1))), t64(rng.exponential(size=(n, 1)))
+    f = mean + (spread * var).sqrt() * t64(rng.normal(size=(n, 1)))
+    y = codes((rng.uniform(size=n) < expit(temperature * f[:, 0].numpy())).astype(int))
+    found = Calibration().updated(mean, var, y, t64(np.ones(n)))
+    # Four standard deviations, and the error of MacKay's approximation.
+    std = np.sqrt(np.diag(np.linalg.inv(found.precision)))
+    errors = np.subtract(found.log_scales, np.log([temperature, spread]))
+    assert (np.abs(errors) < 4 * std + 0.1).all()
+    assert (std < 0.2).all()
+
+
+def test_calibration_in_parts_is_nearly_that_of_all_rows():
+    rows = logistic_rows(400, 3, seed=0)
+    whole = Calibration().updated(*rows)
+    parts = Calibration()
+    for i in (slice(0, 200), slice(200, None)):
+        parts = parts.updated(*(part[i] for part in rows))
+    std = np.sqrt(np.diag(np.linalg.inv(whole.precision)))
+    assert (np.abs(np.subtract(parts.log_scales, whole.log_scales)) < 0.5 * std).all()
+    assert parts.loss == pytest.approx(whole.loss, rel=0.02)
+    assert parts.weight == pytest.approx(whole.weight)
+
+
+def test_calibration_takes_weights_as_repetitions():
+    mean, var, y, weights = logistic_rows(40, 3, seed=0)
+    twice = [torch.cat([part, part]) for part in (mean, var, y, weights)]
+    doubled = Calibration().updated(mean, var, y, 2 * weights)
+    repeated = Calibration().updated(*twice)
+    np.testing.assert_allclose(doubled.log_scales, repeated.log_scales, atol=1e-6)
+    assert doubled.loss == pytest.approx(repeated.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_calibration_is_finite_where_rows_are_all_right_or_all_wrong(sign):
+    mean = sign * t64([[0.3], [-0.3]])
+    found = Calibration().updated(mean, 0 * mean, codes([1, 0]), t64([1, 1]))
+    assert (found.temperature > 1) == (sign == 1)
+    assert 0.05 <= found.temperature <= 100
+    assert np.isfinite(found.precision).all()
+
+
+def test_one_logit_stands_for_two_classes():
+    logits = t64([[-800.0], [-2.0], [0.0], [3.0], [800.0]])
+    log_p = log_probability(logits)
+    np.testing.assert_allclose(log_p[:, 1] - log_p[:, 0], logits[:, 0], rtol=1e-14)
+    np.testing.assert_allclose(log_p.exp()[:, 1], expit(logits[:, 0]), rtol=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0, 30.0])
+def test_binary_probabilities_average_the_logistic_function(temperature):
+    mean, var = (t64(v).reshape(-1, 1) for v in np.mgrid[-5:5:41j, 0:10:21j])
+    z = np.linspace(-9, 9, 4001)
+    density = np.exp(-(z**2) / 2)
+    f = mean.numpy() + np.sqrt(var.numpy()) * z
+    exact = expit(temperature * f) @ density / density.sum()
+    p = log_probability(calibrated_scores(mean, var, temperature)).exp()[:, 1]
+    # MacKay's approximation errs by 0.018 at most, in the limit of a step.
+    np.testing.assert_allclose(p, exact, rtol=0, atol=0.018)
+
+
+def test_multiclass_probabilities_average_the_softmax_roughly():
+    rng = np.random.default_rng(0)
+    mean, var = rng.normal(size=(200, 3)), rng.uniform(0, 1, size=(200, 3))
+    x, w = np.polynomial.hermite_e.hermegauss(20)
+    nodes = np.stack(np.meshgrid(x, x, x), -1).reshape(-1, 3)
+    weights = (w[:, None, None] * w[:, None] * w).ravel()
+    f = mean[:, None] + np.sqrt(var)[:, None] * nodes
+    exact = np.einsum("h,nhc->nc", weights / weights.sum(), torch.softmax(t64(f), -1).numpy())
+    p = log_probability(calibrated_scores(t64(mean), t64(var), 1.0)).exp().numpy()
+    # Latent by latent is cruder than the binary formula: 0.011 on average, 0.06 at worst.
+    assert np.abs(p - exact).mean() < 0.015
+    assert np.abs(p - exact).max() < 0.08
+
+
+def test_argmax_scores_are_the_published_probabilities():
+    T1 = Unwhitened(oracles.T1)
+    ascent = T1.ascent(HINGES["hard"]())
+    mean, var = moments(ascent, T1.start(ascent), [[0.25], [3.0], [50.0]])
+    # 8.6; jitter.
+    np.testing.assert_allclose(
+        log_probability(argmax_scores(mean, var)).exp(),
+        [
+            [0.3540835603, 0.4155110665, 0.2304053732],
+            [0.2983564225, 0.3519963784, 0.3496471991],
+            [1 / 3, 1 / 3, 1 / 3],
+        ],
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_argmax_scores_of_one_latent_are_those_of_its_sign():
+    mean, var = t64([[0.7], [-0.2], [40.0]]), t64([[1.9], [0.3], [1.0]])
+    p = log_probability(argmax_scores(mean, var)).exp()[:, 1]
+    expected = [0.5 * math.erfc(-m / math.sqrt(2 * v)) for m, v in zip(mean, var, strict=True)]
+    np.testing.assert_allclose(p, expected, rtol=1e-12)
+
+
+def test_argmax_scores_stay_finite_where_a_class_is_certain():
+    mean, var = t64([[0.0, 100.0, 0.0]]), t64([[1.0, 0.0, 1.0]])
+    assert torch.isfinite(argmax_scores(mean, var)).all()
+    assert torch.isfinite(argmax_scores(t64([[1.0]]), t64([[0.0]]))).all()

@@ -1,0 +1,151 @@
+"""The hinge as Gaussian sites: what rows touch, updates, gradients, contrasts."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from problems import HINGES, t64
+
+from skgpsvm import _hinge_sites
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
+
+
+def touched_moments(hinge, n=40, seed=0):
+    """Codes, latent means, and means and variances of the latents that each row touches."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    y = torch.randint(max(hinge.n_latents, 2), (n,), generator=generator)
+    mean, var = 3 * uniform(n, hinge.n_latents) - 1.5, 0.05 + 2 * uniform(n, hinge.n_latents)
+    touched = hinge.touched(y, mean)
+    return y, mean, var, mean.gather(1, touched), var.gather(1, touched)
+
+
+def test_touched_latents_are_the_true_class_and_the_hardest_others(hinge):
+    y, mean, *_ = touched_moments(hinge)
+    touched = hinge.touched(y, mean).numpy()
+    if hinge.n_latents == 1:
+        assert not touched.any()
+        return
+    np.testing.assert_array_equal(touched[:, 0], y)
+    np.testing.assert_array_equal(touched[:, 1], oracles.contrast(mean.numpy(), y.numpy()))
+    for row, code, others in zip(touched, y.tolist(), mean.numpy(), strict=True):
+        order = [j for j in np.argsort(-others) if j != code]
+        assert row[1:].tolist() == order[: hinge.n_contrasts]
+
+
+def test_two_classes_have_one_rival():
+    assert ContrastSites(2, "soft").n_contrasts == 1
+
+
+def test_loss_is_the_negative_expected_log_prob():
+    for hinge, likelihood in (
+        (BinarySites(), BinaryHinge()),
+        (HINGES["hard"](), MulticlassHinge("mean")),
+    ):
+        y, mean, var, *touched = touched_moments(hinge)
+        # The same function, called with differently gathered arguments.
+        np.testing.assert_allclose(
+            hinge.sites(y, *touched).loss, -likelihood.expected_log_prob(y, mean, var), rtol=1e-14
+        )
+
+
+def test_gradient_and_curvature_are_the_derivatives_of_the_loss(hinge):
+    y, _, _, mean, var = touched_moments(hinge)
+    mean.requires_grad_()
+    sites = hinge.sites(y, mean, var)
+    (gradient,) = torch.autograd.grad(sites.loss.sum(), mean, create_graph=True)
+    curvature = [
+        torch.autograd.grad(column.sum(), mean, retain_graph=True)[0][:, j]
+        for j, column in enumerate(gradient.T)
+    ]
+    # A floor of 1e-12 under the variance of the violation, relative to at least 0.05.
+    np.testing.assert_allclose(sites.gradient.detach(), gradient.detach(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(sites.curvature.detach(), torch.stack(curvature, 1), atol=1e-9)
+
+
+def test_update_is_the_natural_gradient_of_the_loss(hinge):
+    y, _, _, mean, var = touched_moments(hinge)
+    sites = hinge.sites(y, mean.requires_grad_(), var.requires_grad_())
+    in_mean, in_var = torch.autograd.grad(sites.loss.sum(), (mean, var))
+    # Identity 3 of section 8.2, for one row: eta2 gains -d/dv, eta1 gains -d/dm + 2 m d/dv.
+    np.testing.assert_allclose(sites.precision.detach(), 2 * in_var, rtol=1e-9)
+    np.testing.assert_allclose(
+        sites.linear.detach(), (2 * mean * in_var - in_mean).detach(), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_same_shift_of_every_class_changes_no_loss():
+    hinge = HINGES["soft"]()
+    y, _, _, mean, var = touched_moments(hinge)
+    np.testing.assert_allclose(
+        hinge.sites(y, mean + 3.7, var).loss, hinge.sites(y, mean, var).loss, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["hard", "soft"])
+def test_gradients_of_the_classes_cancel(name):
+    hinge = HINGES[name]()
+    y, _, _, mean, var = touched_moments(hinge)
+    # Identity 2 of section 8.2.
+    np.testing.assert_allclose(hinge.sites(y, mean, var).gradient.sum(1), 0, atol=1e-15)
+
+
+def test_soft_contrast_is_below_the_maximum_and_tends_to_it(monkeypatch):
+    hinge = HINGES["soft"]()
+    y, _, _, mean, var = touched_moments(hinge)
+    single = [hinge.sites(y, mean[:, [0, t]], var[:, [0, t]]).loss for t in (1, 2)]
+    largest = torch.maximum(*single)
+    for sharpness in (_hinge_sites._SHARPNESS, 20.0, 200.0):
+        monkeypatch.setattr(_hinge_sites, "_SHARPNESS", sharpness)
+        sites = hinge.sites(y, mean, var)
+        # log-mean-exp of two numbers: at most log 2 / sharpness below their maximum.
+        assert (sites.loss <= largest + 1e-14).all()
+        assert (sites.loss >= largest - math.log(2) / sharpness - 1e-14).all()
+
+
+def test_soft_contrast_with_equal_rivals_is_the_hinge_of_either():
+    soft, hard = HINGES["soft"](), HINGES["hard"]()
+    y, _, _, mean, var = touched_moments(soft)
+    mean[:, 2], var[:, 2] = mean[:, 1], var[:, 1]
+    both, one = soft.sites(y, mean, var), hard.sites(y, mean[:, :2], var[:, :2])
+    for name in ("loss", "linear", "precision", "gradient"):
+        of_both, of_one = getattr(both, name), getattr(one, name)
+        if name != "loss":
+            # The true class has the whole site, each rival half of it.
+            np.testing.assert_allclose(of_both[:, 0], of_one[:, 0], rtol=1e-14)
+            of_both, of_one = of_both[:, 1:].sum(1), of_one[:, 1]
+        np.testing.assert_allclose(of_both, of_one, rtol=1e-14)
+
+
+def test_sites_stay_finite_far_from_and_exactly_on_the_margin(hinge):
+    y = torch.zeros(6, dtype=torch.int64)
+    own = t64([-1e8, -1.0, 0.5, 1.0, 30.0, 1e8])
+    mean = -own[:, None] if hinge.n_latents == 1 else torch.stack([own] + [0 * own] * 2, 1)
+    mean = mean[:, : hinge.touched(y, mean).shape[1]]
+    for var in (0.0, 1e-300, 1.0):
+        sites = hinge.sites(y, mean, torch.full_like(mean, var))
+        assert all(torch.isfinite(part).all() for part in vars(sites).values())
+        assert (sites.loss >= 0).all()
+        assert (sites.precision > 0).all()
+        assert (sites.curvature >= 0).all()
+    # Far inside the margin, loss is V / (2 |E b|), V of one or two latents of variance one.
+    expected = (1 if hinge.n_latents == 1 else 2) / (2 * 29.0)
+    np.testing.assert_allclose(sites.loss[4], expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["hard", "soft"])
+def test_steps_start_whole_and_shrink_so_that_their_sum_diverges(name):
+    hinge = HINGES[name]()
+    steps = np.array([hinge.step(n) for n in range(10000)])
+    assert steps[0] == 1
+    assert (np.diff(steps) <= 0).all()
+    # Robbins and Monro: the sum grows by the same for each tenfold number, the squares do not.
+    tail = [steps[10**k : 10 ** (k + 1)] for k in (2, 3)]
+    np.testing.assert_allclose(tail[0].sum(), tail[1].sum(), rtol=0.02)
+    assert (tail[1] ** 2).sum() < 0.2 * (tail[0] ** 2).sum()
