@@ -4,6 +4,7 @@ from .additive import AdditiveGPClassifier, AdditiveGPRegressor
 from .bayesian_svm import BayesianSVC
 from .decoupled import DecoupledGPClassifier, DecoupledGPRegressor
 from .expectation_propagation import EPClassifier
+from .hybrid import HybridBayesianSVC
 from .quadruply_stochastic import (
     QSGPClassifier,
     QSGPRegressor,
@@ -21,6 +22,7 @@ __all__ = [
     "DecoupledGPClassifier",
     "DecoupledGPRegressor",
     "EPClassifier",
+    "HybridBayesianSVC",
     "QSGPClassifier",
     "QSGPRegressor",
     "QSRVMClassifier",

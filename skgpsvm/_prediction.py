@@ -8,7 +8,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, to_tensor
-from .likelihoods import Gaussian, Laplace, StudentT
+from ._sites import LikelihoodSites
+from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
 
 _DOF = 4.0  # of Student's t
 LIKELIHOODS = {
@@ -22,6 +23,20 @@ _STANDARD_NOISE = {
     "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
+
+
+def classification_sites(likelihood, n_classes):
+    """Sites of "softmax", "probit" or "robust_max"; two classes are one latent but for the last."""
+    if likelihood == "robust_max":
+        return LikelihoodSites(RobustMax(), n_classes)
+    if n_classes == 2:
+        return LikelihoodSites(Logistic() if likelihood == "softmax" else Probit(), 1)
+    if likelihood == "probit":
+        raise ValueError(
+            f"likelihood='probit' is for two classes; y has {n_classes}. Use 'softmax' or "
+            "'robust_max'."
+        )
+    return LikelihoodSites(Softmax(), n_classes)
 
 
 class LatentEstimator(TorchEstimator):
@@ -104,6 +119,15 @@ class LatentEstimator(TorchEstimator):
 
 class LatentRegressor(TorchRegressor, LatentEstimator):
     """Latents in units of the normalised y; a subclass knows ``likelihood``, and learns noise."""
+
+    def _variance_of_noise(self, parameters):
+        """Of the normalised outputs, (t,), at the likelihood's parameters."""
+        likelihood = self._sites().at(parameters).likelihood
+        return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
+
+    def _noise_variance(self, parameters):
+        """Of y, in its units squared: the attribute."""
+        return self._outputs(self._variance_of_noise(parameters).numpy() * self._y_std**2)
 
     def latent_mean_and_variance(self, X):
         """Posterior mean and variance of the latent functions; no noise is added.

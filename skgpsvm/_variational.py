@@ -10,10 +10,14 @@ from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, Collap
 from ._distributed import n_ranks
 from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from ._inference import NaturalGradientInference
-from ._prediction import LIKELIHOODS, LatentClassifier, LatentRegressor
+from ._prediction import (
+    LIKELIHOODS,
+    LatentClassifier,
+    LatentRegressor,
+    classification_sites,
+)
 from ._sites import LikelihoodSites
 from ._torch_kernels import torch_kernel
-from .likelihoods import Logistic, Probit, RobustMax, Softmax
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
@@ -153,16 +157,9 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
                 climb(state, n_rows, rounds)
         return climb(state, rows.n_rows, self.max_iter, "converged")[0]
 
-    def _variance_of_noise(self, parameters):
-        """Of the normalised outputs, (t,), at the likelihood's parameters."""
-        likelihood = self._sites().at(parameters).likelihood
-        return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
-
     def _attributes(self, latents, bounds, streamed=False):
-        noise_variance = self._variance_of_noise(latents[0].state("cpu")["noise"]).numpy()
-        noise_variance = self._outputs(noise_variance * self._y_std**2)
-        shared = super()._attributes(latents, bounds, streamed)
-        return {**shared, "noise_variance_": noise_variance}
+        noise_variance = self._noise_variance(latents[0].state("cpu")["noise"])
+        return {**super()._attributes(latents, bounds, streamed), "noise_variance_": noise_variance}
 
 
 class VariationalClassifier(LatentClassifier, VariationalGP):
@@ -176,16 +173,7 @@ class VariationalClassifier(LatentClassifier, VariationalGP):
         self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
 
     def _sites(self):
-        c = len(self.classes_)
-        if self.likelihood == "robust_max":
-            return LikelihoodSites(RobustMax(), c)
-        if c == 2:
-            return LikelihoodSites(Logistic() if self.likelihood == "softmax" else Probit(), 1)
-        if self.likelihood == "probit":
-            raise ValueError(
-                f"likelihood='probit' is for two classes; y has {c}. Use 'softmax' or 'robust_max'."
-            )
-        return LikelihoodSites(Softmax(), c)
+        return classification_sites(self.likelihood, len(self.classes_))
 
 
 def scaled_lengths(kernel, factor):

@@ -1,0 +1,360 @@
+"""What hybrid estimators share: input of any rank, joint training, held-out rows, weights."""
+
+import json
+from functools import partial
+from math import prod
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch.utils.data import Dataset
+
+from .._estimator import Rows
+from .._inducing_estimator import check_shareable, feature_scales
+from .._posteriors import WhitenedBasis
+from .._prediction import LatentEstimator
+from .._torch_kernels import torch_kernel
+from .._training import Run
+from ..inducing import select_inducing_points
+from ._data import DatasetArray
+from ._learning import JointTraining
+from ._network import FeatureMap, HybridNetwork, Predictor, private_random, raw_features
+from ._state import HybridLatents, build_extractor, from_json, to_json
+
+_FIRST_ROWS = 4096  # whose features inducing points are chosen from
+_START_STD = 0.01  # of the means: breaks the tie of the classes
+_STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
+
+
+class HybridEstimator(LatentEstimator):
+    """An estimator whose latents are functions of a network's features.
+
+    A subclass gives the likelihood as sites (`_sites`), the prior variance of the latents
+    (`_prior_variance`), the loss of held-out rows (`_held_out_loss`), the fitted attributes that
+    follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
+    """
+
+    # Input
+
+    def _validated(self, X, reset, **options):
+        options["dtype"] = [np.float64, np.float32, np.uint8]
+        if isinstance(X, Dataset):
+            return self._validated_dataset(DatasetArray(X), reset, options)
+        row_shape = None
+        if np.ndim(X) > 2:
+            X = np.asarray(X)
+            row_shape = X.shape[1:]
+            self._check_row_shape(row_shape, reset)
+            X = X.reshape(len(X), prod(row_shape))
+        found = validate_data(self, X, reset=reset, **options)
+        if reset:
+            self._set_row_shape(row_shape)
+        return found
+
+    def _validated_dataset(self, X, reset, options):
+        self._check_row_shape(X.row_shape, reset)
+        if reset:
+            self.n_features_in_ = X.shape[1]
+            self._set_row_shape(X.row_shape)
+        if "y" not in options:
+            return X
+        y = X.targets() if options["y"] is None else options["y"]
+        kinds = {name: options[name] for name in ("multi_output", "y_numeric") if name in options}
+        y = validate_data(self, X="no_validation", y=y, reset=reset, **kinds)
+        check_consistent_length(X, y)
+        return X, y
+
+    def _check_row_shape(self, row_shape, reset):
+        known = self.input_shape if reset else self.input_shape_
+        flat = len(row_shape) == 1 and known is not None and prod(known) == row_shape[0]
+        if known is not None and not flat and tuple(known) != tuple(row_shape):
+            raise ValueError(
+                f"Rows of X have shape {tuple(row_shape)}, but {type(self).__name__} takes rows of "
+                f"shape {tuple(known)}, or flat ones of {prod(known)} features."
+            )
+
+    def _set_row_shape(self, row_shape):
+        given = self.input_shape
+        if given is not None and prod(given) != self.n_features_in_:
+            raise ValueError(
+                f"input_shape={given!r} has {prod(given)} entries, but rows of X have "
+                f"{self.n_features_in_} features."
+            )
+        self.input_shape_ = tuple(given or row_shape or (self.n_features_in_,))
+
+    def _torch_options(self, X):
+        if self.dtype is None and X.dtype == np.uint8:
+            X = np.empty(0, np.float32)
+        return super()._torch_options(X)
+
+    # Fitting
+
+    def _check_hybrid_parameters(self):
+        for name in ("early_stopping", "warm_start"):
+            self._check_bool(name)
+        for name in ("n_inducing", "max_iter", "n_iter_no_change"):
+            self._check_number(name, 1, integer=True)
+        self._check_number("batch_size", 1, integer=True, optional=True)
+        self._check_number("learning_rate", 0)
+        self._check_number("validation_fraction", 0)
+        if self.validation_fraction >= 1:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction!r} must be below 1, the share of "
+                "rows that are held out."
+            )
+        if self.early_stopping and not self.validation_fraction:
+            raise ValueError(
+                "early_stopping=True needs rows to be held out: set validation_fraction."
+            )
+        if not (self.augmentation is None or callable(self.augmentation)):
+            raise TypeError(
+                f"augmentation={self.augmentation!r} must be a function of a batch of rows, a "
+                "tensor, that gives one of the same shape; or None."
+            )
+        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
+            raise TypeError(
+                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
+                "one, such as 1.0 * RBF(1.0), or None."
+            )
+        check_shareable(True)
+
+    def _fit(self, X, y, sample_weight):
+        previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
+        if previous is None:
+            vars(self).pop("_latents", None)
+        self._check_hybrid_parameters()
+        shown = X
+        X, targets, weights, origin = self._check_training_data(
+            X, y, sample_weight, reset=previous is None
+        )
+        device, dtype = self._torch_options(X)
+        run = Run(self, shown, y, X, targets, weights, previous)
+        seed = run.remember("seed", lambda: self._draw_seed())
+        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+        rows = Rows(X, targets, weights, device, dtype, origin=origin)
+        trained_on, held_out = self._split(rows, random_state)
+        if previous is None:
+            scaler = feature_scales(X, weights) if self.module is None else None
+            start, network = self._first(trained_on, scaler, seed, random_state, generator)
+        else:
+            start, network = previous, previous.posterior(device).requires_grad_(True)
+
+        def held_moments(network):
+            return held_out and _moments(network, held_out)
+
+        learning = JointTraining(
+            network,
+            self._sites(),
+            trained_on,
+            torch.tensor(start.kernel.bounds, device=device).reshape(-1, 2),
+            max_iter=self.max_iter,
+            batch_size=self._batch_size(len(trained_on)),
+            learning_rate=self.learning_rate,
+            augmentation=self.augmentation,
+            patience=self.n_iter_no_change if self.early_stopping and held_out else None,
+            held_out_loss=lambda network: self._held_out_loss(network, *held_moments(network)),
+            generator=generator,
+        )
+
+        def attributes(network):
+            latents = start.at(network)
+            return {
+                "kernel_": latents.kernel,
+                "inducing_points_": latents.weights["Z"],
+                "_latents": [latents],
+                **self._found(network, held_moments(network)),
+            }
+
+        state = learning.initial()
+        curve = run.stage(
+            "network",
+            state,
+            learning.step,
+            self.max_iter,
+            finished=learning.finished,
+            attributes=lambda state: attributes(learning.at(state)),
+        )
+        found = attributes(learning.best(state))
+        found |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
+        run.end(found)
+        vars(self).update(found)
+        return self
+
+    def _draw_seed(self):
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _batch_size(self, n):
+        if self.batch_size is not None:
+            return self.batch_size
+        return int(np.clip(n // _STEPS, *_BATCH_SIZES))
+
+    def _split(self, rows, random_state):
+        """Rows to train on, and those held out, or None; the first of each class stays."""
+        order = random_state.permutation(len(rows))
+        targets = rows.targets.cpu().numpy()[order]
+        kept = np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(2)
+        free = np.setdiff1d(np.arange(len(rows)), kept)
+        n_held = min(int(self.validation_fraction * len(rows)), len(free))
+        if not n_held:
+            return rows, None
+        held = np.sort(order[free[len(free) - n_held :]])
+        return rows.part(np.setdiff1d(order, held)), rows.part(held)
+
+    def _first(self, rows, scaler, seed, random_state, generator):
+        """What training starts from: the latents, and their network."""
+        build = partial(build_extractor, self.module, self.module_params, self.n_features_in_)
+        row_shape = (self.n_features_in_,) if self.module is None else self.input_shape_
+        start = HybridLatents(build, row_shape, None, {})
+        extractor = start.extractor(seed).to(rows.device, rows.dtype)
+        if scaler is not None:
+            extractor[0].mean.copy_(torch.tensor(scaler.mean_))
+            extractor[0].scale.copy_(torch.tensor(scaler.scale_))
+        X = rows.subset(_FIRST_ROWS, random_state).take(slice(None))[0]
+        with torch.no_grad(), private_random(seed, rows.device):
+            raw = torch.cat([raw_features(extractor, part, row_shape) for part in X.split(256)])
+            moments = raw.mean(0), raw.var(0, correction=0)
+            network = FeatureMap(extractor, row_shape, *moments).eval()
+            features = network.normalizer(raw).double().cpu().numpy()
+        Z = torch.tensor(
+            select_inducing_points(features, self.n_inducing, random_state=random_state)
+        )
+        start.kernel = self._start_kernel(features.shape[1])
+        kernel, sites = torch_kernel(start.kernel), self._sites()
+        theta = torch.tensor(start.kernel.theta)
+        shape = sites.n_latents, WhitenedBasis(kernel, theta, Z).size
+        head = {
+            "theta": theta,
+            "noise": sites.parameters(),
+            "Z": Z,
+            "mean": _START_STD * torch.randn(*shape, generator=generator, dtype=torch.float64),
+            "raw_root": torch.zeros(*shape, shape[1], dtype=torch.float64),
+        }
+        return start, HybridNetwork(network, kernel, head).to(rows.device)
+
+    def _start_kernel(self, n_outputs):
+        """The kernel given, or a squared exponential of normalised features."""
+        if self.kernel is not None:
+            return clone(self.kernel)
+        variance = ConstantKernel(self._prior_variance(), (1e-3, 1e5))
+        return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
+
+    # The network
+
+    def to_torch(self, device=None):
+        """The fitted network as a torch module, for attacks, explanations or export.
+
+        Parameters
+        ----------
+        device : str or torch.device, default=None
+            None is the CPU.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            In evaluation mode and differentiable in its input. It maps rows as they come to `fit`,
+            (b, d) or of their own shape, to logits of `predict_proba` (b, n_classes), whose softmax
+            it is, or of a regressor to means (b, t). Its ``latents`` gives means and variances
+            (b, c) of the latent functions.
+        """
+        check_is_fitted(self)
+        network = self._latents[0].posterior(torch.device(device or "cpu"))
+        return Predictor(network, self._output)
+
+    def save_weights(self, path):
+        """Write the fitted model as safetensors: tensors and plain values, no code.
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        ImportError
+            Where safetensors is not installed.
+        """
+        check_is_fitted(self)
+        save_file, _ = _safetensors()
+        left_out = {*self.get_params(), "_latents", "kernel_", "inducing_points_"}
+        known = {
+            name: to_json(value)
+            for name, value in vars(self).items()
+            if name not in left_out and not name.startswith("_callback")
+        }
+        weights = {
+            name: np.ascontiguousarray(value) for name, value in self._latents[0].weights.items()
+        }
+        save_file(weights, path, {"skgpsvm": json.dumps(known)})
+
+    def load_weights(self, path):
+        """Become the model that `save_weights` of an estimator of these parameters wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Loading runs no code from the file: module and kernel are those of this estimator.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ImportError
+            Where safetensors is not installed.
+        ValueError
+            If the file is not of such a model.
+        """
+        _, safe_open = _safetensors()
+        with safe_open(path, framework="np") as file:
+            metadata, names = file.metadata() or {}, list(file.keys())
+            weights = {name: file.get_tensor(name) for name in names}
+        if "skgpsvm" not in metadata:
+            raise ValueError(f"{path} was not written by save_weights.")
+        known = {name: from_json(v) for name, v in json.loads(metadata["skgpsvm"]).items()}
+        n_features, row_shape = known["n_features_in_"], known["input_shape_"]
+        latents = HybridLatents(
+            partial(build_extractor, self.module, self.module_params, n_features),
+            (n_features,) if self.module is None else row_shape,
+            None,
+            weights,
+        )
+        kernel = self._start_kernel(len(weights["features.normalizer.running_mean"]))
+        latents.kernel = kernel.clone_with_theta(weights["theta"])
+        try:
+            latents.posterior(torch.device("cpu"))
+        except RuntimeError as error:
+            raise ValueError(
+                f"The weights of {path} are not those of an estimator with these parameters: "
+                f"{error}"
+            ) from error
+        vars(self).update(
+            known
+            | {"kernel_": latents.kernel, "inducing_points_": weights["Z"], "_latents": [latents]}
+        )
+        return self
+
+
+def _moments(network, rows):
+    """Latent means and variances of all rows, their targets and weights, in float64."""
+    parts = []
+    with torch.no_grad():
+        for index in rows.chunks():
+            X, targets, weights = rows.take(index)
+            parts.append((*network.marginals(X), targets, weights))
+    mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    return mean.double(), var.double(), targets, weights.double()
+
+
+def _safetensors():
+    """The functions that write and open a file."""
+    try:
+        from safetensors import safe_open
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise ImportError(
+            "Weights are written and read by safetensors: pip install skgpsvm[hybrid]."
+        ) from error
+    return save_file, safe_open

@@ -1,0 +1,93 @@
+"""Feature extractors: a multilayer perceptron for tables, the networks of the paper for images."""
+
+from torch import nn
+
+__all__ = ["MLP", "CIFAR10Extractor", "MNISTExtractor"]
+
+
+class MLP(nn.Sequential):
+    """Multilayer perceptron with rectified linear units, linear at its output.
+
+    Parameters
+    ----------
+    n_inputs : int
+        Number of features of X.
+    hidden_layer_sizes : tuple of int, default=(128, 128)
+    n_outputs : int, default=32
+        Number of features that it gives.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skgpsvm.hybrid import MLP
+    >>> MLP(4, hidden_layer_sizes=(8,), n_outputs=3)(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, n_inputs, hidden_layer_sizes=(128, 128), n_outputs=32):
+        sizes = [n_inputs, *hidden_layer_sizes]
+        layers = []
+        for i in range(len(sizes) - 1):
+            layers += [nn.Linear(sizes[i], sizes[i + 1]), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(sizes[-1], n_outputs))
+
+
+class MNISTExtractor(nn.Sequential):
+    """The paper's network for images of shape (1, 28, 28): 100 features.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 4.2; unpadded, 8,052,708 parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skgpsvm.hybrid import MNISTExtractor
+    >>> MNISTExtractor()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 100])
+    """
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(1, 32, 5),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 11 * 11, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 100),
+        )
+
+
+class CIFAR10Extractor(nn.Sequential):
+    """The paper's network for images of shape (3, 32, 32): 100 features.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 4.2; unpadded, 1,504,356 parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skgpsvm.hybrid import CIFAR10Extractor
+    >>> CIFAR10Extractor()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
+    """
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 128, 3),
+            nn.ReLU(),
+            nn.Conv2d(128, 128, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(128, 128, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128 * 6 * 6, 256),
+            nn.ReLU(),
+            nn.Linear(256, 100),
+        )

@@ -1,0 +1,160 @@
+"""Joint training of extractor and head by backpropagation, an epoch a step."""
+
+import math
+
+import torch
+
+from .._coordinate_ascent import batch_loss
+from .._training import minibatches
+from ._network import private_random
+
+_HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
+_NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))
+
+
+class JointTraining:
+    r"""Adam on all parameters, at rates that fall to zero along a cosine.
+
+    The state is a dict: ``weights`` (the network's state dict), ``adam``, ``generator``,
+    ``n_epochs``, and of early stopping ``best`` (weights), ``best_loss`` and ``n_worse`` epochs.
+
+    Parameters
+    ----------
+    network : HybridNetwork
+    sites : SiteLikelihood
+    rows : Rows
+    bounds : Tensor of shape (k, 2)
+        Of theta.
+    max_iter, batch_size : int
+    learning_rate : float
+        Of the extractor; the head's is ten times that.
+    augmentation : callable or None
+    patience : int or None
+        Epochs without improvement on the held-out rows after which training ends; None trains on.
+    held_out_loss : callable
+        The loss of the held-out rows by the network as it is.
+    generator : torch.Generator
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 3.4; specification, section 4.6.
+    """
+
+    def __init__(
+        self,
+        network,
+        sites,
+        rows,
+        bounds,
+        *,
+        max_iter,
+        batch_size,
+        learning_rate,
+        augmentation,
+        patience,
+        held_out_loss,
+        generator,
+    ):
+        self.network, self.sites, self.rows = network, sites, rows
+        self.generator = generator
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.learning_rate, self._augmentation = learning_rate, augmentation
+        self._patience, self._held_out_loss = patience, held_out_loss
+        self._bounds = {"theta": bounds.unbind(-1), "noise": _NOISE_BOUNDS}
+
+    def initial(self):
+        """The state from which `step` starts."""
+        return {
+            "weights": self._weights(),
+            "adam": None,
+            "generator": self.generator.get_state(),
+            "n_epochs": 0,
+            "best": None,
+            "best_loss": math.inf,
+            "n_worse": 0,
+        }
+
+    def step(self, state):
+        """One epoch; returns the mean of the objective's estimates."""
+        self.at(state)
+        optimizer = self._optimizer()
+        if state["adam"]:
+            optimizer.load_state_dict(state["adam"])
+        self.generator.set_state(state["generator"])
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        batches = minibatches(len(self.rows), self.batch_size, self.generator)
+        total = 0.0
+        with private_random(seed, self.rows.device), torch.enable_grad():
+            self.network.train()
+            for i, index in enumerate(batches):
+                progress = (state["n_epochs"] + i / len(batches)) / self.max_iter
+                for group in optimizer.param_groups:
+                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * progress))
+                optimizer.zero_grad()
+                objective = self._objective(*self._batch(index))
+                (-objective / self.rows.total_weight).backward()
+                optimizer.step()
+                self._clamp()
+                total += objective.item()
+        state |= {
+            "weights": self._weights(),
+            "adam": optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "n_epochs": state["n_epochs"] + 1,
+        }
+        if self._patience is not None:
+            self._compare(state)
+        return total / len(batches)
+
+    def at(self, state):
+        """The network of a state."""
+        self.network.load_state_dict(state["weights"])
+        return self.network.eval()
+
+    def best(self, state):
+        """The network that early stopping keeps, else that of the last epoch."""
+        if state["best"] is not None:
+            state = {"weights": state["best"]}
+        return self.at(state)
+
+    def finished(self, state):
+        """Whether the loss of the held-out rows has stopped falling."""
+        return self._patience is not None and state["n_worse"] >= self._patience
+
+    def _compare(self, state):
+        loss = self._held_out_loss(self.network.eval())
+        if loss < state["best_loss"]:
+            state |= {"best": state["weights"], "best_loss": loss, "n_worse": 0}
+        else:
+            state["n_worse"] += 1
+
+    def _objective(self, X, y, weights):
+        """Its estimate from a batch, in nats."""
+        posterior = self.network.posterior()
+        A, residual = posterior.basis(self.network.features(X))
+        likelihood = self.sites.at(self.network.noise)
+        loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
+        return -len(self.rows) / len(y) * (weights * loss).sum() - posterior.kl()
+
+    def _batch(self, index):
+        X, y, weights = self.rows.take(index)
+        if self._augmentation is not None:
+            X = self._augmentation(X.reshape(len(X), *self.network.features.row_shape))
+        return X, y, weights
+
+    def _optimizer(self):
+        groups = (
+            (self.network.features.parameters(), self.learning_rate),
+            (self.network.head(), _HEAD_RATE * self.learning_rate),
+        )
+        return torch.optim.Adam(
+            [{"params": list(parameters), "rate": rate} for parameters, rate in groups]
+        )
+
+    @torch.no_grad()
+    def _clamp(self):
+        for name, (low, high) in self._bounds.items():
+            getattr(self.network, name).clamp_(low, high)
+
+    def _weights(self):
+        return {name: value.clone() for name, value in self.network.state_dict().items()}

@@ -1,0 +1,166 @@
+"""The hybrid network: rows to features to latents, and the random numbers that modules draw."""
+
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from .._inference import upper_root
+from .._linalg import gaussian_kl
+from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
+from ..exceptions import DivergenceError
+
+_CHUNK_ROWS = 256  # through the extractor at a time, in prediction
+HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
+
+
+@contextmanager
+def private_random(seed, device):
+    """Torch's global generators at ``seed``, and put back after: modules know no others."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+class Standardize(nn.Module):
+    """Features with their means taken off, in units of their standard deviations.
+
+    Parameters
+    ----------
+    mean, scale : Tensor of shape (d,)
+    """
+
+    def __init__(self, mean, scale):
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+
+    def forward(self, X):
+        """(b, d) to (b, d)."""
+        return (X - self.mean) / self.scale
+
+
+class FeatureMap(nn.Module):
+    """An extractor whose features are normalised, and checked.
+
+    Parameters
+    ----------
+    extractor : Module
+        From (b, *row_shape) to (b, D).
+    row_shape : tuple of int
+    mean, var : Tensor of shape (D,)
+        Moments of the features to start from.
+
+    Notes
+    -----
+    Features have mean zero and variance one in a batch in training, and over the running moments
+    afterwards. Source: multi-class Bayesian SVM specification, section 4.6: without it the
+    objective stays on the plateau where all latents are zero.
+    """
+
+    def __init__(self, extractor, row_shape, mean, var):
+        super().__init__()
+        self.extractor, self.row_shape = extractor, row_shape
+        self.normalizer = nn.BatchNorm1d(len(mean), affine=False).to(mean)
+        self.normalizer.running_mean.copy_(mean)
+        self.normalizer.running_var.copy_(var)
+
+    def forward(self, X):
+        """Normalised features (b, D) of rows (b, d) or (b, *row_shape)."""
+        self.normalizer.train(self.training and len(X) > 1)
+        chunks = X.to(self.normalizer.running_mean).split(len(X) if self.training else _CHUNK_ROWS)
+        raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in chunks]
+        return self.normalizer(torch.cat(raw))
+
+
+def raw_features(extractor, X, row_shape):
+    """Features (b, D) as an extractor gives them, checked."""
+    features = extractor(X.reshape(len(X), *row_shape))
+    if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != len(X):
+        came = type(features).__name__
+        if isinstance(features, torch.Tensor):
+            came = f"a tensor of shape {tuple(features.shape)}"
+        raise ValueError(
+            f"The module gave {came} for a batch of shape {(len(X), *row_shape)}; it must "
+            f"give features of shape ({len(X)}, D), one row for each row of the batch."
+        )
+    if not torch.isfinite(features).all():
+        bad = int((~torch.isfinite(features)).any(1).sum())
+        raise DivergenceError(
+            f"The module gave NaN or infinite features for {bad} of {len(X)} rows. Scale its "
+            "inputs, lower learning_rate, or look into its layers."
+        )
+    return features
+
+
+class HybridNetwork(nn.Module, Posterior):
+    r"""Latents that are Gaussian processes of the features that a network computes.
+
+    Parameters
+    ----------
+    features : FeatureMap
+    kernel : TorchKernel
+        Of normalised features.
+    head : dict of Tensors
+        Of the names `HEAD`, see `InducingPosterior`; ``raw_root`` has logarithms on its diagonal.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 3.4.
+    """
+
+    def __init__(self, features, kernel, head):
+        super().__init__()
+        self.features, self.kernel = features, kernel
+        for name in HEAD:
+            self.register_parameter(name, nn.Parameter(head[name].double()))
+
+    def head(self):
+        """Parameters that are not the extractor's."""
+        return [getattr(self, name) for name in HEAD]
+
+    def posterior(self):
+        """Of the latents as functions of the features."""
+        basis = WhitenedBasis(self.kernel, self.theta, self.Z)
+        return InducingPosterior(basis, self.mean, upper_root(self.raw_root))
+
+    def marginals(self, X):
+        return self.posterior().marginals(self.features(X))
+
+    def kl(self):
+        return gaussian_kl(self.mean, upper_root(self.raw_root)).sum()
+
+    def sample(self, X, n_samples, generator):
+        """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
+        return self.posterior().sample(self.features(X), n_samples, generator)
+
+    def cov(self, X):
+        """Covariances (c, b, b) at the rows of ``X``."""
+        return self.posterior().cov(self.features(X))
+
+
+class Predictor(nn.Module):
+    """A fitted hybrid network from raw rows to what is predicted, differentiable in the rows.
+
+    Parameters
+    ----------
+    network : HybridNetwork
+    output : callable
+        Of latent means and variances (b, c).
+    """
+
+    def __init__(self, network, output):
+        super().__init__()
+        self.network, self._output = network, output
+
+    def forward(self, X):
+        """Logits (b, n_classes) of class probabilities, or means (b, t) of the targets."""
+        return self._output(*self.latents(X))
+
+    def latents(self, X):
+        """Means and variances (b, c) of the latents at rows (b, d) or of their own shape."""
+        return self.network.marginals(X)

@@ -1,0 +1,98 @@
+"""What a fitted hybrid model holds: arrays, and the network that they are."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import Kernel
+from torch import nn
+
+from .._torch_kernels import torch_kernel
+from ._extractors import MLP
+from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, private_random
+
+
+@dataclass
+class HybridLatents:
+    """Latents that are functions of a network's features.
+
+    Attributes
+    ----------
+    build : callable
+        Makes an untrained extractor.
+    row_shape : tuple of int
+        Of a row as the extractor takes it.
+    kernel : Kernel
+        Of normalised features.
+    weights : dict of str to ndarray
+        State dict of the `HybridNetwork`.
+    """
+
+    build: partial
+    row_shape: tuple
+    kernel: Kernel
+    weights: dict
+
+    @property
+    def n_latents(self):
+        """Their number, c."""
+        return len(self.weights["mean"])
+
+    def posterior(self, device):
+        """The network in evaluation mode, whose weights take no gradients."""
+        weights = {name: torch.tensor(value) for name, value in self.weights.items()}
+        moments = (weights[f"features.normalizer.running_{name}"] for name in ("mean", "var"))
+        extractor = self.extractor(0).to(weights["features.normalizer.running_mean"].dtype)
+        features = FeatureMap(extractor, self.row_shape, *moments)
+        network = HybridNetwork(
+            features, torch_kernel(self.kernel), {name: weights[name] for name in HEAD}
+        )
+        network.load_state_dict(weights)
+        return network.to(device).eval().requires_grad_(False)
+
+    def extractor(self, seed):
+        """An untrained extractor whose weights are drawn from a seed."""
+        with private_random(seed, torch.device("cpu")):
+            return self.build()
+
+    def at(self, network):
+        """The latents of a network of the same kind."""
+        weights = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+        kernel = self.kernel.clone_with_theta(weights["theta"])
+        return HybridLatents(self.build, self.row_shape, kernel, weights)
+
+
+def build_extractor(module, params, n_inputs):
+    """The extractor of an estimator's parameters.
+
+    Raises
+    ------
+    TypeError
+        If ``module`` does not make a Module.
+    """
+    if module is None:
+        neutral = Standardize(torch.zeros(n_inputs), torch.ones(n_inputs))
+        return nn.Sequential(neutral, MLP(n_inputs, **(params or {})))
+    made = module(**(params or {})) if callable(module) else module
+    if isinstance(module, nn.Module) or not isinstance(made, nn.Module):
+        raise TypeError(
+            f"module={module!r} must be a torch.nn.Module class or a function that makes one, so "
+            "that every fit and clone has weights of its own; give its parameters by "
+            "module_params."
+        )
+    return made
+
+
+def to_json(value):
+    """An attribute as plain values; an array with its dtype."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": value.dtype.str if value.dtype != "O" else "O"}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_json(value):
+    """What `to_json` was given, tuples as tuples."""
+    if isinstance(value, dict):
+        return np.array(value["array"], dtype=value["dtype"])
+    return tuple(value) if isinstance(value, list) else value
