@@ -4,7 +4,7 @@ from .additive import AdditiveGPClassifier, AdditiveGPRegressor
 from .bayesian_svm import BayesianSVC
 from .decoupled import DecoupledGPClassifier, DecoupledGPRegressor
 from .expectation_propagation import EPClassifier
-from .hybrid import HybridBayesianSVC
+from .hybrid import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from .quadruply_stochastic import (
     QSGPClassifier,
     QSGPRegressor,
@@ -23,6 +23,8 @@ __all__ = [
     "DecoupledGPRegressor",
     "EPClassifier",
     "HybridBayesianSVC",
+    "HybridSVGPClassifier",
+    "HybridSVGPRegressor",
     "QSGPClassifier",
     "QSGPRegressor",
     "QSRVMClassifier",

@@ -2,5 +2,13 @@
 
 from ._extractors import MLP, CIFAR10Extractor, MNISTExtractor
 from ._svc import HybridBayesianSVC
+from ._svgp import HybridSVGPClassifier, HybridSVGPRegressor
 
-__all__ = ["MLP", "CIFAR10Extractor", "HybridBayesianSVC", "MNISTExtractor"]
+__all__ = [
+    "MLP",
+    "CIFAR10Extractor",
+    "HybridBayesianSVC",
+    "HybridSVGPClassifier",
+    "HybridSVGPRegressor",
+    "MNISTExtractor",
+]

@@ -1,0 +1,204 @@
+"""MNIST by the paper's network: Bayesian SVM against softmax, attacked, and out of distribution.
+
+Wistuba and Rawat (2018), sections 4.2 and 4.3.2: Figures 4 and 6. Both networks are trained equally
+long in one run; attacks are by the fast gradient sign, on each network its own; the networks out of
+distribution saw digits 0 to 4 only. Run ``python -m benchmarks.hybrid_mnist [--quick]``.
+"""
+
+import argparse
+import os
+import time
+from datetime import date
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+from skgpsvm import HybridBayesianSVC
+from skgpsvm.active_learning import predictive_entropy, variation_ratio
+from skgpsvm.adversarial import detection_roc, fast_gradient_sign
+from skgpsvm.hybrid import MNISTExtractor
+
+from . import _report
+from ._data import folder
+from ._harness import RESULTS
+from ._softmax import SoftmaxNetwork
+
+STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+HELD_OUT = 0.1
+ATTACKED = 2000
+
+
+def load():
+    """Images (n, 1, 28, 28) of pixels in [0, 1], and digits: training and test."""
+    with np.load(folder() / "mnist.npz") as file:
+        images = {name: file[f"X_{name}"] for name in ("train", "test")}
+        digits = [file[f"y_{name}"].astype(int) for name in ("train", "test")]
+    shaped = [(part.reshape(-1, 1, 28, 28) / 255).astype(np.float32) for part in images.values()]
+    return shaped[0], digits[0], shaped[1], digits[1]
+
+
+def calibration_error(y, p, n_bins=15):
+    """Mean distance of confidence and accuracy over bins of confidence, by rows."""
+    confidence, right = p.max(1), p.argmax(1) == y
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    gaps = [abs((right[bins == b] - confidence[bins == b]).sum()) for b in np.unique(bins)]
+    return sum(gaps) / len(y)
+
+
+def timed(model, X, y):
+    """Processor seconds of a fit."""
+    start = time.process_time()
+    model.fit(X, y)
+    return time.process_time() - start
+
+
+def quality(y, p):
+    """Accuracy, log-loss and calibration error."""
+    return {
+        "accuracy": accuracy_score(y, p.argmax(1)),
+        "log-loss": log_loss(y, p),
+        "calibration error": calibration_error(y, p),
+    }
+
+
+def tempered(logits, y, new_logits):
+    """Probabilities at the temperature that fits held-out labels best."""
+
+    def loss(log_scale):
+        return log_loss(y, softmax(np.exp(log_scale) * logits, axis=1))
+
+    scale = np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x)
+    return softmax(scale * new_logits, axis=1)
+
+
+def attacked(models, X, y):
+    """Accuracy, mean variation ratio and areas under detectors' curves by strength."""
+    rows = []
+    for strength in STRENGTHS:
+        row = {"strength": strength}
+        for name, model in models.items():
+            moved = fast_gradient_sign(model, X, y, strength, clip=(0.0, 1.0))
+            score = variation_ratio if name == "Bayesian SVM" else predictive_entropy
+            found = detection_roc(model, X, moved, score)
+            row[f"accuracy, {name}"] = accuracy_score(y, model.predict(moved))
+            if name == "Bayesian SVM":
+                row["mean variation ratio"] = found.attacked.mean()
+            row[f"area, {name}"] = found.auc if strength else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def latent_variance(model, X):
+    """Largest variance of a row's latents."""
+    return model.latent_mean_and_variance(X)[1].max(1)
+
+
+def draw(frame, path):
+    """Accuracy and score, and the detectors, against strength."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    colors = {"Bayesian SVM": "C0", "softmax": "C1"}
+    for name, color in colors.items():
+        left.plot(frame["strength"], frame[f"accuracy, {name}"], "o-", color=color, ms=4)
+        right.plot(frame["strength"], frame[f"area, {name}"], "o-", color=color, ms=4)
+        left.annotate(
+            f"accuracy, {name}", (0.02, 0.32 - 0.08 * (name == "softmax")), color=color,
+            xycoords="axes fraction",
+        )  # fmt: skip
+    left.plot(frame["strength"], frame["mean variation ratio"], "s--", color="C2", ms=4)
+    left.annotate("mean variation ratio", (0.02, 0.16), color="C2", xycoords="axes fraction")
+    right.annotate(
+        "variation ratio, Bayesian SVM", (0.3, 0.2), color="C0", xycoords="axes fraction"
+    )
+    right.annotate("entropy, softmax", (0.3, 0.12), color="C1", xycoords="axes fraction")
+    right.axhline(0.95, color="0.7", lw=0.8)
+    left.set(ylim=(0, 1.02), title="Under attack")
+    right.set(ylim=(0.4, 1.02), title="Area under the detector's curve")
+    for axis in (left, right):
+        axis.set_xlabel("strength, of pixels in [0, 1]")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def main():
+    """Train, attack and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=60_000, help="the first so many")
+    parser.add_argument("--device", default=None, help="of the Bayesian SVM")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="threads; default all")
+    options = parser.parse_args()
+    torch.set_num_threads(options.jobs)
+    n_rows, epochs = (2000, 1) if options.quick else (options.rows, options.epochs)
+    X, y, X_test, y_test = load()
+    X, y = X[:n_rows], y[:n_rows]
+    n_fit = n_rows - int(HELD_OUT * n_rows)
+
+    def networks(n_epochs):
+        common = {"max_iter": n_epochs, "batch_size": 128, "random_state": 0}
+        return {
+            "Bayesian SVM": HybridBayesianSVC(
+                MNISTExtractor, validation_fraction=HELD_OUT, device=options.device, **common
+            ),
+            "softmax": SoftmaxNetwork(MNISTExtractor, **common),
+        }
+
+    def fitted(models, X, y):
+        n_fit = len(X) - int(HELD_OUT * len(X))
+        return {
+            "Bayesian SVM": timed(models["Bayesian SVM"], X, y),
+            "softmax": timed(models["softmax"], X[:n_fit], y[:n_fit]),
+        }
+
+    models = networks(epochs)
+    taken = fitted(models, X, y)
+    p = {name: model.predict_proba(X_test) for name, model in models.items()}
+    held = models["softmax"].decision_function(X[n_fit:])
+    logits = models["softmax"].decision_function(X_test)
+    p["softmax, tempered"] = tempered(held, y[n_fit:], logits)
+    seconds = {name: value / epochs for name, value in taken.items()}
+    table = pd.DataFrame(
+        [
+            {"network": name, **quality(y_test, found), "seconds an epoch": seconds.get(name)}
+            for name, found in p.items()
+        ]
+    )
+    under_attack = attacked(models, X_test[:ATTACKED], y_test[:ATTACKED])
+
+    known, known_test = y < 5, y_test < 5
+    few = networks(max(epochs - 1, 1))
+    fitted(few, X[known], y[known])
+    scores = {
+        "variation ratio, Bayesian SVM": variation_ratio(few["Bayesian SVM"], X_test),
+        "entropy, Bayesian SVM": predictive_entropy(few["Bayesian SVM"], X_test),
+        "latent variance, Bayesian SVM": latent_variance(few["Bayesian SVM"], X_test),
+        "entropy, softmax": predictive_entropy(few["softmax"], X_test),
+    }
+    novelty = pd.DataFrame(
+        [{"score": name, "area": roc_auc_score(~known_test, s)} for name, s in scores.items()]
+    )
+    parts = [
+        _report.header(
+            f"MNIST, {n_rows} rows, {epochs} epochs of the paper's network",
+            attacks=f"fast gradient sign on {ATTACKED} test images, clipped to [0, 1]",
+            threads=torch.get_num_threads(),
+        ),
+        _report.table(table, "10,000 test digits; seconds of processor time", digits=4),
+        f"Time an epoch, of softmax's: {seconds['Bayesian SVM'] / seconds['softmax']:.2f}.",
+        _report.table(under_attack, "Under attack", digits=3),
+        _report.table(novelty, "Trained on digits 0 to 4: areas, 5 to 9 against those", digits=3),
+    ]
+    write = not options.quick
+    _report.publish("hybrid_mnist", parts, write=write)
+    if write:
+        draw(under_attack, RESULTS / f"hybrid_mnist-{date.today()}.png")
+
+
+if __name__ == "__main__":
+    main()
