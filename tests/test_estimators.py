@@ -51,6 +51,9 @@ from skgpsvm import (
     DecoupledGPClassifier,
     DecoupledGPRegressor,
     EPClassifier,
+    HybridBayesianSVC,
+    HybridSVGPClassifier,
+    HybridSVGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
     QSRVMClassifier,
@@ -132,6 +135,9 @@ DETERMINISTIC = [
     AdditiveGPClassifier(max_iter=8),
 ]
 STOCHASTIC = [
+    HybridBayesianSVC(max_iter=10, early_stopping=True),
+    HybridSVGPClassifier(max_iter=10),
+    HybridSVGPRegressor(max_iter=10),
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),

@@ -44,7 +44,7 @@ class HybridEstimator(LatentEstimator):
         if isinstance(X, Dataset):
             return self._validated_dataset(DatasetArray(X), reset, options)
         row_shape = None
-        if np.ndim(X) > 2:
+        if (X.ndim if hasattr(X, "ndim") else np.ndim(X) if isinstance(X, list) else 2) > 2:
             X = np.asarray(X)
             row_shape = X.shape[1:]
             self._check_row_shape(row_shape, reset)
