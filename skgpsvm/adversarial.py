@@ -64,9 +64,18 @@ def projected_gradient(
 
     Parameters
     ----------
-    classifier, X, y, strength, clip
-        As of `fast_gradient_sign`.
+    classifier : HybridBayesianSVC or HybridSVGPClassifier
+        Fitted.
+    X : array-like of shape (n, d) or (n, ...)
+        Rows as they come to `fit`.
+    y : array-like of shape (n,)
+        Their true labels.
+    strength : float
+        In units of X.
+    clip : tuple of two floats, default=None
+        Range that the rows stay in.
     n_steps : int, default=10
+        Gradients taken.
     step : float, default=None
         Size of a step; None is ``2.5 * strength / n_steps``.
     random_state : int, RandomState instance or None, default=None
@@ -75,6 +84,7 @@ def projected_gradient(
     Returns
     -------
     X_attacked : ndarray of the shape of X
+        Of floats.
 
     Raises
     ------
@@ -110,7 +120,10 @@ def detection_roc(classifier, X, X_attacked, score=variation_ratio):
     ----------
     classifier : estimator
         Fitted.
-    X, X_attacked : array-like of shape (n, ...), (k, ...)
+    X : array-like of shape (n, ...)
+        Clean rows.
+    X_attacked : array-like of shape (k, ...)
+        Attacked ones.
     score : callable, default=variation_ratio
         Of a classifier and rows, higher for what is less certain; see `skgpsvm.active_learning`.
 

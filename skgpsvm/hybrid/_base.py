@@ -32,7 +32,7 @@ _STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, an
 class HybridEstimator(LatentEstimator):
     """An estimator whose latents are functions of a network's features.
 
-    A subclass gives the likelihood as sites (`_sites`), the prior variance of the latents
+    A subclass gives the likelihood as sites (`_sites`), the prior variance of so many latents
     (`_prior_variance`), the loss of held-out rows (`_held_out_loss`), the fitted attributes that
     follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
     """
@@ -221,8 +221,9 @@ class HybridEstimator(LatentEstimator):
         Z = torch.tensor(
             select_inducing_points(features, self.n_inducing, random_state=random_state)
         )
-        start.kernel = self._start_kernel(features.shape[1])
-        kernel, sites = torch_kernel(start.kernel), self._sites()
+        sites = self._sites()
+        start.kernel = self._start_kernel(features.shape[1], sites.n_latents)
+        kernel = torch_kernel(start.kernel)
         theta = torch.tensor(start.kernel.theta)
         shape = sites.n_latents, WhitenedBasis(kernel, theta, Z).size
         head = {
@@ -234,11 +235,11 @@ class HybridEstimator(LatentEstimator):
         }
         return start, HybridNetwork(network, kernel, head).to(rows.device)
 
-    def _start_kernel(self, n_outputs):
+    def _start_kernel(self, n_outputs, n_latents):
         """The kernel given, or a squared exponential of normalised features."""
         if self.kernel is not None:
             return clone(self.kernel)
-        variance = ConstantKernel(self._prior_variance(), (1e-3, 1e5))
+        variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
         return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
 
     # The network
@@ -261,7 +262,7 @@ class HybridEstimator(LatentEstimator):
         """
         check_is_fitted(self)
         network = self._latents[0].posterior(torch.device(device or "cpu"))
-        return Predictor(network, self._output)
+        return Predictor(network, self._output).eval()
 
     def save_weights(self, path):
         """Write the fitted model as safetensors: tensors and plain values, no code.
@@ -321,7 +322,8 @@ class HybridEstimator(LatentEstimator):
             None,
             weights,
         )
-        kernel = self._start_kernel(len(weights["features.normalizer.running_mean"]))
+        n_outputs = len(weights["features.normalizer.running_mean"])
+        kernel = self._start_kernel(n_outputs, latents.n_latents)
         latents.kernel = kernel.clone_with_theta(weights["theta"])
         try:
             latents.posterior(torch.device("cpu"))

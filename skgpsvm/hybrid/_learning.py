@@ -130,8 +130,8 @@ class JointTraining:
 
     def _objective(self, X, y, weights):
         """Its estimate from a batch, in nats."""
-        posterior = self.network.posterior()
-        A, residual = posterior.basis(self.network.features(X))
+        features, posterior = self.network.features(X), self.network.posterior()
+        A, residual = posterior.basis(features)
         likelihood = self.sites.at(self.network.noise)
         loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
         return -len(self.rows) / len(y) * (weights * loss).sum() - posterior.kl()

@@ -74,8 +74,9 @@ def build_extractor(module, params, n_inputs):
     if module is None:
         neutral = Standardize(torch.zeros(n_inputs), torch.ones(n_inputs))
         return nn.Sequential(neutral, MLP(n_inputs, **(params or {})))
-    made = module(**(params or {})) if callable(module) else module
-    if isinstance(module, nn.Module) or not isinstance(made, nn.Module):
+    factory = callable(module) and not isinstance(module, nn.Module)
+    made = module(**(params or {})) if factory else None
+    if not isinstance(made, nn.Module):
         raise TypeError(
             f"module={module!r} must be a torch.nn.Module class or a function that makes one, so "
             "that every fit and clone has weights of its own; give its parameters by "

@@ -200,9 +200,9 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)
 
-    def _prior_variance(self):
+    def _prior_variance(self, n_latents):
         # One latent is the difference of two classes, whose prior variance is twice theirs.
-        return _PRIOR_VARIANCE * (2 if len(self.classes_) == 2 else 1)
+        return _PRIOR_VARIANCE * (2 if n_latents == 1 else 1)
 
     def _held_out_loss(self, network, *moments):
         calibration = Calibration().updated(*moments)

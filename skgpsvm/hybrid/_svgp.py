@@ -192,7 +192,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     def _sites(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
-    def _prior_variance(self):
+    def _prior_variance(self, n_latents):
         return 5.0
 
     def _output(self, mean, var):
@@ -367,7 +367,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         t = len(self._y_mean)
         return LikelihoodSites(LIKELIHOODS[self.likelihood](np.full(t, _START_NOISE)), t)
 
-    def _prior_variance(self):
+    def _prior_variance(self, n_latents):
         return 1.0
 
     def _found(self, network, moments):

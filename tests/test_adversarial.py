@@ -1,0 +1,155 @@
+"""Attacks raise the loss within their bounds; detection curves; foreign attacks on the network."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import approx_fprime
+from scipy.special import log_softmax
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from skgpsvm import BayesianSVC, HybridBayesianSVC, HybridSVGPClassifier
+from skgpsvm.active_learning import predictive_entropy, variation_ratio
+from skgpsvm.adversarial import detection_roc, fast_gradient_sign, projected_gradient
+
+PIXELS = (0.0, 1.0)
+
+
+def losses(model, X, y):
+    """Cross-entropy of a softmax of the predictive means, by row."""
+    mean = model.latent_mean_and_variance(X)[0]
+    mean = np.c_[np.zeros(len(X)), mean] if mean.shape[1] == 1 else mean
+    codes = np.searchsorted(model.classes_, y)
+    return -log_softmax(mean, axis=1)[np.arange(len(X)), codes]
+
+
+class Images(nn.Sequential):
+    """A small network for digits of shape (1, 8, 8)."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 16)
+        )
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A network, and test images (n, 1, 8, 8) with their digits."""
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    model = HybridBayesianSVC(Images, max_iter=25, random_state=0).fit(X[:1000], y[:1000])
+    return model, X[1000:1300], y[1000:1300]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A network of two classes in double precision, and its rows."""
+    rng = np.random.default_rng(0)
+    y = np.array(["no", "yes"])[np.arange(60) % 2]
+    X = rng.normal(size=(60, 3)) + (y == "yes")[:, None]
+    params = {"hidden_layer_sizes": (8,), "n_outputs": 4}
+    model = HybridBayesianSVC(module_params=params, max_iter=5, n_inducing=8, random_state=0)
+    return model.fit(X, y), X, y
+
+
+def test_fast_gradient_sign_is_a_step_along_the_gradient_of_the_means_cross_entropy(table):
+    model, X, y = table
+    moved = fast_gradient_sign(model, X[:5], y[:5], 0.01)
+    for row, after, label in zip(X, moved, y, strict=False):
+        gradient = approx_fprime(row, lambda x, label=label: losses(model, x[None], [label])[0])
+        assert_allclose(after - row, 0.01 * np.sign(gradient), atol=1e-12)
+
+
+@pytest.mark.parametrize("attack", [fast_gradient_sign, projected_gradient])
+def test_attacks_raise_the_loss_within_their_bounds(attack, digits):
+    model, X, y = digits
+    options = {"random_state": 0} if attack is projected_gradient else {}
+    moved = attack(model, X, y, 0.1, clip=PIXELS, **options)
+    assert moved.shape == X.shape
+    assert moved.dtype == X.dtype
+    assert np.abs(moved - X).max() <= 0.1 + 1e-6
+    assert moved.min() >= 0
+    assert moved.max() <= 1
+    assert (losses(model, moved, y) > losses(model, X, y)).mean() > 0.99
+    assert model.score(moved, y) < model.score(X, y) - 0.2
+
+
+def test_several_steps_are_stronger_than_one(digits):
+    model, X, y = digits
+    one = fast_gradient_sign(model, X, y, 0.1, clip=PIXELS)
+    several = projected_gradient(model, X, y, 0.1, clip=PIXELS, n_steps=20, random_state=0)
+    assert losses(model, several, y).mean() > 1.05 * losses(model, one, y).mean()
+    again = projected_gradient(model, X, y, 0.1, clip=PIXELS, n_steps=20, random_state=0)
+    assert_array_equal(several, again)
+
+
+def test_attack_without_strength_moves_nothing(digits):
+    model, X, y = digits
+    assert_array_equal(fast_gradient_sign(model, X, y, 0), X)
+    assert_array_equal(projected_gradient(model, X, y, 0), X)
+
+
+def test_bytes_are_attacked_as_floats(digits):
+    model, X, y = digits
+    pixels = np.round(16 * X[:10]).astype(np.uint8)
+    moved = fast_gradient_sign(model, pixels, y[:10], 0.5)
+    assert moved.dtype == np.float32
+    assert set(np.abs(moved - pixels).ravel()) <= {0.0, 0.5}
+
+
+def test_other_heads_are_attacked_too(digits):
+    _, X, y = digits
+    model = HybridSVGPClassifier(Images, max_iter=20, random_state=0).fit(X, y)
+    moved = fast_gradient_sign(model, X, y, 0.1, clip=PIXELS)
+    assert model.score(moved, y) < model.score(X, y) - 0.2
+
+
+def test_uncertainty_detects_attacks(digits):
+    model, X, y = digits
+    moved = fast_gradient_sign(model, X, y, 0.2, clip=PIXELS)
+    found = detection_roc(model, X, moved)
+    assert_array_equal(found.clean, variation_ratio(model, X))
+    assert_array_equal(found.attacked, variation_ratio(model, moved))
+    # The share of pairs in which the attacked row scores higher, ties halved.
+    pairs = found.attacked[:, None] - found.clean
+    assert found.auc == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
+    assert found.auc > 0.8
+    assert np.trapezoid(found.tpr, found.fpr) == pytest.approx(found.auc)
+    by_entropy = detection_roc(model, X, moved, predictive_entropy)
+    assert_array_equal(by_entropy.clean, predictive_entropy(model, X))
+
+
+def test_foreign_attack_runs_on_the_network(digits):
+    art = pytest.importorskip("art.attacks.evasion", reason="needs ART")
+    from art.estimators.classification import PyTorchClassifier
+
+    model, X, y = digits
+    classifier = PyTorchClassifier(
+        model.to_torch(), nn.CrossEntropyLoss(), (1, 8, 8), 10, clip_values=PIXELS
+    )
+    assert_allclose(
+        torch.tensor(classifier.predict(X)).softmax(1), model.predict_proba(X), atol=1e-5
+    )
+    theirs = art.FastGradientMethod(classifier, eps=0.1).generate(X, y)
+    ours = fast_gradient_sign(model, X, y, 0.1, clip=PIXELS)
+    # Theirs follows the cross-entropy of calibrated probabilities, ours that of the means.
+    assert model.score(theirs, y) < model.score(X, y) - 0.2
+    assert (np.sign(theirs - X) == np.sign(ours - X)).mean() > 0.7
+
+
+@pytest.mark.parametrize("attack", [fast_gradient_sign, projected_gradient])
+def test_bad_attacks_are_told(attack, table):
+    model, X, y = table
+    with pytest.raises(ValueError, match=r"labels \['maybe'\] that are not among"):
+        attack(model, X[:1], ["maybe"], 0.1)
+    with pytest.raises(ValueError, match="strength=-1 must be"):
+        attack(model, X, y, -1)
+    with pytest.raises(ValueError, match=r"clip=\(1, 0\) must be"):
+        attack(model, X, y, 0.1, clip=(1, 0))
+    for other in (LogisticRegression().fit(X, y), BayesianSVC(n_inducing=5).fit(X, y)):
+        with pytest.raises(TypeError, match="needs the gradient of a fitted hybrid classifier"):
+            attack(other, X, y, 0.1)
+    with pytest.raises(ValueError, match="n_steps=0"):
+        projected_gradient(model, X, y, 0.1, n_steps=0)

@@ -1,0 +1,593 @@
+"""Hybrid network: objective, training, input of any rank, prediction, persistence, errors."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import codes, t64
+from scipy.optimize import approx_fprime
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_friedman1
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
+from skgpsvm._calibration import Calibration
+from skgpsvm._coordinate_ascent import CoordinateAscent
+from skgpsvm._hinge_sites import ContrastSites
+from skgpsvm._objectives import elbo
+from skgpsvm._posteriors import InducingPosterior
+from skgpsvm.exceptions import DivergenceError
+from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
+from skgpsvm.hybrid._data import DatasetArray
+from skgpsvm.hybrid._learning import JointTraining
+from skgpsvm.hybrid._network import private_random
+from skgpsvm.likelihoods import MulticlassHinge
+
+CPU = torch.device("cpu")
+
+
+class Images(nn.Sequential):
+    """A small network for digits of shape (1, 8, 8)."""
+
+    def __init__(self, n_filters=8, n_outputs=16):
+        super().__init__(
+            nn.Conv2d(1, n_filters, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(9 * n_filters, n_outputs),
+        )
+
+
+class WithNoise(nn.Sequential):
+    """A network of two features whose layers are others in training."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
+        )
+
+
+class Wrong(nn.Module):
+    """A network whose output is not what it must be."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.weight, self.output = nn.Parameter(torch.ones(1)), output
+
+    def forward(self, X):
+        return self.output(self.weight * X)
+
+
+def blobs(n=80, n_classes=3, seed=0):
+    """Classes that overlap, a normal cloud each."""
+    rng = np.random.RandomState(seed)
+    y = np.arange(n) % n_classes
+    return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Images (n, 1, 8, 8) of pixels in [0, 1]: training and test."""
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    return train_test_split(X, y, train_size=400, test_size=300, random_state=0, stratify=y)
+
+
+def quick(**options):
+    """A small network of two features."""
+    small = {"module_params": {"hidden_layer_sizes": (8,), "n_outputs": 4}, "n_inducing": 8}
+    return HybridBayesianSVC(**{**small, "max_iter": 5, "random_state": 0, **options})
+
+
+def network_of(model):
+    return model._latents[0].posterior(CPU)
+
+
+def training_of(model, monkeypatch, X, y):
+    """The `JointTraining` of a fit, as it is when the fit has ended."""
+    made = []
+    monkeypatch.setattr(
+        JointTraining,
+        "initial",
+        lambda self, old=JointTraining.initial: made.append(self) or old(self),
+    )
+    model.fit(X, y)
+    return made[0]
+
+
+def assert_same_bits(model, other, X, other_X=None):
+    """Two models predict the same, to the last bit."""
+    other_X = X if other_X is None else other_X
+    assert_array_equal(model.predict_proba(X), other.predict_proba(other_X))
+    for got, expected in zip(
+        model.latent_mean_and_variance(X), other.latent_mean_and_variance(other_X), strict=True
+    ):
+        assert_array_equal(got, expected)
+
+
+# Mathematics
+
+
+def test_objective_is_that_of_the_hinge_and_the_posterior(monkeypatch):
+    X, y = blobs()
+    training = training_of(
+        quick(contrast="hard", validation_fraction=0.0, dtype="float64"), monkeypatch, X, y
+    )
+    network, rows = training.network.eval(), training.rows
+    whole = rows.take(slice(None))
+    expected = elbo(network, MulticlassHinge(), *whole[:2], len(rows), whole[2])
+    assert training._objective(*whole).item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_objective_of_minibatches_is_unbiased(monkeypatch):
+    X, y = blobs()
+    training = training_of(quick(validation_fraction=0.0, dtype="float64"), monkeypatch, X, y)
+    training.network.eval()
+    rows = training.rows
+    whole = training._objective(*rows.take(slice(None))).item()
+    parts = [training._objective(*rows.take(i)).item() for i in torch.arange(80).split(16)]
+    assert np.mean(parts) == pytest.approx(whole, rel=1e-9)
+
+
+def test_first_objective_is_that_of_the_prior(monkeypatch):
+    # (S9): 1 + sqrt(1 + 2 variance) a row; the means start at a hundredth, which adds a little.
+    X, y = blobs()
+    kernel = ConstantKernel(2.0) * RBF(3.0)
+    model = quick(kernel=kernel, contrast="hard", learning_rate=0.0, max_iter=1)
+    model.fit(X, y)
+    n = len(X) - 8
+    assert model.objective_curve_[0] / n == pytest.approx(-(1 + 5**0.5), rel=0.02)
+
+
+def test_training_leaves_the_plateau_of_zero_latents(digits):
+    X, _, y, _ = digits
+    model = HybridBayesianSVC(Images, max_iter=30, random_state=0).fit(X, y)
+    assert model.objective_curve_[-1] / 360 > -1.0  # the plateau is at -2
+
+
+def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypatch):
+    X, y = blobs(150)
+    kernel = ConstantKernel(4.0, "fixed") * RBF(1.5, "fixed")
+    model = HybridBayesianSVC(
+        nn.Identity, kernel=kernel, n_inducing=12, validation_fraction=0.0, batch_size=150,
+        learning_rate=5e-3, max_iter=400, random_state=0,
+    )  # fmt: skip
+    training = training_of(model, monkeypatch, X, y)
+    network = network_of(model)
+    whole = training.rows.take(slice(None))
+    reached = JointTraining._objective(training, *whole).item()
+    features = network.features(whole[0]).double()
+    rows = training.rows.part(np.arange(len(X)))
+    rows.X, rows.dtype = features, torch.float64
+    ascent = CoordinateAscent(ContrastSites(3, "soft"), network.posterior().basis, rows)
+    state = ascent.initial()
+    for _ in range(300):
+        ascent.sweep(state)
+    # Adam's steps end by their schedule, not by convergence: half a per cent of the optimum.
+    assert reached == pytest.approx(ascent.objective(state), rel=5e-3)
+
+
+def test_features_are_normalised_over_the_training_rows(digits):
+    X, _, y, _ = digits
+    model = HybridBayesianSVC(Images, max_iter=10, random_state=0).fit(X, y)
+    features = network_of(model).features(torch.from_numpy(X))
+    # Running moments lag behind those of all rows by some steps, and held-out rows have no say.
+    assert_allclose(features.mean(0), 0, atol=0.15)
+    assert_allclose(features.std(0), 1, atol=0.15)
+
+
+def test_calibration_is_that_of_the_held_out_rows(monkeypatch):
+    X, y = blobs(200)
+    training = training_of(quick(dtype="float64", validation_fraction=0.25), monkeypatch, X, y)
+    assert len(training.rows) == 150
+    seen = {tuple(row) for row in training.rows.X.tolist()}
+    held = np.array([tuple(row) not in seen for row in X])
+    assert held.sum() == 50
+    model = quick(dtype="float64", validation_fraction=0.25).fit(X, y)
+    spread = model.spread_
+    mean, var = model.latent_mean_and_variance(X[held])
+    expected = Calibration().updated(
+        t64(mean), t64(var / spread), codes(y[held]), torch.ones(50, dtype=torch.float64)
+    )
+    assert model.temperature_ == pytest.approx(expected.temperature, rel=1e-3)
+    assert spread == pytest.approx(expected.spread, rel=1e-3)
+    assert model.validation_loss_ == pytest.approx(expected.loss / 50, rel=1e-6)
+
+
+def test_nothing_held_out_leaves_the_latents_as_they_are():
+    X, y = blobs()
+    model = quick(validation_fraction=0.0).fit(X, y)
+    assert (model.temperature_, model.spread_) == (1.0, 1.0)
+    assert np.isnan(model.validation_loss_)
+
+
+def test_every_class_is_trained_on_however_much_is_held_out():
+    X, _ = blobs(9)
+    model = quick(validation_fraction=0.9).fit(X, np.r_[[0] * 7, 1, 2])
+    assert model.predict_proba(X).shape == (9, 3)
+
+
+def test_early_stopping_keeps_the_best_weights(monkeypatch):
+    X, y = blobs(200)
+    losses = iter([3.0, 1.0, 2.0, 2.5, 0.5])
+    monkeypatch.setattr(HybridBayesianSVC, "_held_out_loss", lambda *_: next(losses))
+    kept = quick(early_stopping=True, n_iter_no_change=2, max_iter=30).fit(X, y)
+    assert kept.n_iter_ == 4
+    # The schedule knows max_iter; two passes of it are what was kept.
+    whole = quick(max_iter=30)
+    monkeypatch.setattr(JointTraining, "finished", lambda self, state: state["n_epochs"] == 2)
+    whole.fit(X, y)
+    assert_same_bits(kept, whole, X)
+
+
+def test_warm_start_goes_on_from_the_network():
+    X, y = blobs(200)
+    model = quick(warm_start=True, max_iter=15).fit(X, y)
+    first = model.objective_curve_
+    model.fit(X, y)
+    assert model.objective_curve_[0] > first[0]
+    assert model.objective_curve_[-1] > first[-1]
+
+
+def test_heads_of_one_extractor_learn_the_same_rows(digits):
+    X, X_test, y, y_test = digits
+    for head in (HybridBayesianSVC, HybridSVGPClassifier):
+        model = head(Images, max_iter=30, early_stopping=False, random_state=0).fit(X, y)
+        assert model.score(X_test, y_test) > 0.88
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+def test_regression_head_predicts_and_knows_its_error(likelihood):
+    X, y = make_friedman1(600, noise=1.0, random_state=0)
+    X_test, y_test = make_friedman1(500, noise=1.0, random_state=1)
+    model = HybridSVGPRegressor(likelihood=likelihood, random_state=0).fit(X, y)
+    mean, std = model.predict(X_test, return_std=True)
+    assert model.score(X_test, y_test) > 0.8
+    assert 0.8 < np.mean(np.abs(y_test - mean) < 2 * std) < 1
+    assert 0 < model.noise_variance_ < y.var()
+
+
+def test_regression_head_has_several_outputs():
+    X, y = make_friedman1(300, random_state=0)
+    targets = np.c_[y, 100 - 10 * y]
+    model = HybridSVGPRegressor(random_state=0, max_iter=20).fit(X, targets)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (300, 2)
+    assert model.score(X, targets) > 0.8
+
+
+# Input
+
+
+def test_flat_rows_images_datasets_and_memmaps_are_one(digits, tmp_path):
+    X, X_test, y, _ = digits
+    X, X_test, y = X[:200], X_test[:50], y[:200]
+    options = {"max_iter": 3, "n_inducing": 16, "random_state": 0}
+    images = HybridBayesianSVC(Images, **options).fit(X, y)
+    flat = HybridBayesianSVC(Images, input_shape=(1, 8, 8), **options)
+    flat.fit(X.reshape(200, -1), y)
+    assert images.input_shape_ == flat.input_shape_ == (1, 8, 8)
+    assert images.n_features_in_ == 64
+    assert_same_bits(images, flat, X_test, X_test.reshape(50, -1))
+    assert_same_bits(images, images, X_test, X_test.reshape(50, -1))
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
+    data = HybridBayesianSVC(Images, **options).fit(pairs)
+    assert_same_bits(images, data, X_test, TensorDataset(torch.from_numpy(X_test)))
+    given = HybridBayesianSVC(Images, **options).fit(TensorDataset(torch.from_numpy(X)), y)
+    assert_same_bits(images, given, X_test)
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    assert_same_bits(images, HybridBayesianSVC(Images, **options).fit(mapped, y), X_test)
+
+
+def test_bytes_are_read_as_they_are(digits):
+    X, _, y, _ = digits
+    pixels = np.round(16 * X).astype(np.uint8)
+    options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
+    stored = HybridBayesianSVC(Images, **options).fit(pixels, y)
+    floats = HybridBayesianSVC(Images, **options).fit(pixels.astype(np.float32), y)
+    assert_same_bits(stored, floats, pixels[:20])
+
+
+def test_rows_of_a_dataset_are_read_when_they_are_used():
+    class Counted(Dataset):
+        read, targets = 0, [0, 1] * 5
+
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, i):
+            self.read += 1
+            return torch.full((2, 3), float(i)), i % 2
+
+    data = Counted()
+    rows = DatasetArray(data)
+    assert (rows.shape, rows.row_shape, rows.dtype) == ((10, 6), (2, 3), np.float32)
+    before = data.read
+    assert_array_equal(rows[2:4], np.repeat([[2.0], [3.0]], 6, 1))
+    assert_array_equal(rows[np.array([7, 1])][:, 0], [7, 1])
+    assert data.read == before + 4
+    assert_array_equal(rows.targets(), data.targets)
+    assert data.read == before + 4
+
+
+def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
+    X, X_test, y, _ = digits
+    options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
+    held = HybridBayesianSVC(Images, **options).fit(X, y)
+    monkeypatch.setattr("skgpsvm._estimator._HELD_BYTES", 1000)
+    read = HybridBayesianSVC(Images, **options).fit(X, y)
+    assert_same_bits(held, read, X_test)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        ({"input_shape": (1, 8, 9)}, (20, 64), "has 72 entries, but rows of X have 64"),
+        ({"input_shape": (8, 8, 1)}, (20, 1, 8, 8), r"takes rows of shape \(8, 8, 1\)"),
+        ({"early_stopping": True, "validation_fraction": 0.0}, (20, 2), "to be held out"),
+        ({"validation_fraction": 1.0}, (20, 2), "below 1"),
+        ({"learning_rate": -1}, (20, 2), "at least 0"),
+    ],
+)
+def test_bad_input_and_parameters_are_told(options, shape, message):
+    X = np.random.default_rng(0).normal(size=shape)
+    with pytest.raises(ValueError, match=message):
+        HybridBayesianSVC(**options).fit(X, np.arange(20) % 2)
+
+
+def test_rows_of_another_shape_are_refused_in_prediction(digits):
+    X, _, y, _ = digits
+    model = HybridBayesianSVC(Images, max_iter=1, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match=r"takes rows of shape \(1, 8, 8\), or flat ones of 64"):
+        model.predict(X.transpose(0, 2, 3, 1))
+
+
+def test_dataset_without_targets_is_told():
+    with pytest.raises(ValueError, match="gives no targets"):
+        HybridBayesianSVC().fit(TensorDataset(torch.zeros(5, 2)))
+
+
+# Modules
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        (lambda X: X.sum(1), ValueError, r"gave a tensor of shape \(\d+,\)"),
+        (lambda X: X[:, None], ValueError, r"features of shape \(\d+, D\)"),
+        (lambda X: X[:3], ValueError, r"a tensor of shape \(3, 2\)"),
+        (lambda X: (X, X), ValueError, "gave tuple"),
+        (lambda X: X / 0, DivergenceError, "NaN or infinite features for"),
+    ],
+    ids=["a number a row", "three axes", "too few rows", "a tuple", "not finite"],
+)
+def test_wrong_output_of_the_module_is_told(output, error, message):
+    X, y = blobs()
+    model = HybridBayesianSVC(Wrong, module_params={"output": output})
+    with pytest.raises(error, match=message):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@pytest.mark.parametrize("module", [MLP(2), "MLP", lambda: None], ids=["live", "name", "none"])
+def test_module_must_be_a_class_or_a_function_that_makes_one(module):
+    X, y = blobs()
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module class or a function"):
+        HybridBayesianSVC(module).fit(X, y)
+
+
+def test_divergence_leaves_a_warm_start_as_it_was():
+    X, y = blobs()
+    model = quick(warm_start=True).fit(X, y)
+    before = model.predict_proba(X)
+    model.set_params(learning_rate=1e30)
+    with pytest.raises(DivergenceError, match="learning_rate"):
+        model.fit(X, y)
+    assert_array_equal(model.predict_proba(X), before)
+
+
+def test_clones_and_fits_share_no_weights():
+    X, y = blobs()
+    model = quick().fit(X, y)
+    before = model.predict_proba(X)
+    other = clone(model).fit(X[:40], y[:40])
+    assert not np.array_equal(other.predict_proba(X), before)
+    assert_array_equal(model.predict_proba(X), before)
+
+
+def test_seed_rules_weights_and_dropout_and_leaves_the_global_one_alone():
+    X, y = blobs()
+    options = {"module": WithNoise, "n_inducing": 8, "max_iter": 4}
+    state = torch.get_rng_state()
+    first = HybridBayesianSVC(**options, random_state=0).fit(X, y)
+    assert_array_equal(torch.get_rng_state(), state)
+    with torch.random.fork_rng():
+        torch.rand(5)
+        again = HybridBayesianSVC(**options, random_state=0).fit(X, y)
+    other = HybridBayesianSVC(**options, random_state=1).fit(X, y)
+    assert_same_bits(first, again, X)
+    assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
+
+
+def test_noisy_layers_are_still_in_prediction():
+    X, y = blobs()
+    model = HybridBayesianSVC(WithNoise, n_inducing=8, max_iter=4, random_state=0).fit(X, y)
+    p = model.predict_proba(X)
+    assert_array_equal(model.predict_proba(X), p)
+    # A row by itself: the sums of single precision may be taken in another order.
+    alone = np.concatenate([model.predict_proba(row[None]) for row in X])
+    assert_allclose(alone, p, rtol=1e-4)
+
+
+def test_augmentation_sees_training_batches_only():
+    X, y = blobs(100)
+    seen = []
+
+    def shifted(batch):
+        seen.append(batch.shape)
+        return batch + 0.1 * torch.randn_like(batch)
+
+    options = {"batch_size": 30, "max_iter": 2}
+    model = quick(augmentation=shifted, **options).fit(X, y)
+    assert seen == [(30, 2)] * 6
+    assert_same_bits(model, quick(augmentation=shifted, **options).fit(X, y), X)
+    n_calls = len(seen)
+    model.predict(X)
+    assert len(seen) == n_calls
+    assert not np.array_equal(model.predict_proba(X), quick(**options).fit(X, y).predict_proba(X))
+
+
+def test_papers_extractors_have_the_papers_sizes():
+    for extractor, shape, size in (
+        (MNISTExtractor, (2, 1, 28, 28), 8_052_708),
+        (CIFAR10Extractor, (2, 3, 32, 32), 1_504_356),
+    ):
+        with private_random(0, CPU):
+            module = extractor()
+        assert sum(p.numel() for p in module.parameters()) == size
+        assert module(torch.zeros(shape)).shape == (2, 100)
+
+
+# The fitted network
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("head", [HybridBayesianSVC, HybridSVGPClassifier])
+def test_torch_module_gives_the_logits_of_the_probabilities(head, n_classes):
+    X, y = blobs(n_classes=n_classes)
+    model = head(n_inducing=8, max_iter=3, dtype="float64", random_state=0).fit(X, y)
+    module = model.to_torch()
+    assert not module.training
+    p = module(torch.from_numpy(X)).softmax(1)
+    # The same numbers by a shorter way.
+    assert_allclose(p, model.predict_proba(X), atol=1e-10)
+    spread = model._latent_spread()
+    mean, var = module.latents(torch.from_numpy(X))
+    expected = model.latent_mean_and_variance(X)
+    assert_allclose(mean, expected[0], atol=1e-10)
+    assert_allclose(spread * var, expected[1], atol=1e-10)
+
+
+def test_torch_module_is_differentiable_in_its_input():
+    X, y = blobs()
+    module = quick(dtype="float64").fit(X, y).to_torch()
+
+    def logit(row):
+        return module(t64(row)[None])[0, 1].item()
+
+    row = t64(X[:1]).requires_grad_()
+    (gradient,) = torch.autograd.grad(module(row)[0, 1], row)
+    # Of a difference quotient in double precision.
+    assert_allclose(gradient[0], approx_fprime(X[0], logit, 1e-7), rtol=1e-4, atol=1e-5)
+
+
+def test_torch_module_of_a_regressor_gives_means_in_units_of_y():
+    X, y = make_friedman1(200, random_state=0)
+    model = HybridSVGPRegressor(max_iter=3, random_state=0).fit(X, 100 * y)
+    mean = model.to_torch()(torch.from_numpy(X))[:, 0]
+    assert_allclose(mean, model.predict(X), rtol=1e-6)
+
+
+def test_sampled_latents_have_the_posterior_s_moments():
+    X, y = blobs()
+    model = quick(dtype="float64").fit(X, y)
+    draws = model.sample_latent(X[:6], 4000, random_state=0)
+    mean, var = model.latent_mean_and_variance(X[:6])
+    # Of 4000 draws: four standard errors.
+    assert (np.abs(draws.mean(0) - mean) < 4 * np.sqrt(var / 4000)).all()
+    assert_allclose(draws.var(0), var, rtol=4 * np.sqrt(2 / 4000))
+
+
+def test_posterior_is_wider_far_from_the_rows():
+    X, y = blobs(200)
+    model = quick(max_iter=20).fit(X, y)
+    posterior = network_of(model)
+    assert isinstance(posterior.posterior(), InducingPosterior)
+    near = model.latent_mean_and_variance(X)[1].mean()
+    far = model.latent_mean_and_variance(X + np.array([50.0, -50.0]))[1].mean()
+    assert far > 2 * near
+
+
+# Persistence and meta-estimators
+
+
+@pytest.mark.parametrize("labels", [np.array(["a", "b", "c"]), np.array([3, 5, 9])])
+def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
+    pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
+    X, y = blobs()
+    model = quick().fit(X, labels[y])
+    assert all(isinstance(value, np.ndarray) for value in model._latents[0].weights.values())
+    assert_same_bits(model, pickle.loads(pickle.dumps(model)), X)
+    model.save_weights(tmp_path / "model.safetensors")
+    loaded = clone(model).load_weights(tmp_path / "model.safetensors")
+    assert_same_bits(model, loaded, X)
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.kernel_ == model.kernel_
+    assert vars(loaded).keys() == vars(model).keys()
+    loaded.set_params(warm_start=True).fit(X, labels[y])
+
+
+def test_weights_of_a_regressor_are_kept_as_safetensors(tmp_path):
+    pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
+    X, y = make_friedman1(200, random_state=0)
+    model = HybridSVGPRegressor(max_iter=3, random_state=0).fit(X, 100 * y)
+    model.save_weights(tmp_path / "model.safetensors")
+    loaded = HybridSVGPRegressor().load_weights(tmp_path / "model.safetensors")
+    for got, expected in zip(
+        loaded.predict(X, return_std=True), model.predict(X, return_std=True), strict=True
+    ):
+        assert_array_equal(got, expected)
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="the extra hybrid is not installed")
+    X, y = blobs()
+    path = tmp_path / "model.safetensors"
+    quick().fit(X, y).save_weights(path)
+    other = quick(module_params={"hidden_layer_sizes": (9,), "n_outputs": 4})
+    with pytest.raises(ValueError, match="not those of an estimator with these parameters"):
+        other.load_weights(path)
+    with pytest.raises(NotFittedError):
+        other.predict(X)
+    numpy.save_file({"a": np.zeros(2)}, path)
+    with pytest.raises(ValueError, match="not written by save_weights"):
+        other.load_weights(path)
+
+
+def test_unfitted_model_has_no_weights(tmp_path):
+    with pytest.raises(NotFittedError):
+        quick().save_weights(tmp_path / "model.safetensors")
+    with pytest.raises(NotFittedError):
+        quick().to_torch()
+
+
+def test_grid_search_over_a_pipeline_and_the_module_s_parameters():
+    X, y = blobs()
+    pipeline = make_pipeline(MinMaxScaler(), quick(max_iter=15))
+    name = "hybridbayesiansvc__module_params"
+    grid = {name: [{"hidden_layer_sizes": (n,), "n_outputs": 4} for n in (2, 16)]}
+    search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    assert search.best_params_[name] in grid[name]
+    assert len(cross_val_score(search.best_estimator_, X, y, cv=2)) == 2
+
+
+@pytest.mark.cuda
+def test_network_trained_on_a_gpu_predicts_on_a_cpu(digits):
+    X, X_test, y, y_test = digits
+    model = HybridBayesianSVC(Images, max_iter=30, device="cuda", random_state=0).fit(X, y)
+    on_gpu = model.predict_proba(X_test)
+    on_cpu = pickle.loads(pickle.dumps(model)).set_params(device=None).predict_proba(X_test)
+    # Single precision, in another order of sums.
+    assert_allclose(on_cpu, on_gpu, atol=1e-4)
+    assert np.mean(model.predict(X_test) == y_test) > 0.88
