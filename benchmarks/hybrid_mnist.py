@@ -101,20 +101,20 @@ def latent_variance(model, X):
 def draw(frame, path):
     """Accuracy and score, and the detectors, against strength."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    colors = {"Bayesian SVM": "C0", "softmax": "C1"}
-    for name, color in colors.items():
-        left.plot(frame["strength"], frame[f"accuracy, {name}"], "o-", color=color, ms=4)
-        right.plot(frame["strength"], frame[f"area, {name}"], "o-", color=color, ms=4)
-        left.annotate(
-            f"accuracy, {name}", (0.02, 0.32 - 0.08 * (name == "softmax")), color=color,
-            xycoords="axes fraction",
-        )  # fmt: skip
-    left.plot(frame["strength"], frame["mean variation ratio"], "s--", color="C2", ms=4)
-    left.annotate("mean variation ratio", (0.02, 0.16), color="C2", xycoords="axes fraction")
-    right.annotate(
-        "variation ratio, Bayesian SVM", (0.3, 0.2), color="C0", xycoords="axes fraction"
-    )
-    right.annotate("entropy, softmax", (0.3, 0.12), color="C1", xycoords="axes fraction")
+    shown = {
+        "Bayesian SVM": ("C0", "variation ratio, Bayesian SVM"),
+        "softmax": ("C1", "entropy, softmax"),
+    }
+    for name, (color, detector) in shown.items():
+        label = f"accuracy, {name}"
+        left.plot(frame["strength"], frame[label], "o-", color=color, ms=4, label=label)
+        right.plot(
+            frame["strength"], frame[f"area, {name}"], "o-", color=color, ms=4, label=detector
+        )
+    ratio = "mean variation ratio"
+    left.plot(frame["strength"], frame[ratio], "s--", color="C2", ms=4, label=ratio)
+    left.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0, 0.56))
+    right.legend(frameon=False, loc="lower right")
     right.axhline(0.95, color="0.7", lw=0.8)
     left.set(ylim=(0, 1.02), title="Under attack")
     right.set(ylim=(0.4, 1.02), title="Area under the detector's curve")
