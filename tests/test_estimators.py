@@ -135,8 +135,8 @@ DETERMINISTIC = [
     AdditiveGPClassifier(max_iter=8),
 ]
 STOCHASTIC = [
-    HybridBayesianSVC(max_iter=10, early_stopping=True),
-    HybridSVGPClassifier(max_iter=10),
+    HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),
+    HybridSVGPClassifier(max_iter=10, n_inducing=8),
     HybridSVGPRegressor(max_iter=10),
     BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),

@@ -7,7 +7,7 @@ from .._hinge_sites import BinarySites, ContrastSites
 from .._prediction import CalibratedClassifier
 from ._base import HybridEstimator
 
-_PRIOR_VARIANCE = 5.0
+_PRIOR_VARIANCE = 1.0
 
 
 class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
