@@ -28,6 +28,8 @@ SCRIPTS = {
     "additive": ["--seeds", "1", "--most-rows", "800"],
     "additive_coverage": ["--seeds", "1"],
     "interactions": ["--seeds", "1"],
+    "hybrid_mnist": ["--rows", "10000", "--epochs", "2"],
+    "hybrid_active_learning": ["--seeds", "1"],
     "reproduce.paper1_tables": ["--seeds", "1", "--most-rows", "1000"],
     "reproduce.paper2_table": ["--seeds", "2"],
     "reproduce.paper2_mnist": [],

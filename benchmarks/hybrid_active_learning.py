@@ -92,12 +92,15 @@ def scored(n_rows):
 def draw(errors, path):
     """Mean test error along the queries."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     axis = figure.subplots()
     for policy in errors:
         axis.semilogy(errors.index, errors[policy], "o-", ms=3, label=policy)
     axis.set(xlabel="labelled digits", ylabel="test error, mean over seeds")
+    for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        which(PercentFormatter(1, decimals=0))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3, which="both")
     axis.legend(frameon=False)
