@@ -676,6 +676,20 @@ def test_pruning_can_be_off():
     assert none.sobol_indices_.shape == (0,)
 
 
+def test_found_pair_must_gain_more_than_chance_would():
+    rng = np.random.default_rng(0)
+    data = rng.uniform(size=(500, 3))
+    y = np.sin(4 * data[:, 0]) + 0.7 * (data[:, 0] - 0.5) * (data[:, 1] - 0.5)
+    y = y + 0.5 * rng.normal(size=500)
+    # The test sees this pair; its gain is below log(3 pairs / 0.01), though above min_gain.
+    search = {**quick, "interactions": 1}
+    found = AdditiveGPRegressor(**search).fit(data, y)
+    assert "x0 & x1" in found.dropped_terms_
+    assert "x0 & x1" in AdditiveGPRegressor(**search, min_gain=0).fit(data, y).term_names_
+    given = AdditiveGPRegressor(**{**quick, "interactions": [(0, 1)]}).fit(data, y)
+    assert "x0 & x1" in given.term_names_
+
+
 # Behaviour
 
 

@@ -156,7 +156,15 @@ class AdditiveGP(LatentEstimator):
             ascent = self._ascent(basis, rows, generator)
             start = ascent.start(state["noise"], known)
             state = learned(f"effects and {len(basis.pairs)} interactions", ascent, start)
-        if dropped := ascent.prune(state, self.min_gain, pairs):
+
+        def least(term):
+            if term in pairs or not self.min_gain:
+                return -math.inf
+            # Bayes factors of pairs that are not there exceed this with probability _LEVEL at most.
+            chance = math.log(len(scores) / _LEVEL) if len(term) == 2 else 0.0
+            return max(self.min_gain, chance)
+
+        if dropped := ascent.prune(state, least):
             state = learned("effects kept", ascent, state)
         attributes = self._attributes(ascent, state, scores, dropped)
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}

@@ -51,7 +51,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         number of rows. None is every value.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; 0 keeps all.
+        ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
     max_iter : int, default=30
         Passes over the rows of each stage.
     tol : float, default=5e-4

@@ -124,16 +124,14 @@ class AdditiveAscent:
         latents = zip(self.latents(state), self.sums(state), strict=True)
         return sum(gains(self.basis.at(own), sums, own["noise"]) for own, sums in latents)
 
-    def prune(self, state, least, kept):
-        """Drop terms one by one while the least adds less to the bound than ``least`` nats.
+    def prune(self, state, least):
+        """Drop terms one by one while one adds less to the bound than it must.
 
         Parameters
         ----------
         state : dict
-        least : float
-            0 drops none.
-        kept : list
-            Of terms that are not dropped.
+        least : callable
+            Of a term: nats that it must add, -inf where it stays in any case.
 
         Returns
         -------
@@ -141,12 +139,11 @@ class AdditiveAscent:
             Of the terms.
         """
         dropped = []
-        while least and not set(self.basis.terms) <= set(kept):
-            held = [term in kept for term in self.basis.terms]
+        while self.basis.terms:
             gained = self.gains(state)
-            gained[torch.tensor(held, device=gained.device)] = math.inf
-            place = int(gained.argmin())
-            if gained[place] >= least:
+            surplus = gained - gained.new_tensor([least(term) for term in self.basis.terms])
+            place = int(surplus.argmin())
+            if surplus[place] >= 0:
                 break
             dropped.append(self.basis.terms[place])
             sizes = [len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs]

@@ -58,7 +58,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         number of rows. None is every value.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; 0 keeps all.
+        ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
     max_iter : int, default=30
         Rounds of twenty steps of L-BFGS-B, or passes over the rows, of each stage.
     tol : float, default=1e-4
