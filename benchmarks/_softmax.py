@@ -19,31 +19,38 @@ class SoftmaxNetwork(ClassifierMixin, BaseEstimator):
         Makes the extractor.
     n_features : int
         That it gives.
-    max_iter, batch_size, learning_rate
+    max_iter, batch_size, learning_rate, device
         As of `HybridBayesianSVC`; the rate falls along the same cosine.
     random_state : int
     """
 
     def __init__(
-        self, module, n_features=100, max_iter=3, batch_size=128, learning_rate=1e-3, random_state=0
+        self,
+        module,
+        n_features=100,
+        max_iter=3,
+        batch_size=128,
+        learning_rate=1e-3,
+        device=None,
+        random_state=0,
     ):
         self.module = module
         self.n_features = n_features
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.device = device
         self.random_state = random_state
 
     def fit(self, X, y):
         """Train on rows (n, ...) and labels (n,)."""
-        self.device = None
         self.classes_, codes = np.unique(y, return_inverse=True)
-        rows, codes = torch.from_numpy(X), torch.from_numpy(codes)
+        rows, codes = (torch.from_numpy(part).to(self.device or "cpu") for part in (X, codes))
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
             self.network_ = nn.Sequential(
                 self.module(), nn.Linear(self.n_features, len(self.classes_))
-            )
+            ).to(self.device or "cpu")
             optimizer = torch.optim.Adam(self.network_.parameters(), lr=self.learning_rate)
             n_batches = math.ceil(len(rows) / self.batch_size)
             for epoch in range(self.max_iter):
@@ -60,8 +67,9 @@ class SoftmaxNetwork(ClassifierMixin, BaseEstimator):
     def decision_function(self, X):
         """Logits, (n, c)."""
         with torch.no_grad():
-            parts = [self.network_(part) for part in torch.from_numpy(X).split(_ROWS)]
-        return torch.cat(parts).double().numpy()
+            rows = torch.from_numpy(X).to(self.device or "cpu")
+            parts = [self.network_(part) for part in rows.split(_ROWS)]
+        return torch.cat(parts).double().cpu().numpy()
 
     def predict_proba(self, X):
         """Softmax of the logits, (n, c)."""

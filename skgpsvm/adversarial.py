@@ -39,7 +39,7 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
     Raises
     ------
     ValueError
-        If labels are unknown, or strength or range make no sense.
+        If labels are unknown, rows outside the range, or strength or range make no sense.
     TypeError
         If the classifier has no network.
 
@@ -54,7 +54,7 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
     def attack(rows, gradient):
         return _clipped(rows + strength * gradient(rows).sign(), clip)
 
-    return _attacked(classifier, X, y, attack)
+    return _attacked(classifier, X, y, clip, attack)
 
 
 def projected_gradient(
@@ -89,7 +89,7 @@ def projected_gradient(
     Raises
     ------
     ValueError
-        If labels are unknown, or strength, steps or range make no sense.
+        If labels are unknown, rows outside the range, or strength, steps or range make no sense.
     TypeError
         If the classifier has no network.
 
@@ -101,6 +101,8 @@ def projected_gradient(
     if n_steps < 1:
         raise ValueError(f"n_steps={n_steps!r} must be at least 1.")
     step = 2.5 * strength / n_steps if step is None else step
+    if not 0 <= step < np.inf:
+        raise ValueError(f"step={step!r} must be a number of at least 0.")
     rng = check_random_state(random_state)
 
     def attack(rows, gradient):
@@ -110,7 +112,7 @@ def projected_gradient(
             shift = (moved - rows + step * gradient(moved).sign()).clamp(-strength, strength)
         return _clipped(rows + shift, clip)
 
-    return _attacked(classifier, X, y, attack)
+    return _attacked(classifier, X, y, clip, attack)
 
 
 def detection_roc(classifier, X, X_attacked, score=variation_ratio):
@@ -158,7 +160,7 @@ def _clipped(rows, clip):
     return rows if clip is None else rows.clamp(*clip)
 
 
-def _attacked(classifier, X, y, attack):
+def _attacked(classifier, X, y, clip, attack):
     """``attack(rows, gradient)`` of rows, in chunks; ``gradient`` is that of the loss in them."""
     if not hasattr(classifier, "to_torch") or not hasattr(classifier, "classes_"):
         raise TypeError(
@@ -167,6 +169,12 @@ def _attacked(classifier, X, y, attack):
         )
     X, y = np.asarray(X), column_or_1d(y)
     check_consistent_length(X, y)
+    classifier.predict(X[:1])  # has its say about rows that do not fit
+    if clip is not None and (X.min() < clip[0] or X.max() > clip[1]):
+        raise ValueError(
+            f"X lies between {X.min()} and {X.max()}, beyond clip={clip!r}: scale it, or give the "
+            "range that it has."
+        )
     if strangers := np.setdiff1d(y, classifier.classes_).tolist():
         raise ValueError(
             f"y has labels {strangers} that are not among {classifier.classes_.tolist()}."

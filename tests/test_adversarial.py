@@ -151,5 +151,11 @@ def test_bad_attacks_are_told(attack, table):
     for other in (LogisticRegression().fit(X, y), BayesianSVC(n_inducing=5).fit(X, y)):
         with pytest.raises(TypeError, match="needs the gradient of a fitted hybrid classifier"):
             attack(other, X, y, 0.1)
+    with pytest.raises(ValueError, match=r"X lies between .* beyond clip=\(0, 1\)"):
+        attack(model, X, y, 0.1, clip=(0, 1))
+    with pytest.raises(ValueError, match="X has 2 features"):
+        attack(model, X[:, :2], y, 0.1)
+    with pytest.raises(ValueError, match="step=-1 must be"):
+        projected_gradient(model, X, y, 0.1, step=-1)
     with pytest.raises(ValueError, match="n_steps=0"):
         projected_gradient(model, X, y, 0.1, n_steps=0)

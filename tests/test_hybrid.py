@@ -2,6 +2,7 @@
 
 import pickle
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_sp
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
@@ -24,6 +25,7 @@ from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
+from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
@@ -65,6 +67,41 @@ class Wrong(nn.Module):
 
     def forward(self, X):
         return self.output(self.weight * X)
+
+
+class WithDraws(nn.Module):
+    """A network that draws what its state dict does not hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.order = nn.Linear(10, 8), torch.randperm(20)[:10]
+
+    def forward(self, X):
+        return self.linear(X[:, self.order])
+
+
+class HalfFrozen(nn.Sequential):
+    """A network of two features whose first layer is not trained."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(2, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Stream(IterableDataset):
+    """Rows without a number."""
+
+    def __iter__(self):
+        yield torch.zeros(2), 0
+
+
+class Ragged(Dataset):
+    """Rows of two shapes."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return torch.zeros(1 if i == 3 else 2), i % 2
 
 
 def blobs(n=80, n_classes=3, seed=0):
@@ -238,6 +275,29 @@ def test_warm_start_goes_on_from_the_network():
     assert model.objective_curve_[-1] > first[-1]
 
 
+def test_warm_start_holds_out_what_it_did(monkeypatch):
+    X, y = blobs(300)
+    model = quick(warm_start=True, random_state=None, validation_fraction=0.2)
+    held = []
+    for n in (200, 300):
+        training = training_of(model, monkeypatch, X[:n], y[:n])
+        seen = {tuple(row) for row in training.rows.X.tolist()}
+        held.append({tuple(row) for row in X[:n].tolist()} - seen)
+    assert len(held[0]) == 40
+    assert held[0] == held[1] & {tuple(row) for row in X[:200].tolist()}
+    assert len(held[1]) > 45
+
+
+def test_frozen_layers_stay_as_they_are_in_a_warm_start():
+    X, y = blobs()
+    model = HybridBayesianSVC(HalfFrozen, max_iter=3, n_inducing=8, warm_start=True)
+    before = model.fit(X, y)._latents[0].weights
+    after = model.fit(X, y)._latents[0].weights
+    for name, same in (("0.weight", True), ("2.weight", False)):
+        name = f"features.extractor.{name}"
+        assert np.array_equal(before[name], after[name]) == same
+
+
 def test_heads_of_one_extractor_learn_the_same_rows(digits):
     X, X_test, y, y_test = digits
     for head in (HybridBayesianSVC, HybridSVGPClassifier):
@@ -317,7 +377,45 @@ def test_rows_of_a_dataset_are_read_when_they_are_used():
     assert_array_equal(rows[np.array([7, 1])][:, 0], [7, 1])
     assert data.read == before + 4
     assert_array_equal(rows.targets(), data.targets)
-    assert data.read == before + 4
+    assert data.read == before + 5  # one says whether items have those targets
+    data.targets = [5] * 10
+    assert_array_equal(rows.targets(), [0, 1] * 5)
+
+
+def test_datasets_are_told_apart_by_their_rows():
+    def table(scale):
+        return DatasetArray(TensorDataset(scale * torch.arange(60.0).reshape(20, 3)))
+
+    assert joblib.hash(table(1.0)) == joblib.hash(table(1.0))
+    assert joblib.hash(table(1.0)) != joblib.hash(table(2.0))
+
+
+def test_what_a_dataset_draws_is_put_back():
+    class Noisy(Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, i):
+            return torch.full((2,), float(i)) + torch.rand(2), i % 2
+
+    state = torch.get_rng_state()
+    first = quick().fit(Noisy())
+    assert_array_equal(torch.get_rng_state(), state)
+    assert_same_bits(first, quick().fit(Noisy()), blobs()[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (TensorDataset(torch.zeros(0, 2), torch.zeros(0)), ValueError, "the Dataset is empty"),
+        (Stream(), TypeError, "Stream has no length"),
+        (Ragged(), ValueError, r"Row 3 of the Dataset has shape \(1,\), but the first \(2,\)"),
+    ],
+    ids=["empty", "no length", "rows of two shapes"],
+)
+def test_bad_datasets_are_told(data, error, message):
+    with pytest.raises(error, match=message):
+        quick().fit(data)
 
 
 def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
@@ -397,9 +495,43 @@ def test_divergence_leaves_a_warm_start_as_it_was():
     assert_array_equal(model.predict_proba(X), before)
 
 
-def test_clones_and_fits_share_no_weights():
+def test_divergence_in_the_last_step_is_told(monkeypatch):
     X, y = blobs()
-    model = quick().fit(X, y)
+    monkeypatch.setattr(JointTraining, "_clamp", lambda self: self.network.Z.data.fill_(np.nan))
+    model = quick(max_iter=1, batch_size=80, validation_fraction=0.0)
+    with pytest.raises(DivergenceError, match="learning_rate"):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize("wrong", [lambda X: None, lambda X: X[:5], lambda X: X[:, :1]])
+def test_wrong_augmentation_is_told(wrong):
+    X, y = blobs()
+    with pytest.raises(ValueError, match=r"augmentation gave .* must give a tensor of the same"):
+        quick(augmentation=wrong).fit(X, y)
+
+
+def test_what_a_module_draws_and_does_not_store_is_drawn_alike(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 20)).astype(np.float32)
+    model = HybridBayesianSVC(WithDraws, n_inducing=8, max_iter=3, random_state=5)
+    training = training_of(model, monkeypatch, X, X[:, 0] > 0)
+    mean, _ = training.network.eval().marginals(torch.from_numpy(X))
+    assert_allclose(model.latent_mean_and_variance(X)[0], mean.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_normalisation_by_batches_never_meets_a_single_row():
+    X, y = blobs(285)  # of which 257 are trained on, one more than go through at a time
+    HybridBayesianSVC(WithNoise, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
+
+
+LIVE = MLP(2)
+
+
+@pytest.mark.parametrize("module", [MLP, lambda n_inputs: LIVE], ids=["class", "always the same"])
+def test_clones_and_fits_share_no_weights(module):
+    X, y = blobs()
+    params = {"n_inputs": 2}
+    model = HybridBayesianSVC(module, module_params=params, max_iter=2, random_state=0).fit(X, y)
     before = model.predict_proba(X)
     other = clone(model).fit(X[:40], y[:40])
     assert not np.array_equal(other.predict_proba(X), before)
@@ -492,6 +624,15 @@ def test_torch_module_is_differentiable_in_its_input():
     assert_allclose(gradient[0], approx_fprime(X[0], logit, 1e-7), rtol=1e-4, atol=1e-5)
 
 
+def test_torch_module_is_not_changed_with_its_estimator():
+    X, y = blobs()
+    model = quick(dtype="float64").fit(X, y)
+    module = model.to_torch()
+    before = module(torch.from_numpy(X))
+    model.set_params(probability="argmax").fit(X[:50], y[:50])
+    assert_array_equal(module(torch.from_numpy(X)), before)
+
+
 def test_torch_module_of_a_regressor_gives_means_in_units_of_y():
     X, y = make_friedman1(200, random_state=0)
     model = HybridSVGPRegressor(max_iter=3, random_state=0).fit(X, 100 * y)
@@ -526,7 +667,7 @@ def test_posterior_is_wider_far_from_the_rows():
 def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
     pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = blobs()
-    model = quick().fit(X, labels[y])
+    model = quick().set_callbacks(Checkpoint(tmp_path)).fit(X, labels[y])
     assert all(isinstance(value, np.ndarray) for value in model._latents[0].weights.values())
     assert_same_bits(model, pickle.loads(pickle.dumps(model)), X)
     model.save_weights(tmp_path / "model.safetensors")
@@ -534,7 +675,7 @@ def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
     assert_same_bits(model, loaded, X)
     assert_array_equal(loaded.predict(X), model.predict(X))
     assert loaded.kernel_ == model.kernel_
-    assert vars(loaded).keys() == vars(model).keys()
+    assert vars(loaded).keys() >= vars(model).keys() - {"_skl_callbacks"}
     loaded.set_params(warm_start=True).fit(X, labels[y])
 
 
@@ -560,6 +701,9 @@ def test_weights_of_another_network_are_refused(tmp_path):
         other.load_weights(path)
     with pytest.raises(NotFittedError):
         other.predict(X)
+    for another in (HybridSVGPClassifier(), quick(kernel=2.0 * RBF())):
+        with pytest.raises(ValueError, match="holds another model"):
+            another.load_weights(path)
     numpy.save_file({"a": np.zeros(2)}, path)
     with pytest.raises(ValueError, match="not written by save_weights"):
         other.load_weights(path)

@@ -1,8 +1,9 @@
 """What hybrid estimators share: input of any rank, joint training, held-out rows, weights."""
 
+import copy
 import json
+import math
 from functools import partial
-from math import prod
 
 import numpy as np
 import torch
@@ -22,10 +23,12 @@ from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
 from ._network import FeatureMap, HybridNetwork, Predictor, private_random, raw_features
-from ._state import HybridLatents, build_extractor, from_json, to_json
+from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_json
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
 _START_STD = 0.01  # of the means: breaks the tie of the classes
+_TARGETS = {"_y_mean", "_y_std", "_y_ndim"}  # what a regressor knows of them
+_REBUILT = {"kernel_", "inducing_points_"}
 _STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
 
 
@@ -48,7 +51,7 @@ class HybridEstimator(LatentEstimator):
             X = np.asarray(X)
             row_shape = X.shape[1:]
             self._check_row_shape(row_shape, reset)
-            X = X.reshape(len(X), prod(row_shape))
+            X = X.reshape(len(X), math.prod(row_shape))
         found = validate_data(self, X, reset=reset, **options)
         if reset:
             self._set_row_shape(row_shape)
@@ -69,18 +72,18 @@ class HybridEstimator(LatentEstimator):
 
     def _check_row_shape(self, row_shape, reset):
         known = self.input_shape if reset else self.input_shape_
-        flat = len(row_shape) == 1 and known is not None and prod(known) == row_shape[0]
+        flat = len(row_shape) == 1 and known is not None and math.prod(known) == row_shape[0]
         if known is not None and not flat and tuple(known) != tuple(row_shape):
             raise ValueError(
                 f"Rows of X have shape {tuple(row_shape)}, but {type(self).__name__} takes rows of "
-                f"shape {tuple(known)}, or flat ones of {prod(known)} features."
+                f"shape {tuple(known)}, or flat ones of {math.prod(known)} features."
             )
 
     def _set_row_shape(self, row_shape):
         given = self.input_shape
-        if given is not None and prod(given) != self.n_features_in_:
+        if given is not None and math.prod(given) != self.n_features_in_:
             raise ValueError(
-                f"input_shape={given!r} has {prod(given)} entries, but rows of X have "
+                f"input_shape={given!r} has {math.prod(given)} entries, but rows of X have "
                 f"{self.n_features_in_} features."
             )
         self.input_shape_ = tuple(given or row_shape or (self.n_features_in_,))
@@ -132,15 +135,18 @@ class HybridEstimator(LatentEstimator):
         )
         device, dtype = self._torch_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
-        seed = run.remember("seed", lambda: self._draw_seed())
+        seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         rows = Rows(X, targets, weights, device, dtype, origin=origin)
-        trained_on, held_out = self._split(rows, random_state)
+        salt = seed if previous is None else previous.seed
+        threshold = None if previous is None else previous.threshold
+        trained_on, held_out, threshold = self._split(rows, salt, threshold)
         if previous is None:
             scaler = feature_scales(X, weights) if self.module is None else None
-            start, network = self._first(trained_on, scaler, seed, random_state, generator)
+            parts = trained_on, scaler, seed, threshold, random_state, generator
+            start, network = self._first(*parts)
         else:
-            start, network = previous, previous.posterior(device).requires_grad_(True)
+            start, network = previous, previous.network(device)
 
         def held_moments(network):
             return held_out and _moments(network, held_out)
@@ -191,30 +197,40 @@ class HybridEstimator(LatentEstimator):
             return self.batch_size
         return int(np.clip(n // _STEPS, *_BATCH_SIZES))
 
-    def _split(self, rows, random_state):
-        """Rows to train on, and those held out, or None; the first of each class stays."""
-        order = random_state.permutation(len(rows))
-        targets = rows.targets.cpu().numpy()[order]
-        kept = np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(2)
-        free = np.setdiff1d(np.arange(len(rows)), kept)
-        n_held = min(int(self.validation_fraction * len(rows)), len(free))
-        if not n_held:
-            return rows, None
-        held = np.sort(order[free[len(free) - n_held :]])
-        return rows.part(np.setdiff1d(order, held)), rows.part(held)
+    def _split(self, rows, salt, threshold):
+        """Rows to train on, those held out, or None, and the hash up to which they are.
 
-    def _first(self, rows, scaler, seed, random_state, generator):
+        A row's hash is of its content, so that what one fit holds out, a warm start does too.
+        One row of each class is always trained on.
+        """
+        n, hashes = len(rows), row_hashes(rows, salt)
+        order = np.argsort(hashes, kind="stable")[::-1]
+        targets = rows.targets.cpu().numpy()[order]
+        kept = (
+            np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(min(2, n))
+        )
+        free = np.delete(order, kept)[::-1]
+        if threshold is None:
+            n_held = min(int(self.validation_fraction * n), len(free))
+            threshold = float(hashes[free[n_held - 1]]) if n_held else -1.0
+        held = np.sort(free[hashes[free] <= threshold])
+        if not len(held):
+            return rows, None, threshold
+        return rows.part(np.setdiff1d(order, held)), rows.part(held), threshold
+
+    def _first(self, rows, scaler, seed, threshold, random_state, generator):
         """What training starts from: the latents, and their network."""
         build = partial(build_extractor, self.module, self.module_params, self.n_features_in_)
         row_shape = (self.n_features_in_,) if self.module is None else self.input_shape_
-        start = HybridLatents(build, row_shape, None, {})
-        extractor = start.extractor(seed).to(rows.device, rows.dtype)
+        start = HybridLatents(build, row_shape, None, {}, seed, threshold)
+        extractor = start.extractor().to(rows.device, rows.dtype)
         if scaler is not None:
             extractor[0].mean.copy_(torch.tensor(scaler.mean_))
             extractor[0].scale.copy_(torch.tensor(scaler.scale_))
         X = rows.subset(_FIRST_ROWS, random_state).take(slice(None))[0]
         with torch.no_grad(), private_random(seed, rows.device):
-            raw = torch.cat([raw_features(extractor, part, row_shape) for part in X.split(256)])
+            parts = X.tensor_split(math.ceil(len(X) / 256))
+            raw = torch.cat([raw_features(extractor, part, row_shape) for part in parts])
             moments = raw.mean(0), raw.var(0, correction=0)
             network = FeatureMap(extractor, row_shape, *moments).eval()
             features = network.normalizer(raw).double().cpu().numpy()
@@ -245,7 +261,7 @@ class HybridEstimator(LatentEstimator):
     # The network
 
     def to_torch(self, device=None):
-        """The fitted network as a torch module, for attacks, explanations or export.
+        """The fitted network as a torch module, for attacks and explanations.
 
         Parameters
         ----------
@@ -262,7 +278,7 @@ class HybridEstimator(LatentEstimator):
         """
         check_is_fitted(self)
         network = self._latents[0].posterior(torch.device(device or "cpu"))
-        return Predictor(network, self._output).eval()
+        return Predictor(network, copy.copy(self)._output).eval()
 
     def save_weights(self, path):
         """Write the fitted model as safetensors: tensors and plain values, no code.
@@ -278,16 +294,25 @@ class HybridEstimator(LatentEstimator):
         """
         check_is_fitted(self)
         save_file, _ = _safetensors()
-        left_out = {*self.get_params(), "_latents", "kernel_", "inducing_points_"}
+        latents = self._latents[0]
         known = {
             name: to_json(value)
             for name, value in vars(self).items()
-            if name not in left_out and not name.startswith("_callback")
+            if name in _TARGETS or (name[0] != "_" and name[-1] == "_" and name not in _REBUILT)
         }
-        weights = {
-            name: np.ascontiguousarray(value) for name, value in self._latents[0].weights.items()
+        made_of = {"model": self._description(latents), "seed": latents.seed}
+        made_of |= {"threshold": latents.threshold, "attributes": known}
+        weights = {name: np.ascontiguousarray(value) for name, value in latents.weights.items()}
+        save_file(weights, path, {"skgpsvm": json.dumps(made_of)})
+
+    def _description(self, latents):
+        """What weights alone do not tell of a model."""
+        size = len(latents.weights["features.normalizer.running_mean"])
+        return {
+            "class": type(self).__name__,
+            "kernel": repr(self._start_kernel(size, latents.n_latents)),
+            "likelihood": getattr(self, "likelihood", None),
         }
-        save_file(weights, path, {"skgpsvm": json.dumps(known)})
 
     def load_weights(self, path):
         """Become the model that `save_weights` of an estimator of these parameters wrote.
@@ -314,16 +339,21 @@ class HybridEstimator(LatentEstimator):
             weights = {name: file.get_tensor(name) for name in names}
         if "skgpsvm" not in metadata:
             raise ValueError(f"{path} was not written by save_weights.")
-        known = {name: from_json(v) for name, v in json.loads(metadata["skgpsvm"]).items()}
+        made_of = json.loads(metadata["skgpsvm"])
+        known = {name: from_json(value) for name, value in made_of["attributes"].items()}
         n_features, row_shape = known["n_features_in_"], known["input_shape_"]
         latents = HybridLatents(
             partial(build_extractor, self.module, self.module_params, n_features),
             (n_features,) if self.module is None else row_shape,
             None,
             weights,
+            made_of["seed"],
+            made_of["threshold"],
         )
-        n_outputs = len(weights["features.normalizer.running_mean"])
-        kernel = self._start_kernel(n_outputs, latents.n_latents)
+        if (own := self._description(latents)) != made_of["model"]:
+            raise ValueError(f"{path} holds another model, {made_of['model']}, than this, {own}.")
+        size = len(weights["features.normalizer.running_mean"])
+        kernel = self._start_kernel(size, latents.n_latents)
         latents.kernel = kernel.clone_with_theta(weights["theta"])
         try:
             latents.posterior(torch.device("cpu"))
@@ -332,10 +362,8 @@ class HybridEstimator(LatentEstimator):
                 f"The weights of {path} are not those of an estimator with these parameters: "
                 f"{error}"
             ) from error
-        vars(self).update(
-            known
-            | {"kernel_": latents.kernel, "inducing_points_": weights["Z"], "_latents": [latents]}
-        )
+        known |= {"kernel_": latents.kernel, "inducing_points_": weights["Z"]}
+        vars(self).update(known | {"_latents": [latents]})
         return self
 
 

@@ -1,6 +1,11 @@
 """A torch Dataset as a table of flat rows that are read when they are used."""
 
+import joblib
 import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from ._network import private_random
 
 
 class DatasetArray:
@@ -9,14 +14,29 @@ class DatasetArray:
     Parameters
     ----------
     dataset : torch.utils.data.Dataset
-        With a length; its items are rows of any shape, or tuples of a row and a target.
+        With a length; its items are rows of any shape, or tuples of a row and a target, always the
+        same ones. What they draw from torch's global generator is put back.
+
+    Raises
+    ------
+    TypeError
+        If the Dataset has no length.
+    ValueError
+        If it is empty, or its rows are not of one shape.
     """
 
     ndim = 2
 
     def __init__(self, dataset):
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"{type(dataset).__name__} has no length; give a Dataset with __len__ and "
+                "__getitem__."
+            )
+        if not len(dataset):
+            raise ValueError("Found array with 0 sample(s): the Dataset is empty.")
         self._dataset = dataset
-        first = _row(dataset[0])
+        first = _row(self._item(0))
         self.row_shape, self.shape = first.shape, (len(dataset), first.size)
         self.size = len(dataset) * first.size
         single = first.dtype in (np.float32, np.uint8)
@@ -29,23 +49,39 @@ class DatasetArray:
         index = np.arange(len(self))[index]
         rows = np.empty((len(index), self.shape[1]), self.dtype)
         for place, i in zip(rows, index.tolist(), strict=True):
-            place[:] = _row(self._dataset[i]).ravel()
+            row = _row(self._item(i))
+            if row.shape != self.row_shape:
+                raise ValueError(
+                    f"Row {i} of the Dataset has shape {row.shape}, but the first {self.row_shape}."
+                )
+            place[:] = row.ravel()
         return rows
+
+    def __getstate__(self):
+        """What joblib tells one Dataset from another by: a few rows of it."""
+        some = self[np.unique(np.linspace(0, len(self) - 1, 5).astype(int))]
+        return {"shape": self.shape, "rows": joblib.hash(some)}
+
+    def _item(self, i):
+        with private_random(0, torch.device("cpu")):
+            return self._dataset[i]
 
     def __array__(self, dtype=None, copy=None):
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def targets(self):
-        """Targets of all rows: the Dataset's ``targets``, else those of its items."""
-        if hasattr(self._dataset, "targets"):
-            return np.asarray(self._dataset.targets)
-        first = self._dataset[0]
+        """Of all rows: the Dataset's ``targets`` where items have those, else the items'."""
+        first = self._item(0)
         if not (isinstance(first, tuple | list) and len(first) > 1):
             raise ValueError(
                 "The Dataset gives no targets: its items must be pairs of a row and a target, or y "
                 "must be given."
             )
-        return np.asarray([np.asarray(self._dataset[i][1]) for i in range(len(self))])
+        listed = getattr(self._dataset, "targets", None)
+        plain = getattr(self._dataset, "target_transform", None) is None
+        if listed is not None and plain and np.array_equal(listed[0], first[1]):
+            return np.asarray(listed)
+        return np.asarray([np.asarray(self._item(i)[1]) for i in range(len(self))])
 
 
 def _row(item):

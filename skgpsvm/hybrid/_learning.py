@@ -104,7 +104,8 @@ class JointTraining:
         }
         if self._patience is not None:
             self._compare(state)
-        return total / len(batches)
+        sound = all(value.isfinite().all() for value in state["weights"].values())
+        return total / len(batches) if sound else math.nan
 
     def at(self, state):
         """The network of a state."""
@@ -139,7 +140,14 @@ class JointTraining:
     def _batch(self, index):
         X, y, weights = self.rows.take(index)
         if self._augmentation is not None:
-            X = self._augmentation(X.reshape(len(X), *self.network.features.row_shape))
+            X = X.reshape(len(X), *self.network.features.row_shape)
+            shape, X = X.shape, self._augmentation(X)
+            if not isinstance(X, torch.Tensor) or X.shape != shape:
+                came = f"shape {tuple(X.shape)}" if isinstance(X, torch.Tensor) else f"{type(X)}"
+                raise ValueError(
+                    f"augmentation gave {came} for a batch of shape {tuple(shape)}; it must give a "
+                    "tensor of the same shape."
+                )
         return X, y, weights
 
     def _optimizer(self):

@@ -1,5 +1,6 @@
 """The hybrid network: rows to features to latents, and the random numbers that modules draw."""
 
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -14,11 +15,14 @@ _CHUNK_ROWS = 256  # through the extractor at a time, in prediction
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
 
+_GLOBAL_GENERATORS = threading.RLock()
+
+
 @contextmanager
 def private_random(seed, device):
     """Torch's global generators at ``seed``, and put back after: modules know no others."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with _GLOBAL_GENERATORS, torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(seed)
         if devices:
             with torch.cuda.device(device):
@@ -91,8 +95,8 @@ def raw_features(extractor, X, row_shape):
     if not torch.isfinite(features).all():
         bad = int((~torch.isfinite(features)).any(1).sum())
         raise DivergenceError(
-            f"The module gave NaN or infinite features for {bad} of {len(X)} rows. Scale its "
-            "inputs, lower learning_rate, or look into its layers."
+            f"The module gave NaN or infinite features for {bad} of {len(X)} rows. Look for NaN in "
+            "rows of a Dataset, scale the inputs, lower learning_rate, or look into its layers."
         )
     return features
 

@@ -1,6 +1,8 @@
 """What a fitted hybrid model holds: arrays, and the network that they are."""
 
-from dataclasses import dataclass
+import copy
+import zlib
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,12 +29,18 @@ class HybridLatents:
         Of normalised features.
     weights : dict of str to ndarray
         State dict of the `HybridNetwork`.
+    seed : int
+        That the extractor is made with: what its state dict lacks is drawn alike.
+    threshold : float
+        Rows whose `row_hashes` are up to this are held out.
     """
 
     build: partial
     row_shape: tuple
     kernel: Kernel
     weights: dict
+    seed: int
+    threshold: float
 
     @property
     def n_latents(self):
@@ -41,26 +49,28 @@ class HybridLatents:
 
     def posterior(self, device):
         """The network in evaluation mode, whose weights take no gradients."""
-        weights = {name: torch.tensor(value) for name, value in self.weights.items()}
-        moments = (weights[f"features.normalizer.running_{name}"] for name in ("mean", "var"))
-        extractor = self.extractor(0).to(weights["features.normalizer.running_mean"].dtype)
-        features = FeatureMap(extractor, self.row_shape, *moments)
-        network = HybridNetwork(
-            features, torch_kernel(self.kernel), {name: weights[name] for name in HEAD}
-        )
-        network.load_state_dict(weights)
-        return network.to(device).eval().requires_grad_(False)
+        return self.network(device).eval().requires_grad_(False)
 
-    def extractor(self, seed):
-        """An untrained extractor whose weights are drawn from a seed."""
-        with private_random(seed, torch.device("cpu")):
-            return self.build()
+    def network(self, device):
+        """The network, to be trained further."""
+        weights = {name: torch.tensor(value) for name, value in self.weights.items()}
+        moments = [weights[f"features.normalizer.running_{name}"] for name in ("mean", "var")]
+        extractor = self.extractor().to(moments[0].dtype)
+        features = FeatureMap(extractor, self.row_shape, *moments)
+        head = {name: weights[name] for name in HEAD}
+        network = HybridNetwork(features, torch_kernel(self.kernel), head)
+        network.load_state_dict(weights)
+        return network.to(device)
+
+    def extractor(self):
+        """An untrained extractor."""
+        with private_random(self.seed, torch.device("cpu")):
+            return copy.deepcopy(self.build())
 
     def at(self, network):
         """The latents of a network of the same kind."""
         weights = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
-        kernel = self.kernel.clone_with_theta(weights["theta"])
-        return HybridLatents(self.build, self.row_shape, kernel, weights)
+        return replace(self, kernel=self.kernel.clone_with_theta(weights["theta"]), weights=weights)
 
 
 def build_extractor(module, params, n_inputs):
@@ -83,6 +93,15 @@ def build_extractor(module, params, n_inputs):
             "module_params."
         )
     return made
+
+
+def row_hashes(rows, salt):
+    """A number in [0, 1) for each of the `Rows`, of its content alone, (n,)."""
+    seed = salt.to_bytes(8, "little")
+    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks())
+    return (
+        np.array([zlib.crc32(row.tobytes(), zlib.crc32(seed)) for X in parts for row in X]) / 2**32
+    )
 
 
 def to_json(value):

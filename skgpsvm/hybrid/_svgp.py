@@ -372,7 +372,9 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
 
     def _found(self, network, moments):
         noise_variance = self._noise_variance(network.noise.detach().cpu())
-        return {**super()._found(network, moments), "noise_variance_": noise_variance}
+        loss = super()._found(network, moments)["validation_loss_"]
+        in_units = {"validation_loss_": loss + float(np.log(self._y_std).sum())}
+        return {**in_units, "noise_variance_": noise_variance}
 
     def _output(self, mean, var):
         scale, shift = (torch.tensor(part).to(mean) for part in (self._y_std, self._y_mean))
