@@ -1,7 +1,7 @@
 """What a fitted hybrid model holds: arrays, and the network that they are."""
 
 import copy
-import zlib
+import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -97,11 +97,10 @@ def build_extractor(module, params, n_inputs):
 
 def row_hashes(rows, salt):
     """A number in [0, 1) for each of the `Rows`, of its content alone, (n,)."""
-    seed = salt.to_bytes(8, "little")
+    key = salt.to_bytes(8, "little")
     parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks())
-    return (
-        np.array([zlib.crc32(row.tobytes(), zlib.crc32(seed)) for X in parts for row in X]) / 2**32
-    )
+    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
+    return np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
 
 
 def to_json(value):
