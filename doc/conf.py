@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that run examples
 
 import skgpsvm
 
@@ -42,6 +43,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "min_reported_time": 5,
     "show_memory": False,
+    "parallel": 2,
 }
 
 

@@ -142,7 +142,7 @@ STOCHASTIC = [
     BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
     SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
     SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
-    EPClassifier(batch_size=8, n_inducing=8, max_iter=5),
+    EPClassifier(batch_size=32, n_inducing=8, max_iter=5),
     AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=4),
     DecoupledGPRegressor(
         RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
@@ -153,6 +153,7 @@ STOCHASTIC = [
         parametrization="decoupled",
         mean="zero",
         n_inducing=8,
+        n_mean_bases=64,
         batch_size=64,
         max_iter=15,
     ),

@@ -301,7 +301,7 @@ def test_frozen_layers_stay_as_they_are_in_a_warm_start():
 def test_heads_of_one_extractor_learn_the_same_rows(digits):
     X, X_test, y, y_test = digits
     for head in (HybridBayesianSVC, HybridSVGPClassifier):
-        model = head(Images, max_iter=30, early_stopping=False, random_state=0).fit(X, y)
+        model = head(Images, max_iter=20, early_stopping=False, random_state=0).fit(X, y)
         assert model.score(X_test, y_test) > 0.88
 
 
