@@ -1,13 +1,14 @@
 """Hybrid network: objective, training, input of any rank, prediction, persistence, errors."""
 
 import pickle
+from functools import partial
 
 import joblib
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import codes, t64
+from problems import EDGES, codes, t64
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_friedman1
@@ -31,7 +32,7 @@ from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import private_random
-from skgpsvm.likelihoods import MulticlassHinge
+from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
 CPU = torch.device("cpu")
 
@@ -154,14 +155,31 @@ def assert_same_bits(model, other, X, other_X=None):
 # Mathematics
 
 
-def test_objective_is_that_of_the_hinge_and_the_posterior(monkeypatch):
+@pytest.mark.parametrize(
+    ("head", "likelihood"),
+    [
+        (partial(HybridBayesianSVC, contrast="hard"), MulticlassHinge()),
+        (HybridSVGPClassifier, Softmax()),
+        (HybridSVGPRegressor, Gaussian([0.1])),
+    ],
+    ids=["hinge", "softmax", "gaussian"],
+)
+def test_objective_is_that_of_the_likelihood_and_the_posterior(head, likelihood, monkeypatch):
     X, y = blobs()
-    training = training_of(
-        quick(contrast="hard", validation_fraction=0.0, dtype="float64"), monkeypatch, X, y
+    model = head(
+        n_inducing=8,
+        max_iter=1,
+        learning_rate=0.0,
+        early_stopping=False,
+        validation_fraction=0.0,
+        dtype="float64",
+        random_state=0,
     )
+    training = training_of(model, monkeypatch, X, y)
     network, rows = training.network.eval(), training.rows
     whole = rows.take(slice(None))
-    expected = elbo(network, MulticlassHinge(), *whole[:2], len(rows), whole[2])
+    expected = elbo(network, likelihood, *whole[:2], len(rows), whole[2])
+    # Sums of double precision in another order.
     assert training._objective(*whole).item() == pytest.approx(expected.item(), rel=1e-9)
 
 
@@ -316,6 +334,16 @@ def test_regression_head_predicts_and_knows_its_error(likelihood):
     assert 0 < model.noise_variance_ < y.var()
 
 
+def test_validation_loss_of_a_regressor_is_in_units_of_y():
+    X, y = make_friedman1(200, random_state=0)
+    one, hundred = (
+        HybridSVGPRegressor(max_iter=3, dtype="float64", random_state=0).fit(X, scale * y)
+        for scale in (1, 100)
+    )
+    # The same fit but for roundings of the normalised targets, which steps of Adam amplify.
+    assert hundred.validation_loss_ == pytest.approx(one.validation_loss_ + np.log(100), abs=1e-6)
+
+
 def test_regression_head_has_several_outputs():
     X, y = make_friedman1(300, random_state=0)
     targets = np.c_[y, 100 - 10 * y]
@@ -453,6 +481,23 @@ def test_rows_of_another_shape_are_refused_in_prediction(digits):
 def test_dataset_without_targets_is_told():
     with pytest.raises(ValueError, match="gives no targets"):
         HybridBayesianSVC().fit(TensorDataset(torch.zeros(5, 2)))
+
+
+@pytest.mark.parametrize("make", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("head", [HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor])
+def test_edges_of_data(head, make):
+    X = make(blobs(40)[0])
+    model = head(n_inducing=8, max_iter=2, random_state=0).fit(X, np.arange(len(X)) % 2)
+    mean, var = model.latent_mean_and_variance(X)
+    assert np.isfinite(mean).all()
+    assert (var >= 0).all()
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_one_row_is_enough_for_a_regressor():
+    model = HybridSVGPRegressor(n_inducing=8, max_iter=2, random_state=0).fit([[1.0, 2.0]], [3.0])
+    # The mean of y, whose unit is one here, and what random first means of 0.01 leave of it.
+    assert model.predict([[1.0, 2.0]]) == pytest.approx(3.0, abs=0.03)
 
 
 # Modules

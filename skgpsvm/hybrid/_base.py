@@ -47,7 +47,7 @@ class HybridEstimator(LatentEstimator):
         if isinstance(X, Dataset):
             return self._validated_dataset(DatasetArray(X), reset, options)
         row_shape = None
-        if (X.ndim if hasattr(X, "ndim") else np.ndim(X) if isinstance(X, list) else 2) > 2:
+        if _n_axes(X) > 2:
             X = np.asarray(X)
             row_shape = X.shape[1:]
             self._check_row_shape(row_shape, reset)
@@ -365,6 +365,13 @@ class HybridEstimator(LatentEstimator):
         known |= {"kernel_": latents.kernel, "inducing_points_": weights["Z"]}
         vars(self).update(known | {"_latents": [latents]})
         return self
+
+
+def _n_axes(X):
+    """Of an array or of nested lists; anything else is a table to scikit-learn's checks."""
+    if isinstance(X, list):
+        return np.ndim(X)
+    return getattr(X, "ndim", 2)
 
 
 def _moments(network, rows):
