@@ -160,7 +160,7 @@ class AdditiveGP(LatentEstimator):
         def least(term):
             if term in pairs or not self.min_gain:
                 return -math.inf
-            # Bayes factors of pairs that are not there exceed this with probability _LEVEL at most.
+            # At given hyper-parameters no pair that is not there exceeds it but with _LEVEL.
             chance = math.log(len(scores) / _LEVEL) if len(term) == 2 else 0.0
             return max(self.min_gain, chance)
 
