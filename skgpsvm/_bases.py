@@ -8,7 +8,8 @@ import torch
 from ._linalg import cholesky
 
 JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
-_CHUNK_ENTRIES = 2**22  # of a block of values at rows
+_CHUNK_ENTRIES = 2**20  # of a block of values at rows, as a processor's cache holds
+_DEVICE_CHUNKS = 16  # of those at a time on another device
 _CHUNK_BASES = 4096
 _BLOCK = 256
 
@@ -93,10 +94,15 @@ class MeanBases(ABC):
         """Their sum at rows, (b, q), with coefficients (q, M)."""
         return sum(values @ coef[:, part].T.to(X.dtype) for part, values in self.blocks(X))
 
+    def chunks(self, rows):
+        """Slices that cover all rows, of as many as a block of values has."""
+        entries = _CHUNK_ENTRIES * (1 if rows.device.type == "cpu" else _DEVICE_CHUNKS)
+        return rows.chunks(max(entries // self.size, 64))
+
     def passes(self, rows, coef):
         """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
         coef = coef.T.to(rows.dtype)
-        for index in rows.chunks(max(_CHUNK_ENTRIES // self.size, 64)):
+        for index in self.chunks(rows):
             X, y, weights = rows.take(index)
             values = self.values(X)
             yield index, X, y, weights.double()[:, None], values, (values @ coef).double()

@@ -52,16 +52,12 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
     1e-2); the float64 default of `jitter` serves float32 input too, because the algebra is float64.
     """
     K = K.double()
-    if not torch.isfinite(K).all():
-        bad = int((~torch.isfinite(K)).sum())
-        raise NotPositiveDefiniteError(
-            f"The {name} has {bad} entries (of {K.numel()}) that are NaN or infinite, so it has no "
-            "Cholesky factor. Check the kernel's parameters and the rows it was computed from."
-        )
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
-    identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     relative = torch.full_like(scale, jitter)
-    L, info = torch.linalg.cholesky_ex(K + (relative * scale)[..., None, None] * identity)
+    L, info = _factor(K, relative * scale)
+    # NaN and infinity end in the diagonal, where the factorisation did not stop at them.
+    if (info > 0).any() or not L.diagonal(dim1=-2, dim2=-1).isfinite().all():
+        _refuse_nonfinite(K, name)
     while (failed := info > 0).any():
         grown = torch.where(failed, 10 * relative, relative)
         # The factor 1.5 is for rounding in the repeated products.
@@ -71,7 +67,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
                 f"{float(relative[failed].max()):.0e} times its mean diagonal. {_LIKELY_CAUSES}"
             )
         relative = grown
-        L, info = torch.linalg.cholesky_ex(K + (relative * scale)[..., None, None] * identity)
+        L, info = _factor(K, relative * scale)
     if (relative > jitter).any():
         warnings.warn(
             f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
@@ -80,6 +76,22 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
             stacklevel=2,
         )
     return L
+
+
+def _factor(K, added):
+    """Factor and info of K plus some of the identity, all (...)."""
+    K = K.clone()
+    K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
+    return torch.linalg.cholesky_ex(K)
+
+
+def _refuse_nonfinite(K, name):
+    bad = int((~torch.isfinite(K)).sum())
+    if bad:
+        raise NotPositiveDefiniteError(
+            f"The {name} has {bad} entries (of {K.numel()}) that are NaN or infinite, so it has no "
+            "Cholesky factor. Check the kernel's parameters and the rows it was computed from."
+        )
 
 
 def upper_inverse(L):

@@ -15,6 +15,7 @@ from ._linalg import (
 from .likelihoods import Gaussian
 
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
+_MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
 _SITES = ("new_gram", "new_cross", "new_inner")  # of a stream's rows
@@ -214,9 +215,9 @@ class DecoupledInference:
 class ExactInference(DecoupledInference):
     r"""`DecoupledInference` of Gaussian noise whose mean has all rows as bases.
 
-    The mean is that of the exact process: :math:`(K + \Lambda^{-1}) a = y`, by conjugate gradients
-    that hold no matrix of n x n. The preconditioner knows K from its Nystroem approximation on
-    1,000 rows.
+    The mean is that of the exact process: :math:`(K + \Lambda^{-1}) a = y`. Up to 6,000 rows the
+    preconditioner is the inverse itself. Beyond them no matrix of n x n is held, and it knows K
+    from its Nystroem approximation on 1,000 rows.
 
     Notes
     -----
@@ -263,31 +264,63 @@ class ExactInference(DecoupledInference):
         state["first_norm"] = state["norm"]
 
     def _product(self, coef):
-        """The kernel matrix of all rows times coefficients (q, n)."""
-        return torch.cat([f for *_, f in self.bases.passes(self.rows, coef)]).T
+        """The kernel matrix of all rows times coefficients (q, n); half of its entries are made."""
+        product, coef = torch.zeros_like(coef), coef.to(self.rows.dtype)
+        for index in self.bases.chunks(self.rows):
+            X, stop = self.rows.take(index)[0], index.start + len(self.rows.weights[index])
+            K = self.bases.sampled(X, slice(index.start, None))
+            product[:, index] += (coef[:, index.start :] @ K.T).double()
+            product[:, stop:] += (coef[:, index] @ K[:, stop - index.start :]).double()
+        return product
 
     def _conditioned(self, state, residual):
         if self._preconditioners is None:
-            every = -(-len(self.rows) // _MOST_LANDMARKS)
-            landmarks = KernelBases(self.bases.kernel, self.bases.theta, self.bases.points[::every])
-            none = residual.new_zeros(1, landmarks.size)
-            self._low_rank = torch.cat(
-                [
-                    torch.linalg.solve_triangular(landmarks.chol, K.double().T, upper=False)
-                    for *_, K, _ in landmarks.passes(self.rows, none)
-                ],
-                1,
-            )
-            self._preconditioners = []
-            for weight in state["weight"]:
-                inner = (weight * self._low_rank) @ self._low_rank.T
-                inner.diagonal().add_(1.0)
-                self._preconditioners.append(torch.linalg.cholesky(inner))
-        scaled, parts = state["weight"] * residual, []
-        for weight, part, chol in zip(state["weight"], scaled, self._preconditioners, strict=True):
-            inner = torch.cholesky_solve(self._low_rank @ part[:, None], chol)
-            parts.append(weight * (inner[:, 0] @ self._low_rank))
-        return scaled - torch.stack(parts)
+            dense = len(self.rows) <= _MOST_DENSE
+            self._preconditioners = (self._factors if dense else self._woodbury)(state["weight"])
+        pairs = zip(self._preconditioners, residual, strict=True)
+        return torch.stack([condition(part) for condition, part in pairs])
+
+    def _factors(self, weights):
+        """Products with the inverses of the matrix for weights (q, n)."""
+        every = slice(None)
+        K = self.bases.prior(every, every)
+        factors = []
+        for root in weights.sqrt():
+            inner = root[:, None] * K * root
+            inner.diagonal().add_(1.0)
+            factors.append((root, cholesky(inner, "matrix of the mean's system", jitter=0)))
+
+        def product(root, chol):
+            return lambda part: root * torch.cholesky_solve((root * part)[:, None], chol)[:, 0]
+
+        return [product(*factor) for factor in factors]
+
+    def _woodbury(self, weights):
+        """The same, approximate, by landmarks."""
+        every = -(-len(self.rows) // _MOST_LANDMARKS)
+        landmarks = KernelBases(self.bases.kernel, self.bases.theta, self.bases.points[::every])
+        none = weights.new_zeros(1, landmarks.size)
+        low_rank = torch.cat(
+            [
+                torch.linalg.solve_triangular(landmarks.chol, K.double().T, upper=False)
+                for *_, K, _ in landmarks.passes(self.rows, none)
+            ],
+            1,
+        )
+
+        def product(weight):
+            inner = (weight * low_rank) @ low_rank.T
+            inner.diagonal().add_(1.0)
+            chol = torch.linalg.cholesky(inner)
+
+            def apply(part):
+                scaled = weight * part
+                known = torch.cholesky_solve(low_rank @ scaled[:, None], chol)[:, 0]
+                return scaled - weight * (known @ low_rank)
+
+            return apply
+
+        return [product(weight) for weight in weights]
 
     def _divergence(self, state, means):
         c = self.likelihood.n_latents

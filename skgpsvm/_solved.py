@@ -22,7 +22,6 @@ from .exceptions import NumericalWarning
 from .likelihoods import Gaussian
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
-_MOST_DENSE = 12_000  # rows, all of them bases, whose kernel matrix is factorised
 _MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
 _EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
 _LEARNING_TOL = 1e-3  # nats a row
@@ -90,7 +89,7 @@ class SolvedGP(VariationalGP):
         likelihood, basis, bases = self._parts(start, rows)
         kept = self._kept(rows, random_state)
         gaussian = isinstance(likelihood.likelihood, Gaussian)
-        all_rows = gaussian and len(index) == len(rows) > _MOST_DENSE
+        all_rows = gaussian and not bases.independent and len(index) == len(rows)
         kind = ExactInference if all_rows else DecoupledInference
         solve = kind(likelihood, basis, bases, rows, index, self.tol, kept)
         state = solve.initial(start.state(rows.device))

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from skgpsvm import _bases, _solve, _solved
+from skgpsvm import _bases, _solve
 from skgpsvm._collapsed import CollapsedBound
 from skgpsvm._posteriors import DecoupledPosterior
 from skgpsvm._solve import ExactInference
@@ -114,7 +114,7 @@ def test_row_weights_are_repetitions():
 @pytest.fixture
 def no_factor(monkeypatch):
     """The solution for many rows, with fewer landmarks than rows."""
-    monkeypatch.setattr(_solved, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_solve, "_MOST_DENSE", 0)
     monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
 
 
@@ -139,7 +139,7 @@ def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
     weights = np.random.default_rng(1).uniform(0.5, 2, 80)
     model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
     one = clone(model).fit(X, Y, sample_weight=weights)
-    monkeypatch.setattr(_solved, "_MOST_DENSE", 80)
+    monkeypatch.setattr(_solve, "_MOST_DENSE", 80)
     two = clone(model).fit(X, Y, sample_weight=weights)
     assert one.n_iter_ != two.n_iter_
     # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
