@@ -90,8 +90,21 @@ class MeanBases(ABC):
     def blocks(self, X):
         """Slices of the functions and their values at rows, block by block."""
 
+    def spread(self, coef):
+        """Coefficients (q, M) of the values, which the functions may be combinations of."""
+        return coef
+
+    def embedded(self, mean):
+        """Coefficients (q, M) of whitened features times weights (q, p); zero where not spanned."""
+        return mean.new_zeros(len(mean), self.size)
+
+    def gathered(self, sums):
+        """Sums (q, M) over rows times values, as of the functions: the transpose of `spread`."""
+        return sums
+
     def mean(self, X, coef):
         """Their sum at rows, (b, q), with coefficients (q, M)."""
+        coef = self.spread(coef)
         return sum(values @ coef[:, part].T.to(X.dtype) for part, values in self.blocks(X))
 
     def chunks(self, rows):
@@ -101,7 +114,7 @@ class MeanBases(ABC):
 
     def passes(self, rows, coef):
         """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
-        coef = coef.T.to(rows.dtype)
+        coef = self.spread(coef).T.to(rows.dtype)
         for index in self.chunks(rows):
             X, y, weights = rows.take(index)
             values = self.values(X)

@@ -87,11 +87,14 @@ class FourierFeatures:
     seed : int
     orthogonal : bool
         Whether frequencies are orthogonal in blocks of as many as there are features of X.
+    nystroem : bool
+        Whether they stand for what inducing points leave unexplained, see `NystroemFourierBases`.
     """
 
     n_pairs: int
     seed: int
     orthogonal: bool = False
+    nystroem: bool = False
 
     def normals(self, index, d):
         """Frequencies (q, d) of a squared exponential of length scale one."""
@@ -185,7 +188,7 @@ class FourierBases(MeanBases):
             cos, sin = self._waves(X, *drawn)
             yield slice(start, stop), cos
             yield slice(Q + start, Q + stop), sin
-        yield slice(2 * Q, self.size), self.exact(X)
+        yield slice(2 * Q, 2 * Q + self.n_exact), self.exact(X)
 
     def prior_product(self, coef):
         return coef.clone()
@@ -225,6 +228,73 @@ class FourierBases(MeanBases):
     def _waves(self, X, frequencies, amplitudes):
         phase, amplitudes = X @ frequencies.T.to(X.dtype), amplitudes.to(X.dtype)
         return phase.cos() * amplitudes, phase.sin() * amplitudes
+
+
+class NystroemFourierBases(FourierBases):
+    r"""Whitened features of inducing points, and random features of what those leave unexplained.
+
+    With the projection a(x) on the inducing points, :math:`a(Z) a(Z)^\top = k(Z, Z)`, and Fourier
+    features :math:`\phi(x)` of the kernel the functions are a(x) and
+
+    .. math:: \phi(x) - \Phi(Z)^\top a(Z)^{-\top} a(x).
+
+    In expectation over frequencies their inner products are the kernel's; the error of a finite
+    number is of :math:`k(x, x') - a(x)^\top a(x')` alone, and none at the inducing points. The
+    values are :math:`\phi` and a; coefficients are turned instead.
+
+    Parameters
+    ----------
+    basis : WhitenedBasis
+        With a part that is projected.
+    features : FourierFeatures
+    d : int
+        Number of features of X.
+    """
+
+    def __init__(self, basis, features, d):
+        super().__init__(basis.projected, basis.theta, features, d)
+        self._basis, self._n_waves = basis, self.size
+        self.size += basis.size
+
+    def values(self, X):
+        return torch.cat([super().values(X), self._basis(X)[0]], 1)
+
+    def blocks(self, X):
+        yield from super().blocks(X)
+        yield slice(self._n_waves, self.size), self._basis(X)[0]
+
+    def spread(self, coef):
+        waves, own = coef.split([self._n_waves, self._basis.size], 1)
+        at_points = sum(values @ waves[:, part].T for part, values in self._at_points())
+        own = own.clone()
+        own[:, : len(at_points)] -= self._basis.whitened(at_points.T)
+        return torch.cat([waves, own], 1)
+
+    def embedded(self, mean):
+        return torch.cat([mean.new_zeros(len(mean), self._n_waves), mean], 1)
+
+    def gathered(self, sums):
+        sums = sums.clone()
+        own = sums[:, self._n_waves :][:, : self._basis.n_projected]
+        turned = self._basis.unwhitened(own)
+        for part, values in self._at_points():
+            sums[:, part] -= turned @ values
+        return sums
+
+    def preconditioner(self, X, precision):
+        values = self.values(X)
+        turned = self._basis.unwhitened(values[:, self._n_waves :][:, : self._basis.n_projected])
+        for part, at_points in self._at_points():
+            values[:, part] -= turned @ at_points.to(X.dtype)
+        return Woodbury(values, precision)
+
+    def overlap(self, basis):
+        eye = torch.eye(basis.size).to(self.theta)
+        return torch.cat([self.theta.new_zeros(self._n_waves, basis.size), eye])
+
+    def _at_points(self):
+        """Slices of the random features and their values at the inducing points."""
+        return super().blocks(self._basis.Z)
 
 
 class Woodbury:

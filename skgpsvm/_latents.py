@@ -7,7 +7,7 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel
 
 from ._bases import Dictionary, KernelBases
-from ._features import FourierBases, FourierFeatures
+from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
 
@@ -104,6 +104,8 @@ class Latents:
         """The functions that span the mean."""
         state, kernel = self.state(device), torch_kernel(self.kernel)
         if isinstance(self.bases, FourierFeatures):
+            if self.bases.nystroem and (basis := self.basis(device)).projected:
+                return NystroemFourierBases(basis, self.bases, self.Z.shape[1])
             return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
         points = kernel, state["theta"], state["bases"]
         if self.precisions is not None:

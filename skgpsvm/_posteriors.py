@@ -67,8 +67,7 @@ class WhitenedBasis:
         return (torch.cat(parts, 1) if len(parts) > 1 else parts[0]), residual
 
     def _project(self, X):
-        Kxz = self._rest(X, self.Z.to(X.dtype), self.theta)
-        return triangular_product(Kxz, self._projection.to(X.dtype))
+        return self.whitened(self._rest(X, self.Z.to(X.dtype), self.theta))
 
     @torch.enable_grad()
     def pull_back(self, X, left, right, residual_adjoint):
@@ -125,6 +124,19 @@ class WhitenedBasis:
         """Cholesky factor of `Kzz`."""
         Kzz = self._rest(Z, Z, theta)
         return cholesky(Kzz, "kernel matrix of the inducing points", jitter=self._jitter)
+
+    def whitened(self, values):
+        """Values (q, m) of functions at the inducing points, in coordinates of the projection."""
+        return triangular_product(values, self._projection.to(values.dtype))
+
+    def unwhitened(self, values):
+        """Coordinates (q, m) as weights of kernels at the inducing points."""
+        return values @ self._projection.T.to(values.dtype)
+
+    @property
+    def projected(self):
+        """The part of the kernel that is projected; None where all features are exact."""
+        return self._rest
 
     @property
     def n_projected(self):

@@ -48,8 +48,8 @@ class DecoupledInference:
     index : Tensor of shape (k,)
         Rows that stand for all in the preconditioner; those that are bases, where bases are rows.
     tol : float
-        Residual norm of the preconditioned system, relative to the first, at which Gaussian noise
-        is done; relative change of the means for other likelihoods.
+        Residual norm of the preconditioned system, relative to that of the prior mean, at which
+        Gaussian noise is done; relative change of the means for other likelihoods.
     kept : Tensor of shape (n, g), optional
         1.0 for the rows of each group of columns, else 0.0.
 
@@ -68,13 +68,16 @@ class DecoupledInference:
         self._groups = self.kept.shape[1] // c
 
     def initial(self, start):
-        """The state from which `step` starts: the prior mean."""
+        """The state from which `step` starts.
+
+        Its means are zero; of Gaussian noise, where the bases span them, those of the inducing
+        points. Its covariance is of sites at the prior, which for Gaussian noise is that at the
+        end.
+        """
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
-        size = self._groups * c, self.bases.size
         zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
         state = {
             **start,
-            "coef": zeros.new_zeros(size),
             "root": torch.eye(p).to(zeros).expand(c, -1, -1),
             "means": zeros,
             "linear": zeros,
@@ -87,14 +90,19 @@ class DecoupledInference:
             "n_inner": 0,
             "change": float("inf"),
         }
-        # The covariance of sites at the prior, which for Gaussian noise is that at the end.
-        gram, before = zeros.new_zeros(c, p, p), state["root"]
+        gram, cross = zeros.new_zeros(self._groups * c, p, p), zeros.new_zeros(self._groups * c, p)
+        before = state["root"]
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             A, var = features(self.basis, X, before)
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
-            self._add_gram(gram, A, weights.double()[:, None] * sites.precision.double())
-        state["root"] = roots(mirror(gram))
+            held = weights.double()[:, None] * self.kept[index]
+            self._add_gram(gram, A, held * sites.precision.repeat(1, self._groups))
+            cross += (held * sites.linear.repeat(1, self._groups)).T @ A.double()
+        gram = mirror(gram)
+        mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
+        state["root"] = roots(gram[:c])
+        state["coef"] = self.bases.embedded(mean if self.conjugate else torch.zeros_like(mean))
         return state
 
     def step(self, state):
@@ -102,10 +110,11 @@ class DecoupledInference:
         if state["fresh"]:
             self._linearise(state)
         direction, norm = state["direction"], state["norm"]
-        product = self.bases.prior_product(direction)
+        sums = torch.zeros_like(direction)
         for index, _, _, weights, K, f in self.bases.passes(self.rows, direction):
             precision = state["precision"][index].repeat(1, self._groups)
-            product += self._spread(K, weights * precision * f, index)
+            sums += self._over_rows(K, weights * precision * f, index)
+        product = self.bases.prior_product(direction) + self.bases.gathered(sums)
         curvature = (direction * product).sum(1, keepdim=True)
         size = torch.where(curvature > 0, norm / curvature, 0.0)
         state["coef"] = state["coef"] + size * direction
@@ -156,7 +165,7 @@ class DecoupledInference:
         old = state["linear"], state["precision"]
         state["linear"], state["precision"] = (torch.zeros_like(part) for part in old)
         state["means"] = torch.zeros_like(before)
-        residual = -self.bases.prior_product(state["coef"])
+        sums, right = torch.zeros_like(state["coef"]), torch.zeros_like(state["coef"])
         gram, loss = torch.zeros_like(root), 0.0
         for index, X, y, weights, K, f in self.bases.passes(self.rows, state["coef"]):
             A, var = features(self.basis, X, root)
@@ -166,8 +175,10 @@ class DecoupledInference:
             state["linear"][index] = linear = old[0][index].lerp(sites.linear, size)
             state["precision"][index] = precision = old[1][index].lerp(sites.precision, size)
             self._add_gram(gram, A, weights * precision)
-            slope = linear.repeat(1, self._groups) - precision.repeat(1, self._groups) * f
-            residual += self._spread(K, weights * slope, index)
+            linear, precision = (part.repeat(1, self._groups) for part in (linear, precision))
+            sums += self._over_rows(K, weights * (linear - precision * f), index)
+            right += self._over_rows(K, weights * linear, index)
+        residual = self.bases.gathered(sums) - self.bases.prior_product(state["coef"])
         value = -loss - self._divergence(state, state["means"])
         if state["n_sweeps"] > 1 and value < state["best"] - _ROUNDING * abs(value):
             state["rate"] /= 2
@@ -185,6 +196,9 @@ class DecoupledInference:
         state["n_inner"] = 0
         self._turn(state, residual, None)
         state["first_norm"] = state["norm"]
+        if self.conjugate:
+            right = self.bases.gathered(right)
+            state["first_norm"] = (right * self._conditioned(state, right)).sum(1, keepdim=True)
 
     def _turn(self, state, residual, norm):
         """The next direction, conjugate to the last where there is a norm of its residual."""
@@ -203,7 +217,7 @@ class DecoupledInference:
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
 
-    def _spread(self, K, values, index):
+    def _over_rows(self, K, values, index):
         """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
         return ((values * self.kept[index]).to(K.dtype).T @ K).double()
 

@@ -12,7 +12,13 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, RationalQuadratic
 
-from skgpsvm import DecoupledGPClassifier, DecoupledGPRegressor, QSGPClassifier, QSGPRegressor
+from skgpsvm import (
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
+    SVGPRegressor,
+)
 from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._features import FourierBases, FourierFeatures
 from skgpsvm._posteriors import WeightPosterior, WhitenedBasis
@@ -485,18 +491,52 @@ def test_augmented_variances_are_the_specification_s():
 FIXED = {"optimizer": None, "learn_inducing": False}
 
 
-def test_conjugate_gradients_are_ridge_regression_on_the_features():
+@pytest.mark.parametrize("covariance", ["nystroem", "mean_field"])
+@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 1.5, 2.0]), RBF(1.0) + DotProduct(0.5)])
+def test_conjugate_gradients_are_ridge_regression_on_the_functions(kernel, covariance):
     X, y = waves(200)
-    kernel = 1.5 * RBF([1.0, 1.5, 2.0])
-    model = QSGPRegressor(
-        kernel, noise_variance=0.1, n_basis=100, tol=1e-10, normalize_y=False, random_state=0
-    ).set_params(**FIXED)
+    model = QSGPRegressor(kernel, noise_variance=0.1, n_basis=100, tol=1e-10, random_state=0)
+    model.set_params(covariance=covariance, n_inducing=20, normalize_y=False, **FIXED)
     model.fit(X, y)
-    bases = FourierBases(torch_kernel(kernel), t64(kernel.theta), model.basis_, 3)
-    values = bases.values(t64(X))
-    A = values.T @ values + 0.1 * torch.eye(100, dtype=torch.float64)
+    parts = torch_kernel(kernel), t64(kernel.theta)
+    values = FourierBases(*parts, model.basis_, 3).values(t64(X))
+    if covariance == "nystroem":
+        values = functions_beside(*parts, t64(model.inducing_points_), model.basis_, t64(X))
+    A = values.T @ values + 0.1 * torch.eye(values.shape[1], dtype=torch.float64)
     expected = values @ torch.linalg.solve(A, values.T @ t64(y))
-    assert_allclose(model.predict(X), expected, rtol=1e-6, atol=1e-7)
+    assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
+
+
+def functions_beside(kernel, theta, Z, features, X):
+    """Whitened features of points, and random ones less their interpolation from the points."""
+    basis = WhitenedBasis(kernel, theta, Z, 1e-9)
+    rest = basis.projected
+    waves_at = FourierBases(rest, theta, features, X.shape[1]).values
+    weights = torch.linalg.solve(rest(Z, Z, theta), rest(Z, X, theta))
+    return torch.cat([basis(X)[0], waves_at(X) - weights.T @ waves_at(Z)], 1)
+
+
+@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 1.5, 2.0]), RBF(1.0) + DotProduct(0.5)])
+def test_random_functions_stand_for_what_the_points_leave_unexplained(kernel):
+    X = t64(waves(60)[0])
+    parts = torch_kernel(kernel), t64(kernel.theta)
+    K = t64(kernel(X))
+    errors = []
+    for n_pairs in (100, 10_000):
+        F = functions_beside(*parts, X[:10], FourierFeatures(n_pairs, 0), X)
+        errors.append((F @ F.T - K).square().mean().sqrt())
+        assert_allclose((F @ F.T)[:10], K[:10], atol=1e-7)
+    # A tenth is the rate; twice that leaves room for one draw.
+    assert errors[1] < 0.2 * errors[0]
+
+
+def test_few_iterations_are_no_worse_than_the_inducing_points():
+    X, y = waves(300)
+    kernel, fixed = 1.5 * RBF(0.3), {"n_inducing": 30, "noise_variance": 0.01, **FIXED}
+    model = QSGPRegressor(kernel, n_basis=200, max_iter=1, tol=10, random_state=0, **fixed)
+    model.fit(X, y)
+    points = SVGPRegressor(kernel, inducing_points=model.inducing_points_, **fixed).fit(X, y)
+    assert model.elbo_ > points.elbo_ - 1e-6
 
 
 @pytest.mark.parametrize("kind", [QSGPRegressor, QSGPClassifier])
@@ -516,7 +556,7 @@ def test_all_rows_as_bases_are_the_decoupled_model(kind):
 def test_more_features_tend_to_the_exact_process():
     X, y = waves(80)
     kernel, X_new = 1.5 * RBF(1.5), waves(30, seed=1)[0]
-    shared = {**FIXED, "noise_variance": 0.1, "random_state": 0, "tol": 1e-8}
+    shared = {**FIXED, "noise_variance": 0.1, "random_state": 0, "tol": 1e-8, "n_inducing": 5}
     exact = DecoupledGPRegressor(kernel, **shared).fit(X, y).predict(X_new)
     errors = [
         np.abs(QSGPRegressor(kernel, n_basis=m, **shared).fit(X, y).predict(X_new) - exact).mean()

@@ -15,7 +15,6 @@ from ._factors import chevron
 from ._stochastic import StochasticSteps
 
 _MOST_LANDMARKS = 4096
-_LANDMARK_SHARE = 4  # functions to a row of the preconditioner
 _SEEDS = 2**31
 _MINIBATCH = 512
 _MOST_NOISE = math.log(1e3)  # that the noise may change by
@@ -74,8 +73,9 @@ class QuadruplyStochasticGP(SolvedGP):
             bases = rows.take(torch.as_tensor(index, device=rows.device))[0].double().cpu().numpy()
         else:
             n_pairs = -(-self.n_basis // 2)
-            index = index[: min(max(n_pairs // (_LANDMARK_SHARE // 2), 1), _MOST_LANDMARKS)]
-            bases = FourierFeatures(n_pairs, seed, self.basis == "orthogonal")
+            index = index[: min(n_pairs, _MOST_LANDMARKS)]
+            nystroem = self.solver == "cg" and self.covariance == "nystroem"
+            bases = FourierFeatures(n_pairs, seed, self.basis == "orthogonal", nystroem)
         return replace(latents, bases=bases), torch.as_tensor(index, device=rows.device)
 
     def _attributes(self, latents, bounds, streamed=False):

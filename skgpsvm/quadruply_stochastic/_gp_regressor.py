@@ -74,9 +74,9 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         along the stochastic steps.
     max_iter : int, default=100
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
-    tol : float, default=1e-2
+    tol : float, default=1e-3
         At which conjugate gradients stop: the norm of the preconditioned residual, relative to
-        the first. Of other than Gaussian noise, relative change of the means.
+        that of the prior mean. Of other than Gaussian noise, relative change of the means.
     batch_size : int, default=None
         Rows in a minibatch; None is 512. For "cg" of the rows that hyper-parameters of other than
         Gaussian noise are learned from, where None is all.
@@ -165,7 +165,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         learn_inducing=True,
         optimizer="auto",
         max_iter=100,
-        tol=1e-2,
+        tol=1e-3,
         batch_size=None,
         learning_rate=None,
         normalize_y=True,
