@@ -45,6 +45,8 @@ class CollapsedBound:
 
     def __init__(self, kernel, rows):
         self.kernel, self.rows, self.jitter = kernel, rows, JITTER[rows.dtype]
+        # Products in single precision are positive definite but for their rounding.
+        self._rounding = torch.finfo(torch.float32).eps if rows.dtype == torch.float32 else 0
         weights = rows.weights.double()
         self.weight, self.squares = rows.sum(
             weights.sum(), weights @ rows.targets.double().square()
@@ -64,7 +66,8 @@ class CollapsedBound:
     def _value(self, gram, cross, residuals, noise):
         """The bound at sums and log noise variances (t,)."""
         var = noise.exp()[:, None, None]
-        chol = cholesky(torch.eye(len(gram)).to(gram) + gram / var, jitter=0)
+        inner = torch.eye(len(gram)).to(gram) + gram / var
+        chol = cholesky(inner, "precision of the weights", jitter=len(gram) * self._rounding)
         half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
         log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
         misfit = (self.squares + residuals) @ (-noise).exp() - half.square().sum()

@@ -212,6 +212,14 @@ def test_precisions_agree():
             assert_allclose(got, expected, atol=tol)
 
 
+def test_single_precision_bears_rows_without_noise():
+    X, _ = waves(400)
+    y = np.sin(X[:, 0]) * X[:, 1]
+    model = SVGPRegressor(n_inducing=100, dtype="float32", random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.9999
+    assert model.noise_variance_ < 1e-4
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
 @pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
 def test_single_precision_serves_every_likelihood(likelihood, inference):
