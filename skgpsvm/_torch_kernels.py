@@ -281,7 +281,9 @@ class TorchKernel(ABC):
             Number of columns of X.
         max_features : int
             Most features that the exact part may have. Terms are taken in order; one that no
-            longer fits is left to the rest, and smaller later ones are still taken.
+            longer fits is left to the rest, and smaller later ones are still taken. Feature
+            kernels without free hyper-parameters, as those of a mean function, are always taken:
+            their prior may be vague, which no projection bears.
 
         Returns
         -------
@@ -291,7 +293,8 @@ class TorchKernel(ABC):
         exact, rest = [], []
         for term in _flatten([self], _Sum):
             size = term.n_exact_features(d)
-            if size is not None and size <= max_features:
+            held = isinstance(term, FeatureKernel) and not term._position
+            if held or (size is not None and size <= max_features):
                 max_features -= size
                 exact.append(term)
             else:

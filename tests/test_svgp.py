@@ -212,6 +212,13 @@ def test_precisions_agree():
             assert_allclose(got, expected, atol=tol)
 
 
+def test_mean_function_needs_no_inducing_points():
+    X = np.random.default_rng(0).normal(size=(100, 12))
+    y = X.sum(1) + 0.1 * np.sin(5 * X[:, 0])
+    model = SVGPRegressor(n_inducing=4, mean="linear", random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.99
+
+
 def test_single_precision_bears_rows_without_noise():
     X, _ = waves(400)
     y = np.sin(X[:, 0]) * X[:, 1]
