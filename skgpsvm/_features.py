@@ -275,18 +275,14 @@ class NystroemFourierBases(FourierBases):
 
     def gathered(self, sums):
         sums = sums.clone()
-        own = sums[:, self._n_waves :][:, : self._basis.n_projected]
-        turned = self._basis.unwhitened(own)
-        for part, values in self._at_points():
-            sums[:, part] -= turned @ values
+        projected = slice(self._n_waves, self._n_waves + self._basis.n_projected)
+        turned = self._basis.unwhitened(sums[:, projected])
+        for part, at_points in self._at_points():
+            sums[:, part] -= turned @ at_points.to(sums.dtype)
         return sums
 
     def preconditioner(self, X, precision):
-        values = self.values(X)
-        turned = self._basis.unwhitened(values[:, self._n_waves :][:, : self._basis.n_projected])
-        for part, at_points in self._at_points():
-            values[:, part] -= turned @ at_points.to(X.dtype)
-        return Woodbury(values, precision)
+        return Woodbury(self.gathered(self.values(X)), precision)
 
     def overlap(self, basis):
         eye = torch.eye(basis.size).to(self.theta)

@@ -177,7 +177,8 @@ class DecoupledInference:
             self._add_gram(gram, A, weights * precision)
             linear, precision = (part.repeat(1, self._groups) for part in (linear, precision))
             sums += self._over_rows(K, weights * (linear - precision * f), index)
-            right += self._over_rows(K, weights * linear, index)
+            if self.conjugate:
+                right += self._over_rows(K, weights * linear, index)
         residual = self.bases.gathered(sums) - self.bases.prior_product(state["coef"])
         value = -loss - self._divergence(state, state["means"])
         if state["n_sweeps"] > 1 and value < state["best"] - _ROUNDING * abs(value):
@@ -325,7 +326,7 @@ class ExactInference(DecoupledInference):
         def product(weight):
             inner = (weight * low_rank) @ low_rank.T
             inner.diagonal().add_(1.0)
-            chol = torch.linalg.cholesky(inner)
+            chol = cholesky(inner, "preconditioner of the mean's system", jitter=0)
 
             def apply(part):
                 scaled = weight * part
