@@ -15,6 +15,7 @@ SCRIPTS = {
     "collapsed": None,
     "sweep": None,
     "epochs": None,
+    "decoupled_solves": None,
     "decoupled_step": None,
     "quadruply_stochastic_step": None,
     "control_variates": None,

@@ -1,10 +1,9 @@
-"""The decoupled regressor beside coupled processes of up to 1024 points at equal time, and solves.
+"""The decoupled regressor beside coupled processes of up to 1024 points at equal time.
 
 ``DecoupledGPRegressor()`` beside ``SVGPRegressor`` and GPyTorch's sparse variational GP, each with
 512 and 1024 inducing points: the error of those is also that of their best model by the time that
 the decoupled one took. The sets' own first split (``test_mask``), rows and targets standardised.
-Then its conjugate gradients beside scikit-learn's kernel ridge regression on the same bases. Run
-``python -m benchmarks.decoupled``; a run that was killed continues, and times the solves anew.
+Run ``python -m benchmarks.decoupled``; a run that was killed continues.
 """
 
 import sys
@@ -13,13 +12,7 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
-import torch
-from sklearn.gaussian_process.kernels import RBF
-from sklearn.kernel_approximation import Nystroem
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import Ridge
 from sklearn.metrics import root_mean_squared_error as rmse
-from threadpoolctl import threadpool_limits
 
 from skgpsvm import DecoupledGPRegressor, SVGPRegressor
 
@@ -34,8 +27,6 @@ QUICK_SETS = ("yacht",)
 OURS = "DecoupledGPRegressor"
 SIZES = (512, 1024)
 WANTED = {"rmse": 0.09, "nlpd": -0.7, "fit_seconds": 300}  # on kin40k, at most
-LENGTH, RIDGE, TOLERANCES = 2.0, 0.01, (1e-2, 1e-6)  # of the solves
-RBF_OF_SKLEARN = {"kernel": "rbf", "gamma": 0.5 / LENGTH**2}
 
 
 def ours(X, y, seed, clock):
@@ -122,79 +113,6 @@ def wanted(results):
     return "\n".join([f"kin40k, {OURS}", *lines])
 
 
-class NystroemRidge:
-    """Ridge regression on given bases by scikit-learn, a Cholesky factor of the features."""
-
-    def __init__(self, bases):
-        self.bases = bases
-
-    def fit(self, X, y):
-        """Solve for rows and targets."""
-        self._features = Nystroem(**RBF_OF_SKLEARN, n_components=len(self.bases), random_state=0)
-        self._features.fit(self.bases)
-        self._ridge = Ridge(RIDGE, fit_intercept=False, solver="cholesky")
-        self._ridge.fit(self._features.transform(X), y)
-
-    def predict(self, X):
-        """Means at rows."""
-        return self._ridge.predict(self._features.transform(X))
-
-
-def conjugate_gradients(n_bases, tol):
-    """The solver of `DecoupledGPRegressor`, all hyper-parameters given."""
-    return DecoupledGPRegressor(
-        RBF(LENGTH, "fixed"),
-        optimizer=None,
-        learn_inducing=False,
-        n_mean_bases=n_bases,
-        n_inducing=16,
-        normalize_y=False,
-        noise_variance=RIDGE,
-        tol=tol,
-        random_state=0,
-    )
-
-
-def solves(quick):
-    """Part of the report: conjugate gradients beside direct solves at one kernel and ridge."""
-    n, m = (1_000, 200) if quick else (10_000, 2_000)
-    data = _data.split_regression("kin40k", 0)
-    X, y = data.X_train[:n], data.y_train[:n]
-    rows = []
-    for n_bases in (n, m):
-        models = {tol: conjugate_gradients(n_bases, tol) for tol in TOLERANCES}
-        taken = {
-            tol: _measure.seconds(lambda model=model: model.fit(X, y))
-            for tol, model in models.items()
-        }
-        peer = KernelRidge(alpha=RIDGE, **RBF_OF_SKLEARN)
-        if n_bases < n:
-            peer = NystroemRidge(models[TOLERANCES[0]].mean_bases_)
-        peer_taken = _measure.seconds(lambda peer=peer: peer.fit(X, y))
-        other = peer.predict(data.X_test)
-        for tol, model in models.items():
-            mean = model.predict(data.X_test)
-            rows.append(
-                {
-                    "bases": n_bases,
-                    "tol": f"{tol:g}",
-                    "iterations": model.n_iter_,
-                    "seconds": taken[tol],
-                    "RMSE": rmse(data.y_test, mean),
-                    "beside": type(peer).__name__,
-                    "its seconds": peer_taken,
-                    "its RMSE": rmse(data.y_test, other),
-                    "ratio": peer_taken / taken[tol],
-                    "largest difference": f"{np.abs(mean - other).max():.0e}",
-                }
-            )
-    title = (
-        f"Conjugate gradients beside direct solves: {n} rows of kin40k, a squared exponential of\n"
-        f"length scale {LENGTH:g}, ridge {RIDGE:g}, float64, one thread"
-    )
-    return _report.table(pd.DataFrame(rows), title)
-
-
 def main():
     """Run what is missing, time the solves, and write the report."""
     plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=1)
@@ -202,9 +120,6 @@ def main():
         plan = replace(plan, sets={name: plan.sets[name] for name in SETS if name in plan.sets})
     path = _harness.RESULTS / "decoupled.csv" if plan.full else None
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        solved = solves(plan.quick)
     settings = {
         "sets": len(plan.sets),
         "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardised",
@@ -217,7 +132,7 @@ def main():
     if "kin40k" in plan.sets:
         parts.append(wanted(results))
     sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T
-    parts += [at_equal_time(results, sizes), solved]
+    parts += [at_equal_time(results, sizes)]
     parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
     _report.publish("decoupled", parts, write=plan.full)
     if plan.full:
