@@ -10,10 +10,12 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, rows_of, t64
-from scipy.stats import multivariate_normal
+from scipy.special import expit
+from scipy.stats import gamma, multivariate_normal
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
@@ -182,7 +184,7 @@ def test_importance_at_the_gaussian_optimum(no_jitter):
 def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
     rows, sites = rows_of(X, LABELS), LikelihoodSites(likelihood, 1)
     ascent = SiteAscent(
-        *(tiny(), rows, None, form, (), 0.0),
+        *(tiny(), rows, None, form, (), 0.0, 0.0),
         sites=sites,
         batch_size=None,
         generator=torch.Generator(),
@@ -674,6 +676,32 @@ def test_pruning_can_be_off():
     assert_allclose(none.predict(data), y.mean(), rtol=1e-2)
     assert none.explain(data).shape == (200, 0)
     assert none.sobol_indices_.shape == (0,)
+
+
+@pytest.mark.parametrize("kind", [AdditiveGPRegressor, AdditiveGPClassifier])
+def test_the_objective_is_the_bound_and_the_prior_of_effects(kind):
+    X, y = make_friedman1(60, n_features=5, noise=1.0, random_state=0)
+    y = y if kind is AdditiveGPRegressor else y > np.median(y)
+    model = kind(**quick, shrinkage=3.0, min_gain=0).fit(X, y)
+    stds = np.exp(0.5 * model._latents[0].theta["variance"])
+    prior = gamma(2, scale=1 / 3).logpdf(stds).sum()
+    # A classifier's last bound is of the variances before its last step.
+    assert_allclose(model.objective_curve_[-1] - model.elbo_, prior, atol=0.05)
+    alone = kind(**quick, shrinkage=0, min_gain=0).fit(X, y)
+    assert_allclose(alone.objective_curve_[-1], alone.elbo_)
+
+
+def test_the_prior_keeps_many_effects_from_chance():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((460, 30))
+    chance = expit(1.5 * X[:, 0] + X[:, 1])
+    y = rng.random(len(X)) < chance
+    alone, kept = (
+        AdditiveGPClassifier(**quick, shrinkage=rate).fit(X[:160], y[:160]).predict_proba(X[160:])
+        for rate in (0.0, 4.0)
+    )
+    assert log_loss(y[160:], alone) > log_loss(y[160:], chance[160:]) + 0.2
+    assert log_loss(y[160:], kept) < log_loss(y[160:], chance[160:]) + 0.05
 
 
 def test_found_pair_must_gain_more_than_chance_would():

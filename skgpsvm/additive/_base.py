@@ -25,7 +25,7 @@ _LEVEL = 0.01  # of the test of interactions, all pairs together
 _ROWS_OF_TEST = 10_000
 _PAIRS_AT_ONCE = 5
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
-_LEAST_POINTS = 5
+_LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
 @dataclass
@@ -87,6 +87,7 @@ class AdditiveGP(LatentEstimator):
         self._check_number("rank", 1, integer=True, optional=True)
         self._check_number("n_inducing", 2, integer=True, optional=True)
         self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
+        self._check_number("shrinkage", 0)
         self._check_number("min_gain", 0)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
@@ -196,10 +197,8 @@ class AdditiveGP(LatentEstimator):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        most = (
-            max(_LEAST_POINTS, rows.n_rows // 4),
-            max(_LEAST_POINTS, math.isqrt(rows.n_rows) // 2),
-        )
+        few = rows.n_rows // 16, math.isqrt(rows.n_rows) // 2
+        most = [max(least, n) for least, n in zip(_LEAST_POINTS, few, strict=True)]
         wanted = self.n_inducing, self.n_inducing_interaction
         points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
         sizes = [math.ceil(_POLYNOMIALS / low) + 2 for low in self._least_lengths(points)]
@@ -240,9 +239,9 @@ class AdditiveGP(LatentEstimator):
         ]
         form = self.covariance, self.rank
         if self._is_gaussian():
-            return GaussianAscent(basis, rows, limits, form, HYPER, self.tol)
+            return GaussianAscent(basis, rows, limits, form, HYPER, self.shrinkage, self.tol)
         return SiteAscent(
-            *(basis, rows, limits, form, HYPER, self.tol),
+            *(basis, rows, limits, form, HYPER, self.shrinkage, self.tol),
             sites=self._sites(),
             batch_size=self.batch_size,
             generator=generator,
@@ -275,7 +274,7 @@ class AdditiveGP(LatentEstimator):
                 self._name(pair): z
                 for pair, (z, _) in sorted(scores.items(), key=lambda item: -item[1][0])
             },
-            "elbo_": state["value"],
+            "elbo_": state["elbo"],
             **self._of_noise(state["noise"].cpu()),
         }
 

@@ -51,11 +51,16 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
     n_inducing : int or None, default=20
-        Equally spaced inducing points of an effect of one feature, at most a quarter of the rows.
-        None is every value that the feature has: nothing is lost, for some hundred rows.
+        Equally spaced inducing points of an effect of one feature, at most a sixteenth of the rows,
+        or 10. None is every value that the feature has: nothing is lost, for some hundred rows.
     n_inducing_interaction : int or None, default=8
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows. None is every value.
+    shrinkage : float, default=4.0
+        Rate of a gamma prior of shape 2 over each effect's standard deviation, in units of the
+        normalised y, or of the logarithm of a rate: its mean is half of them. 0 is no prior, as in
+        the paper: the evidence alone, which with few rows or many features is too sure of effects
+        that are chance.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
@@ -90,7 +95,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way, stage after stage.
+        The bound and the logarithm of the prior of effects along the way, stage after stage.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
@@ -135,6 +140,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         rank=None,
         n_inducing=20,
         n_inducing_interaction=8,
+        shrinkage=4.0,
         min_gain=0.05,
         max_iter=30,
         tol=1e-4,
@@ -153,6 +159,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         self.rank = rank
         self.n_inducing = n_inducing
         self.n_inducing_interaction = n_inducing_interaction
+        self.shrinkage = shrinkage
         self.min_gain = min_gain
         self.max_iter = max_iter
         self.tol = tol
