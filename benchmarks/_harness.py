@@ -53,7 +53,7 @@ class Plan:
     seeds : range
     jobs : int
     quick, full : bool
-        Whether the run is the small version; whether it is of all sets, and its results are kept.
+        Whether the run is the small version; whether it is of all sets, and its report is kept.
     """
 
     sets: dict
@@ -61,6 +61,10 @@ class Plan:
     jobs: int
     quick: bool
     full: bool
+
+    def results(self, name):
+        """`run_tasks`' file; none for the small version."""
+        return None if self.quick else RESULTS / f"{name}.csv"
 
     def tasks(self, codes):
         """`run_tasks`' tasks: every method of ``codes``, which has their versions, on every set.
@@ -79,9 +83,14 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
     """The `Plan` of a benchmark that runs over sets, which say their number of rows, and seeds."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
-    parser.add_argument("--sets", nargs="+", metavar="NAME", help="these sets only, printed only")
     parser.add_argument(
-        "--most-rows", type=int, metavar="N", help="sets of at most so many rows, printed only"
+        "--sets", nargs="+", metavar="NAME", help="these sets only; the report is printed"
+    )
+    parser.add_argument(
+        "--most-rows",
+        type=int,
+        metavar="N",
+        help="sets of at most so many rows; the report is printed",
     )
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")

@@ -148,7 +148,7 @@ def main():
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=5)
     steps = QUICK_STEPS if plan.quick else STEPS
     tasks = plan.tasks(dict.fromkeys(POLICIES, _harness.package_code()))
-    path = _harness.RESULTS / "active_learning.csv" if plan.full else None
+    path = plan.results("active_learning")
     measured = [f"q{step}" for step in steps]
 
     def function(**task):

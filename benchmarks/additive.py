@@ -152,7 +152,7 @@ def report(results, plan):
 def main():
     """Run what is missing and write the report."""
     plan = _harness.plan(__doc__, sets(), QUICK_SETS, seeds=2)
-    path = _harness.RESULTS / "additive.csv" if plan.full else None
+    path = plan.results("additive")
     results = _harness.run_methods(methods(), evaluate, plan, MEASURED, path)
     settings = {
         "sets": ", ".join(plan.sets),

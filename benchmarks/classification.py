@@ -140,7 +140,7 @@ def probability_metrics(model, data):
 def main():
     """Run what is missing and write the report."""
     plan = _harness.plan(__doc__, _data.classification_sets(), QUICK_SETS, seeds=5)
-    path = _harness.RESULTS / "classification.csv" if plan.full else None
+    path = plan.results("classification")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": f"{len(plan.sets)}, every class of at least 2 rows",

@@ -118,7 +118,7 @@ def main():
     plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=1)
     if not plan.quick:
         plan = replace(plan, sets={name: plan.sets[name] for name in SETS if name in plan.sets})
-    path = _harness.RESULTS / "decoupled.csv" if plan.full else None
+    path = plan.results("decoupled")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": len(plan.sets),

@@ -79,7 +79,7 @@ def evaluate(set, seed, method):
 def main():
     """Run what is missing and write the report."""
     plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=5)
-    path = _harness.RESULTS / "regression.csv" if plan.full else None
+    path = plan.results("regression")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": len(plan.sets),

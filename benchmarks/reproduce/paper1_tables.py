@@ -71,7 +71,7 @@ def main():
     sets = _data.classification_sets(min_classes=3)
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=3)
     tasks = plan.tasks(dict.fromkeys(METHODS, _harness.package_code()))
-    path = _harness.RESULTS / "paper1_tables.csv" if plan.full else None
+    path = plan.results("paper1_tables")
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
         "sets": f"{len(plan.sets)} of more than two classes with 2 rows each",

@@ -98,7 +98,7 @@ def main():
     sets = {name: known[name] for name in PUBLISHED}
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=20, quick_seeds=2)
     tasks = plan.tasks(dict.fromkeys(COLUMNS, _harness.package_code()))
-    path = _harness.RESULTS / "paper2_table.csv" if plan.full else None
+    path = plan.results("paper2_table")
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
         "splits": f"stratified 90/10, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",

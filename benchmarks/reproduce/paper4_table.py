@@ -128,7 +128,9 @@ def main():
     """Run what is missing and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
-    parser.add_argument("--sets", nargs="+", choices=SETS, help="these sets only, printed only")
+    parser.add_argument(
+        "--sets", nargs="+", choices=SETS, help="these sets only; the report is printed"
+    )
     parser.add_argument("--splits", type=int, default=1, help="columns of test_mask; default 1")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     parser.add_argument("--n-basis", type=int, default=20_000, help="random features")
@@ -157,7 +159,7 @@ def main():
         for method, code in methods.items()
     ]
     kept = not (options.quick or options.sets)
-    path = _harness.RESULTS / "paper4_table.csv" if kept else None
+    path = None if options.quick else _harness.RESULTS / "paper4_table.csv"
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
     settings = {
         "splits": f"columns 0 to {options.splits - 1} of test_mask; rows and y standardised",
