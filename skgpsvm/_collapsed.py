@@ -141,7 +141,8 @@ class CollapsedLearning:
     def step(self, state):
         """One round; returns the bound."""
         bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([_NOISE_BOUNDS])}
-        packing = Packing(self.trained, {"Z": self._length_scales(state)}, bounds)
+        units = {"Z": self._length_scales(state)} if "Z" in self.trained else {}
+        packing = Packing(self.trained, units, bounds)
 
         def value_and_gradient(point):
             parts = {**state, **packing.parts(point, state)}

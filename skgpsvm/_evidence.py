@@ -1,4 +1,4 @@
-"""The exact log evidence of Gaussian noise on few rows, and its gradient."""
+"""The exact log evidence of Gaussian noise on few rows, and its gradients."""
 
 import math
 
@@ -8,6 +8,7 @@ from ._linalg import cholesky
 from ._training import by_autograd, lbfgs
 
 _NAME = "covariance of the rows"
+_JITTER = 1e-14
 _MOST_RISE = math.log(1e6)
 _STEPS = 50
 
@@ -61,7 +62,7 @@ class Evidence:
         cross, K = self.kernel(self._X, X, theta), self._cov(theta)
         prior, found, total = self.kernel.diag(X, theta), [], 0.0
         for own, other, log_var, lower in zip(self._y.T, y.T, noise, least, strict=True):
-            chol = cholesky(K + (log_var.exp() / self._weights).diag(), _NAME, jitter=0)
+            chol = cholesky(K + (log_var.exp() / self._weights).diag(), _NAME, jitter=_JITTER)
             half = torch.linalg.solve_triangular(chol, cross, upper=False)
             mean = (cross.T @ torch.cholesky_solve(own[:, None], chol))[:, 0]
             squares, var = (other - mean).square(), prior - half.square().sum(0)
@@ -86,7 +87,7 @@ class Evidence:
         value, by_K, by_noise = noise.new_zeros(()), torch.zeros_like(K), []
         for y, log_var in zip(self._y.T, noise, strict=True):
             var = log_var.exp() / self._weights
-            chol = cholesky(K + var.diag(), _NAME, jitter=0)
+            chol = cholesky(K + var.diag(), _NAME, jitter=_JITTER)
             a = torch.cholesky_solve(y[:, None], chol)
             half = 0.5 * (a @ a.T - torch.cholesky_inverse(chol))
             by_K += half
@@ -97,3 +98,40 @@ class Evidence:
             size = self.weight * math.log(2 * math.pi)
             value = value - 0.5 * (y @ a[:, 0] + log_det + size) - more * log_var
         return value, by_K, torch.stack(by_noise)
+
+
+class CommonFactors:
+    """An evidence by factors of the hyper-parameters, each common to all entries of one.
+
+    `CollapsedLearning` can maximise it, with logarithms of the factors (k,) for theta.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    theta : Tensor
+        Where all factors are 1.
+    directions : Tensor of shape (k, len(theta))
+        See `directions`.
+    bounds : Tensor of shape (len(theta), 2)
+        Outside of which no entry is moved.
+    """
+
+    def __init__(self, evidence, theta, directions, bounds):
+        self.evidence, self.start, self.directions = evidence, theta, directions
+        self._low, self._high = bounds.T
+        self.weight = evidence.weight
+
+    def theta(self, logs):
+        """The hyper-parameters at logarithms of the factors."""
+        return (self.start + logs @ self.directions).clamp(self._low, self._high)
+
+    def value(self, logs, Z, noise):
+        """As of `Evidence`."""
+        return self.evidence.value(self.theta(logs), Z, noise)
+
+    def value_and_gradient(self, logs, Z, noise):
+        """As of `Evidence`, with derivatives in the logarithms."""
+        theta = self.theta(logs)
+        value, by_theta, by_Z, by_noise = self.evidence.value_and_gradient(theta, Z, noise)
+        moving = (self._low < theta) & (theta < self._high)
+        return value, self.directions @ (by_theta * moving), by_Z, by_noise

@@ -4,6 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,11 +12,11 @@ import torch
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
 from ._estimator import Rows
-from ._evidence import Evidence
+from ._evidence import CommonFactors, Evidence
 from ._inducing_estimator import feature_scales
 from ._latents import Latents
 from ._solve import DecoupledInference, ExactInference
-from ._torch_kernels import torch_kernel
+from ._torch_kernels import directions, torch_kernel
 from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning
@@ -23,7 +24,8 @@ from .likelihoods import Gaussian
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
-_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = 2000, 5
+_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5  # given, for judging, more
+_MOST_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
 _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
@@ -169,20 +171,22 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
 
     def _learned_further(self, climb, state, rows, fresh):
         for n_rows, rounds in STAGES[1:]:
-            if rows.n_rows > _EVIDENCE_ROWS:
+            if rows.n_rows > _EVIDENCE_ROWS[0]:
                 climb(state, n_rows, rounds)
         return []
 
     def _learned(self, run, start, rows, scaler, random_state, generator):
         """Hyper-parameters of the collapsed bound or of the exact evidence of fewer rows.
 
-        Those under which other rows are more likely; these set the noise.
+        Those under which other rows are more likely; these set the noise. Likewise with or without
+        the common factors of more rows: sparse processes learn length scales too long for data
+        that their inducing points do not resolve.
         """
         start = super()._learned(run, start, rows, scaler, random_state, generator)
         if self.likelihood != "gaussian" or self.optimizer is None:
             return start
         order = random_state.permutation(len(rows))
-        given, others = np.split(order[: 2 * _EVIDENCE_ROWS], [_EVIDENCE_ROWS])
+        given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
         evidence = Evidence(torch_kernel(start.kernel), rows.part(given))
         bounds = torch.tensor(start.kernel.bounds, device=rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
@@ -194,12 +198,19 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         run.stage("evidence", state, learning.step, rounds, finished=done)
         if not len(others):
             return start.at(state)
-        some, densities = rows.part(others), []
-        for found in (before, state):
-            theta, noise = found["theta"], found["noise"]
-            found["noise"], density = evidence.predicted(theta, noise, some, state["noise"])
-            densities.append(density)
-        return start.at(before if densities[0] > densities[1] else state)
+        judges = rows.part(others)
+        found = _likelier(evidence, before, state, judges)
+        if not len(more) or not start.kernel.n_dims:
+            return start.at(found)
+        evidence = Evidence(evidence.kernel, rows.part(np.concatenate([given, more])))
+        moved = directions(start.kernel).to(rows.device)
+        factors = CommonFactors(evidence, found["theta"], moved, bounds)
+        limits = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
+        learning = CollapsedLearning(factors, parts, limits, scale, _LEARNING_TOL, _FEW_STEPS)
+        state = learning.start({**found, "theta": moved.new_zeros(len(moved))})
+        run.stage("evidence of more rows", state, learning.step, 1)
+        state = {**state, "theta": factors.theta(state["theta"])}
+        return start.at(_likelier(evidence, found, state, judges))
 
     # Calibration
 
@@ -249,3 +260,12 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
         return {**found, "variance_power_": latents[0].power}
+
+
+def _likelier(evidence, before, after, rows):
+    """The one of two states under which other rows are likelier, with the noise that they set."""
+    found = []
+    for state in (before, after):
+        noise, density = evidence.predicted(state["theta"], state["noise"], rows, after["noise"])
+        found.append((density, {**state, "noise": noise}))
+    return found[0][1] if found[0][0] > found[1][0] else found[1][1]

@@ -92,6 +92,16 @@ def torch_kernel(kernel):
     return _build(kernel, 0)
 
 
+def directions(kernel):
+    """Each hyper-parameter of a scikit-learn kernel as a direction of its theta, (k, len(theta)).
+
+    One of several entries, such as the length scales of each feature, moves as one.
+    """
+    sizes = torch.tensor([h.n_elements for h in kernel.hyperparameters if not h.fixed], dtype=int)
+    numbers = torch.arange(len(sizes))
+    return (numbers[:, None] == numbers.repeat_interleave(sizes)).double()
+
+
 def _build(kernel, start):
     """Torch form of a kernel whose first free hyper-parameter is entry `start` of theta."""
     if type(kernel) not in _REGISTRY:

@@ -8,10 +8,10 @@ from problems import rows_of, t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from skgpsvm._evidence import Evidence
-from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm._evidence import CommonFactors, Evidence
+from skgpsvm._torch_kernels import directions, torch_kernel
 
 
 @pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 2.0, 3.0]), 1.5 * RBF(1.0) + WhiteKernel(0.1)])
@@ -90,3 +90,26 @@ def test_noise_that_predicts_other_rows_best_is_found():
     limited, lower = evidence.predicted(t64(kernel.theta), start, others, start)
     assert_allclose(limited, [start[0].item(), noise[1].item()], atol=1e-3)
     assert lower < density
+
+
+def test_entries_of_a_hyper_parameter_have_one_direction():
+    kernel = ConstantKernel(2.0, "fixed") * RBF([1.0, 2.0, 3.0]) + WhiteKernel(0.1)
+    assert_array_equal(directions(kernel), [[1, 1, 1, 0], [0, 0, 0, 1]])
+    assert directions(ConstantKernel(2.0, "fixed")).shape == (0, 0)
+
+
+def test_common_factors_move_entries_together_within_their_bounds():
+    X, y = waves(30)
+    # The second length scale is at its bound: it moves downwards alone.
+    kernel = 1.5 * RBF([1.0, 2.0, 3.0], (0.1, 2.0))
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]))
+    bounds, theta = t64(kernel.bounds), t64(np.log([1.5, 1.0, 2.0, 1.2]))
+    factors = CommonFactors(evidence, theta, directions(kernel), bounds)
+    Z, noise = t64(X[:1]), t64([-1.0])
+    assert_allclose(factors.theta(t64(np.log([2.0, 1.5]))).exp(), [3.0, 1.5, 2.0, 1.8])
+    assert factors.value(t64([0.0, 0.0]), Z, noise) == evidence.value(theta, Z, noise)
+    for logs in (t64([0.1, 0.2]), t64([-0.3, -0.2])):
+        _, slopes, _, _ = factors.value_and_gradient(logs, Z, noise)
+        for j, step in enumerate(1e-6 * torch.eye(2, dtype=torch.float64)):
+            up, down = (factors.value(logs + sign * step, Z, noise) for sign in (1, -1))
+            assert slopes[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)

@@ -5,7 +5,7 @@ import torch
 from .._calibration import Calibration
 from .._coordinate_ascent import CoordinateAscent, batch_loss
 from .._posteriors import WhitenedBasis
-from .._torch_kernels import torch_kernel
+from .._torch_kernels import directions, torch_kernel
 from .._training import by_autograd, lbfgs
 
 _SCORED_ROWS = 1500
@@ -45,14 +45,9 @@ class LeaveOneOutChoice:
         self.kernel, self.hinge, self.rows, self.Z = torch_kernel(kernel), hinge, rows, Z
         self.start = torch.tensor(kernel.theta, device=Z.device)
         self.bounds = torch.tensor(kernel.bounds, device=Z.device)
-        sizes = [h.n_elements for h in kernel.hyperparameters if not h.fixed]
-        groups = torch.arange(len(self.start)).split(sizes)
-        self.directions = torch.zeros(len(sizes), len(self.start), dtype=torch.float64)
-        for direction, group in zip(self.directions, groups, strict=True):
-            direction[group] = 1
-        self.directions = self.directions.to(Z.device)
-        entries = torch.cat([g for g in groups if len(g) > 1] or [groups[0][:0]])
-        self.entries = entries.to(Z.device)
+        self.directions = directions(kernel).to(Z.device)
+        several = self.directions[self.directions.sum(1) > 1]
+        self.entries = several.sum(0).nonzero()[:, 0]
 
     def solve(self, theta, start=None):
         """Leave-one-out log loss at ``theta``, nats in total, and the mean and root it is of.
