@@ -50,9 +50,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows. None is every value.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over each effect's standard deviation, in units of the
-        latent functions: its mean is half of them. 0 is no prior, as in the paper: the evidence
-        alone, which with few rows or many features is too sure of effects that are chance.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
+        it is centred, in units of the latent functions: its mean is half of them. 0 is no prior, as
+        in the paper: the evidence alone, which with few rows or many features is too sure of
+        effects that are chance.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.

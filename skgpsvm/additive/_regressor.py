@@ -57,10 +57,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows. None is every value.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over each effect's standard deviation, in units of the
-        normalised y, or of the logarithm of a rate: its mean is half of them. 0 is no prior, as in
-        the paper: the evidence alone, which with few rows or many features is too sure of effects
-        that are chance.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
+        it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
+        of them. 0 is no prior, as in the paper: the evidence alone, which with few rows or many
+        features is too sure of effects that are chance, and with thousands a little better.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
