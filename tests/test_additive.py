@@ -678,6 +678,21 @@ def test_pruning_can_be_off():
     assert none.sobol_indices_.shape == (0,)
 
 
+def test_slopes_of_the_prior_are_those_of_differences():
+    ascent = SiteAscent(
+        *(tiny(), rows_of(X, LABELS), None, FORMS["full"], (), 3.0, 0.0),
+        sites=LikelihoodSites(Logistic(), 1),
+        batch_size=None,
+        generator=torch.Generator(),
+    )
+    # Of effects that are next to nothing, usual, and far too large.
+    variance, h = t64([-12.0, 0.0, 8.0]), 1e-5
+    _, slopes = ascent._log_prior(variance)
+    for k, move in enumerate(h * torch.eye(3, dtype=torch.float64)):
+        up, down = (ascent._log_prior(variance + sign * move)[0] for sign in (1, -1))
+        assert_allclose(slopes[k], (up - down) / (2 * h), rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", [AdditiveGPRegressor, AdditiveGPClassifier])
 def test_the_objective_is_the_bound_and_the_prior_of_effects(kind):
     X, y = make_friedman1(60, n_features=5, noise=1.0, random_state=0)

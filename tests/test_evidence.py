@@ -113,3 +113,12 @@ def test_common_factors_move_entries_together_within_their_bounds():
         for j, step in enumerate(1e-6 * torch.eye(2, dtype=torch.float64)):
             up, down = (factors.value(logs + sign * step, Z, noise) for sign in (1, -1))
             assert slopes[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
+
+
+def test_evidence_bears_covariances_singular_but_for_rounding():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    kernel = 1e5 * RBF(10.0)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, np.sin(X[:, :1])))
+    value, *slopes = evidence.value_and_gradient(t64(kernel.theta), t64(X[:1]), t64([-30.0]))
+    assert np.isfinite(value)
+    assert all(part.isfinite().all() for part in slopes)
