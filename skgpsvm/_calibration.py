@@ -29,6 +29,11 @@ def log_probability(logits):
     return torch.log_softmax(logits, -1)
 
 
+def _log_losses(mean, var, targets, temperature, spread):
+    log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
+    return -log_p.gather(1, targets[:, None])[:, 0]
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What turns latent moments into probabilities, and how sure it is.
@@ -60,6 +65,10 @@ class Calibration:
         """Multiplies their variances."""
         return math.exp(self.log_scales[1])
 
+    def log_losses(self, mean, var, targets):
+        """Negative log probabilities of rows, nats, (n,)."""
+        return _log_losses(mean, var, targets, self.temperature, self.spread)
+
     def updated(self, mean, var, targets, weights):
         """The calibration after more rows, this one standing for all before.
 
@@ -72,9 +81,7 @@ class Calibration:
         prior = mean.new_tensor(self.log_scales), mean.new_tensor(self.precision)
 
         def loss(log_scales):
-            temperature, spread = log_scales.exp()
-            log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
-            return -weights @ log_p.gather(1, targets[:, None])[:, 0]
+            return weights @ _log_losses(mean, var, targets, *log_scales.exp())
 
         def objective(log_scales):
             shift = log_scales - prior[0]

@@ -8,6 +8,7 @@ from ._sites import ByLatent
 _HELD_BYTES = 2**28
 _MOST_HALVINGS = 10
 _ROUNDING = 1e-9
+_LEFT_OUT = 3000  # rows, at most
 
 
 class CoordinateAscent:
@@ -152,7 +153,7 @@ class CoordinateAscent:
         (loss,) = self.rows.sum(loss)
         return (-loss - self._divergence(state["mean"], state["root"])).item()
 
-    def leave_one_out(self, state, max_rows=3000):
+    def leave_one_out(self, state, left_out=None):
         r"""Latent moments of rows under the model fitted without them, by one Newton step.
 
         With the loss's gradient g and curvature H at a row, and :math:`u = a^\top(\Lambda_H)^{-1}a`
@@ -163,11 +164,16 @@ class CoordinateAscent:
 
         the second by removing the row's site. A row of weight above one loses one copy.
 
+        Parameters
+        ----------
+        state : dict
+        left_out : LongTensor of shape (n_left_out,), default=None
+            Of rows among those of all ranks. None is every row, or 3000 equally spaced ones.
+
         Returns
         -------
         mean, var : Tensor of shape (n_left_out, c)
         targets, weights : Tensor of shape (n_left_out,)
-            Every row where ``max_rows`` allows, else equally spaced ones.
 
         Notes
         -----
@@ -183,8 +189,7 @@ class CoordinateAscent:
             groups.add_gram(hessian, self.likelihood.coupling * batch[3][:, None] * sites.curvature)
         (hessian,) = self.rows.sum(mirror(hessian))
         _, newton_root = weight_moments(self.prior[0] + hessian, mean)
-        n = self.rows.n_rows
-        chosen = self.rows.own(torch.linspace(0, n - 1, min(n, max_rows)).round().long())
+        chosen = self.rows.own(self.rows.spaced(_LEFT_OUT) if left_out is None else left_out)
         parts = [
             self._left_out(self._batch(index), mean, root, newton_root)
             for index in chosen.to(self.rows.device).split(1024)

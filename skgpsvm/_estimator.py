@@ -97,6 +97,10 @@ class Rows:
         """Sums over the ranks that share the rows."""
         return all_sum(*tensors) if self._shared else tensors
 
+    def spaced(self, max_rows):
+        """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""
+        return torch.linspace(0, self.n_rows - 1, min(self.n_rows, max_rows)).round().long()
+
     def own(self, index):
         """Which of this rank's rows are among those at an index (k,) into all ranks' rows."""
         index = index - self._offset

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites
-from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice
+from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice, chosen_theta
 
 # Kernel choice
 
@@ -42,7 +42,15 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
     )
 
 
-def shells(n, d, seed):
+def chosen(kernel, X, y, loop=None):
+    """What `chosen_theta` finds."""
+    scale, random_state = t64(X.std(0)), np.random.RandomState(0)
+    rows, Z = rows_of(X, y), X[:25]
+    run = loop or Loop()
+    return chosen_theta(run, "", kernel, BinarySites(), rows, Z, scale, random_state)
+
+
+def shells(n, seed, d=3):
     """Classes inside and outside a sphere, some of them wrong: isotropic."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
@@ -62,7 +70,7 @@ def test_chosen_kernel_predicts_left_out_rows_better(name):
     hinge = HINGES[name]()
     X, y = ring(60, max(hinge.n_latents, 2))
     choice = choice_of(ConstantKernel(5.0) * RBF(0.2), X, y, hinge)
-    theta = choice.choose(Loop(), "")[0]
+    theta = choice.found(Loop(), "", choice.start)
     # From a length scale far too short, much is to be gained: five nats of 40 to 70.
     assert loss_at(choice, theta) < loss_at(choice, choice.start) - 5
     assert theta[1] > choice.start[1]
@@ -72,9 +80,8 @@ def test_chosen_kernel_stays_within_its_bounds():
     X, y = waves(60, seed=0)
     kernel = ConstantKernel(5.0, (4.0, 6.0)) * RBF([0.2, 0.2], (0.1, 0.3))
     loop = Loop()
-    choice = choice_of(kernel, X, y)
-    choice.choose(loop, "")
-    assert len(loop.theta) == 2
+    chosen(kernel, X, y, loop)
+    assert len(loop.theta) == 3
     low, high = t64(kernel.bounds).T
     for theta in loop.theta.values():
         assert ((theta >= low) & (theta <= high)).all()
@@ -88,42 +95,50 @@ def test_fixed_hyper_parameters_are_no_directions():
     choice = choice_of(kernel, X, y)
     # One for both length scales, one for the second constant.
     np.testing.assert_array_equal(choice.directions, [[1, 1, 0], [0, 0, 1]])
-    np.testing.assert_array_equal(choice.entries, [0, 1])
 
 
 def test_irrelevant_feature_gets_a_longer_length_scale():
-    for seed in range(2):
+    for seed in (1, 2, 3):
         X, y = waves(200, seed)
-        choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
-        theta = choice.choose(Loop(), "")[0]
+        theta = chosen(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
         assert theta[2] - theta[1] > math.log(1.5)
 
 
-@pytest.mark.parametrize(("start", "seed"), [(1.0, 0), (1.0, 1), (0.3, 0), (0.3, 1)])
-def test_entries_are_told_apart_only_where_it_pays(start, seed):
-    X, y = shells(100, 3, seed)
+@pytest.mark.parametrize(("problem", "kept"), [(shells, "kernel"), (waves, "kernel of these")])
+def test_entries_are_told_apart_only_where_left_out_rows_are_likelier(problem, kept):
+    X, y = problem(200, seed=2)
     loop = Loop()
-    choice = choice_of(ConstantKernel(5.0) * RBF([start] * 3), X, y)
-    best, *others = choice.choose(loop, "")
-    common = loop.theta["kernel"]
-    assert common[1] == common[2] == common[3]
-    assert all(torch.equal(theta, common) for theta in (others or [best]))
-    # Half a nat for each of three length scales, or nothing changes; solutions that start from
-    # different posteriors differ by less than a tenth.
-    if others:
-        assert loss_at(choice, best) < loss_at(choice, common) - 1.4
+    theta = chosen(ConstantKernel(5.0) * RBF([1.0] * X.shape[1]), X, y, loop)
+    common, apart = loop.theta["kernel"], loop.theta["kernel of these"]
+    assert len(common[1:].unique()) == 1 < len(apart[1:].unique())
+    assert torch.equal(theta, loop.theta[kept])
 
 
-def test_refinement_takes_the_better_candidate_and_improves_it():
+def test_few_rows_cannot_tell_entries_apart():
+    loop = Loop()
+    theta = chosen(ConstantKernel(5.0) * RBF([1.0, 1.0]), *waves(29, seed=0), loop)
+    assert set(loop.theta) == {"kernel"}
+    assert theta[1] == theta[2]
+
+
+def test_search_stops_at_the_finest_step_asked_for():
     X, y = waves(150, seed=0)
     choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
-    thetas = [t64(np.log([5.0, 0.1, 0.1])), t64(np.log([5.0, 0.4, 2.0]))]
-    theta = choice.refine(Loop(), "", thetas)
-    assert loss_at(choice, theta) <= loss_at(choice, thetas[1]) < loss_at(choice, thetas[0])
+    start = t64(np.log([5.0, 0.4, 2.0]))
+    theta = choice.found(Loop(), "", start, rounds=2, finest=2)
+    assert loss_at(choice, theta) <= loss_at(choice, start)
     # Whole steps: both length scales moved by the same factor, e to some power.
-    shift = theta - thetas[1]
+    shift = theta - start
     assert shift[1] == pytest.approx(shift[2].item(), abs=1e-12)
     np.testing.assert_allclose(shift, shift.round(), rtol=0, atol=1e-12)
+
+
+def test_leave_one_out_losses_of_all_rows_are_the_loss(hinge):
+    X, y = ring(30, max(hinge.n_latents, 2))
+    weights = np.resize([1.0, 3.0, 0.5], 30)
+    choice = choice_of(5.0 * RBF(1.0), X, y, hinge, weights)
+    losses = choice.log_losses(choice.start, torch.arange(30))
+    assert losses.sum().item() == pytest.approx(loss_at(choice, choice.start), rel=1e-10)
 
 
 def test_leave_one_out_loss_counts_weights_as_repetitions(hinge):

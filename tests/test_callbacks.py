@@ -34,7 +34,7 @@ from skgpsvm import (
     QSGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm.bayesian_svm import _svc
+from skgpsvm.bayesian_svm import _kernel_choice
 from skgpsvm.callbacks import Checkpoint
 
 quick = partial(BayesianSVC, n_inducing=6, optimizer=None, random_state=0)
@@ -185,7 +185,7 @@ def test_checkpoint_changes_nothing_and_leaves_nothing(mode, tmp_path):
 )
 def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monkeypatch):
     # Rows enough for the second round of the choice of a kernel, which looks at more of them.
-    monkeypatch.setattr(_svc, "_FEW", (30, 5))
+    monkeypatch.setattr(_kernel_choice, "_FEW", (30, 5))
     X, y = blobs()
     recorder = Recorder()
     expected = clone(mode).set_callbacks(recorder).fit(X, y)
@@ -430,7 +430,7 @@ def test_callbacks_see_a_tree_of_stages_and_iterations():
     model = quick(optimizer="auto").set_callbacks(recorder).fit(X, y)
     assert recorder.tasks[-1] == ("fit",)
     stages = [task[-1] for task in recorder.tasks if len(task) == 2]
-    assert stages == ["kernel", "length scales", "posterior"]
+    assert stages == ["kernel", "length scales", "kernel of these", "posterior"]
     assert recorder.iterations("posterior") == model.n_iter_
 
 

@@ -1,13 +1,18 @@
 """Hyper-parameters: by leave-one-out prediction, or by gradients of the objective."""
 
+import math
+
 import torch
 
 from .._calibration import Calibration
-from .._coordinate_ascent import CoordinateAscent, batch_loss
+from .._coordinate_ascent import CoordinateAscent
+from .._inference import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, torch_kernel
-from .._training import by_autograd, lbfgs
+from ..inducing import select_inducing_points
 
+_FEW = (1500, 128)  # rows and inducing points
+_MORE = (6000, 256)
 _SCORED_ROWS = 1500
 _COLD_SWEEPS = 10
 _WARM_SWEEPS = 4
@@ -16,21 +21,21 @@ _FINEST = 0.5
 _COARSEST = 2
 _LEAST_GAIN = 1e-4
 _SHIFT_PRECISION = 4.0
-_ROUNDS = 8
-_STEPS_A_ROUND = 5
-_SWEEPS_A_ROUND = 2
+_ROUNDS = 12
+_MORE_ROUNDS = 2
+_CLIMBS = 42
+_RATE = 0.05
+_CLIMBING_POINTS = 64
+_FEWEST_JUDGED = 30  # rows
+_JUDGES = 3  # one row of so many
 
 
 class LeaveOneOutChoice:
-    r"""Choose a kernel's hyper-parameters by the calibrated leave-one-out log loss.
+    r"""A compass search for hyper-parameters by the calibrated leave-one-out log loss.
 
-    First a compass search: each hyper-parameter is a direction, one with several entries (the
-    length scales of an ARD kernel) moving as one; steps are factors of e, then of its root, and a
-    log-normal prior of standard deviation 1/2 draws each to its start. Then the entries of those
-    are told apart by steps up the objective with the posterior held (type-II maximum likelihood,
-    every entry drawn to the common one by the same prior), and this is kept where the
-    leave-one-out loss falls by at least half a nat for each entry: what as many useless
-    parameters would gain in expectation.
+    Each hyper-parameter is a direction, one with several entries (the length scales of an ARD
+    kernel) moving as one; steps are factors of e, then of its root, and a log-normal prior of
+    standard deviation 1/2 draws each to its start.
 
     Parameters
     ----------
@@ -46,22 +51,31 @@ class LeaveOneOutChoice:
         self.start = torch.tensor(kernel.theta, device=Z.device)
         self.bounds = torch.tensor(kernel.bounds, device=Z.device)
         self.directions = directions(kernel).to(Z.device)
-        several = self.directions[self.directions.sum(1) > 1]
-        self.entries = several.sum(0).nonzero()[:, 0]
 
     def solve(self, theta, start=None):
         """Leave-one-out log loss at ``theta``, nats in total, and the mean and root it is of.
 
         Coordinate ascent runs from the prior or, for fewer sweeps, from a mean and root.
         """
+        ascent, state = self._ascended(theta, start)
+        left_out = ascent.leave_one_out(state, self.rows.spaced(_SCORED_ROWS))
+        return Calibration().updated(*left_out).loss, (state["mean"], state["root"])
+
+    def log_losses(self, theta, index):
+        """Leave-one-out log losses of some rows, calibrated by them, times their weights, nats."""
+        ascent, state = self._ascended(theta)
+        mean, var, targets, weights = ascent.leave_one_out(state, index)
+        calibration = Calibration().updated(mean, var, targets, weights)
+        return weights * calibration.log_losses(mean, var, targets)
+
+    def _ascended(self, theta, start=None):
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         state = ascent.initial(*start) if start else ascent.initial()
         for _ in range(_WARM_SWEEPS if start else _COLD_SWEEPS):
             ascent.sweep(state)
             if state["change"] < _SOLVE_TOL:
                 break
-        calibration = Calibration().updated(*ascent.leave_one_out(state, _SCORED_ROWS))
-        return calibration.loss, (state["mean"], state["root"])
+        return ascent, state
 
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
@@ -109,59 +123,75 @@ class LeaveOneOutChoice:
         loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
         return {"place": place, "theta": theta, "loss": loss, "mean": mean, "root": root}
 
-    def tell_apart(self, state):
-        """One round: steps on the entries with q held, then sweeps; returns the objective."""
-        X, y, weights = self.rows.take(slice(0, len(self.rows)))
+    def found(self, run, name, theta, *, rounds=_ROUNDS, finest=1):
+        """The best theta of a search from ``theta``, with steps of so many roots of e at least."""
+        state = self.search_state(theta)
+        run.stage(name, state, self.search, rounds, finished=lambda s: s["reach"] < finest)
+        return state["theta"]
 
-        def objective(entries):
-            theta = state["theta"].index_copy(0, self.entries, entries)
-            A, residual = self._basis(theta)(X)
-            loss = batch_loss(self.hinge, A, residual, y, state["mean"], state["root"])
-            shift = entries - state["common"][self.entries]
-            pull = 0.5 * _SHIFT_PRECISION * shift.square().sum()
-            return -(weights * loss).sum() - pull
+    def climbed(self, run, name, theta, scale, seed):
+        """Theta after steps of Adam on it and on the inducing points, sweeps between them."""
+        trained = "theta", "Z"
+        adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, _RATE, self.bounds, scale)
+        ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
+        generator = torch.Generator().manual_seed(seed)
+        inference = CoordinateInference(ascent, adam, math.inf, 0.0, None, generator)
+        noise = self.hinge.parameters().to(self.Z.device)
+        state = inference.initial({"theta": theta, "Z": self.Z, "noise": noise})
+        run.stage(name, state, inference.step, _CLIMBS)
+        return state["theta"]
 
-        best, value = lbfgs(
-            by_autograd(objective),
-            state["theta"][self.entries],
-            self.bounds[self.entries],
-            _STEPS_A_ROUND,
+
+def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
+    """Hyper-parameters of a kernel, those with several entries in common or told apart.
+
+    First the entries move as one, by `LeaveOneOutChoice`. Then all climb the objective on two
+    thirds of the rows, in turns with the posterior and with the inducing points (type-II maximum
+    likelihood), and move as one again. This is kept where the leave-one-out loss of the other rows
+    falls by more than the standard error of its fall.
+
+    Parameters
+    ----------
+    run : Run
+    name : str
+        Begins the names of its stages.
+    kernel : sklearn Kernel
+    hinge : BinarySites or ContrastSites
+    rows : Rows
+    Z : ndarray of shape (m, d)
+    scale : Tensor of shape (d,)
+        Unit of steps on the inducing points, for each feature.
+    random_state : RandomState
+    """
+
+    def choice(n_rows, n_points):
+        points = _some(Z, n_points, random_state)
+        some = rows.subset(n_rows, random_state)
+        return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
+
+    few, more = choice(*_FEW), choice(*_MORE)
+    theta = few.found(run, f"{name}kernel", few.start)
+    n = len(more.rows)
+    if few.directions.sum(1).max() > 1 and n >= _FEWEST_JUDGED:
+        order = random_state.permutation(n)
+        judges, taught = order[: n // _JUDGES], order[n // _JUDGES :]
+        points = torch.tensor(_some(Z, _CLIMBING_POINTS, random_state), device=rows.device)
+        climbing = LeaveOneOutChoice(kernel, hinge, more.rows.part(taught), points)
+        seed = int(random_state.randint(2**31))
+        apart = climbing.climbed(run, f"{name}length scales", theta, scale, seed)
+        apart = few.found(run, f"{name}kernel of these", apart)
+        judges = torch.tensor(judges)
+        gain = more.log_losses(theta, judges) - more.log_losses(apart, judges)
+        if gain.sum() > gain.std() * math.sqrt(len(gain)):
+            theta = apart
+    if rows.n_rows > _FEW[0]:
+        theta = more.found(
+            run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS, finest=_COARSEST
         )
-        state["theta"] = state["theta"].index_copy(0, self.entries, best)
-        ascent = CoordinateAscent(self.hinge, self._basis(state["theta"]), self.rows)
-        solved = ascent.initial(state["mean"], state["root"])
-        for _ in range(_SWEEPS_A_ROUND):
-            ascent.sweep(solved)
-        state["mean"], state["root"] = solved["mean"], solved["root"]
-        return value
+    return theta
 
-    def choose(self, run, name):
-        """The best thetas found, the better first: with the entries told apart, and in common."""
-        found = self.search_state(self.start)
-        run.stage(f"{name}kernel", found, self.search, 12, finished=lambda s: s["reach"] == 0)
-        # No fit gains half a nat for each entry where the whole loss is less.
-        if not 0 < len(self.entries) < 2 * found["loss"]:
-            return [found["theta"]]
-        apart = {part: found[part] for part in ("theta", "mean", "root")}
-        apart["common"] = found["theta"]
-        run.stage(f"{name}length scales", apart, self.tell_apart, _ROUNDS)
-        common, told_apart = (
-            self.solve(state["theta"], (state["mean"], state["root"]))[0]
-            for state in (found, apart)
-        )
-        if common - told_apart > 0.5 * len(self.entries):
-            return [apart["theta"], found["theta"]]
-        return [found["theta"]]
 
-    def refine(self, run, name, thetas):
-        """The best of ``thetas`` and their nearest coarse neighbours."""
-        states = [self.search_state(theta) for theta in thetas]
-        best = min(states, key=lambda state: state["loss"])
-        run.stage(
-            f"{name}kernel, more rows",
-            best,
-            self.search,
-            2,
-            finished=lambda s: s["reach"] < _COARSEST,
-        )
-        return best["theta"]
+def _some(Z, n_points, random_state):
+    if len(Z) <= n_points:
+        return Z
+    return select_inducing_points(Z, n_points, random_state=random_state)

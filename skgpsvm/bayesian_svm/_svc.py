@@ -11,11 +11,8 @@ from .._calibration import Calibration
 from .._hinge_sites import BinarySites, ContrastSites
 from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
 from .._prediction import CalibratedClassifier
-from ..inducing import select_inducing_points
-from ._kernel_choice import LeaveOneOutChoice
+from ._kernel_choice import chosen_theta
 
-_FEW = (1500, 128)  # rows and inducing points
-_MORE = (6000, 256)
 _PRIOR_VARIANCE = 5.0
 
 
@@ -53,8 +50,9 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     learn_inducing : bool, default=False
         Whether gradient steps move the inducing points.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
-        How hyper-parameters are learned: by the leave-one-out log loss on at most 6000 rows; by
-        steps of Adam up the objective; or not at all. "auto" is "adam" with
+        How hyper-parameters are learned: by the leave-one-out log loss on at most 6000 rows, the
+        length scales of features apart only where other rows say that it pays; by steps of Adam up
+        the objective; or not at all. "auto" is "adam" with
         ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
     max_iter : int, default=200
         Sweeps, or epochs of gradient inference, at most.
@@ -243,18 +241,10 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         if self._optimizer() != "leave_one_out" or not start.kernel.n_dims:
             return start, []
 
-        def choice(n_rows, n_inducing):
-            Z = start.Z
-            if len(Z) > n_inducing:
-                Z = select_inducing_points(Z, n_inducing, random_state=random_state)
-            some = rows.subset(n_rows, random_state)
-            Z = torch.tensor(Z, device=rows.device)
-            return LeaveOneOutChoice(start.kernel, self._sites(), some, Z)
-
-        thetas = choice(*_FEW).choose(run, name)
-        theta = thetas[0]
-        if rows.n_rows > _FEW[0]:
-            theta = choice(*_MORE).refine(run, name, thetas)
+        scale = torch.tensor(scaler.scale_, device=rows.device)
+        theta = chosen_theta(
+            run, name, start.kernel, self._sites(), rows, start.Z, scale, random_state
+        )
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 
     def _start_kernel(self, scaler):
