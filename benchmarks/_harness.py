@@ -54,6 +54,8 @@ class Plan:
     jobs : int
     quick, full : bool
         Whether the run is the small version; whether it is of all sets, and its report is kept.
+    methods : list of str or None
+        Those to run; of the others, what the file holds is shown, whatever code it is of.
     """
 
     sets: dict
@@ -61,6 +63,7 @@ class Plan:
     jobs: int
     quick: bool
     full: bool
+    methods: list | None = None
 
     def results(self, name):
         """`run_tasks`' file; none for the small version."""
@@ -92,6 +95,12 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
         metavar="N",
         help="sets of at most so many rows; the report is printed",
     )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="run these only; of the others, earlier results are shown, and of what code",
+    )
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
@@ -105,6 +114,7 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
         options.jobs,
         options.quick,
         not (options.quick or options.sets or options.most_rows),
+        options.methods,
     )
 
 
@@ -126,6 +136,19 @@ def sklearn_code():
 def run_methods(methods, function, plan, measured, path):
     """`run_tasks` of every method on every set and seed of a `Plan`."""
     tasks = plan.tasks({name: method.code for name, method in methods.items()})
+    if plan.methods:
+        if unknown := sorted(set(plan.methods) - set(methods)):
+            sys.exit(f"No methods {unknown}; there are: {' '.join(methods)}.")
+        held = _held(path, [*tasks[0], *measured, "warnings"])
+        found = held.set_index(["set", "seed", "method"])["code"].to_dict()
+        chosen = []
+        for task in tasks:
+            identity = task["set"], task["seed"], task["method"]
+            if task["method"] in plan.methods:
+                chosen.append(task)
+            elif identity in found:
+                chosen.append({**task, "code": found[identity]})
+        tasks = chosen
     return run_tasks(function, tasks, measured, path, plan.jobs)
 
 

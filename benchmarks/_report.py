@@ -84,6 +84,17 @@ def failures(results):
     return "\n".join(["FAILED:", *lines]) if lines else "No fit failed."
 
 
+def other_code(results, methods):
+    """The methods of which results are of other code than what would be run now, as text."""
+    versions = results.groupby("method")["code"].unique()
+    lines = [
+        f"  {name}: {', '.join(versions[name])}"
+        for name, method in methods.items()
+        if name in versions and set(versions[name]) != {method.code}
+    ]
+    return "\n".join(["Results of other code:", *lines]) if lines else ""
+
+
 def methods(results, sizes, methods, metrics, ours):
     """Parts of a report on methods over sets: pairs with ours first, then every set.
 
@@ -101,7 +112,7 @@ def methods(results, sizes, methods, metrics, ours):
     """
     measured = [*metrics, "fit_seconds", "peak_mib"]
     means = results.groupby(["set", "method"])[measured].mean().unstack().reindex(sizes.index)
-    parts, tables = [failures(results)], []
+    parts, tables = [failures(results), other_code(results, methods)], []
     for metric, (higher, title) in metrics.items():
         scores = means[metric][[m for m in methods if metric in methods[m].metrics]]
         verdicts = comparison(scores, ours, higher_is_better=higher)
@@ -120,7 +131,7 @@ def methods(results, sizes, methods, metrics, ours):
     warned = results[results["warnings"] != ""]
     counts = warned.groupby(["method", "warnings"]).size().rename("fits").reset_index()
     parts.append(table(counts, "Fits that warned") if len(counts) else "No fit warned.")
-    return parts + tables
+    return [part for part in parts if part] + tables
 
 
 def against_time(results, sizes, quality, ours, peer):
