@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
-from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, _estimator
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.additive import _processes
 from skgpsvm.additive._basis import AdditiveBasis, Feature, yeo_johnson
@@ -33,7 +33,7 @@ from skgpsvm.additive._bound import (
     mean_variances,
     products,
 )
-from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described
+from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
 from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._learning import SiteAscent
 from skgpsvm.additive._processes import PROFILES, Centred, Chebyshev, Levels, uniform_moments
@@ -304,6 +304,59 @@ def test_points_at_every_value_give_the_exact_process():
     assert_allclose(found_std, np.sqrt(std**2 + noise * y.var()), atol=1e-4)
     evidence = multivariate_normal(cov=kernel(data) + noise * np.eye(15)).logpdf(exact.y_train_)
     assert_allclose(model.elbo_, evidence, atol=1e-3)
+
+
+def few_valued(n, seed=0):
+    """Rows of three numbers of which two have few values, and targets."""
+    rng = np.random.RandomState(seed)
+    data = np.c_[rng.randint(2, size=n), rng.randint(5, size=n) ** 2, rng.uniform(size=n)]
+    return data, data[:, 0] - np.sqrt(data[:, 1]) + np.sin(4 * data[:, 2]) + rng.normal(size=n)
+
+
+@pytest.mark.parametrize("kernel", PROFILES)
+def test_columns_of_few_values_are_those_of_their_features(kernel):
+    data, y = few_valued(60)
+    data[:7, 1] = np.nan
+    model = AdditiveGPRegressor(kernel=kernel, interactions=[(0, 2)], min_gain=0).fit(data, y)
+    latent = model._latents[0]
+    assert {j: len(own) for j, own in latent.basis.points.items()} == {0: 2, 1: 5}
+    basis = replace(latent.basis, tabled=frozenset({0, 1}))
+    theta = {kind: t64(value) for kind, value in latent.theta.items()}
+    columns, effects = basis(t64(data)), basis.at(theta)
+    assert [part.shape[1] for part in columns[:3]] == [1, 2, 6]
+    features, variances = effects.features(basis.unit(t64(data)))
+    parts = zip(columns[:3], effects.coefs, effects.covs, features, variances.T, strict=False)
+    for own, coef, cov, feature, variance in parts:
+        assert_allclose(own @ coef, feature, atol=1e-7)
+        assert_allclose(((own @ cov) * own).sum(1), variance, atol=1e-12)
+
+
+def test_few_values_give_what_points_at_every_value_give():
+    data, y = few_valued(300)
+    options = {"interactions": None, "min_gain": 0, "shrinkage": 0}
+    few = AdditiveGPRegressor(**options).fit(data[:, :2], y)
+    every = AdditiveGPRegressor(**options, n_inducing=None).fit(data[:, :2], y)
+    assert_allclose(few.elbo_, every.elbo_, rtol=1e-7)
+    assert_allclose(few.predict(data[:, :2]), every.predict(data[:, :2]), atol=1e-4)
+
+
+def test_more_rows_may_have_values_that_the_first_had_not():
+    data, y = few_valued(400)
+    first = data[:, 1] != 4
+    model = AdditiveGPRegressor(interactions=None, min_gain=0).fit(data[first], y[first])
+    new = [[0, 4, 0.5]]
+    wide = model.predict(new, return_std=True)[1]
+    model.partial_fit(data[~first], y[~first])
+    assert model.predict(new, return_std=True)[1] < wide
+    inside = data[~first]
+    assert np.abs(model.predict(inside) - y[~first]).mean() < 1.0  # noise alone: 0.8
+
+
+def test_different_numbers_of_columns_that_have_few(monkeypatch):
+    monkeypatch.setattr(_estimator, "CHUNK_ROWS", 3)
+    data = np.array([[1, 1, np.nan], [0, 2, np.nan], [1, 3, np.nan], [0, 4, 7], [2, 5, np.nan]])
+    found = distinct(rows_of(data, np.zeros(5)), [0, 1, 2], 3)
+    assert {j: own.tolist() for j, own in found.items()} == {0: [0, 1, 2], 2: [7]}
 
 
 def test_scores_are_those_of_dense_covariances():

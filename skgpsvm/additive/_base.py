@@ -15,7 +15,7 @@ from .._prediction import LatentEstimator
 from .._training import Run
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior, mean_variances
-from ._encoding import TableEncoder, categorical_mask, described
+from ._encoding import TableEncoder, categorical_mask, described, distinct
 from ._interactions import score_moments
 from ._learning import HYPER, GaussianAscent, SiteAscent
 from ._processes import PROFILES
@@ -216,10 +216,15 @@ class AdditiveGP(LatentEstimator):
             means=[],
             seconds=[],
         )
-        if None in wanted:
-            u = basis.unit(rows.take(slice(None))[0]).cpu().numpy()
-            values = {j: np.unique(u[:, j][~np.isnan(u[:, j])]) for j in varying}
-            basis.points, basis.pair_points = ({} if m else values for m in wanted)
+        numbers = [j for j in varying if basis.is_number(j)]
+        few = [n - 1 if given else rows.n_rows for n, given in zip(points, wanted, strict=True)]
+        values = {
+            j: np.unique(features[j].unit(values).numpy())
+            for j, values in distinct(rows, numbers, max(few)).items()
+        }
+        basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
+        basis.pair_points = {} if wanted[1] else values
+        basis.tabled = frozenset(j for j, own in basis.points.items() if len(own) < basis.size)
         basis.measure(rows, self.measure == "empirical")
         return basis
 
@@ -260,7 +265,8 @@ class AdditiveGP(LatentEstimator):
 
     def _attributes(self, ascent, state, scores, dropped):
         """Fitted attributes."""
-        basis, posteriors = ascent.basis, ascent.posteriors(state)
+        basis = replace(ascent.basis, tabled=frozenset())  # which other rows may not be
+        posteriors = ascent.posteriors(state)
         latents = []
         for own, posterior in zip(ascent.latents(state), posteriors, strict=True):
             theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}

@@ -68,6 +68,9 @@ class AdditiveBasis:
         Equally spaced points of an effect, and of each feature of a pair.
     points, pair_points : dict
         Points (m,) of features that have others, on the unit interval.
+    tabled : frozenset
+        Features whose numbers, in the rows of a fit, are all at its points: their columns are
+        indicators of these, of which there are fewer than polynomials.
     size, pair_size : int
         Number of polynomials of an effect, and of each feature of a pair.
     constant : float
@@ -88,6 +91,7 @@ class AdditiveBasis:
     constant: float
     means: list
     seconds: list
+    tabled: frozenset = frozenset()
 
     def __post_init__(self):
         numbers = [term for term in self.terms if len(term) == 1 and self.is_number(term[0])]
@@ -119,6 +123,13 @@ class AdditiveBasis:
         known = ~u[:, j].isnan()
         return polynomials(u[:, j].nan_to_num(0.5).clamp(0, 1)) * known[:, None]
 
+    def _indicators(self, u, j):
+        """Of a tabled feature: which of its points a number is at."""
+        points = torch.as_tensor(self.points[j]).to(u)
+        nearest = (u[:, j, None] - points).abs().nan_to_num(0.0).argmin(1)
+        known = ~u[:, j].isnan()
+        return torch.nn.functional.one_hot(nearest, len(points)).to(u) * known[:, None]
+
     def kept(self, i, j, device):
         """Which products of two features' columns a pair has: polynomials of limited degree."""
         sizes = [self.features[k].n_levels or self.pair_size for k in (i, j)]
@@ -132,13 +143,15 @@ class AdditiveBasis:
         u = self.unit(X)
         polynomials, found = Chebyshev(self.size, u), [u.new_ones(len(u), 1)]
         for term in self.terms:
-            columns = [self.columns(polynomials, u, j) for j in term]
             if len(term) == 1:
                 (j,) = term
+                tabled = j in self.tabled
+                columns = [self._indicators(u, j) if tabled else self.columns(polynomials, u, j)]
                 if j in self.absent:
                     columns.append(u[:, j].isnan().to(u)[:, None])
                 found.append(torch.cat(columns, 1))
             else:
+                columns = [self.columns(polynomials, u, j) for j in term]
                 left, right = (
                     part[:, : self.pair_size] if self.is_number(j) else part
                     for part, j in zip(columns, term, strict=True)
@@ -239,6 +252,9 @@ class Effects:
                 kept = basis.kept(*term, like.device)
                 coef = torch.kron(coef, others[0][0])[kept]
                 cov = torch.kron(cov, others[0][1])[kept[:, None], kept]
+            if len(term) == 1 and term[0] in basis.tabled:
+                (group, place), *_ = factors
+                coef, cov = group.point_coef[place], group.prior[place]
             coef, cov = root * coef, variance * cov
             if (absent := self._of_absent(term)) is not None:
                 coef, cov = torch.block_diag(coef, absent.sqrt()), torch.block_diag(cov, absent)
@@ -304,7 +320,10 @@ class Effects:
         return found, torch.stack(variances, 1)
 
     def seconds(self):
-        """Second moments (p, p) of the whitened features of each term under the measure."""
+        """Second moments (p, p) of the whitened features of each term under the measure.
+
+        Of a basis without `tabled` features.
+        """
         like, found = self._variance, []
         for term, coef in zip(self.basis.terms, self.coefs[1:], strict=True):
             parts = [torch.as_tensor(self.basis.seconds[j]).to(like) for j in term]

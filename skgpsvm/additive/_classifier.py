@@ -45,7 +45,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Of "precision". None is as much as loses next to nothing.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, at most a sixteenth of the rows,
-        or 10. None is every value that the feature has: nothing is lost, for some hundred rows.
+        or 10; where the feature has fewer values, these, and nothing is lost. None is every value
+        of any feature, for some hundred rows.
     n_inducing_interaction : int or None, default=8
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows. None is every value.

@@ -152,6 +152,26 @@ def described(X, weights, n_levels, scaling):
     return found
 
 
+def distinct(rows, numbers, most):
+    """The different numbers of columns that have few, sorted float64 tensors by column.
+
+    Parameters
+    ----------
+    rows : Rows
+    numbers : list of int
+    most : int
+    """
+    found = {j: torch.empty(0, dtype=torch.float64) for j in numbers}
+    for index in rows.chunks():
+        X = rows.take(index)[0].cpu()
+        for j, known in list(found.items()):
+            column = X[:, j]
+            found[j] = torch.cat([known, column[~column.isnan()]]).unique()
+            if len(found[j]) > most:
+                del found[j]
+    return found
+
+
 def _power(column):
     """Centre, scale and power of a column, whose power is 1 unless it is skewed."""
     column = column[np.isfinite(column)].astype(np.float64)

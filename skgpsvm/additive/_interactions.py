@@ -42,22 +42,30 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     covs = [torch.eye(len(part)).to(part) - part for part in reductions]
     found = {}
     for place, i in enumerate(features):
-        for j in features[place + 1 :]:
-            if (i, j) in basis.terms:
-                continue
-            psi = (single[i][:, :, None] * single[j][:, None]).flatten(1)
-            if psi.shape[1] <= _MOST_FEATURES:
-                parts = zip(residuals.T, precisions.T, models, covs, strict=True)
-                moments = [_moments(psi, *part) for part in parts]
-                found[i, j] = torch.stack(moments).sum(0).tolist()
+        sizes = {j: single[i].shape[1] * single[j].shape[1] for j in features[place + 1 :]}
+        tested = [
+            j for j, size in sizes.items() if (i, j) not in basis.terms and size <= _MOST_FEATURES
+        ]
+        if tested:
+            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in tested]
+            parts = zip(residuals.T, precisions.T, models, covs, strict=True)
+            moments = sum(_moments(psi, *part) for part in parts)
+            found |= {(i, j): own for j, own in zip(tested, moments.tolist(), strict=True)}
     return found
 
 
 def _moments(psi, residual, precision, model, cov):
-    held = precision[:, None] * psi
+    """Of pairs with features ``psi`` each, (n_pairs, 3); one product with the model's for all."""
+    sizes = [part.shape[1] for part in psi]
+    held = precision[:, None] * torch.cat(psi, 1)
     cross = model.T @ held
-    H = psi.T @ held - cross.T @ cov @ cross
-    return torch.stack([(psi.T @ residual).square().sum(), H.trace(), 2 * H.square().sum()])
+    parts = zip(psi, *(part.split(sizes, 1) for part in (held, cross, cov @ cross)), strict=True)
+    found = []
+    for own, weighted, left, right in parts:
+        H = own.T @ weighted - left.T @ right
+        score = (own.T @ residual).square().sum()
+        found.append(torch.stack([score, H.trace(), 2 * H.square().sum()]))
+    return torch.stack(found)
 
 
 def _features(basis, j, column):

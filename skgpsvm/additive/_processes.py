@@ -71,6 +71,10 @@ class Centred:
         Of the polynomials in the whitened features.
     cov : Tensor of shape (..., size, size)
         Prior covariance of the coefficients of the process.
+    point_coef : Tensor of shape (..., m, m)
+        Values at the points of the whitened features.
+    prior : Tensor of shape (..., m, m)
+        Prior covariance of the process at the points.
 
     Notes
     -----
@@ -89,10 +93,13 @@ class Centred:
         self._node_weights = mean @ F
         self._total = (mean * h).sum(-1)
         self._h = (mean[..., None, :] @ to_points)[..., 0, :]
-        prior = self._g(points, points) - self._outer(self._h, self._h)
-        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=_JITTER)
+        self.prior = self._g(points, points) - self._outer(self._h, self._h)
+        self._chol = cholesky(
+            self.prior, "covariance of an effect's inducing points", jitter=_JITTER
+        )
         self.cov = cov - self._outer(h, h)
         self.coef = self._whitened(to_points - self._outer(h, self._h))
+        self.point_coef = self._whitened(self.prior)
 
     def __getitem__(self, index):
         one = copy(self)
