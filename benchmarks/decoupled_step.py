@@ -71,7 +71,7 @@ class DecoupledStep:
             "coef": torch.zeros(1, n_bases).double(),
             "factor": torch.eye(M_COV).double()[None],
         }
-        self.descent.seen(self.state, again=True)
+        self.state["n_seen"] = rows.total_weight
         self.index = torch.randint(len(rows), (batch_size,), generator=generator)
 
     def step(self):
