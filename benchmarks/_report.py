@@ -111,6 +111,9 @@ def methods(results, sizes, methods, metrics, ours):
         The method that the others are compared with.
     """
     measured = [*metrics, "fit_seconds", "peak_mib"]
+    if ours not in set(results["method"]):
+        raise SystemExit(f"No results of {ours!r}, which others are compared with: run it too.")
+    methods = {name: m for name, m in methods.items() if name in set(results["method"])}
     means = results.groupby(["set", "method"])[measured].mean().unstack().reindex(sizes.index)
     parts, tables = [failures(results), other_code(results, methods)], []
     for metric, (higher, title) in metrics.items():

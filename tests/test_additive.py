@@ -352,6 +352,25 @@ def test_more_rows_may_have_values_that_the_first_had_not():
     assert np.abs(model.predict(inside) - y[~first]).mean() < 1.0  # noise alone: 0.8
 
 
+def test_shares_and_streams_are_of_polynomials():
+    data, y = few_valued(400)
+    model = AdditiveGPRegressor(interactions=None, min_gain=0).fit(data, y)
+    latent = model._latents[0]
+    assert not latent.basis.tabled
+    variances = model.explain(data).var(0)
+    assert_allclose(model.sobol_indices().share, variances / variances.sum(), atol=1e-5)
+    tabled = replace(latent.basis, tabled=frozenset({0}))
+    with pytest.raises(ValueError, match="those of polynomials"):
+        tabled.at({kind: t64(part) for kind, part in latent.theta.items()}).seconds()
+
+
+def test_two_points_bear_pairs():
+    data, y = friedman(200)
+    model = AdditiveGPRegressor(n_inducing=2, interactions=[(0, 1)], min_gain=0).fit(data, y)
+    assert (0, 1) in model.terms_
+    assert model.score(data, y) > 0.7
+
+
 def test_different_numbers_of_columns_that_have_few(monkeypatch):
     monkeypatch.setattr(_estimator, "CHUNK_ROWS", 3)
     data = np.array([[1, 1, np.nan], [0, 2, np.nan], [1, 3, np.nan], [0, 4, 7], [2, 5, np.nan]])

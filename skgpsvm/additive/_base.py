@@ -197,11 +197,14 @@ class AdditiveGP(LatentEstimator):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        few = rows.n_rows // 16, math.isqrt(rows.n_rows) // 2
-        most = [max(least, n) for least, n in zip(_LEAST_POINTS, few, strict=True)]
+        by_rows = rows.n_rows // 16, math.isqrt(rows.n_rows) // 2
+        most = [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
         wanted = self.n_inducing, self.n_inducing_interaction
         points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
-        sizes = [math.ceil(_POLYNOMIALS / low) + 2 for low in self._least_lengths(points)]
+        size, pair_size = (
+            min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
+            for low in self._least_lengths(points)
+        )
         basis = AdditiveBasis(
             features=features,
             terms=[(j,) for j in varying] + [pair for pair in pairs if set(pair) <= set(varying)],
@@ -210,8 +213,8 @@ class AdditiveGP(LatentEstimator):
             n_inducing_pair=points[1],
             points={},
             pair_points={},
-            size=min(sizes[0], _MOST_POLYNOMIALS),
-            pair_size=min(sizes[1], _MOST_POLYNOMIALS),
+            size=max(size, pair_size),  # columns of a pair are the first of its features'
+            pair_size=pair_size,
             constant=self._constant,
             means=[],
             seconds=[],

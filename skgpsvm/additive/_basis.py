@@ -322,8 +322,10 @@ class Effects:
     def seconds(self):
         """Second moments (p, p) of the whitened features of each term under the measure.
 
-        Of a basis without `tabled` features.
+        Of a basis without `tabled` features, whose columns are others.
         """
+        if self.basis.tabled:
+            raise ValueError("Moments under the measure are those of polynomials.")
         like, found = self._variance, []
         for term, coef in zip(self.basis.terms, self.coefs[1:], strict=True):
             parts = [torch.as_tensor(self.basis.seconds[j]).to(like) for j in term]

@@ -163,6 +163,8 @@ def distinct(rows, numbers, most):
     """
     found = {j: torch.empty(0, dtype=torch.float64) for j in numbers}
     for index in rows.chunks():
+        if not found:
+            break
         X = rows.take(index)[0].cpu()
         for j, known in list(found.items()):
             column = X[:, j]

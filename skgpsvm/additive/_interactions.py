@@ -7,6 +7,7 @@ from ._processes import PROFILES, Centred, Chebyshev, Levels
 
 _LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
 _MOST_FEATURES = 256  # of a pair of categories, beyond which it is not tested
+_FEATURES_AT_ONCE = 1024
 
 
 def score_moments(basis, X, residuals, precisions, posteriors):
@@ -46,11 +47,13 @@ def score_moments(basis, X, residuals, precisions, posteriors):
         tested = [
             j for j, size in sizes.items() if (i, j) not in basis.terms and size <= _MOST_FEATURES
         ]
-        if tested:
-            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in tested]
+        step = max(1, _FEATURES_AT_ONCE // max((sizes[j] for j in tested), default=1))
+        for start in range(0, len(tested), step):
+            some = tested[start : start + step]
+            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in some]
             parts = zip(residuals.T, precisions.T, models, covs, strict=True)
             moments = sum(_moments(psi, *part) for part in parts)
-            found |= {(i, j): own for j, own in zip(tested, moments.tolist(), strict=True)}
+            found |= {(i, j): own for j, own in zip(some, moments.tolist(), strict=True)}
     return found
 
 

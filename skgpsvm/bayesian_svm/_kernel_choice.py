@@ -26,7 +26,7 @@ _MORE_ROUNDS = 2
 _CLIMBS = 42
 _RATE = 0.05
 _CLIMBING_POINTS = 64
-_FEWEST_JUDGED = 30  # rows
+_FEWEST_ROWS = 30  # that can tell entries apart
 _JUDGES = 3  # one row of so many
 
 
@@ -146,9 +146,9 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     """Hyper-parameters of a kernel, those with several entries in common or told apart.
 
     First the entries move as one, by `LeaveOneOutChoice`. Then all climb the objective on two
-    thirds of the rows, in turns with the posterior and with the inducing points (type-II maximum
-    likelihood), and move as one again. This is kept where the leave-one-out loss of the other rows
-    falls by more than the standard error of its fall.
+    thirds of at most 6000 rows, in turns with the posterior and with the inducing points (type-II
+    maximum likelihood, without a prior), and move as one again. This is kept where it `pays` on the
+    other third.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     few, more = choice(*_FEW), choice(*_MORE)
     theta = few.found(run, f"{name}kernel", few.start)
     n = len(more.rows)
-    if few.directions.sum(1).max() > 1 and n >= _FEWEST_JUDGED:
+    if few.directions.sum(1).max() > 1 and n >= _FEWEST_ROWS:
         order = random_state.permutation(n)
         judges, taught = order[: n // _JUDGES], order[n // _JUDGES :]
         points = torch.tensor(_some(Z, _CLIMBING_POINTS, random_state), device=rows.device)
@@ -182,13 +182,18 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         apart = few.found(run, f"{name}kernel of these", apart)
         judges = torch.tensor(judges)
         gain = more.log_losses(theta, judges) - more.log_losses(apart, judges)
-        if gain.sum() > gain.std() * math.sqrt(len(gain)):
+        if pays(gain):
             theta = apart
     if rows.n_rows > _FEW[0]:
         theta = more.found(
             run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS, finest=_COARSEST
         )
     return theta
+
+
+def pays(gain):
+    """Whether rows gain more than the standard error of their sum."""
+    return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
 
 
 def _some(Z, n_points, random_state):
