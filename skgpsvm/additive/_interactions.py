@@ -47,7 +47,7 @@ def score_moments(basis, X, residuals, precisions, posteriors):
         tested = [
             j for j, size in sizes.items() if (i, j) not in basis.terms and size <= _MOST_FEATURES
         ]
-        step = max(1, _FEATURES_AT_ONCE // max((sizes[j] for j in tested), default=1))
+        step = max(1, _FEATURES_AT_ONCE // max([1, *(sizes[j] for j in tested)]))
         for start in range(0, len(tested), step):
             some = tested[start : start + step]
             psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in some]
