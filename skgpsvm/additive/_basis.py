@@ -247,14 +247,12 @@ class Effects:
         roots = self._variance.sqrt().unbind()
         scales = zip(basis.terms, self._factors, self._variance.unbind(), roots, strict=True)
         for term, factors, variance, root in scales:
-            (coef, cov), *others = (self._part(*factor) for factor in factors)
+            tabled = len(term) == 1 and term[0] in basis.tabled
+            (coef, cov), *others = (self._part(tabled, *factor) for factor in factors)
             if others:
                 kept = basis.kept(*term, like.device)
                 coef = torch.kron(coef, others[0][0])[kept]
                 cov = torch.kron(cov, others[0][1])[kept[:, None], kept]
-            if len(term) == 1 and term[0] in basis.tabled:
-                (group, place), *_ = factors
-                coef, cov = group.point_coef[place], group.prior[place]
             coef, cov = root * coef, variance * cov
             if (absent := self._of_absent(term)) is not None:
                 coef, cov = torch.block_diag(coef, absent.sqrt()), torch.block_diag(cov, absent)
@@ -262,8 +260,9 @@ class Effects:
             self.covs.append(cov)
 
     @staticmethod
-    def _part(holder, *place):
-        return (holder.coef[place], holder.cov[place]) if place else (holder.coef, holder.cov)
+    def _part(tabled, holder, *place):
+        parts = (holder.point_coef, holder.prior) if tabled else (holder.coef, holder.cov)
+        return [part[place] for part in parts] if place else parts
 
     def _of_absent(self, term):
         """Prior variance (1, 1) of the effect of missing numbers; None where there are none."""
