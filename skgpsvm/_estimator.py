@@ -153,11 +153,15 @@ class Rows:
 
         return chunks
 
-    def part(self, index):
-        """This rank's rows at an index array, on this rank alone, read where these are."""
+    def part(self, index, share=1.0):
+        """This rank's rows at an index array, on this rank alone, read where these are.
+
+        They have a share of their weights, a float or an array as long as the index.
+        """
         part, index = copy(self), np.asarray(index)
         at = torch.as_tensor(index, device=self.device)
-        part.targets, part.weights = self.targets[at], self.weights[at]
+        part.targets = self.targets[at]
+        part.weights = self.weights[at] * torch.as_tensor(share).to(self.weights)
         part.total_weight = part.weights.sum().item()
         part.n_rows, part._shared, part._origin = len(index), False, None
         if isinstance(self.X, torch.Tensor):

@@ -51,7 +51,7 @@ class DecoupledInference:
         Residual norm of the preconditioned system, relative to that of the prior mean, at which
         Gaussian noise is done; relative change of the means for other likelihoods.
     kept : Tensor of shape (n, g), optional
-        1.0 for the rows of each group of columns, else 0.0.
+        Share of each row that a group of columns knows: 1.0, or less for rows held out from it.
 
     Notes
     -----

@@ -11,7 +11,7 @@ import torch
 
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
-from ._estimator import Rows
+from ._estimator import Rows, to_tensor
 from ._evidence import CommonFactors, Evidence
 from ._inducing_estimator import feature_scales
 from ._latents import Latents
@@ -29,6 +29,7 @@ _MOST_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
 _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
+_MOST_UNITS = 100  # that a row is divided into
 _CALIBRATION_STEPS = 100
 _LEAST_RATIO = 1e-12
 _MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
@@ -218,17 +219,22 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         gaussian = self.likelihood == "gaussian"
         return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
 
-    def _held_out(self, rows, random_state):
-        """Rows for calibration alone, an index array."""
-        return random_state.choice(len(rows), int(_HELD_OUT * len(rows)), replace=False)
+    def _held_out(self, rows, random_state, most=np.inf):
+        """The share (n,) of each row's weight that is for calibration alone, of ``most`` units.
+
+        A row of weight w is as many repeated rows, of which some may be held out.
+        """
+        units = rows.weights.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        n_units = units.sum()
+        drawn = random_state.choice(n_units, int(min(_HELD_OUT * n_units, most)), replace=False)
+        row = np.repeat(np.arange(len(rows)), units)[drawn]
+        return np.bincount(row, minlength=len(rows)) / units
 
     def _kept(self, rows, random_state):
         if not self._is_calibrated(rows):
             return None
-        index = self._held_out(rows, random_state)
-        kept = torch.ones(len(rows), 2, dtype=torch.float64, device=rows.device)
-        kept[index, 1] = 0.0
-        return kept
+        out = to_tensor(self._held_out(rows, random_state), rows.device)
+        return 1 - torch.stack([torch.zeros_like(out), out], 1)
 
     def _calibrated(self, latents, solve, state):
         """Noise and power of the variances under which the rows held out are most likely."""
@@ -236,10 +242,12 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
             return super()._calibrated(latents, solve, state)
         bound, means, variances = solve.evaluate(state)
         t = variances.shape[1]
-        out = solve.kept[:, -1] == 0
-        X, y, weights = (part.double() for part in solve.rows.take(out.nonzero()[:, 0]))
+        share = 1 - solve.kept[:, -1]
+        out = share.nonzero()[:, 0]
+        X, y, weights = (part.double() for part in solve.rows.take(out))
         prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
         moments = means[out, t:], variances[out], prior
+        weights = weights * share[out]
         return self._most_likely(latents, state["noise"], y, weights, *moments), bound
 
     def _most_likely(self, latents, noise, y, weights, means, variances, prior):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
 
@@ -272,8 +271,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     def _divided(self, rows, random_state):
         if not self._is_calibrated(rows):
             return rows, None
-        out = self._held_out(rows, random_state)[:_MOST_HELD_OUT]
-        return rows.part(np.setdiff1d(np.arange(len(rows)), out)), rows.part(out)
+        out = self._held_out(rows, random_state, _MOST_HELD_OUT)
+        return tuple(rows.part(share.nonzero()[0], share[share > 0]) for share in (1 - out, out))
 
     def _set_by(self, latents, others):
         if others is None:
