@@ -82,6 +82,17 @@ class Plan:
         ]
 
 
+def add_options(parser):
+    """Options of `run_tasks`: ``methods`` and ``jobs``."""
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="run these only; of the others, earlier results are shown, and of what code",
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+
+
 def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
     """The `Plan` of a benchmark that runs over sets, which say their number of rows, and seeds."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
@@ -95,14 +106,8 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
         metavar="N",
         help="sets of at most so many rows; the report is printed",
     )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help="run these only; of the others, earlier results are shown, and of what code",
-    )
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    add_options(parser)
     options = parser.parse_args()
     names = options.sets or (quick_sets if options.quick else sets)
     if unknown := sorted(set(names) - set(sets)):
@@ -136,23 +141,10 @@ def sklearn_code():
 def run_methods(methods, function, plan, measured, path):
     """`run_tasks` of every method on every set and seed of a `Plan`."""
     tasks = plan.tasks({name: method.code for name, method in methods.items()})
-    if plan.methods:
-        if unknown := sorted(set(plan.methods) - set(methods)):
-            sys.exit(f"No methods {unknown}; there are: {' '.join(methods)}.")
-        held = _held(path, [*tasks[0], *measured, "warnings"])
-        found = held.set_index(["set", "seed", "method"])["code"].to_dict()
-        chosen = []
-        for task in tasks:
-            identity = task["set"], task["seed"], task["method"]
-            if task["method"] in plan.methods:
-                chosen.append(task)
-            elif identity in found:
-                chosen.append({**task, "code": found[identity]})
-        tasks = chosen
-    return run_tasks(function, tasks, measured, path, plan.jobs)
+    return run_tasks(function, tasks, measured, path, plan.jobs, plan.methods)
 
 
-def run_tasks(function, tasks, measured, path, jobs):
+def run_tasks(function, tasks, measured, path, jobs, methods=None):
     """Results of all tasks, those that a file already holds and those computed now.
 
     Parameters
@@ -168,6 +160,9 @@ def run_tasks(function, tasks, measured, path, jobs):
         the results in memory. Failed tasks are not written, and so are tried again.
     jobs : int
         Processes, each with one thread.
+    methods : list of str or None
+        Values of ``method`` to run; of the others, what the file holds is returned, whatever code
+        it is of.
 
     Returns
     -------
@@ -178,6 +173,8 @@ def run_tasks(function, tasks, measured, path, jobs):
     keys = list(tasks[0])
     columns = [*keys, *measured, "warnings"]
     held = _held(path, columns)
+    if methods:
+        tasks = _chosen(tasks, methods, held)
     known = set(held[keys].astype(str).itertuples(index=False, name=None))
     todo = [task for task in tasks if tuple(map(str, task.values())) not in known]
     with joblib.parallel_config("loky", inner_max_num_threads=1):
@@ -197,6 +194,23 @@ def run_tasks(function, tasks, measured, path, jobs):
         kept = results[results["error"] == ""].sort_values(identity)
         kept.to_csv(path, index=False, columns=columns)
     return pd.DataFrame(tasks).merge(results, on=keys, how="left")
+
+
+def _chosen(tasks, methods, held):
+    """The tasks of some methods; those of others as far as they are held, with the code held."""
+    if unknown := sorted(set(methods) - {task["method"] for task in tasks}):
+        names = " ".join(dict.fromkeys(task["method"] for task in tasks))
+        sys.exit(f"No methods {unknown}; there are: {names}.")
+    identity = [key for key in tasks[0] if key != "code"]
+    codes = held.astype(str).set_index(identity)["code"].to_dict()
+    chosen = []
+    for task in tasks:
+        code = codes.get(tuple(str(task[key]) for key in identity))
+        if task["method"] in methods:
+            chosen.append(task)
+        elif code:
+            chosen.append({**task, "code": code})
+    return chosen
 
 
 def _held(path, columns):

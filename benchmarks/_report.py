@@ -29,8 +29,11 @@ def header(title, **settings):
 
 
 def publish(name, parts, *, write):
-    """Print a report and, where ``write``, save it as results/<name>-<date>.txt."""
-    text = "\n\n".join(parts) + "\n"
+    """Print a report and, where ``write``, save it as results/<name>-<date>.txt.
+
+    Empty parts are left out.
+    """
+    text = "\n\n".join(filter(None, parts)) + "\n"
     print(text)
     if write:
         RESULTS.mkdir(exist_ok=True)
@@ -84,13 +87,16 @@ def failures(results):
     return "\n".join(["FAILED:", *lines]) if lines else "No fit failed."
 
 
-def other_code(results, methods):
-    """The methods of which results are of other code than what would be run now, as text."""
+def other_code(results, codes):
+    """The methods of which results are of other code than what would be run now, as text.
+
+    ``codes`` are the versions by name.
+    """
     versions = results.groupby("method")["code"].unique()
     lines = [
         f"  {name}: {', '.join(versions[name])}"
-        for name, method in methods.items()
-        if name in versions and set(versions[name]) != {method.code}
+        for name, code in codes.items()
+        if name in versions and set(versions[name]) != {code}
     ]
     return "\n".join(["Results of other code:", *lines]) if lines else ""
 
@@ -115,7 +121,8 @@ def methods(results, sizes, methods, metrics, ours):
         raise SystemExit(f"No results of {ours!r}, which others are compared with: run it too.")
     methods = {name: m for name, m in methods.items() if name in set(results["method"])}
     means = results.groupby(["set", "method"])[measured].mean().unstack().reindex(sizes.index)
-    parts, tables = [failures(results), other_code(results, methods)], []
+    codes = {name: method.code for name, method in methods.items()}
+    parts, tables = [failures(results), other_code(results, codes)], []
     for metric, (higher, title) in metrics.items():
         scores = means[metric][[m for m in methods if metric in methods[m].metrics]]
         verdicts = comparison(scores, ours, higher_is_better=higher)
@@ -134,7 +141,7 @@ def methods(results, sizes, methods, metrics, ours):
     warned = results[results["warnings"] != ""]
     counts = warned.groupby(["method", "warnings"]).size().rename("fits").reset_index()
     parts.append(table(counts, "Fits that warned") if len(counts) else "No fit warned.")
-    return [part for part in parts if part] + tables
+    return parts + tables
 
 
 def against_time(results, sizes, quality, ours, peer):

@@ -237,6 +237,7 @@ def report(results, settings):
     parts = [
         _report.header("Paper 3, Table 2: decoupled against coupled processes", **settings),
         _report.failures(results),
+        _report.other_code(results, {name: entry.code for name, entry in METHODS.items()}),
     ]
     titles = {**METRICS, "fit_seconds": "Seconds of processor time to fit, one thread"}
     for metric, title in titles.items():
@@ -267,7 +268,7 @@ def main():
     parser.add_argument(
         "--sets", nargs="+", choices=SETS, help="these sets only; the report is printed"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    _harness.add_options(parser)
     options = parser.parse_args()
     m = 128 if options.full else 32
     m, n_steps = (16, 50) if options.quick else (m, 2000)
@@ -279,7 +280,7 @@ def main():
     ]
     kept = not (options.quick or options.sets)
     path = None if options.quick else _harness.RESULTS / "paper3_table.csv"
-    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
+    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs, options.methods)
     settings = {
         "split": "column 0 of test_mask; rows and y standardised",
         "svdgp, orthogonal": f"{m**2} bases of the mean, {m} of the covariance",

@@ -97,10 +97,10 @@ def evaluate(set, seed, method, **sizes):
     return _measure.measured_fit(fit, data, seed, measure, "rmse", watching=False)
 
 
-def report(results, methods):
+def report(results, codes):
     """Parts: each metric of all methods, ours above the paper's."""
     names = list(results["set"].unique())
-    parts = [_report.failures(results)]
+    parts = [_report.failures(results), _report.other_code(results, codes)]
     titles = {
         **METRICS,
         "fit_seconds": "Seconds of processor time to fit, one thread; the paper's of a GTX 980 Ti",
@@ -111,7 +111,7 @@ def report(results, methods):
     papers["fit_seconds"] = PUBLISHED_SECONDS
     for metric, title in titles.items():
         scores = results.pivot_table(index="method", columns="set", values=metric)
-        scores = scores.reindex(index=methods, columns=names)
+        scores = scores.reindex(index=list(codes), columns=names)
         if metric in papers:
             theirs = pd.DataFrame(papers[metric], index=list(SETS)).T.reindex(columns=names)
             scores = pd.concat([scores, theirs.dropna(how="all")])
@@ -132,7 +132,7 @@ def main():
         "--sets", nargs="+", choices=SETS, help="these sets only; the report is printed"
     )
     parser.add_argument("--splits", type=int, default=1, help="columns of test_mask; default 1")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    _harness.add_options(parser)
     parser.add_argument("--n-basis", type=int, default=20_000, help="random features")
     parser.add_argument("--n-rows-basis", type=int, default=10_000, help="kernels at rows")
     parser.add_argument("--n-sampled-basis", type=int, default=1024, help="pairs in a draw")
@@ -160,7 +160,7 @@ def main():
     ]
     kept = not (options.quick or options.sets)
     path = None if options.quick else _harness.RESULTS / "paper4_table.csv"
-    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs)
+    results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs, options.methods)
     settings = {
         "splits": f"columns 0 to {options.splits - 1} of test_mask; rows and y standardised",
         DEFAULT: f"n_basis={sizes['n_basis']}, float32",
@@ -178,7 +178,7 @@ def main():
         settings["quick"] = "hyper-parameters are not learned, but for those of the peer"
     parts = [
         _report.header("Paper 4, Tables 2 and 3: quadruply stochastic processes", **settings),
-        *report(results, list(methods)),
+        *report(results, methods),
     ]
     _report.publish("paper4_table", parts, write=kept)
     sys.exit(int((results["error"] != "").any()))
