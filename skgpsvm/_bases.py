@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from ._linalg import cholesky
+from ._linalg import cholesky, mirror
 
 JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**20  # of a block of values at rows, as a processor's cache holds
@@ -73,6 +73,14 @@ class MeanBases(ABC):
         apply : callable
             Of residuals (q, M).
         """
+
+    def whitened(self, sums):
+        """Sums (q, M) over rows times values, in coordinates of which the prior is standard."""
+        return sums
+
+    def unwhitened(self, coef):
+        """Coefficients (q, M) of those in these coordinates: the transpose of `whitened`."""
+        return coef
 
     @abstractmethod
     def overlap(self, basis):
@@ -183,7 +191,13 @@ class KernelBases(MeanBases):
         return 2 * c * self.chol.diagonal().log().sum()
 
     def preconditioner(self, X, precision):
-        return Falkon(self.chol, precision)
+        return Inverse(self, falkon(self.chol, precision))
+
+    def whitened(self, sums):
+        return torch.linalg.solve_triangular(self.chol, sums.T, upper=False).T
+
+    def unwhitened(self, coef):
+        return torch.linalg.solve_triangular(self.chol.T, coef.T, upper=True).T
 
     def overlap(self, basis):
         return basis(self.points)[0]
@@ -229,8 +243,29 @@ class Dictionary(KernelBases):
         return self.precisions.log().sum()
 
 
-class Falkon:
-    r"""Approximate inverse of :math:`K_{\alpha X} \Lambda K_{X \alpha} + K_\alpha`.
+class Inverse:
+    r"""Inverse of :math:`\Phi^\top \Lambda \Phi + S`.
+
+    Parameters
+    ----------
+    bases : MeanBases
+    gram : Tensor of shape (M, M)
+        The first term in the coordinates of `MeanBases.whitened`, or what is near it; float64.
+    """
+
+    def __init__(self, bases, gram):
+        self._bases = bases
+        inner = gram + torch.eye(len(gram)).to(gram)
+        self._chol = cholesky(inner, "precision of the mean's coefficients", jitter=0)
+
+    def __call__(self, residual):
+        """Of residuals (q, M)."""
+        whitened = self._bases.whitened(residual)
+        return self._bases.unwhitened(torch.cholesky_solve(whitened.T, self._chol).T)
+
+
+def falkon(chol, precision):
+    r"""Approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened, for `Inverse`.
 
     The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
     is :math:`C (C^\top D C) C^\top`.
@@ -242,22 +277,16 @@ class Falkon:
     precision : Tensor of shape (M,)
         Diagonal of D.
 
+    Returns
+    -------
+    gram : Tensor of shape (M, M)
+
     Notes
     -----
     Source: Rudi, Carratino and Rosasco (2017), FALKON.
     """
-
-    def __init__(self, chol, precision):
-        inner = torch.zeros_like(chol)
-        for i in range(0, len(chol), _BLOCK):
-            stop = min(i + _BLOCK, len(chol))
-            inner[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
-        inner.diagonal().add_(1.0)
-        self._chol = chol
-        self._inner = cholesky(inner, "preconditioner of the mean's coefficients", jitter=0)
-
-    def __call__(self, residual):
-        """Of residuals (q, M)."""
-        x = torch.linalg.solve_triangular(self._chol, residual.T, upper=False)
-        x = torch.cholesky_solve(x, self._inner)
-        return torch.linalg.solve_triangular(self._chol.T, x, upper=True).T
+    gram = torch.zeros_like(chol)
+    for i in range(0, len(chol), _BLOCK):
+        stop = min(i + _BLOCK, len(chol))
+        gram[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
+    return mirror(gram)

@@ -1,5 +1,6 @@
 """The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
+import sys
 from copy import copy
 
 import numpy as np
@@ -383,12 +384,18 @@ def merged_rows(X, targets, weights):
         return X, targets, weights, None
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
-    _, first, group = np.unique(
-        np.column_stack([X, targets]), axis=0, return_index=True, return_inverse=True
-    )
+    values = np.column_stack([X, targets])
+    values[np.isnan(values)] = np.inf  # no number else is, and NaN is not like itself
+    _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
     origin = np.full(len(used), -1)
     origin[used] = group.ravel()
     return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def is_missing(value):
+    """Whether a label or level is None, NaN or pandas' NA."""
+    na = getattr(sys.modules.get("pandas"), "NA", None)
+    return value is None or value is na or value != value
 
 
 def differs(var, mean):

@@ -2,7 +2,7 @@
 
 import torch
 
-from ._bases import KernelBases
+from ._bases import Inverse, KernelBases
 from ._linalg import (
     add_gram,
     cholesky,
@@ -15,9 +15,10 @@ from ._linalg import (
 from .likelihoods import Gaussian
 
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
-_MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
+_MOST_DENSE = 6000  # bases whose system is made and factorised
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
+_ENTRIES = 50  # of products of a Gram matrix that take as long as one of a pass
 _SITES = ("new_gram", "new_cross", "new_inner")  # of a stream's rows
 _INNER = 0.1  # residual, relative to its start, at which sites are computed anew
 
@@ -32,7 +33,9 @@ class DecoupledInference:
     .. math:: (\Phi^\top \Lambda \Phi + S) a = \Phi^\top b,
 
     solved by conjugate gradients, a pass over the rows each. Sites of Gaussian noise are what they
-    are; others are computed anew whenever the residual has fallen to a tenth.
+    are; others are computed anew whenever the residual has fallen to a tenth. For Gaussian noise
+    and at most 6,000 bases, passes that have taken as long as the matrix of the system would are
+    enough: it is then made, and its inverse is the preconditioner.
 
     The state of a fit is a dict: ``coef`` (q, M) and ``root`` (c, p, p), what conjugate gradients
     need to go on, and the sites. Further groups of c columns of ``coef`` are the solutions without
@@ -48,8 +51,9 @@ class DecoupledInference:
     index : Tensor of shape (k,)
         Rows that stand for all in the preconditioner; those that are bases, where bases are rows.
     tol : float
-        Residual norm of the preconditioned system, relative to that of the prior mean, at which
-        Gaussian noise is done; relative change of the means for other likelihoods.
+        At which Gaussian noise is done: the residual norm of the preconditioned system, relative to
+        that of the prior mean, and what the bound may still gain, nats a row. For other
+        likelihoods, relative change of the means.
     kept : Tensor of shape (n, g), optional
         Share of each row that a group of columns knows: 1.0, or less for rows held out from it.
 
@@ -88,6 +92,7 @@ class DecoupledInference:
             "best": -float("inf"),
             "counted": None,
             "n_inner": 0,
+            "whole": False,
             "change": float("inf"),
         }
         gram, cross = zeros.new_zeros(self._groups * c, p, p), zeros.new_zeros(self._groups * c, p)
@@ -120,13 +125,27 @@ class DecoupledInference:
         state["coef"] = state["coef"] + size * direction
         state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
         self._turn(state, state["residual"] - size * product, norm)
-        relative = (state["norm"] / state["first_norm"]).nan_to_num(0.0).max().sqrt().item()
         state["n_inner"] += 1
-        if self.conjugate:
-            state["change"] = relative
-        else:
-            state["fresh"] = relative < _INNER
+        if not self.conjugate:
+            state["fresh"] = _relative(state) < _INNER
+            return state["objective"]
+        state["change"] = self._unsolved(state)
+        long = state["n_inner"] * _ENTRIES >= self.bases.size
+        if (
+            long
+            and self.bases.size <= _MOST_DENSE
+            and not state["whole"]
+            and not self.converged(state)
+        ):
+            state["whole"], self._preconditioners = True, None
+            self._turn(state, state["residual"], None)
+            state["first_norm"] = self._norm(state, state["right"])
         return state["objective"]
+
+    def _unsolved(self, state):
+        """The larger of the residual's norm, relative, and what the bound may gain, nats a row."""
+        left = 0.5 * state["norm"].max().item() / self.rows.total_weight
+        return max(_relative(state), left)
 
     def converged(self, state):
         """Whether the residual, or the change of the means, is small."""
@@ -198,8 +217,11 @@ class DecoupledInference:
         self._turn(state, residual, None)
         state["first_norm"] = state["norm"]
         if self.conjugate:
-            right = self.bases.gathered(right)
-            state["first_norm"] = (right * self._conditioned(state, right)).sum(1, keepdim=True)
+            state["right"] = self.bases.gathered(right)
+            state["first_norm"] = self._norm(state, state["right"])
+
+    def _norm(self, state, residual):
+        return (residual * self._conditioned(state, residual)).sum(1, keepdim=True)
 
     def _turn(self, state, residual, norm):
         """The next direction, conjugate to the last where there is a norm of its residual."""
@@ -211,12 +233,25 @@ class DecoupledInference:
 
     def _conditioned(self, state, residual):
         """Preconditioned residual; latents of Gaussian noise share one preconditioner."""
-        if self._preconditioners is None:
+        if self._preconditioners is None and state["whole"]:
+            precision = state["precision"].mean(1, keepdim=True)
+            self._preconditioners = [Inverse(self.bases, self._gram(precision))]
+        elif self._preconditioners is None:
             X, condition = self.rows.take(self.index)[0], self.bases.preconditioner
             self._preconditioners = [condition(X, each) for each in state["counted"]]
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
+
+    def _gram(self, precision):
+        """The sum over all rows, of precision (n, 1), in whitened coordinates: (M, M)."""
+        gram, none = None, precision.new_zeros(1, self.bases.size)
+        for index, _, _, weights, values, _ in self.bases.passes(self.rows, none):
+            values = self.bases.whitened(self.bases.gathered(values.double()))
+            if gram is None:
+                gram = values.new_zeros(values.shape[1], values.shape[1])
+            add_gram(gram, values, weights * precision[index] * values)
+        return mirror(gram)
 
     def _over_rows(self, K, values, index):
         """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
@@ -253,7 +288,7 @@ class ExactInference(DecoupledInference):
         state["coef"] = state["coef"] + size * direction
         state["means"] = state["means"] + size * product
         self._turn(state, state["residual"] - size * over, norm)
-        state["change"] = (state["norm"] / state["first_norm"]).nan_to_num(0.0).max().sqrt().item()
+        state["change"] = self._unsolved(state)
         c = self.likelihood.n_latents
         coef, means = state["coef"][:c], state["means"][:c]
         fit = state["weight"][:c] * means * (state["target"] - 0.5 * means)
@@ -408,13 +443,11 @@ class DecoupledStream:
 
     def _solved(self, gram, cross):
         """Coefficients of the mean."""
-        half = torch.linalg.solve_triangular(self.bases.chol, gram, upper=False)
-        inner = torch.linalg.solve_triangular(self.bases.chol, half.mT, upper=False)
-        identity = torch.eye(inner.shape[-1]).to(inner)
-        chol = cholesky(inner + identity, "precision of the mean's coefficients", jitter=0)
-        right = torch.linalg.solve_triangular(self.bases.chol, cross.T, upper=False).T[..., None]
-        solution = torch.cholesky_solve(right, chol)[..., 0]
-        return torch.linalg.solve_triangular(self.bases.chol.T, solution.T, upper=True).T
+        whitened = self.bases.whitened
+        pairs = zip(gram, cross, strict=True)
+        return torch.cat(
+            [Inverse(self.bases, whitened(whitened(each).mT))(part[None]) for each, part in pairs]
+        )
 
     def _gain(self, state):
         """Of the rows so far, divergence included, over the posterior that they had."""
@@ -427,6 +460,11 @@ class DecoupledStream:
     def _of_rows(self, coef, root):
         of_mean = (self._cross * coef).sum() - 0.5 * (coef * _times(self._gram, coef)).sum()
         return of_mean - 0.5 * (self._inner * (root @ root.mT)).sum()
+
+
+def _relative(state):
+    """Norm of the residual relative to that of the prior mean."""
+    return (state["norm"] / state["first_norm"]).nan_to_num(0.0).max().sqrt().item()
 
 
 def divergence(bases, coef, root):

@@ -11,6 +11,8 @@ from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
+from ._estimator import is_missing
+
 _ROWS = 2**16  # scored at a time
 _CHUNK = 2**20  # latent values drawn at a time
 
@@ -381,9 +383,9 @@ class ScoreQueryStrategy(BaseEstimator):
 
 
 def _is_missing(y):
-    """Where labels are NaN or None."""
+    """Where labels are NaN, NA or None."""
     if y.dtype.kind == "O":
-        return np.array([label is None or label != label for label in y], dtype=bool)
+        return np.array([is_missing(label) for label in y], dtype=bool)
     return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
 
 

@@ -689,6 +689,21 @@ def test_a_missing_level_that_was_seen_is_a_level():
     assert model.explain(frame)[absent, 1].min() > 2
 
 
+@pytest.mark.parametrize("dtype", ["string", "boolean"])
+def test_nullable_columns_have_a_missing_level(dtype):
+    values = {"string": ["a", None, "b"], "boolean": [True, None, False]}[dtype]
+    frame = pd.DataFrame({"one": pd.Series(values * 20, dtype=dtype)})
+    y = np.tile([0.0, 5.0, 1.0], 20)
+    assert_allclose(AdditiveGPRegressor().fit(frame, y).predict(frame), y, atol=0.1)
+
+
+def test_dates_are_refused():
+    frame, y = table(60)
+    frame["when"] = pd.date_range("2020", periods=60)
+    with pytest.raises(TypeError, match=r"Column 2 of X has dates or times \(datetime64"):
+        AdditiveGPRegressor().fit(frame[["size", "kind", "when"]], y)
+
+
 def test_two_categories_interact():
     rng = np.random.RandomState(0)
     frame = pd.DataFrame({name: rng.choice(["a", "b"], 300) for name in ("one", "two")})

@@ -464,6 +464,13 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
         assert_array_equal(parts[0], parts[2])
 
 
+def test_rows_that_miss_the_same_values_are_alike():
+    X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 1.0], [2.0, 1.0]])
+    merged_X, _, weights, origin = merged_rows(X, np.zeros(4), np.array([1.0, 2.0, 4.0, 8.0]))
+    assert_array_equal(merged_X[origin], X)
+    assert_array_equal(weights[origin], [5, 2, 5, 8])
+
+
 def test_rows_with_different_targets_are_kept_apart():
     X = np.zeros((4, 2))
     targets = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [0.0, 3.0]])

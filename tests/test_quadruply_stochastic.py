@@ -533,7 +533,7 @@ def test_random_functions_stand_for_what_the_points_leave_unexplained(kernel):
 def test_few_iterations_are_no_worse_than_the_inducing_points():
     X, y = waves(300)
     kernel, fixed = 1.5 * RBF(0.3), {"n_inducing": 30, "noise_variance": 0.01, **FIXED}
-    model = QSGPRegressor(kernel, n_basis=200, max_iter=1, tol=10, random_state=0, **fixed)
+    model = QSGPRegressor(kernel, n_basis=200, max_iter=1, tol=1e9, random_state=0, **fixed)
     model.fit(X, y)
     points = SVGPRegressor(kernel, inducing_points=model.inducing_points_, **fixed).fit(X, y)
     assert model.elbo_ > points.elbo_ - 1e-6

@@ -5,10 +5,19 @@ import torch
 from scipy.stats import skew
 from sklearn.preprocessing import OrdinalEncoder, PowerTransformer
 
-from .._estimator import CHUNK_ROWS
+from .._estimator import CHUNK_ROWS, is_missing
 from ._basis import Feature, yeo_johnson
 
-_CATEGORICAL_TYPES = ("category", "categorical", "enum", "str", "string", "object", "bool")
+_CATEGORICAL_TYPES = (
+    "category",
+    "categorical",
+    "enum",
+    "str",
+    "string",
+    "object",
+    "bool",
+    "boolean",
+)
 _ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
 _SKEWED = 0.5  # skewness from which on there is one
 _POWERS = (-2.0, 4.0)
@@ -47,11 +56,16 @@ class TableEncoder:
         codes = self._encoder.transform(self._levels(X))
         for j, levels in enumerate(self.levels):
             absent = np.isnan(codes[:, j])
-            codes[absent, j] = len(levels) - 1 if _is_missing(levels[-1]) else -1
+            codes[absent, j] = len(levels) - 1 if is_missing(levels[-1]) else -1
         found = np.empty((len(codes), len(self.categorical)))
         found[:, self.categorical] = codes
         numbers = np.flatnonzero(~self.categorical)
         for j, column in zip(numbers, columns(X, numbers), strict=True):
+            if column.dtype.kind in "mM":
+                raise TypeError(
+                    f"Column {j} of X has dates or times ({column.dtype}): convert them to numbers "
+                    "in a unit of your choice."
+                )
             found[:, j] = column
         return found
 
@@ -59,12 +73,8 @@ class TableEncoder:
         chosen = columns(X, np.flatnonzero(self.categorical))
         found = np.empty((len(chosen[0]), len(chosen)), dtype=object)
         for j, column in enumerate(chosen):
-            found[:, j] = [np.nan if _is_missing(level) else level for level in column]
+            found[:, j] = [np.nan if is_missing(level) else level for level in column]
         return found
-
-
-def _is_missing(level):
-    return level is None or level != level
 
 
 def columns(X, chosen):
