@@ -566,6 +566,20 @@ def test_more_rows_are_those_of_a_fit_at_the_same_hyper_parameters():
     assert_allclose(model.predict(data), expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("weight", [0.01, 1, 10])
+def test_rows_without_a_count_have_a_small_rate(weight):
+    X = np.random.default_rng(0).normal(size=(200, 1))
+    weights = np.full(200, weight)
+    counts = np.c_[np.zeros(200), np.ones(200)]
+    for y in (counts[:, 0], counts):
+        model = AdditiveGPRegressor(likelihood="poisson").fit(X, y, sample_weight=weights)
+        rates = model.predict(X).reshape(200, -1)
+        assert (rates[:, 0] > 0).all()
+        # Less than one count among all rows, but for the prior where these weigh two.
+        assert (rates[:, 0] < 1 / weights.sum()).all()
+        assert_allclose(rates[:, 1:], 1, atol=0.01)
+
+
 @pytest.mark.parametrize("kind", ["poisson", "classes"])
 def test_more_rows_of_other_likelihoods_sharpen(kind):
     data, y = friedman(400)

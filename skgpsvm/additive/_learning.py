@@ -318,7 +318,11 @@ class SiteAscent(AdditiveAscent):
         return {**state, **sums, "n_steps": 0, "share": 1.0}
 
     def _level(self, state):
-        """Constant latents (1, c) that suit the rows best, by Newton's steps."""
+        """Constant latents (1, c) that suit the rows best, by Newton's steps.
+
+        They end where neither slope nor precision is more than a half: without a single count the
+        best is minus infinity.
+        """
         sites, level = self._sites.at(state["noise"]), torch.zeros(1, self._sites.n_latents)
         y, weights = self.rows.targets, self.rows.weights
         level = level.to(weights)
@@ -326,7 +330,8 @@ class SiteAscent(AdditiveAscent):
             mean = level.expand(len(y), -1)
             found = sites.sites(y, mean, torch.full_like(mean, _START_VARIANCE))
             pull, hold = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
-            level = level + (pull / hold.clamp_min(_LEAST)).clamp(-1, 1)
+            moving = (hold > 0.5) | (pull.abs() > 0.5)
+            level = level + moving * (pull / hold.clamp_min(_LEAST)).clamp(-1, 1)
         return level
 
     def step(self, state):
