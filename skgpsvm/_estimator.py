@@ -25,6 +25,7 @@ from ._distributed import (
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
+_MOST_UNITS = 100  # that a row's weight is divided into
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
@@ -153,6 +154,17 @@ class Rows:
                 yield X, targets, weights, *found
 
         return chunks
+
+    def units(self):
+        """Which row each unit of weight is of, an array: a row of weight w is as many, or 100."""
+        units = self.weights.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        return np.repeat(np.arange(len(self)), units)
+
+    def divided(self, units, chosen):
+        """These rows without, and with alone, the units at an index array into `units`."""
+        all_units, some = np.bincount(units), np.bincount(units[chosen], minlength=len(self))
+        shares = 1 - some / all_units, some / all_units
+        return tuple(self.part(share.nonzero()[0], share[share > 0]) for share in shares)
 
     def part(self, index, share=1.0):
         """This rank's rows at an index array, on this rank alone, read where these are.

@@ -29,7 +29,6 @@ _MOST_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
 _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
-_MOST_UNITS = 100  # that a row is divided into
 _CALIBRATION_STEPS = 100
 _LEAST_RATIO = 1e-12
 _MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
@@ -220,21 +219,17 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
 
     def _held_out(self, rows, random_state, most=np.inf):
-        """The share (n,) of each row's weight that is for calibration alone, of ``most`` units.
-
-        A row of weight w is as many repeated rows, of which some may be held out.
-        """
-        units = rows.weights.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
-        n_units = units.sum()
-        drawn = random_state.choice(n_units, int(min(_HELD_OUT * n_units, most)), replace=False)
-        row = np.repeat(np.arange(len(rows)), units)[drawn]
-        return np.bincount(row, minlength=len(rows)) / units
+        """Units of weight, and the index of those, at most ``most``, for calibration alone."""
+        units = rows.units()
+        size = int(min(_HELD_OUT * len(units), most))
+        return units, random_state.choice(len(units), size, replace=False)
 
     def _kept(self, rows, random_state):
         if not self._is_calibrated(rows):
             return None
-        out = to_tensor(self._held_out(rows, random_state), rows.device)
-        return 1 - torch.stack([torch.zeros_like(out), out], 1)
+        units, out = self._held_out(rows, random_state)
+        share = np.bincount(units[out], minlength=len(rows)) / np.bincount(units)
+        return to_tensor(np.column_stack([np.ones(len(rows)), 1 - share]), rows.device)
 
     def _calibrated(self, latents, solve, state):
         """Noise and power of the variances under which the rows held out are most likely."""

@@ -520,3 +520,15 @@ def test_torch_s_random_state_is_left_alone():
     before = torch.get_rng_state()
     QSRVMRegressor(random_state=0).fit(*waves(20, 2))
     assert_array_equal(torch.get_rng_state(), before)
+
+
+def test_a_row_of_great_weight_does_not_choose_the_length_scales():
+    rng = np.random.RandomState(3)
+    X, X_new = rng.randn(150, 2), rng.randn(200, 2)
+    y, y_new = (np.sin(2 * part[:, 0]) + 0.5 * part[:, 1] for part in (X, X_new))
+    weights = np.ones(150)
+    weights[0] = 1000
+    model = QSRVMRegressor(random_state=0)
+    model.fit(X, y + 0.1 * rng.randn(150), sample_weight=weights)
+    # 0.28 where a fold had all of that weight.
+    assert model.score(X_new, y_new) > 0.9

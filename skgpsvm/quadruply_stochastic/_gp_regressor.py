@@ -272,8 +272,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     def _divided(self, rows, random_state):
         if not self._is_calibrated(rows):
             return rows, None
-        out = self._held_out(rows, random_state, _MOST_HELD_OUT)
-        return tuple(rows.part(share.nonzero()[0], share[share > 0]) for share in (1 - out, out))
+        return rows.divided(*self._held_out(rows, random_state, _MOST_HELD_OUT))
 
     def _set_by(self, latents, others):
         if others is None:

@@ -93,16 +93,17 @@ class RelevanceMachine(VariationalGP):
             """Log density of rows that a fit with these length scales has not seen."""
             total = 0.0
             for i, (given, held) in enumerate(folds):
-                learning, state = sweeps(start.scaled(factor), some.part(given))
+                learning, state = sweeps(start.scaled(factor), given)
                 stage = f"{name}length scales times {factor:.3g}, fold {i}"
                 done = learning.converged
                 run.stage(stage, state, learning.step, _CHOICE_SWEEPS, finished=done)
-                total += learning.density(state, some.part(held))
+                total += learning.density(state, held)
             return total
 
         if self.optimizer is not None and _has_lengths(kernel) and rows.n_rows >= _FEWEST_CHOICE:
             some = rows.subset(_CHOICE_ROWS, random_state)
-            folds = list(KFold(_FOLDS, shuffle=True, random_state=random_state).split(some.targets))
+            units, split = some.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
+            folds = [some.divided(units, held) for _, held in split.split(units)]
             best, densities = 1.0, {}
             for factors in (_FACTORS, _FINER_FACTORS):
                 densities |= {factor: density(factor) for factor in best * factors}
