@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from ._linalg import cholesky, mirror
+from ._linalg import cholesky
 
 JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**20  # of a block of values at rows, as a processor's cache holds
@@ -250,13 +250,14 @@ class Inverse:
     ----------
     bases : MeanBases
     gram : Tensor of shape (M, M)
-        The first term in the coordinates of `MeanBases.whitened`, or what is near it; float64.
+        The first term in the coordinates of `MeanBases.whitened`, or what is near it; float64, of
+        which the lower triangle counts. It is overwritten.
     """
 
     def __init__(self, bases, gram):
         self._bases = bases
-        inner = gram + torch.eye(len(gram)).to(gram)
-        self._chol = cholesky(inner, "precision of the mean's coefficients", jitter=0)
+        gram.diagonal().add_(1.0)
+        self._chol = cholesky(gram, "precision of the mean's coefficients", jitter=0)
 
     def __call__(self, residual):
         """Of residuals (q, M)."""
@@ -280,6 +281,7 @@ def falkon(chol, precision):
     Returns
     -------
     gram : Tensor of shape (M, M)
+        Its lower triangle.
 
     Notes
     -----
@@ -289,4 +291,4 @@ def falkon(chol, precision):
     for i in range(0, len(chol), _BLOCK):
         stop = min(i + _BLOCK, len(chol))
         gram[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
-    return mirror(gram)
+    return gram

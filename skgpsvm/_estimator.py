@@ -156,8 +156,9 @@ class Rows:
         return chunks
 
     def units(self):
-        """Which row each unit of weight is of, an array: a row of weight w is as many, or 100."""
-        units = self.weights.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        """Which row each unit of weight is of, an array: a row has as many as mean weights."""
+        relative = self.weights / self.weights.mean()
+        units = relative.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
         return np.repeat(np.arange(len(self)), units)
 
     def divided(self, units, chosen):

@@ -15,7 +15,8 @@ from ._linalg import (
 from .likelihoods import Gaussian
 
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
-_MOST_DENSE = 6000  # bases whose system is made and factorised
+_MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
+_MOST_WHOLE = 4000  # bases whose system is made
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
 _ENTRIES = 50  # of products of a Gram matrix that take as long as one of a pass
@@ -34,7 +35,7 @@ class DecoupledInference:
 
     solved by conjugate gradients, a pass over the rows each. Sites of Gaussian noise are what they
     are; others are computed anew whenever the residual has fallen to a tenth. For Gaussian noise
-    and at most 6,000 bases, passes that have taken as long as the matrix of the system would are
+    and at most 4,000 bases, passes that have taken as long as the matrix of the system would are
     enough: it is then made, and its inverse is the preconditioner.
 
     The state of a fit is a dict: ``coef`` (q, M) and ``root`` (c, p, p), what conjugate gradients
@@ -114,6 +115,10 @@ class DecoupledInference:
         """An iteration of conjugate gradients; returns the bound, along the way an estimate."""
         if state["fresh"]:
             self._linearise(state)
+        if self._is_long(state):
+            state["whole"], self._preconditioners = True, None
+            self._turn(state, state["residual"], None)
+            state["first_norm"] = self._norm(state, state["right"])
         direction, norm = state["direction"], state["norm"]
         sums = torch.zeros_like(direction)
         for index, _, _, weights, K, f in self.bases.passes(self.rows, direction):
@@ -130,22 +135,21 @@ class DecoupledInference:
             state["fresh"] = _relative(state) < _INNER
             return state["objective"]
         state["change"] = self._unsolved(state)
-        long = state["n_inner"] * _ENTRIES >= self.bases.size
-        if (
-            long
-            and self.bases.size <= _MOST_DENSE
-            and not state["whole"]
-            and not self.converged(state)
-        ):
-            state["whole"], self._preconditioners = True, None
-            self._turn(state, state["residual"], None)
-            state["first_norm"] = self._norm(state, state["right"])
         return state["objective"]
+
+    def _is_long(self, state):
+        """Whether passes have taken as long as the matrix of the system would."""
+        few = self.conjugate and not state["whole"] and self.bases.size <= _MOST_WHOLE
+        return few and state["n_inner"] * _ENTRIES >= self.bases.size
 
     def _unsolved(self, state):
         """The larger of the residual's norm, relative, and what the bound may gain, nats a row."""
-        left = 0.5 * state["norm"].max().item() / self.rows.total_weight
-        return max(_relative(state), left)
+        left = self._left(state).view(self._groups, -1).sum(1).max().item()
+        return max(_relative(state), left / self.rows.total_weight)
+
+    def _left(self, state):
+        """What each column (q, 1) may add to the bound, nats, if the preconditioner is right."""
+        return 0.5 * state["norm"]
 
     def converged(self, state):
         """Whether the residual, or the change of the means, is small."""
@@ -232,10 +236,11 @@ class DecoupledInference:
         state["residual"], state["direction"], state["norm"] = residual, z, new
 
     def _conditioned(self, state, residual):
-        """Preconditioned residual; latents of Gaussian noise share one preconditioner."""
+        """Preconditioned residual; outputs of Gaussian noise share what is not of all rows."""
         if self._preconditioners is None and state["whole"]:
-            precision = state["precision"].mean(1, keepdim=True)
-            self._preconditioners = [Inverse(self.bases, self._gram(precision))]
+            gram, precision = self._gram(), state["precision"][0]
+            own = [Inverse(self.bases, gram * each) for each in precision]
+            self._preconditioners = own * self._groups
         elif self._preconditioners is None:
             X, condition = self.rows.take(self.index)[0], self.bases.preconditioner
             self._preconditioners = [condition(X, each) for each in state["counted"]]
@@ -243,15 +248,14 @@ class DecoupledInference:
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
 
-    def _gram(self, precision):
-        """The sum over all rows, of precision (n, 1), in whitened coordinates: (M, M)."""
-        gram, none = None, precision.new_zeros(1, self.bases.size)
-        for index, _, _, weights, values, _ in self.bases.passes(self.rows, none):
+    def _gram(self):
+        """Sum over all rows, of weight alone, whitened: the lower triangle of (M, M)."""
+        none = self.rows.weights.new_zeros(1, self.bases.size, dtype=torch.float64)
+        gram = none.new_zeros(self.bases.size, self.bases.size)
+        for _, _, _, weights, values, _ in self.bases.passes(self.rows, none):
             values = self.bases.whitened(self.bases.gathered(values.double()))
-            if gram is None:
-                gram = values.new_zeros(values.shape[1], values.shape[1])
-            add_gram(gram, values, weights * precision[index] * values)
-        return mirror(gram)
+            add_gram(gram, values, weights * values)
+        return gram
 
     def _over_rows(self, K, values, index):
         """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
@@ -293,6 +297,10 @@ class ExactInference(DecoupledInference):
         coef, means = state["coef"][:c], state["means"][:c]
         fit = state["weight"][:c] * means * (state["target"] - 0.5 * means)
         return state["base"] + (fit - 0.5 * coef * means).sum().item()
+
+    def _left(self, state):
+        of_rows = (state["weight"] * state["residual"].square()).sum(1, keepdim=True)
+        return 0.5 * (of_rows - state["norm"])
 
     def _start(self, state):
         """Targets, their weights, and the landmarks of the preconditioner."""
