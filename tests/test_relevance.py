@@ -522,7 +522,7 @@ def test_torch_s_random_state_is_left_alone():
     assert_array_equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("first, others", [(1000, 1), (5, 5)])
+@pytest.mark.parametrize(("first", "others"), [(1000, 1), (5, 5)])
 def test_weights_do_not_spoil_the_choice_of_length_scales(first, others):
     rng = np.random.RandomState(3)
     X, X_new = rng.randn(150, 2), rng.randn(200, 2)
