@@ -398,7 +398,7 @@ def merged_rows(X, targets, weights):
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
     values = np.column_stack([X, targets])
-    values[np.isnan(values)] = np.inf  # no number else is, and NaN is not like itself
+    np.nan_to_num(values, copy=False, nan=np.inf)  # no number is, and NaN is not like itself
     _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
     origin = np.full(len(used), -1)
     origin[used] = group.ravel()
