@@ -711,11 +711,26 @@ def test_nullable_columns_have_a_missing_level(dtype):
     assert_allclose(AdditiveGPRegressor().fit(frame, y).predict(frame), y, atol=0.1)
 
 
-def test_dates_are_refused():
+@pytest.mark.parametrize("others", [[], ["size"], ["size", "kind"]])
+@pytest.mark.parametrize("kind", ["naive", "zoned", "period", "difference"])
+def test_dates_are_refused(kind, others):
     frame, y = table(60)
-    frame["when"] = pd.date_range("2020", periods=60)
-    with pytest.raises(TypeError, match=r"Column 2 of X has dates or times \(datetime64"):
-        AdditiveGPRegressor().fit(frame[["size", "kind", "when"]], y)
+    days = pd.date_range("2020", periods=60).to_series(index=range(60))
+    kinds = {
+        "naive": days,
+        "zoned": days.dt.tz_localize("UTC"),
+        "period": days.dt.to_period("D"),
+        "difference": days - days[0],
+    }
+    frame["when"] = kinds[kind]
+    with pytest.raises(TypeError, match="Column 'when' of X has dates or times"):
+        AdditiveGPRegressor().fit(frame[[*others, "when"]], y)
+
+
+def test_dates_may_be_categories():
+    frame = pd.DataFrame({"when": pd.date_range("2020", periods=3).repeat(20)})
+    model = AdditiveGPRegressor(categorical_features=["when"]).fit(frame, np.arange(60) // 20)
+    assert_allclose(model.predict(frame), np.arange(60) // 20, atol=0.05)
 
 
 def test_two_categories_interact():

@@ -464,6 +464,19 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
         assert_array_equal(parts[0], parts[2])
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_units_divide_rows_by_their_weight(scale):
+    weights = np.array([1.0, 1.0, 0.3, 37.7])
+    rows = Rows(np.eye(4), np.zeros(4), scale * weights, torch.device("cpu"), torch.float64)
+    units = rows.units()
+    # The mean weight is 10.
+    assert units.tolist() == [0, 1, 2, 3, 3, 3, 3]
+    without, alone = rows.divided(units, np.array([1, 4]))
+    assert_allclose(without.weights, scale * np.array([1, 0.3, 0.75 * 37.7]))
+    assert_allclose(alone.weights, scale * np.array([1, 0.25 * 37.7]))
+    assert_array_equal(alone.X, np.eye(4)[[1, 3]])
+
+
 def test_rows_that_miss_the_same_values_are_alike():
     X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 1.0], [2.0, 1.0]])
     merged_X, _, weights, origin = merged_rows(X, np.zeros(4), np.array([1.0, 2.0, 4.0, 8.0]))

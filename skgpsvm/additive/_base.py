@@ -15,7 +15,7 @@ from .._prediction import LatentEstimator
 from .._training import Run
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior, mean_variances
-from ._encoding import TableEncoder, categorical_mask, described, distinct
+from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
 from ._interactions import score_moments
 from ._learning import HYPER, GaussianAscent, SiteAscent
 from ._processes import PROFILES
@@ -104,6 +104,7 @@ class AdditiveGP(LatentEstimator):
         if reset:
             mask = categorical_mask(self.categorical_features, X)
             self._encoder = None if mask is None else TableEncoder(mask).fit(X)
+        refuse_dates(X, None if self._encoder is None else self._encoder.categorical)
         options |= {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
         if self._encoder is None:
             return validate_data(self, X, reset=reset, **options)

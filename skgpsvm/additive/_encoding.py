@@ -18,6 +18,7 @@ _CATEGORICAL_TYPES = (
     "bool",
     "boolean",
 )
+_DATES = ("date", "time", "period", "duration")
 _ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
 _SKEWED = 0.5  # skewness from which on there is one
 _POWERS = (-2.0, 4.0)
@@ -61,11 +62,6 @@ class TableEncoder:
         found[:, self.categorical] = codes
         numbers = np.flatnonzero(~self.categorical)
         for j, column in zip(numbers, columns(X, numbers), strict=True):
-            if column.dtype.kind in "mM":
-                raise TypeError(
-                    f"Column {j} of X has dates or times ({column.dtype}): convert them to numbers "
-                    "in a unit of your choice."
-                )
             found[:, j] = column
         return found
 
@@ -75,6 +71,22 @@ class TableEncoder:
         for j, column in enumerate(chosen):
             found[:, j] = [np.nan if is_missing(level) else level for level in column]
         return found
+
+
+def refuse_dates(X, categorical):
+    """Dates and times of a table that are no categories: as numbers their unit is anyone's guess.
+
+    Raises
+    ------
+    TypeError
+    """
+    for j, dtype in enumerate(getattr(X, "dtypes", [])):
+        dated = str(dtype).lower().startswith(_DATES)
+        if dated and (categorical is None or not categorical[j]):
+            raise TypeError(
+                f"Column {list(X.columns)[j]!r} of X has dates or times ({dtype}): convert them to "
+                "numbers in a unit of your choice, or name the column in categorical_features."
+            )
 
 
 def columns(X, chosen):
