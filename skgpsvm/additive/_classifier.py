@@ -185,6 +185,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
 
         Raises
         ------
+        TypeError
+            If a column of X has dates or times and is no category.
         ValueError
             If parameters, data or weights make no sense.
         DivergenceError

@@ -221,6 +221,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
 
         Raises
         ------
+        TypeError
+            If a column of X has dates or times and is no category.
         ValueError
             If parameters, data or weights make no sense.
         DivergenceError
