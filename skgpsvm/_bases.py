@@ -8,7 +8,7 @@ import torch
 from ._linalg import cholesky
 
 JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
-_CHUNK_ENTRIES = 2**20  # of a block of values at rows, as a processor's cache holds
+_CHUNK_ENTRIES = 2**19  # of a block of values at rows, as a processor's cache holds
 _DEVICE_CHUNKS = 16  # of those at a time on another device
 _CHUNK_BASES = 4096
 _BLOCK = 256

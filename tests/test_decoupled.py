@@ -595,13 +595,14 @@ def test_passes_that_take_as_long_as_the_matrix_are_followed_by_its_inverse(n_ou
 
 def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
     monkeypatch.setattr(_solve, "_MOST_DENSE", 0)
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 20)
+    # Hundreds of iterations, as of fewer landmarks, are not the same on any number of threads.
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 100)
     X, y = waves(300)
     kernel, noise = RBF(1.0), 1e-4
     model = given(kernel, X[:20], noise_variance=noise, tol=1e-2, max_iter=1000).fit(X, y)
     expected = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, y).predict(X)
     # What is left of the bound, a hundredth of a nat a row, is half of this over the noise; twice
-    # that, as the preconditioner of twenty rows estimates it.
+    # that, as the preconditioner of a hundred rows estimates it.
     assert np.square(model.predict(X) - expected).mean() < 4e-2 * noise
 
 

@@ -104,10 +104,10 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     and Rosasco (2017) for the preconditioner.
 
     A pass costs O(n M), the two factors of the preconditioner and their product O(M^3); memory
-    beyond X is about ``8 * (4 * M**2 + 2**21)`` bytes, since products with the kernel matrix of
+    beyond X is about ``8 * (4 * M**2 + 2**20)`` bytes, since products with the kernel matrix of
     rows and bases go in chunks. Where all rows are bases, and noise is Gaussian, up to 6,000 rows
     take a factor or two of size n^2; beyond them nothing of that size is held: a pass costs O(n^2),
-    memory is about ``8 * (1000 * n + 2**21)`` bytes. A prediction costs O(M + m^2) a row.
+    memory is about ``8 * (1000 * n + 2**20)`` bytes. A prediction costs O(M + m^2) a row.
 
     Examples
     --------

@@ -7,13 +7,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .._torch_kernels import (
-    TorchKernel,
-    _spare,
-    _squared_distance,
-    _squared_exponential,
-    register_torch_kernel,
-)
+from .._torch_kernels import RBF_PROFILE, TorchKernel, _spare, register_torch_kernel, stationary
 from ._base import LengthScaleKernel, format_values
 
 _MOST_KEPT = 2**16  # entries of a matrix that a graph may keep for each feature
@@ -201,7 +195,7 @@ class _TorchMultiscaleRBF(TorchKernel):
             return _one_scaled(A, B, b, scale)
         if a.shape[1]:
             return _one_scaled(B, A, a, scale).T
-        return _squared_exponential(_squared_distance(A, B, scale))
+        return stationary(RBF_PROFILE, A, B, scale)
 
     def diag(self, X, theta):
         return X.new_ones(X.shape[0])
