@@ -219,15 +219,17 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         if not (value is None or isinstance(value, str)) or value not in allowed:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
 
-    def _check_number(self, name, minimum, *, integer=False, optional=False):
+    def _check_number(self, name, minimum, *, integer=False, optional=False, above=False):
         value = getattr(self, name)
         kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
         if optional and value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum:
+        wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum
+        if wrong or (above and value == minimum):
             kind = "an integer" if integer else "a number"
+            least = f"above {minimum}" if above else f"of at least {minimum}"
             none = ", or None" if optional else ""
-            raise ValueError(f"{name}={value!r} must be {kind} of at least {minimum}{none}.")
+            raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
 
     def _check_bool(self, name):
         value = getattr(self, name)
@@ -365,9 +367,15 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
+            with np.errstate(over="ignore"):
+                mean = average(targets)
+                var = average((targets - mean) ** 2)
+            if not np.isfinite(var).all():
+                raise ValueError(
+                    "Squares of y, times the weights, overflow in float64: scale them down."
+                )
             if self.normalize_y:
-                self._y_mean = average(targets)
-                var = average((targets - self._y_mean) ** 2)
+                self._y_mean = mean
                 self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
             raise ValueError(

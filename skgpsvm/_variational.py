@@ -32,13 +32,17 @@ class VariationalGP(InducingEstimator):
 
     _ascents = NaturalGradientInference
     _optimizers = ("auto", None)
+    _means = ("zero", "constant", "linear")
     _start_variance = 1.0
     _mean_variance = 100.0  # of coefficients of a mean function: vague beside the latents
 
     def _check_variational_parameters(self):
-        self._check_choice("mean", ("zero", "constant", "linear"))
+        self._check_choice("mean", self._means)
         self._check_choice("optimizer", self._optimizers)
         self._check_inducing_parameters()
+
+    def _mean_function(self):
+        return self.mean
 
     def _optimizer(self):
         return None if self.optimizer is None else "adam"
@@ -48,7 +52,7 @@ class VariationalGP(InducingEstimator):
             kernel = smooth_kernel(scaler, self._start_variance)
         else:
             kernel = clone(self.kernel)
-        return with_mean(kernel, self.mean, scaler, self._mean_variance)
+        return with_mean(kernel, self._mean_function(), scaler, self._mean_variance)
 
     def _batch_size(self, start, rows):
         by_batches = self.inference != "gradient" and n_ranks() == 1
@@ -85,9 +89,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         super()._check_variational_parameters()
         self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
-        self._check_number("noise_variance", 0, optional=True)
-        if self.noise_variance == 0:
-            raise ValueError("noise_variance=0 must be positive, or None.")
+        self._check_number("noise_variance", 0, optional=True, above=True)
 
     def _torch_options(self, X):
         device, dtype = super()._torch_options(X)

@@ -337,9 +337,9 @@ class ScoreQueryStrategy(BaseEstimator):
             it is, fitted.
         sample_weight : array-like of shape (n,), default=None
             Weights for that fit.
-        candidates : None, array of int of shape (k,) or array-like of shape (k, d), default=None
-            What may be chosen: the unlabelled points of `X`, these rows of `X`, or points that
-            need not be in `X`.
+        candidates : None, array of shape (k,) or (n,), or array-like (k, d), default=None
+            What may be chosen: the unlabelled points of `X`; these rows of `X`, by number or as a
+            mask of n bools; or points that need not be in `X`.
         batch_size : int, default=1
             Number of points to choose; reduced, with a warning, to the number of candidates.
         return_utilities : bool, default=False
@@ -356,7 +356,8 @@ class ScoreQueryStrategy(BaseEstimator):
         Raises
         ------
         ValueError
-            Where there is no candidate, or no labelled point to fit.
+            Where there is no candidate, or no labelled point to fit, or `candidates` are neither
+            rows of `X` nor points.
         """
         check_consistent_length(X, y, sample_weight)
         X, y = _table(X), column_or_1d(y if hasattr(y, "dtype") else np.array(y, dtype=object))
@@ -403,6 +404,20 @@ def _fit_labelled(clf, X, y, sample_weight, labelled):
     return clone(clf).fit(_rows(X, labelled), labels, **weights)
 
 
+def _row_numbers(candidates, n):
+    """Rows that numbers, or a mask of n bools, stand for."""
+    candidates = np.asarray(candidates)
+    if candidates.dtype.kind == "b" and len(candidates) == n:
+        return np.flatnonzero(candidates)
+    whole = candidates.dtype.kind in "iu"
+    if not len(candidates) or (whole and 0 <= candidates.min() <= candidates.max() < n):
+        return candidates.astype(int)
+    raise ValueError(
+        f"candidates={candidates!r} must be row numbers from 0 to {n - 1}, {n} bools, or points of "
+        "shape (k, d)."
+    )
+
+
 def _pool_and_index(X, missing, candidates):
     """Table that the candidates are rows of, and which rows."""
     if candidates is None:
@@ -412,7 +427,7 @@ def _pool_and_index(X, missing, candidates):
         if len(candidates.shape) > 1:
             pool, index = candidates, np.arange(candidates.shape[0])
         else:
-            pool, index = X, np.unique(np.asarray(candidates))
+            pool, index = X, np.unique(_row_numbers(candidates, X.shape[0]))
     if not len(index):
         raise ValueError(
             "There is no candidate to choose: pass candidates, or mark unlabelled points in y by "

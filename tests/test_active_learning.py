@@ -415,6 +415,24 @@ def test_candidates_as_indices(iris):
     np.testing.assert_array_equal(indices, [np.nanargmax(expected)])
 
 
+def test_candidates_as_a_mask(iris):
+    X, y, _ = iris
+    some, clf = np.array([55, 60, 72]), fitted(*iris)
+
+    def chosen(candidates):
+        query = ScoreQueryStrategy(margin).query
+        return query(X, y, clf, fit_clf=False, candidates=candidates, batch_size=3)
+
+    np.testing.assert_array_equal(chosen(np.isin(np.arange(150), some)), chosen(some))
+
+
+@pytest.mark.parametrize("candidates", [[-1], [150], [1.5], [True, False]])
+def test_candidates_that_are_no_rows_are_refused(iris, candidates):
+    X, y, _ = iris
+    with pytest.raises(ValueError, match="must be row numbers from 0 to 149, 150 bools"):
+        ScoreQueryStrategy().query(X, y, fitted(*iris), fit_clf=False, candidates=candidates)
+
+
 @pytest.mark.parametrize("container", [np.asarray, pd.DataFrame, np.ndarray.tolist])
 def test_candidates_as_points(iris, container):
     X, y, _ = iris

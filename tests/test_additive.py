@@ -733,6 +733,24 @@ def test_dates_may_be_categories():
     assert_allclose(model.predict(frame), np.arange(60) // 20, atol=0.05)
 
 
+def test_levels_of_mixed_types_are_refused():
+    frame, y = table(60)
+    frame["both"] = [1, "one"] * 30
+    with pytest.raises(TypeError, match="column 'both' of X are of types int, str"):
+        AdditiveGPRegressor().fit(frame, y)
+
+
+def test_columns_of_one_name_are_refused():
+    frame, y = table(60)
+    with pytest.raises(ValueError, match="more than one column of the name size: rename"):
+        AdditiveGPRegressor().fit(pd.concat([frame, frame[["size"]]], axis=1), y)
+
+
+def test_categories_of_one_dimension_are_refused():
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        AdditiveGPRegressor(categorical_features=[0]).fit(np.arange(20.0), np.arange(20.0))
+
+
 def test_two_categories_interact():
     rng = np.random.RandomState(0)
     frame = pd.DataFrame({name: rng.choice(["a", "b"], 300) for name in ("one", "two")})

@@ -79,7 +79,7 @@ MODES = {
         random_state=0,
     ),
     "decoupled, stochastic gradients": DecoupledGPClassifier(
-        solver="sgd", mean="zero", n_inducing=8, batch_size=16, max_iter=8, random_state=0
+        solver="sgd", n_inducing=8, batch_size=16, max_iter=8, random_state=0
     ),
 }
 

@@ -151,7 +151,6 @@ STOCHASTIC = [
         4.0 * RBF(),
         solver="sgd",
         parametrization="decoupled",
-        mean="zero",
         n_inducing=8,
         n_mean_bases=64,
         batch_size=64,

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from skgpsvm import SVGPClassifier, SVGPRegressor
+from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
 from skgpsvm.active_learning import bald
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.kernels import TorchKernel, register_torch_kernel
@@ -255,8 +255,8 @@ def test_white_noise_of_the_kernel_is_part_of_the_latent():
     ("parameters", "message"),
     [
         ({"inference": "collapsed", "likelihood": "laplace"}, "needs Gaussian noise"),
-        ({"noise_variance": 0}, "must be positive"),
-        ({"noise_variance": -1.0}, "at least 0, or None"),
+        ({"noise_variance": 0}, "noise_variance=0 must be a number above 0, or None"),
+        ({"noise_variance": -1.0}, "noise_variance=-1.0 must be a number above 0, or None"),
         ({"likelihood": "poisson"}, "not one of 'gaussian', 'student_t', 'laplace'"),
         ({"mean": "quadratic"}, "not one of 'zero', 'constant', 'linear'"),
         ({"optimizer": "adam"}, "not one of 'auto', None"),
@@ -266,6 +266,13 @@ def test_white_noise_of_the_kernel_is_part_of_the_latent():
 def test_bad_parameters_of_the_regressor_are_refused_in_words(parameters, message):
     with pytest.raises(ValueError, match=message):
         SVGPRegressor(**parameters).fit(*waves(20))
+
+
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor, AdditiveGPRegressor])
+def test_targets_whose_squares_overflow_are_refused(kind):
+    X, y = waves(20)
+    with pytest.raises(ValueError, match="Squares of y, times the weights, overflow"):
+        kind().fit(X, 1e200 * y)
 
 
 def test_std_and_cov_are_not_both_given():

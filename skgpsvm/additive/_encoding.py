@@ -40,7 +40,21 @@ class TableEncoder:
         self._encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
 
     def fit(self, X):
-        """Learn the levels of a table; returns self."""
+        """Learn the levels of a table; returns self.
+
+        Raises
+        ------
+        TypeError
+            If a column has levels of types that cannot be sorted.
+        """
+        names = getattr(X, "columns", range(len(self.categorical)))
+        for j, levels in zip(np.flatnonzero(self.categorical), self._levels(X).T, strict=True):
+            kinds = {type(level).__name__ for level in levels if not is_missing(level)}
+            if "str" in kinds and len(kinds) > 1:
+                raise TypeError(
+                    f"Categories of column {names[j]!r} of X are of types "
+                    f"{', '.join(sorted(kinds))}: make them of one, as by astype(str)."
+                )
         self._encoder.fit(self._levels(X))
         self.levels = [list(levels) for levels in self._encoder.categories_]
         return self
@@ -107,6 +121,8 @@ def categorical_mask(categorical_features, X):
     X : array-like or table of shape (n, d)
     """
     names = list(X.columns) if hasattr(X, "columns") else []
+    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+        raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
     if categorical_features is None:
         return None
     if isinstance(categorical_features, str):
@@ -118,7 +134,9 @@ def categorical_mask(categorical_features, X):
         types = [str(X[name].dtype).lower().split("(")[0] for name in names]
         mask = np.array([kind in _CATEGORICAL_TYPES for kind in types], dtype=bool)
         return mask if mask.any() else None
-    chosen, d = np.asarray(categorical_features), len(names) or np.asarray(X).shape[1]
+    if not names and np.ndim(X) != 2:
+        return None  # which validation refuses in its own words
+    chosen, d = np.asarray(categorical_features), len(names) or np.shape(X)[1]
     if chosen.dtype.kind in "OU":
         if unknown := [name for name in chosen.tolist() if name not in names]:
             raise ValueError(f"categorical_features has {unknown}, which are no columns of X.")

@@ -28,7 +28,7 @@ class DecoupledGP(SolvedGP):
         self._check_number("n_mean_bases", 1, integer=True)
         self._check_variational_parameters()
         refuse_ranks(self)
-        if self.solver == "sgd" and self.mean != "zero":
+        if self.solver == "sgd" and self._mean_function() != "zero":
             raise ValueError(
                 f"solver='sgd' knows no mean function; got mean={self.mean!r}. Use mean='zero', or "
                 "solver='cg'."

@@ -31,9 +31,9 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
         the inducing points too, and how they are told apart. Without effect for "cg", which finds
         the optimum on its bases.
-    mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function: coefficients with a vague prior, which are part of the kernel. "sgd" knows
-        "zero" only.
+    mean : {"zero", "constant", "linear"}, default=None
+        Mean function: coefficients with a vague prior, which are part of the kernel. None is
+        "linear", with ``solver="sgd"`` "zero", the only one that it knows.
     n_mean_bases : int, default=2000
         Bases of the mean, M; rows drawn at random, all of them where there are no more.
     n_inducing : int, default=256
@@ -107,6 +107,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     True
     """
 
+    _means = (*DecoupledGP._means, None)
+
     def __init__(
         self,
         kernel=None,
@@ -114,7 +116,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         likelihood="softmax",
         solver="cg",
         parametrization="orthogonal",
-        mean="linear",
+        mean=None,
         n_mean_bases=2000,
         n_inducing=256,
         inducing_points="kmeans",
@@ -149,6 +151,11 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+
+    def _mean_function(self):
+        if self.mean is None:
+            return "zero" if self.solver == "sgd" else "linear"
+        return self.mean
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):

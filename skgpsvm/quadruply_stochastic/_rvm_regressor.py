@@ -174,9 +174,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         super()._check_parameters()
         self._check_choice("likelihood", _LIKELIHOODS)
         self._check_bool("normalize_y")
-        self._check_number("noise_variance", 0, optional=True)
-        if self.noise_variance == 0:
-            raise ValueError("noise_variance=0 must be positive, or None.")
+        self._check_number("noise_variance", 0, optional=True, above=True)
 
     def _noise(self, rows):
         y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
