@@ -26,6 +26,7 @@ CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
 _MOST_UNITS = 100  # that a row's weight is divided into
+_ROUNDING = 1e-6  # of a unit, which is no further one
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
@@ -156,16 +157,25 @@ class Rows:
         return chunks
 
     def units(self):
-        """Which row each unit of weight is of, an array: a row has as many as mean weights."""
-        relative = self.weights / self.weights.mean()
-        units = relative.ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
-        return np.repeat(np.arange(len(self)), units)
+        """Which of all ranks' rows each unit of weight is of, an array.
+
+        A row has as many as mean weights: what is drawn of the rows is drawn of them, so that a
+        weight is the same as repetition.
+        """
+        (weights,) = self.collect(self.weights)
+        relative = weights.double() / weights.double().mean()
+        units = (relative - _ROUNDING).ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        return np.repeat(np.arange(self.n_rows), units)
+
+    def of_units(self, units, chosen):
+        """This rank's rows with the share of weight that some units, an index array, have."""
+        share = _shares(units, chosen)
+        return self.part(share.nonzero()[0], share[share > 0])
 
     def divided(self, units, chosen):
         """These rows without, and with alone, the units at an index array into `units`."""
-        all_units, some = np.bincount(units), np.bincount(units[chosen], minlength=len(self))
-        shares = 1 - some / all_units, some / all_units
-        return tuple(self.part(share.nonzero()[0], share[share > 0]) for share in shares)
+        others = np.delete(np.arange(len(units)), chosen)
+        return self.of_units(units, others), self.of_units(units, chosen)
 
     def part(self, index, share=1.0):
         """This rank's rows at an index array, on this rank alone, read where these are.
@@ -185,16 +195,25 @@ class Rows:
         return part
 
     def subset(self, max_rows, random_state):
-        """At most ``max_rows`` of all ranks' rows, drawn without replacement, on every rank."""
-        index = np.arange(self.n_rows)
+        """At most ``max_rows`` of all ranks' rows, by units without replacement, on every rank."""
+        share = np.ones(self.n_rows)
         if self.n_rows > max_rows:
-            index = np.sort(random_state.choice(self.n_rows, max_rows, replace=False))
+            units = self.units()
+            share = _shares(units, random_state.choice(len(units), max_rows, replace=False))
         elif n_ranks() == 1:
             return self
+        index = share.nonzero()[0]
         tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
-        arrays = [tensor.cpu().numpy() for tensor in tensors]
+        X, targets, weights = (tensor.cpu().numpy() for tensor in tensors)
+        arrays = X, targets, weights * share[index].astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
         return Rows(*arrays, self.device, self.dtype, shared=False)
+
+
+def _shares(units, chosen):
+    """Share of the units of each row that are among those at an index array, (n,)."""
+    total = np.bincount(units)
+    return np.bincount(units[chosen], minlength=len(total)) / total
 
 
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):

@@ -185,9 +185,10 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         start = super()._learned(run, start, rows, scaler, random_state, generator)
         if self.likelihood != "gaussian" or self.optimizer is None:
             return start
-        order = random_state.permutation(len(rows))
+        units = rows.units()
+        order = random_state.permutation(len(units))
         given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
-        evidence = Evidence(torch_kernel(start.kernel), rows.part(given))
+        evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, given))
         bounds = torch.tensor(start.kernel.bounds, device=rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
@@ -198,11 +199,12 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         run.stage("evidence", state, learning.step, rounds, finished=done)
         if not len(others):
             return start.at(state)
-        judges = rows.part(others)
+        judges = rows.of_units(units, others)
         found = _likelier(evidence, before, state, judges)
         if not len(more) or not start.kernel.n_dims:
             return start.at(found)
-        evidence = Evidence(evidence.kernel, rows.part(np.concatenate([given, more])))
+        given = np.concatenate([given, more])
+        evidence = Evidence(evidence.kernel, rows.of_units(units, given))
         moved = directions(start.kernel).to(rows.device)
         factors = CommonFactors(evidence, found["theta"], moved, bounds)
         limits = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)

@@ -139,19 +139,36 @@ def test_read_only_memmap_is_read_chunk_by_chunk(tmp_path, monkeypatch):
     assert_array_equal(rows.take(slice(0, N))[0], X[weights > 0])
 
 
-def test_subset_draws_whole_rows_without_replacement(held):
-    X, y, weights = data()
-    rows = rows_of(X, y, weights)
+def test_subset_draws_whole_rows_of_one_weight_without_replacement(held):
+    X, y, _ = data()
+    rows = rows_of(X, y, np.full(N, 0.7))
     some = rows.subset(10, np.random.RandomState(0))
     again = rows.subset(10, np.random.RandomState(0))
     assert len(some) == 10
     parts, parts_again = some.take(slice(0, 10)), again.take(slice(0, 10))
     for part, part_again in zip(parts, parts_again, strict=True):
         assert_array_equal(part, part_again)
-    known = {(*x, t, w) for x, t, w in zip(X.tolist(), y.tolist(), weights.tolist(), strict=True)}
+    known = {(*x, t, 0.7) for x, t in zip(X.tolist(), y.tolist(), strict=True)}
     drawn = {(*x.tolist(), t.item(), w.item()) for x, t, w in zip(*parts, strict=True)}
     assert len(drawn) == 10
     assert drawn <= known
+
+
+def test_subset_draws_rows_by_their_weight(held):
+    X, y, _ = data()
+    weights = np.where(np.arange(N) < 3, 20.0, 1.0)
+    rows, place = rows_of(X, y, weights), {tuple(x): i for i, x in enumerate(X.tolist())}
+    units, random_state, mean = len(rows.units()), np.random.RandomState(0), np.zeros(N)
+    for _ in range(500):
+        some = rows.subset(10, random_state)
+        assert some.n_rows == len(some) <= 10
+        X_some, _, drawn = some.take(slice(0, 10))
+        index = [place[tuple(x)] for x in X_some.tolist()]
+        assert (drawn.numpy() <= weights[index]).all()
+        mean[index] += drawn.numpy() / 500
+    # Each unit is drawn with one probability; the error is about three standard deviations.
+    assert_allclose(mean[:3], weights[:3] * 10 / units, rtol=0.1)
+    assert_allclose(mean[3:].mean(), 10 / units, rtol=0.1)
 
 
 def test_subset_of_few_rows_is_all_of_them():
