@@ -183,9 +183,8 @@ class KernelBases(MeanBases):
         return (coef * self.mean(self.points, coef).T).sum(1)
 
     def prior_trace(self, diag, columns):
-        prior = self.kernel.diag(self.points, self.theta)
-        rows = columns.mT.flatten(0, 1)
-        return (diag.square() * prior).sum() + self.squares(rows).sum()
+        prior, rows = self.chol.square().sum(1), columns.mT.flatten(0, 1)
+        return (diag.square() * prior).sum() + (rows * self.prior_product(rows)).sum()
 
     def prior_log_det(self, c):
         return 2 * c * self.chol.diagonal().log().sum()

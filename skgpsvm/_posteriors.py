@@ -283,15 +283,24 @@ class WeightPosterior(Posterior):
         self._alone[:, : columns.shape[2]] = 0.0
 
     def marginals(self, X):
+        mean, var = self._own_marginals(X)
+        factor, more = self._augmentation(X, var)
+        return mean, factor.square() * var + more
+
+    def _own_marginals(self, X):
+        """Means and variances (b, c) at rows, of the weights alone."""
         mean, var = X.new_zeros(2, len(X), len(self.coef))
         dense = X.new_zeros(len(self.coef), len(X), self.columns.shape[2])
         for part, values in self.bases.blocks(X):
             mean += values @ self.coef[:, part].T.to(X.dtype)
             var += values.square() @ self._alone[:, part].T.square().to(X.dtype)
             dense += values @ self.columns[:, part].to(X.dtype)
-        var = var + dense.square().sum(2).T
+        return mean, var + dense.square().sum(2).T
+
+    def _augmentation(self, X, var):
+        """What deviations from the mean are multiplied by at rows, and variances added, (b, c)."""
         if self._rows is None:
-            return mean, var
+            return torch.ones_like(var), torch.zeros_like(var)
         prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
         known = X.new_zeros(len(X), len(self.coef))
         step = max(_CHUNK_ENTRIES // len(X), 1)
@@ -299,7 +308,8 @@ class WeightPosterior(Posterior):
         for rows, precisions in parts:
             squares = self.bases.kernel(X, rows.to(X.dtype), self.bases.theta).square()
             known += squares @ precisions.T.to(X.dtype)
-        return mean, (var + prior.square() / (known + prior)).minimum(prior)
+        total = (var + prior.square() / (known + prior)).minimum(prior)
+        return (total / var).clamp_max(1).sqrt().nan_to_num(1.0), (total - var).clamp_min(0)
 
     def kl(self):
         c, M = self.coef.shape
@@ -318,7 +328,12 @@ class WeightPosterior(Posterior):
         weights = self.coef[:, None] + normal(c, n_samples, M) * self._alone[:, None]
         weights = weights + normal(c, n_samples, self.columns.shape[2]) @ self.columns.mT
         draws = self.bases.mean(X.double(), weights.flatten(0, 1))
-        return draws.T.reshape(c, n_samples, len(X)).permute(1, 2, 0)
+        draws = draws.T.reshape(c, n_samples, len(X)).permute(1, 2, 0)
+        if self._rows is None:
+            return draws
+        mean, var = self._own_marginals(X.double())
+        factor, more = self._augmentation(X.double(), var)
+        return mean + factor * (draws - mean) + more.sqrt() * normal(n_samples, len(X), c)
 
     def cov(self, X):
         """Covariances (c, b, b) at the rows of ``X``."""
@@ -328,7 +343,9 @@ class WeightPosterior(Posterior):
             half = values * self._alone[:, None, part]
             total += half @ half.mT
             dense += values @ self.columns[:, part]
-        return total + dense @ dense.mT
+        total += dense @ dense.mT
+        factor, more = self._augmentation(X.double(), total.diagonal(dim1=1, dim2=2).T)
+        return factor.T[:, :, None] * total * factor.T[:, None, :] + torch.diag_embed(more.T)
 
 
 def _gradients(outputs, inputs, adjoints):

@@ -32,6 +32,7 @@ _HELD_OUT = 0.1
 _CALIBRATION_STEPS = 100
 _LEAST_RATIO = 1e-12
 _MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
+_POWER_PRIOR = 1.0  # rate of the power's logarithm: few rows, or noisy ones, say little of it
 
 
 class SolvedGP(VariationalGP):
@@ -254,7 +255,8 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
 
         def density(logs):
             total = logs[:t].exp() + prior * ratio ** logs[t].exp()
-            return -0.5 * (weights @ (total.log() + squares / total)).sum()
+            misfit = (weights @ (total.log() + squares / total)).sum()
+            return -0.5 * misfit - _POWER_PRIOR * logs[t]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)

@@ -167,9 +167,9 @@ def _attacked(classifier, X, y, clip, attack):
             f"An attack needs the gradient of a fitted hybrid classifier, such as "
             f"skgpsvm.HybridBayesianSVC; got {type(classifier).__name__}."
         )
-    X, y = np.asarray(X), column_or_1d(y)
     check_consistent_length(X, y)
-    classifier.predict(X[:1])  # has its say about rows that do not fit
+    classifier._check_new(X)
+    X, y = np.asarray(X), column_or_1d(y)
     if clip is not None and (X.min() < clip[0] or X.max() > clip[1]):
         raise ValueError(
             f"X lies between {X.min()} and {X.max()}, beyond clip={clip!r}: scale it, or give the "
@@ -182,7 +182,8 @@ def _attacked(classifier, X, y, clip, attack):
     codes = torch.from_numpy(np.searchsorted(classifier.classes_, y))
     module = classifier.to_torch(classifier.device)
     device = next(iter(module.state_dict().values())).device
-    X = X if np.issubdtype(X.dtype, np.floating) else X.astype(np.float32)
+    floats = np.issubdtype(X.dtype, np.floating)
+    dtype = X.dtype.newbyteorder("=") if floats else np.dtype(np.float32)
     parts = []
     for start in range(0, len(X), _ROWS):
         part = slice(start, start + _ROWS)
@@ -196,6 +197,6 @@ def _attacked(classifier, X, y, clip, attack):
             loss = torch.nn.functional.cross_entropy(mean, targets, reduction="sum")
             return torch.autograd.grad(loss, rows)[0]
 
-        rows = torch.tensor(X[part], device=device)
+        rows = torch.tensor(np.ascontiguousarray(X[part], dtype), device=device)
         parts.append(attack(rows, gradient).cpu().numpy())
     return np.concatenate(parts)

@@ -2,7 +2,7 @@
 
 from copy import copy
 from math import ceil
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 from scipy.stats import norm
@@ -141,7 +141,8 @@ class ComponentEffectDisplay:
         """
         self.axes_ = _panels(_pyplot(), ax, len(self.effects), n_cols)
         self.figure_ = self.axes_[0].figure
-        line_kw = {"color": _BLUE, **(line_kw or {})}
+        line_kw = dict(line_kw or {})
+        line_kw["color"] = line_kw.pop("c", line_kw.get("color", _BLUE))
         heatmap_kw = {"cmap": "RdBu_r", **(heatmap_kw or {})}
         singles = [part for part in self.effects if len(part.grid) == 1]
         for panel, part in zip(self.axes_, self.effects, strict=True):
@@ -168,7 +169,7 @@ def _effects(estimator, X, features, level, n_points, latent):
             "AdditiveGPRegressor or AdditiveGPClassifier, fitted."
         )
     check_is_fitted(estimator)
-    if not 0 < level < 1:
+    if not (isinstance(level, Real) and 0 < level < 1):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
     if not (isinstance(n_points, Integral) and n_points >= 4):
         raise ValueError(f"n_points={n_points!r} must be an integer of at least 4.")
@@ -266,8 +267,9 @@ def _chosen(estimator, features, names):
             found.append(terms[wanted])
             continue
         single = isinstance(wanted, str | Integral)
-        term = tuple(sorted(numbers.get(j, j) for j in ([wanted] if single else wanted)))
-        if term not in estimator.terms_:
+        term = {numbers.get(j, j) for j in ([wanted] if single else wanted)}
+        term = next((each for each in estimator.terms_ if set(each) == term), None)
+        if term is None:
             raise ValueError(
                 f"The model has no effect of {wanted!r}. It has those of {estimator.term_names_}; "
                 f"{estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}."
@@ -335,7 +337,9 @@ def _pyplot():
 def _panels(pyplot, ax, n_panels, n_cols):
     """Axes of the panels, (n_panels,)."""
     if not n_panels:
-        raise ValueError("There is no effect to draw: the model has a constant only.")
+        raise ValueError("There is no effect to draw: none is asked for, or the model has none.")
+    if not (isinstance(n_cols, Integral) and n_cols >= 1):
+        raise ValueError(f"n_cols={n_cols!r} must be an integer of at least 1.")
     if ax is not None and not hasattr(ax, "get_subplotspec"):
         axes = np.ravel(np.asarray(ax, dtype=object))
         if len(axes) != n_panels:

@@ -1,6 +1,9 @@
 """Attacks raise the loss within their bounds; detection curves; foreign attacks on the network."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -89,6 +92,28 @@ def test_attack_without_strength_moves_nothing(digits):
     model, X, y = digits
     assert_array_equal(fast_gradient_sign(model, X, y, 0), X)
     assert_array_equal(projected_gradient(model, X, y, 0), X)
+
+
+@pytest.mark.parametrize("form", [lambda X: X[..., ::-1][..., ::-1], lambda X: X.astype(">f4")])
+def test_flipped_and_foreign_arrays_are_attacked(form, digits):
+    model, X, y = digits
+    expected = fast_gradient_sign(model, X[:5], y[:5], 0.1)
+    assert_array_equal(fast_gradient_sign(model, form(X[:5]), y[:5], 0.1), expected)
+
+
+def test_tables_are_attacked_by_the_names_of_their_columns():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "c"])
+    y = (frame["a"] > 0).to_numpy().astype(int)
+    params = {"hidden_layer_sizes": (8,), "n_outputs": 4}
+    model = HybridBayesianSVC(module_params=params, max_iter=5, n_inducing=8, random_state=0)
+    model.fit(frame, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        moved = fast_gradient_sign(model, frame, y, 0.1)
+    assert moved.shape == (60, 3)
+    with pytest.raises(ValueError, match="feature names"):
+        fast_gradient_sign(model, frame[["b", "a", "c"]], y, 0.1)
 
 
 def test_bytes_are_attacked_as_floats(digits):

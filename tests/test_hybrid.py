@@ -13,7 +13,7 @@ from scipy.optimize import approx_fprime
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_friedman1
 from sklearn.exceptions import NotFittedError
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -291,6 +291,33 @@ def test_warm_start_goes_on_from_the_network():
     model.fit(X, y)
     assert model.objective_curve_[0] > first[0]
     assert model.objective_curve_[-1] > first[-1]
+
+
+@pytest.mark.parametrize("n_levels", [2, 5])
+def test_rows_that_are_alike_are_not_all_held_out(n_levels):
+    rng = np.random.RandomState(0)
+    level = rng.randint(n_levels, size=600)
+    X, y = np.eye(n_levels)[level], 10.0 * level + rng.normal(size=600)
+    model = HybridSVGPRegressor(random_state=0, max_iter=40).fit(X, y)
+    assert_allclose(model.predict(np.eye(n_levels)), 10.0 * np.arange(n_levels), atol=4)
+
+
+def test_warm_start_of_a_regressor_holds_out_what_it_did(monkeypatch):
+    X, y = make_friedman1(300, random_state=0)
+    model = HybridSVGPRegressor(
+        module_params={"hidden_layer_sizes": (8,), "n_outputs": 4},
+        n_inducing=8,
+        max_iter=3,
+        warm_start=True,
+        random_state=0,
+    )
+    held = []
+    for n in (200, 300):
+        training = training_of(model, monkeypatch, X[:n], y[:n] + 100)
+        seen = {tuple(row) for row in training.rows.X.tolist()}
+        held.append({tuple(row) for row in X[:n].tolist()} - seen)
+    assert len(held[0]) == 20
+    assert held[0] == held[1] & {tuple(row) for row in X[:200].tolist()}
 
 
 def test_warm_start_holds_out_what_it_did(monkeypatch):
@@ -746,12 +773,24 @@ def test_weights_of_another_network_are_refused(tmp_path):
         other.load_weights(path)
     with pytest.raises(NotFittedError):
         other.predict(X)
-    for another in (HybridSVGPClassifier(), quick(kernel=2.0 * RBF())):
+    for another in (HybridSVGPClassifier(), quick(kernel=2.0 * RBF(1.0, "fixed"))):
         with pytest.raises(ValueError, match="holds another model"):
             another.load_weights(path)
     numpy.save_file({"a": np.zeros(2)}, path)
     with pytest.raises(ValueError, match="not written by save_weights"):
         other.load_weights(path)
+
+
+def test_weights_are_of_the_kernel_that_was_fitted(tmp_path):
+    pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
+    X, y = blobs()
+    path = tmp_path / "model.safetensors"
+    model = quick(kernel=1.0 * RBF(3.0)).fit(X, y)
+    model.set_params(kernel=1.0 * Matern(3.0)).save_weights(path)
+    with pytest.raises(ValueError, match="holds another model"):
+        quick(kernel=1.0 * Matern(3.0)).load_weights(path)
+    loaded = quick(kernel=2.0 * RBF(0.5)).load_weights(path)  # of which theta is the file's
+    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
 def test_unfitted_model_has_no_weights(tmp_path):

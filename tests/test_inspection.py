@@ -271,11 +271,20 @@ def test_keywords_reach_matplotlib(plain):
     assert display.axes_[0].get_subplotspec().get_gridspec().ncols == 1
 
 
+def test_colour_may_be_abbreviated(plain):
+    model, X = plain
+    display = ComponentEffectDisplay.from_estimator(model, X, features=[0], line_kw={"c": "red"})
+    assert display.axes_[0].lines[1].get_color() == "red"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"features": [(0, 1)]}, r"no effect of \(0, 1\)\. It has those of \['x0', 'x1', 'x2', "),
         ({"features": ["z"]}, "no effect of 'z'"),
+        ({"features": [(0, "z")]}, r"no effect of \(0, 'z'\)"),
+        ({"n_cols": 0}, "n_cols=0 must be an integer of at least 1"),
+        ({"level": "a"}, "level='a' must be between 0 and 1"),
         ({"features": []}, "There is no effect to draw"),
         ({"level": 95}, "level=95 must be between 0 and 1"),
         ({"n_points": 2}, "n_points=2 must be an integer of at least 4"),

@@ -762,3 +762,76 @@ def test_model_of_another_kind_is_not_continued():
     model = QSGPRegressor(n_basis=10, n_inducing=4, solver="sgd", max_iter=2, **FIXED).fit(X, y)
     with pytest.raises(ValueError, match="The model to continue was fitted with solver='sgd'"):
         model.set_params(n_basis=20).partial_fit(X, y)
+
+
+@pytest.mark.parametrize(("covariance", "n_dense"), [("chevron", 60), ("mean_field", 1)])
+def test_bounds_of_kernels_at_rows_are_below_the_evidence(covariance, n_dense):
+    X, y = waves(60, d=2)
+    kernel, noise = RBF(1.0), 0.1
+    exact = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, y)
+    model = QSGPRegressor(
+        kernel,
+        optimizer=None,
+        noise_variance=noise,
+        normalize_y=False,
+        basis="inducing",
+        covariance=covariance,
+        n_basis=60,
+        n_dense_columns=n_dense,
+    ).fit(X, y)
+    assert model.elbo_ <= exact.log_marginal_likelihood_value_ + 1e-3
+    if covariance == "chevron":
+        assert model.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-2)
+
+
+def test_augmented_draws_and_covariances_have_the_variances():
+    X, y = waves(100, d=2)
+    model = QSGPRegressor(
+        basis="inducing", covariance="chevron", augment=True, n_basis=50, random_state=0
+    ).fit(X, y)
+    rows = np.array([[0.1, 0.2], [0.2, 0.2], [50.0, 50.0]])
+    _, std = model.predict(rows, return_std=True)
+    _, cov = model.predict(rows, return_cov=True)
+    assert_allclose(np.sqrt(cov.diagonal()), std, rtol=1e-6)
+    draws = model.sample_y(rows, 20_000, random_state=0)
+    assert_allclose(draws.std(1), std, rtol=0.03)
+
+
+def streamed(covariance, **options):
+    """A model by stochastic gradients of which all is given but the posterior."""
+    return QSGPRegressor(
+        RBF(1.0, "fixed"),
+        optimizer=None,
+        noise_variance=0.09,
+        normalize_y=False,
+        solver="sgd",
+        covariance=covariance,
+        n_sampled_basis=10,
+        random_state=0,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("covariance", ["nystroem", "mean_field"])
+def test_streamed_rows_count_as_much_as_those_of_the_fit(covariance):
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-3, 3, (2000, 1))
+    y, grid = np.sin(X[:, 0]) + 0.3 * rng.normal(size=2000), np.linspace(-2, 2, 9)[:, None]
+    options = {"n_basis": 40, "inducing_points": np.linspace(-3, 3, 20)[:, None], "max_iter": 50}
+    model = streamed(covariance, **options).fit(X[:200], y[:200])
+    for part in np.arange(200, 2000).reshape(-1, 200):
+        model.partial_fit(X[part], y[part])
+    _, var = model.latent_mean_and_variance(grid)
+    _, expected = streamed(covariance, **options).fit(X, y).latent_mean_and_variance(grid)
+    assert_allclose(var, expected, rtol=0.1)
+
+
+def test_augmentation_remembers_the_rows_of_a_stream():
+    rng = np.random.RandomState(0)
+    X = np.sort(rng.uniform(-3, 3, (300, 1)), 0)
+    y = np.sin(X[:, 0])
+    options = {"basis": "inducing", "n_basis": 40, "augment": True, "max_iter": 5}
+    model = streamed("mean_field", **options).fit(X[:150], y[:150])
+    _, before = model.latent_mean_and_variance([[-1.5]])
+    _, after = model.partial_fit(X[150:], y[150:]).latent_mean_and_variance([[-1.5]])
+    assert after < 1.5 * before < 0.5

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm import DecoupledGPRegressor, _solved
+from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _solved
 
 
 def quick_sine(seed, n=500):
@@ -47,6 +47,17 @@ def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
         assert var.item() == pytest.approx(quick_sine(0)[1].var(), rel=1e-9)
     # Four standard errors of a variance from the fifty rows that were held out.
     assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", [DecoupledGPRegressor, QSGPRegressor])
+def test_variances_do_not_vanish_where_noise_hides_them(kind, seed):
+    rng = np.random.RandomState(52 + seed)
+    X = rng.uniform(-3, 3, (500, 2))
+    f = np.sin(X[:, 0]) * np.cos(X[:, 1])
+    model = kind(n_inducing=40, normalize_y=False, random_state=2)
+    mean, var = model.fit(X, f + 0.3 * rng.normal(size=500)).latent_mean_and_variance(X)
+    assert 0.5 < np.square(mean[:, 0] - f).mean() / var.mean() < 4
 
 
 def test_fewer_rows_or_given_hyper_parameters_are_not_calibrated():

@@ -300,17 +300,17 @@ class HybridEstimator(LatentEstimator):
             for name, value in vars(self).items()
             if name in _TARGETS or (name[0] != "_" and name[-1] == "_" and name not in _REBUILT)
         }
-        made_of = {"model": self._description(latents), "seed": latents.seed}
+        made_of = {"model": self._description(latents.kernel), "seed": latents.seed}
         made_of |= {"threshold": latents.threshold, "attributes": known}
         weights = {name: np.ascontiguousarray(value) for name, value in latents.weights.items()}
         save_file(weights, path, {"skgpsvm": json.dumps(made_of)})
 
-    def _description(self, latents):
-        """What weights alone do not tell of a model."""
-        size = len(latents.weights["features.normalizer.running_mean"])
+    def _description(self, kernel):
+        """What weights alone do not tell of a model: of the kernel, all but learned values."""
         return {
             "class": type(self).__name__,
-            "kernel": repr(self._start_kernel(size, latents.n_latents)),
+            "kernel": repr(kernel.clone_with_theta(np.zeros(kernel.n_dims))),
+            "learned": [h.name for h in kernel.hyperparameters if not h.fixed],
             "likelihood": getattr(self, "likelihood", None),
         }
 
@@ -350,10 +350,10 @@ class HybridEstimator(LatentEstimator):
             made_of["seed"],
             made_of["threshold"],
         )
-        if (own := self._description(latents)) != made_of["model"]:
-            raise ValueError(f"{path} holds another model, {made_of['model']}, than this, {own}.")
         size = len(weights["features.normalizer.running_mean"])
         kernel = self._start_kernel(size, latents.n_latents)
+        if (own := self._description(kernel)) != made_of["model"]:
+            raise ValueError(f"{path} holds another model, {made_of['model']}, than this, {own}.")
         latents.kernel = kernel.clone_with_theta(weights["theta"])
         try:
             latents.posterior(torch.device("cpu"))

@@ -14,6 +14,8 @@ from .._torch_kernels import torch_kernel
 from ._extractors import MLP
 from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, private_random
 
+_GOLDEN_RATIO = (5**0.5 - 1) / 2  # whose multiples are spread evenly, modulo 1
+
 
 @dataclass
 class HybridLatents:
@@ -96,11 +98,21 @@ def build_extractor(module, params, n_inputs):
 
 
 def row_hashes(rows, salt):
-    """A number in [0, 1) for each of the `Rows`, of its content alone, (n,)."""
+    """A number in [0, 1) for each of the `Rows`, (n,), of its content alone.
+
+    Rows that differ in their targets alone have numbers that are spread evenly, by the order of
+    those: some of them are held out, whatever share of all they are.
+    """
     key = salt.to_bytes(8, "little")
     parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks())
     digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
-    return np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
+    hashes = np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
+    targets = rows.targets.cpu().numpy().reshape(len(hashes), -1)
+    order = np.lexsort((*targets.T, hashes))
+    _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
+    place = np.empty(len(hashes), dtype=int)
+    place[order] = np.arange(len(hashes)) - first[group]
+    return (hashes + place * _GOLDEN_RATIO) % 1
 
 
 def to_json(value):

@@ -126,6 +126,7 @@ class StochasticSteps:
             "n_passes": 0,
             "n_averaged": 0,
             "n_seen": 0.0,
+            "n_summed": 0.0,
             "generator": self._generator.get_state(),
         }
         if self._adagrad:
@@ -143,7 +144,7 @@ class StochasticSteps:
     def begin(self, state, more=False):
         """Start on these rows, all there are or more of them."""
         self.bound = self._bound_at(state["noise"])
-        state["n_seen"] = self.rows.total_weight + (state["n_seen"] if more else 0.0)
+        self._recount(state, state["n_seen"] if more else 0.0)
         state["n_averaged"], state["first"] = 0, state["n_steps"]
         state["sum"], state["last"] = torch.zeros_like(state["sum"]), state["last"] * 0
         auxiliary = []
@@ -155,6 +156,21 @@ class StochasticSteps:
         state["auxiliary"] = torch.cat(auxiliary)
         precision = self.bound.sites(self.rows.targets, state["auxiliary"])[1].double()
         state["seen_precision"] = (self.rows.weights.double() @ precision) / self.rows.total_weight
+
+    def _recount(self, state, before):
+        """What the covariance has of the rows so far becomes what a weight ``before`` of them is.
+
+        Its sums are for all rows, and means over as many minibatches of these rows.
+        """
+        total = self.rows.total_weight
+        n_batches = -(-len(self.rows) // self._batch_size)
+        n_summed, share = before / total * n_batches, (total + before) / (state["n_seen"] or 1.0)
+        if self.nystroem:
+            state["gram"] = share * state["gram"]
+        else:
+            state["data"] = share * state["data"]
+            state["counts"] = n_summed / max(state["n_summed"], 1) * state["counts"]
+        state["n_seen"], state["n_summed"] = total + before, n_summed
 
     def step(self, state):
         """A pass of minibatches; returns the mean estimate of the bound."""
@@ -298,12 +314,13 @@ class StochasticSteps:
 
     def _spread(self, state, X, draws, found, precision):
         """Latent variances (b, c) at the rows, estimated; the covariance learns of the rows."""
+        state["n_summed"] += 1
         if self.nystroem:
             A, var = features(self.basis, X, state["root"])
             gram = torch.zeros_like(state["gram"])
             for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
                 add_gram(total, A, column[:, None] * A)
-            newest = 1 / (state["n_steps"] + 1)
+            newest = 1 / state["n_summed"]
             newest = newest if self._fixed else max(newest, _LEAST_COVARIANCE)
             state["gram"] = state["gram"].lerp(gram, newest)
             return var
