@@ -1,14 +1,13 @@
 """What the processes of a torch.distributed group share in a fit; without a group, the identity."""
 
 import os
-import warnings
 from contextlib import contextmanager
 
 import joblib
 import torch
 import torch.distributed as dist
 
-from .exceptions import DistributedError
+from .exceptions import DistributedError, warn
 
 
 def n_ranks():
@@ -78,11 +77,10 @@ def check_equal(values):
 def warn_if_alone():
     """Warn where torchrun started several processes that have not been made a group."""
     if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        warnings.warn(
+        warn(
             "This process was started by torchrun, but has no process group: it fits its own rows "
             "alone. To share the fit call torch.distributed.init_process_group() before it.",
             UserWarning,
-            stacklevel=2,
         )
 
 

@@ -1,10 +1,8 @@
 """Dense linear algebra that the models share: a safe Cholesky factor and the Gaussian KL."""
 
-import warnings
-
 import torch
 
-from .exceptions import NotPositiveDefiniteError, NumericalWarning
+from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
 
 _LARGEST_JITTER = 1e-2
 _LIKELY_CAUSES = (
@@ -69,11 +67,10 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
         relative = grown
         L, info = _factor(K, relative * scale)
     if (relative > jitter).any():
-        warnings.warn(
+        warn(
             f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
             f"mean diagonal was needed instead of {jitter:.0e}. {_LIKELY_CAUSES}",
             NumericalWarning,
-            stacklevel=2,
         )
     return L
 

@@ -1,7 +1,6 @@
 """Estimators whose posterior mean is solved for: learning, bases, solution, calibration."""
 
 import math
-import warnings
 from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, torch_kernel
 from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
-from .exceptions import NumericalWarning
+from .exceptions import NumericalWarning, warn
 from .likelihoods import Gaussian
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
@@ -112,12 +111,11 @@ class SolvedGP(VariationalGP):
         latents, bound = self._calibrated(found(state), solve, state)
         lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
         if solve.conjugate and latents.diag is None and not lost < 0:
-            warnings.warn(
+            warn(
                 f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
                 f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
                 "dtype='float64', or a larger noise_variance with optimizer=None.",
                 NumericalWarning,
-                stacklevel=4,
             )
         return latents, curve, bound
 

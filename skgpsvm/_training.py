@@ -1,7 +1,6 @@
 """The loop of every fit: iterations, callbacks, stopping, checkpoints; maximisers; minibatches."""
 
 import math
-import warnings
 
 import joblib
 import torch
@@ -9,7 +8,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from ._distributed import check_equal, gather, rank, together
-from .exceptions import DivergenceError
+from .exceptions import DivergenceError, warn
 
 
 class Run:
@@ -98,11 +97,10 @@ class Run:
                 saved = {"state": dict(state), "curve": curve, "done": done}
                 self._checkpoint.save(name, saved, due=due)
         if converged and not done:
-            warnings.warn(
+            warn(
                 f"{type(self._estimator).__name__} reached max_iter={max_iter} before its change "
                 "fell below tol. Raise max_iter, or tol if the scores are good enough.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve

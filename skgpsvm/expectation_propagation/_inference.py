@@ -1,7 +1,6 @@
 """Ways through expectation propagation: hyper-parameter steps between updates, or around them."""
 
 import math
-import warnings
 from functools import partial
 
 import torch
@@ -9,6 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._linalg import relative_change
 from .._training import Packing, lbfgs, minibatches
+from ..exceptions import warn
 
 _LEARNING_SHARE = 0.7
 _DECAY_SHARE = 0.4
@@ -305,9 +305,8 @@ def settled(propagation, state):
         damping = damping if i < _MOST_UPDATES // 4 else _LEARNING_DAMPING
         propagation.update(state, visit, damping)
         propagation.refresh(state)
-    warnings.warn(
+    warn(
         f"Sites did not come to rest in {_MOST_UPDATES} updates; the evidence is that of the last.",
         ConvergenceWarning,
-        stacklevel=2,
     )
     return propagation.visit(state)

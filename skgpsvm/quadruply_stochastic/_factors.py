@@ -1,10 +1,8 @@
 """Chevron-shaped factors of a covariance of weights, at given sites."""
 
-import warnings
-
 import torch
 
-from ..exceptions import NumericalWarning
+from ..exceptions import NumericalWarning, warn
 
 _MOST_ITERATIONS = 200
 _RESIDUAL = 1e-6  # relative norm at which a dense column is done
@@ -73,11 +71,10 @@ def chevron(bases, rows, index, precision, n_dense):
             break
         direction, norm = z + torch.where(norm > 0, new / norm, 0.0) * direction, new
     else:
-        warnings.warn(
+        warn(
             f"The dense columns of the covariance are not solved for after {_MOST_ITERATIONS} "
             "iterations. Use fewer n_dense_columns, dtype='float64' or a larger noise_variance.",
             NumericalWarning,
-            stacklevel=2,
         )
     columns = solution.view(c, k, M)
     heads = columns.diagonal(dim1=1, dim2=2)
