@@ -463,7 +463,7 @@ def test_a_constant_y():
         ({"likelihood": "student_t"}, ValueError, "likelihood='student_t' is not one of"),
         ({"n_basis": 0}, ValueError, "n_basis=0 must be an integer of at least 1"),
         ({"relevance_threshold": 0.5}, ValueError, "must be above 1"),
-        ({"noise_variance": 0}, ValueError, "must be positive"),
+        ({"noise_variance": 0}, ValueError, "noise_variance=0 must be a number above 0"),
         ({"optimizer": "adam"}, ValueError, "optimizer='adam' is not one of"),
         ({"max_iter": 0}, ValueError, "max_iter=0 must be an integer"),
         ({"tol": -1.0}, ValueError, "tol=-1.0 must be a number"),
