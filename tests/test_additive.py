@@ -740,6 +740,13 @@ def test_levels_of_mixed_types_are_refused():
         AdditiveGPRegressor().fit(frame, y)
 
 
+def test_levels_may_be_strings_of_numpy_too():
+    frame, y = table(60)
+    frame["both"] = pd.Series([np.str_("one"), "two"] * 30, dtype=object)
+    model = AdditiveGPRegressor(interactions=None).fit(frame, y)
+    assert model.explain(frame).shape[0] == 60
+
+
 def test_columns_of_one_name_are_refused():
     frame, y = table(60)
     with pytest.raises(ValueError, match="more than one column of the name size: rename"):

@@ -835,3 +835,6 @@ def test_augmentation_remembers_the_rows_of_a_stream():
     _, before = model.latent_mean_and_variance([[-1.5]])
     _, after = model.partial_fit(X[150:], y[150:]).latent_mean_and_variance([[-1.5]])
     assert after < 1.5 * before < 0.5
+    late = streamed("mean_field", **{**options, "augment": False}).fit(X[:150], y[:150])
+    late.set_params(augment=True).partial_fit(X[150:], y[150:])
+    assert len(late._latents[0].rows) == 150

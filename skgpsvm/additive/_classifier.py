@@ -186,7 +186,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Raises
         ------
         TypeError
-            If a column of X has dates or times and is no category.
+            If a column of X has dates or times and is no category, or both names and numbers.
         ValueError
             If parameters, data or weights make no sense.
         DivergenceError

@@ -47,15 +47,16 @@ class TableEncoder:
         TypeError
             If a column has levels of types that cannot be sorted.
         """
-        names = getattr(X, "columns", range(len(self.categorical)))
-        for j, levels in zip(np.flatnonzero(self.categorical), self._levels(X).T, strict=True):
-            kinds = {type(level).__name__ for level in levels if not is_missing(level)}
-            if "str" in kinds and len(kinds) > 1:
+        found, names = self._levels(X), getattr(X, "columns", range(len(self.categorical)))
+        for j, levels in zip(np.flatnonzero(self.categorical), found.T, strict=True):
+            known = [level for level in levels if not is_missing(level)]
+            if len({isinstance(level, str) for level in known}) > 1:
+                kinds = ", ".join(sorted({type(level).__name__ for level in known}))
                 raise TypeError(
-                    f"Categories of column {names[j]!r} of X are of types "
-                    f"{', '.join(sorted(kinds))}: make them of one, as by astype(str)."
+                    f"Categories of column {names[j]!r} of X are of types {kinds}: make them of "
+                    "one, as by astype(str)."
                 )
-        self._encoder.fit(self._levels(X))
+        self._encoder.fit(found)
         self.levels = [list(levels) for levels in self._encoder.categories_]
         return self
 

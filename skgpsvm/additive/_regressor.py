@@ -222,7 +222,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Raises
         ------
         TypeError
-            If a column of X has dates or times and is no category.
+            If a column of X has dates or times and is no category, or both names and numbers.
         ValueError
             If parameters, data or weights make no sense.
         DivergenceError

@@ -10,11 +10,11 @@ from .._distributed import refuse_ranks
 from .._estimator import to_tensor
 from .._inducing_estimator import feature_scales
 from .._latents import Latents
-from .._solve import DecoupledStream
 from .._solved import SolvedGP
 from .._torch_kernels import torch_kernel
 from ..kernels import MultiscaleRBF
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
+from ._stream import DecoupledStream
 
 _MINIBATCH = 1024
 
