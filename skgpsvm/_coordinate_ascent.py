@@ -2,7 +2,14 @@
 
 import torch
 
-from ._linalg import gaussian_kl, mirror, relative_change, root_norms, weight_moments
+from ._linalg import (
+    gaussian_kl,
+    mirror,
+    natural_parameters,
+    relative_change,
+    root_norms,
+    weight_moments,
+)
 from ._sites import ByLatent
 
 _HELD_BYTES = 2**28
@@ -60,9 +67,7 @@ class CoordinateAscent:
         precision, linear = self.prior
         n_steps = 0 if mean is None else 1
         if n_steps:
-            inverse = torch.linalg.inv(root)
-            precision = inverse.mT @ inverse
-            linear = (precision @ mean[..., None])[..., 0]
+            precision, linear = natural_parameters(mean, root)
         state = {"precision": precision, "linear": linear}
         state |= {"n_steps": n_steps, "change": float("inf")}
         state["mean"], state["root"] = weight_moments(precision, linear)

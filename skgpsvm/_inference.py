@@ -202,7 +202,7 @@ class NaturalGradientInference(CoordinateInference):
         return [group[i : i + _BATCHES_BETWEEN] for i in starts]
 
     def _due(self, state):
-        return state["n_steps"] > 0
+        return bool(state["values"]) or state["n_steps"] > 1
 
     def initial(self, start):
         """The state from which `step` starts: at the prior, or at the moments of a start."""

@@ -103,6 +103,13 @@ def weight_moments(precision, linear):
     return (root @ (root.mT @ linear[..., None]))[..., 0], root
 
 
+def natural_parameters(mean, root):
+    """The inverse of `weight_moments`."""
+    inverse = upper_inverse(root.mT)
+    precision = inverse.mT @ inverse
+    return precision, (precision @ mean[..., None])[..., 0]
+
+
 def gaussian_kl(mean, chol):
     """Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
 
@@ -110,7 +117,7 @@ def gaussian_kl(mean, chol):
     ----------
     mean : torch.Tensor of shape (..., p)
     chol : torch.Tensor of shape (..., p, p)
-        Lower triangular with a positive diagonal.
+        Triangular with a positive diagonal.
 
     Returns
     -------
@@ -151,6 +158,12 @@ def add_gram(total, A, B):
     """
     for rows in _blocks(len(total)):
         total[rows, : rows.stop] += A[:, rows].T @ B[:, : rows.stop]
+
+
+def add_grams(totals, A, precision):
+    """`add_gram` of rows A (b, p) times each column of their precisions (b, c): (c, p, p)."""
+    for total, column in zip(totals, precision.to(A.dtype).T, strict=True):
+        add_gram(total, A, column[:, None] * A)
 
 
 def mirror(lower):

@@ -7,6 +7,7 @@ import torch
 from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
 
 _CHUNK_ENTRIES = 2**22
+_LEAST_RATIO = 1e-12
 
 
 class Posterior(ABC):
@@ -143,6 +144,10 @@ class WhitenedBasis:
         """Features that are projections on the inducing points; they come first."""
         return len(self.Z) if self._rest else 0
 
+    def projected_variance(self, X):
+        """Prior variances (b,) of that part at rows."""
+        return self._rest.diag(X, self.theta) if self._rest else X.new_zeros(len(X))
+
     def residual_cov(self, X):
         """Prior covariance (b, b) that the features leave unexplained."""
         if not self._rest:
@@ -213,8 +218,8 @@ class DecoupledPosterior(InducingPosterior):
     bases : MeanBases
     coef : Tensor of shape (c, M)
     power : float
-        Of the ratio of posterior and prior variance, at least 1: few inducing points leave too much
-        variance near the data, and all of it far away, where it belongs.
+        Of the ratio of posterior and prior variance, see `shrinkage`: few inducing points leave too
+        much variance near the data, and all of it far away, where it belongs.
 
     Notes
     -----
@@ -247,9 +252,7 @@ class DecoupledPosterior(InducingPosterior):
         return super().kl() + 0.5 * self.bases.squares(self.coef).sum() + between.sum()
 
     def _shrinkage(self, X, var):
-        """What variances (b, c) are multiplied by."""
-        ratio = var / self.bases.kernel.diag(X, self.basis.theta)[:, None]
-        return ratio.clamp(0, 1) ** (self.power - 1)
+        return shrinkage(var, self.basis.projected_variance(X)[:, None], self.power)
 
 
 class WeightPosterior(Posterior):
@@ -346,6 +349,22 @@ class WeightPosterior(Posterior):
         total += dense @ dense.mT
         factor, more = self._augmentation(X.double(), total.diagonal(dim1=1, dim2=2).T)
         return factor.T[:, :, None] * total * factor.T[:, None, :] + torch.diag_embed(more.T)
+
+
+def shrinkage(var, prior, power):
+    """What variances (b, c) are multiplied by, so that their ratio to a prior's is raised.
+
+    Parameters
+    ----------
+    var : Tensor of shape (b, c)
+    prior : Tensor of shape (b, 1)
+        Variances of the part of the prior that is projected on inducing points: a mean function's
+        is known from all rows, near and far.
+    power : float or Tensor of shape ()
+        At least 1.
+    """
+    ratio = var / prior.clamp_min(torch.finfo(var.dtype).tiny)
+    return ratio.clamp(_LEAST_RATIO, 1) ** (power - 1)
 
 
 def _gradients(outputs, inputs, adjoints):

@@ -5,6 +5,7 @@ import torch
 from ._bases import Inverse, KernelBases
 from ._linalg import (
     add_gram,
+    add_grams,
     cholesky,
     gaussian_kl,
     mirror,
@@ -14,6 +15,8 @@ from ._linalg import (
 )
 from .likelihoods import Gaussian
 
+_NEAR, _LEAST_PRECISION = 1e-6, 1e-12
+_POINT = ("coef", "means", "root", "linear", "precision")  # that steps may go back to
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
 _MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
 _MOST_WHOLE = 4000  # bases whose system is made
@@ -74,9 +77,9 @@ class DecoupledInference:
     def initial(self, start):
         """The state from which `step` starts.
 
-        Its means are zero; of Gaussian noise, where the bases span them, those of the inducing
-        points. Its covariance is of sites at the prior, which for Gaussian noise is that at the
-        end.
+        Its sites are those at the posterior of the start, or at the prior, as are those of Gaussian
+        noise everywhere. Its means are zero; of Gaussian noise, where the bases span them, those of
+        the inducing points.
         """
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
         zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
@@ -96,22 +99,47 @@ class DecoupledInference:
             "change": float("inf"),
         }
         gram, cross = zeros.new_zeros(self._groups * c, p, p), zeros.new_zeros(self._groups * c, p)
+        state["begun"] = not self.conjugate and "root" in start
+        if state["begun"]:
+            state |= {name: torch.empty_like(zeros) for name in ("linear", "precision")}
+            state["root"] = start["root"]
         before = state["root"]
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             A, var = features(self.basis, X, before)
-            sites = self.likelihood.sites(y, torch.zeros_like(var), var)
+            if state["begun"]:
+                mean = (A @ start["mean"].T.to(A.dtype)).double()
+                linear, precision = self._begun(y, mean, var)
+                state["linear"][index], state["precision"][index] = linear, precision
+            else:
+                sites = self.likelihood.sites(y, torch.zeros_like(var), var)
+                linear, precision = sites.linear, sites.precision
             held = weights.double()[:, None] * self.kept[index]
-            self._add_gram(gram, A, held * sites.precision.repeat(1, self._groups))
-            cross += (held * sites.linear.repeat(1, self._groups)).T @ A.double()
+            add_grams(gram, A, held * precision.repeat(1, self._groups))
+            cross += (held * linear.repeat(1, self._groups)).T @ A.double()
         gram = mirror(gram)
         mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
         state["root"] = roots(gram[:c])
         state["coef"] = self.bases.embedded(mean if self.conjugate else torch.zeros_like(mean))
         return state
 
+    def _begun(self, y, mean, var):
+        """Linear terms and precisions (b, c) of sites at moments from elsewhere.
+
+        Of noise about the targets, the weights of iteratively reweighted least squares: curvatures
+        may be negative, and whole steps too long.
+        """
+        sites = self.likelihood.sites(y, mean, var)
+        if not y.is_floating_point():
+            return sites.linear, sites.precision
+        residual = mean - y
+        far = residual.abs() > _NEAR * var.sqrt()
+        precision = torch.where(far, sites.gradient / residual, sites.precision)
+        precision = precision.clamp_min(_LEAST_PRECISION)
+        return precision * y, precision
+
     def step(self, state):
-        """An iteration of conjugate gradients; returns the bound, along the way an estimate."""
+        """An iteration of conjugate gradients; returns the bound, of other noise at the sites."""
         if state["fresh"]:
             self._linearise(state)
         if self._is_long(state):
@@ -127,12 +155,12 @@ class DecoupledInference:
         curvature = (direction * product).sum(1, keepdim=True)
         size = torch.where(curvature > 0, norm / curvature, 0.0)
         state["coef"] = state["coef"] + size * direction
-        state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
         self._turn(state, state["residual"] - size * product, norm)
         state["n_inner"] += 1
         if not self.conjugate:
             state["fresh"] = _relative(state) < _INNER
             return state["objective"]
+        state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
         state["change"] = self._unsolved(state)
         return state["objective"]
 
@@ -153,6 +181,11 @@ class DecoupledInference:
     def converged(self, state):
         """Whether the residual, or the change of the means, is small."""
         return state["change"] < self.tol
+
+    def finish(self, state):
+        """Go back to the best bound, where a step that is not over has a lower one."""
+        if not self.conjugate and self.bound(state) < state["best"]:
+            state |= state["point"]
 
     def bound(self, state):
         """The bound, nats."""
@@ -177,13 +210,20 @@ class DecoupledInference:
 
     def _divergence(self, state, means):
         """From the prior, nats, at means (n, q) of the rows."""
-        c = self.likelihood.n_latents
-        return divergence(self.bases, state["coef"][:c], state["root"]).item()
+        coef = state["coef"][: self.likelihood.n_latents]
+        of_mean = 0.5 * (coef * self.bases.prior_product(coef)).sum()
+        return (of_mean + covariance_divergence(state["root"])).item()
 
-    def _linearise(self, state):
-        """Sites at the present means and variances, with all that follows from them."""
+    def _linearise(self, state, again=False):
+        """Sites at the present means and variances, with all that follows from them.
+
+        Where the bound is lower there than at the last ones, a shorter step from these, ``again``.
+        """
         c, before, root = self.likelihood.n_latents, state["means"], state["root"]
+        point = {name: state[name] for name in _POINT}
         size = state["rate"] * self.likelihood.step(state["n_sweeps"])
+        if state["begun"]:
+            size, state["begun"] = 0.0, False
         old = state["linear"], state["precision"]
         state["linear"], state["precision"] = (torch.zeros_like(part) for part in old)
         state["means"] = torch.zeros_like(before)
@@ -196,20 +236,23 @@ class DecoupledInference:
             loss += (weights[:, 0] * sites.loss).sum().item()
             state["linear"][index] = linear = old[0][index].lerp(sites.linear, size)
             state["precision"][index] = precision = old[1][index].lerp(sites.precision, size)
-            self._add_gram(gram, A, weights * precision)
+            add_grams(gram, A, weights * precision)
             linear, precision = (part.repeat(1, self._groups) for part in (linear, precision))
             sums += self._over_rows(K, weights * (linear - precision * f), index)
             if self.conjugate:
                 right += self._over_rows(K, weights * linear, index)
         residual = self.bases.gathered(sums) - self.bases.prior_product(state["coef"])
         value = -loss - self._divergence(state, state["means"])
-        if state["n_sweeps"] > 1 and value < state["best"] - _ROUNDING * abs(value):
-            state["rate"] /= 2
-        state["objective"], state["best"] = value, max(value, state["best"])
+        state["objective"] = value
         if not self.conjugate:
-            state["root"] = roots(mirror(gram))
-            if state["n_sweeps"]:
+            if value < state["best"] - _ROUNDING * abs(value):
+                state |= {**state["point"], "rate": state["rate"] / 2}
+                return self._linearise(state, again=True)
+            if state["n_sweeps"] and not again:
                 state["change"] = relative_change(state["means"], before) / state["rate"]
+                state["rate"] = min(2 * state["rate"], 1.0)
+            state["best"], state["point"] = max(value, state["best"]), point
+            state["root"] = roots(mirror(gram))
         state["n_sweeps"] += 1
         state["fresh"] = False
         if state["counted"] is None or state["n_inner"] > _MOST_INNER:
@@ -259,10 +302,6 @@ class DecoupledInference:
     def _over_rows(self, K, values, index):
         """Sum over rows of a chunk: values (b, q) times the kernel block, (q, M)."""
         return ((values * self.kept[index]).to(K.dtype).T @ K).double()
-
-    def _add_gram(self, gram, A, precision):
-        for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
-            add_gram(total, A, column[:, None] * A)
 
 
 class ExactInference(DecoupledInference):
@@ -314,7 +353,7 @@ class ExactInference(DecoupledInference):
         state["precision"], state["target"] = precision, (linear / precision).T
         weights = self.rows.weights.double()[:, None] * precision
         state["weight"] = (weights.repeat(1, self._groups) * self.kept).T
-        state["base"] = -loss - _divergence_of(state["root"]).item()
+        state["base"] = -loss - covariance_divergence(state["root"]).item()
         state["means"], state["fresh"] = torch.zeros_like(state["coef"]), False
         target = state["target"].repeat(self._groups, 1)
         self._turn(state, (state["weight"] > 0) * target, None)
@@ -382,7 +421,7 @@ class ExactInference(DecoupledInference):
     def _divergence(self, state, means):
         c = self.likelihood.n_latents
         of_mean = 0.5 * (state["coef"][:c].T * means[:, :c]).sum()
-        return (of_mean + _divergence_of(state["root"])).item()
+        return (of_mean + covariance_divergence(state["root"])).item()
 
 
 def _relative(state):
@@ -390,13 +429,8 @@ def _relative(state):
     return (state["norm"] / state["first_norm"]).nan_to_num(0.0).max().sqrt().item()
 
 
-def divergence(bases, coef, root):
-    """From the prior, nats; a tensor."""
-    return 0.5 * (coef * bases.prior_product(coef)).sum() + _divergence_of(root)
-
-
-def _divergence_of(root):
-    """Of the covariance alone."""
+def covariance_divergence(root):
+    """From the prior, nats, of roots (c, p, p) about the mean zero; a tensor."""
     return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum()
 
 

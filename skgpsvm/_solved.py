@@ -14,6 +14,7 @@ from ._estimator import Rows, to_tensor
 from ._evidence import CommonFactors, Evidence
 from ._inducing_estimator import feature_scales
 from ._latents import Latents
+from ._posteriors import shrinkage
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, torch_kernel
 from ._training import Run, by_autograd, lbfgs
@@ -29,7 +30,6 @@ _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
 _CALIBRATION_STEPS = 100
-_LEAST_RATIO = 1e-12
 _MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
 _POWER_PRIOR = 1.0  # rate of the power's logarithm: few rows, or noisy ones, say little of it
 
@@ -81,7 +81,7 @@ class SolvedGP(VariationalGP):
             state = inference.initial(start.state(rows.device))
             passes, done = _LEARNING_PASSES, inference.converged
             run.stage("hyper-parameters", state, inference.step, passes, finished=done)
-            start = replace(start.at(state), mean=None, root=None)
+            start = start.at(state)
         return start
 
     def _solved(self, run, start, rows, random_state):
@@ -108,6 +108,7 @@ class SolvedGP(VariationalGP):
 
         done = {"converged": solve.converged, "attributes": attributes}
         curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
+        solve.finish(state)
         latents, bound = self._calibrated(found(state), solve, state)
         lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
         if solve.conjugate and latents.diag is None and not lost < 0:
@@ -241,7 +242,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         share = 1 - solve.kept[:, -1]
         out = share.nonzero()[:, 0]
         X, y, weights = (part.double() for part in solve.rows.take(out))
-        prior = solve.bases.kernel.diag(X, solve.bases.theta)[:, None]
+        prior = solve.basis.projected_variance(X)[:, None]
         moments = means[out, t:], variances[out], prior
         weights = weights * share[out]
         return self._most_likely(latents, state["noise"], y, weights, *moments), bound
@@ -249,10 +250,10 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
     def _most_likely(self, latents, noise, y, weights, means, variances, prior):
         """The latents with noise and power under which rows held out are most likely."""
         t = variances.shape[1]
-        ratio, squares = (variances / prior).clamp(_LEAST_RATIO, 1), (y - means).square()
+        squares = (y - means).square()
 
         def density(logs):
-            total = logs[:t].exp() + prior * ratio ** logs[t].exp()
+            total = logs[:t].exp() + shrinkage(variances, prior, logs[t].exp()) * variances
             misfit = (weights @ (total.log() + squares / total)).sum()
             return -0.5 * misfit - _POWER_PRIOR * logs[t]
 

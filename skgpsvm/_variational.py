@@ -7,6 +7,7 @@ import torch
 from sklearn.base import clone
 
 from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
+from ._coordinate_ascent import CoordinateAscent
 from ._distributed import n_ranks
 from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from ._inference import NaturalGradientInference
@@ -18,6 +19,7 @@ from ._prediction import (
 )
 from ._sites import LikelihoodSites
 from ._torch_kernels import torch_kernel
+from .likelihoods import Gaussian
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
@@ -108,7 +110,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         trained = [part for part in super()._trained(start, rows) if part in PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
-        bounds = torch.tensor(start.kernel.bounds)
+        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
 
         def learned(state):
@@ -149,8 +151,10 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
                 if gain > _LEAST_GAIN:
                     break
             state = tried[-1] if gain > _LEAST_GAIN else tried[0]
-        curve = self._learned_further(climb, state, rows, fresh) if collapsed else []
-        return learned(state), curve
+        if collapsed:
+            curve = self._learned_further(climb, state, rows, fresh)
+            return learned(state), curve
+        return _at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
 
     def _learned_further(self, climb, state, rows, fresh):
         """Learning on more rows, the state changed in place; the curve of objectives."""
@@ -176,6 +180,15 @@ class VariationalClassifier(LatentClassifier, VariationalGP):
 
     def _sites(self):
         return classification_sites(self.likelihood, len(self.classes_))
+
+
+def _at_gaussian_posterior(start, variance, rows):
+    """A start with the posterior under Gaussian noise of variance (t,)."""
+    sites = LikelihoodSites(Gaussian(variance.cpu()), len(variance)).at(variance.log())
+    ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
+    state = start.state(rows.device) | ascent.initial()
+    ascent.sweep(state)
+    return start.at(state)
 
 
 def scaled_lengths(kernel, factor):

@@ -16,6 +16,7 @@ from .._inducing_estimator import (
     smooth_kernel,
     with_mean,
 )
+from .._linalg import natural_parameters
 from .._sites import LikelihoodSites
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Probit
@@ -281,9 +282,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
 
     def _continued(self, old, rows):
         now = old.state(rows.device)
-        root_inverse = torch.linalg.inv(now["root"][0])
-        precision = root_inverse.T @ root_inverse
-        prior = precision, precision @ now["mean"][0]
+        prior = natural_parameters(now["mean"][0], now["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
         bounds, scale = torch.empty(0, 2), torch.ones(1)
         learning = InnerLearning(None, self.max_iter, self.tol, propagation, [], bounds, scale)

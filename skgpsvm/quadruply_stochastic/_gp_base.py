@@ -126,7 +126,8 @@ class QuadruplyStochasticGP(SolvedGP):
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
             start = self._learned(run, start, rows, scaler, random_state, generator)
-            start, _ = self._with_bases(replace(start, jitter=JITTER), rows, random_state)
+            start = replace(start, jitter=JITTER, mean=None, root=None)
+            start, _ = self._with_bases(start, rows, random_state)
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:

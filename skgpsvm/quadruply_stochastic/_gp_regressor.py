@@ -278,8 +278,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         if others is None:
             return latents
         latents = replace(latents, power=1.0)
-        noise, kernel = latents.state(others.device)["noise"], latents.mean_bases(others.device)
+        noise, posterior = latents.state(others.device)["noise"], latents.posterior(others.device)
         X, y, weights = (part.double() for part in others.take(slice(None)))
-        moments = latents.posterior(others.device).marginals(X)
-        prior = kernel.kernel.diag(X, kernel.theta)[:, None]
-        return self._most_likely(latents, noise, y, weights, *moments, prior)
+        prior = posterior.basis.projected_variance(X)[:, None]
+        return self._most_likely(latents, noise, y, weights, *posterior.marginals(X), prior)

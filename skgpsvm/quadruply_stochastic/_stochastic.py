@@ -3,7 +3,7 @@
 import torch
 
 from .._bases import JITTER
-from .._linalg import add_gram, cholesky, gaussian_kl, mirror
+from .._linalg import add_grams, cholesky, gaussian_kl, mirror
 from .._posteriors import WeightPosterior, WhitenedBasis
 from .._solve import features, roots
 from .._training import minibatches
@@ -318,8 +318,7 @@ class StochasticSteps:
         if self.nystroem:
             A, var = features(self.basis, X, state["root"])
             gram = torch.zeros_like(state["gram"])
-            for total, column in zip(gram, precision.to(A.dtype).T, strict=True):
-                add_gram(total, A, column[:, None] * A)
+            add_grams(gram, A, precision)
             newest = 1 / state["n_summed"]
             newest = newest if self._fixed else max(newest, _LEAST_COVARIANCE)
             state["gram"] = state["gram"].lerp(gram, newest)
