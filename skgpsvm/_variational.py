@@ -7,7 +7,6 @@ import torch
 from sklearn.base import clone
 
 from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
-from ._coordinate_ascent import CoordinateAscent
 from ._distributed import n_ranks
 from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
 from ._inference import NaturalGradientInference
@@ -18,15 +17,14 @@ from ._prediction import (
     classification_sites,
 )
 from ._sites import LikelihoodSites
+from ._starts import LEAST_GAIN, at_gaussian_posterior, explaining, with_lengths
 from ._torch_kernels import torch_kernel
-from .likelihoods import Gaussian
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
 _MANY_ROWS = 5000  # from which on a slow start pays
 # Factors of the length scales to start from in turn, until the bound is above that of mere noise.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
-_LEAST_GAIN = 0.02  # nats a row
 
 
 class VariationalGP(InducingEstimator):
@@ -142,19 +140,19 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         if fresh:
             tried = []
             for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
-                theta = torch.tensor(scaled_lengths(start.kernel, factor), device=rows.device)
+                theta = with_lengths(start, factor).state(rows.device)["theta"]
                 tried.append({**state, "theta": theta})
                 (n_rows, rounds), attempt = STAGES[0], f", lengths {factor}"
                 if rows.n_rows > _MANY_ROWS:
                     climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
                 _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
-                if gain > _LEAST_GAIN:
+                if gain > LEAST_GAIN:
                     break
-            state = tried[-1] if gain > _LEAST_GAIN else tried[0]
+            state = tried[-1] if gain > LEAST_GAIN else tried[0]
         if collapsed:
             curve = self._learned_further(climb, state, rows, fresh)
             return learned(state), curve
-        return _at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
+        return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
 
     def _learned_further(self, climb, state, rows, fresh):
         """Learning on more rows, the state changed in place; the curve of objectives."""
@@ -181,18 +179,7 @@ class VariationalClassifier(LatentClassifier, VariationalGP):
     def _sites(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
-
-def _at_gaussian_posterior(start, variance, rows):
-    """A start with the posterior under Gaussian noise of variance (t,)."""
-    sites = LikelihoodSites(Gaussian(variance.cpu()), len(variance)).at(variance.log())
-    ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
-    state = start.state(rows.device) | ascent.initial()
-    ascent.sweep(state)
-    return start.at(state)
-
-
-def scaled_lengths(kernel, factor):
-    """Theta of a kernel with its free length scales multiplied, within their bounds."""
-    free = [h for h in kernel.hyperparameters if not h.fixed]
-    lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
-    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), *kernel.bounds.T)
+    def _prepared(self, run, name, start, rows, scaler, random_state):
+        if start.mean is None and "theta" in self._trained(start, rows):
+            start = explaining(start, self._sites(), rows, random_state)
+        return start, []

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import SVGPRegressor
-from skgpsvm._variational import scaled_lengths
+from skgpsvm._starts import scaled_lengths
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):

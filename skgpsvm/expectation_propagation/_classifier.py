@@ -18,6 +18,7 @@ from .._inducing_estimator import (
 )
 from .._linalg import natural_parameters
 from .._sites import LikelihoodSites
+from .._starts import explaining
 from .._torch_kernels import torch_kernel
 from ..likelihoods import Probit
 from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLearning, settled
@@ -251,6 +252,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         return propagation, self._trained(start, rows), bounds, scale
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
+        if start.mean is None and "theta" in self._trained(start, rows):
+            start = explaining(start, self._sites(), rows, random_state)
         if self.approximation != "gfitc" or not self._trained(start, rows):
             return start, []
         learning = OuterLearning(self.tol, *self._problem(start, rows, scaler))

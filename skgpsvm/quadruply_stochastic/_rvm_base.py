@@ -1,6 +1,6 @@
 """What the relevance vector machines share: dictionary, length scales, fitted attributes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ from sklearn.model_selection import KFold
 from .._distributed import refuse_ranks
 from .._inducing_estimator import feature_scales
 from .._latents import Latents
+from .._starts import with_lengths
 from .._torch_kernels import torch_kernel
-from .._variational import VariationalGP, scaled_lengths
+from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
 
 _SCALE_ROWS = 1000  # that a length scale to start from is the median distance of
@@ -32,11 +33,6 @@ class RelevanceLatents(Latents):
         state = self.state(device)
         parts = (state[name] for name in ("theta", "bases", "precisions"))
         return BiasedDictionary(torch_kernel(self.kernel), *parts)
-
-    def scaled(self, factor):
-        """With the free length scales multiplied."""
-        theta = scaled_lengths(self.kernel, factor)
-        return replace(self, kernel=self.kernel.clone_with_theta(theta))
 
 
 class RelevanceMachine(VariationalGP):
@@ -93,7 +89,7 @@ class RelevanceMachine(VariationalGP):
             """Log density of rows that a fit with these length scales has not seen."""
             total = 0.0
             for i, (given, held) in enumerate(folds):
-                learning, state = sweeps(start.scaled(factor), given)
+                learning, state = sweeps(with_lengths(start, factor), given)
                 stage = f"{name}length scales times {factor:.3g}, fold {i}"
                 done = learning.converged
                 run.stage(stage, state, learning.step, _CHOICE_SWEEPS, finished=done)
@@ -108,7 +104,7 @@ class RelevanceMachine(VariationalGP):
             for factors in (_FACTORS, _FINER_FACTORS):
                 densities |= {factor: density(factor) for factor in best * factors}
                 best = max(densities, key=densities.get)
-            start = start.scaled(best)
+            start = with_lengths(start, best)
         learning, state = sweeps(start, rows)
 
         def attributes(state):
