@@ -6,12 +6,14 @@ import torch
 
 from .._bases import Dictionary
 from .._linalg import cholesky, upper_inverse
+from .._training import by_autograd, lbfgs
 from ..likelihoods import Gaussian
 from ._bounds import quadratic_bound
 
 PRECISIONS = (math.exp(-14.0), math.exp(28.0))  # between which those of the weights are held
 _JITTER = 1e-14
 _CHUNK_ENTRIES = 2**22
+_NOISE_STEPS = 50
 _TINY = 1e-300
 _COARSE = 1.0  # nats of change of the bound at which single weights are looked at
 _LEAST_SHARE = 1e-14
@@ -121,15 +123,25 @@ class RelevanceSweeps:
         return -(state["loss"] + kl.sum()).item()
 
     def density(self, state, rows):
-        """Log predictive density of other rows, nats."""
-        likelihood, total = self._sites.at(state["noise"]).likelihood, 0.0
+        """Log predictive density of other rows, nats, with the noise that these set.
+
+        The variances of a model of few functions are too small to judge its means by.
+        """
+        parts = []
         for index in rows.chunks(self._chunk(state)):
             X, y, weights = rows.take(index)
             values = self._bases(state).values(X).double()
-            moments = values @ state["coef"].T, self._spread(state, values)
             y = y.double() if y.is_floating_point() else y
-            total += (weights.double() @ likelihood.log_marginal(y, *moments)).item()
-        return total
+            moments = values @ state["coef"].T, self._spread(state, values)
+            parts.append((y, weights.double(), *moments))
+        y, weights, *moments = (torch.cat(part) for part in zip(*parts, strict=True))
+
+        def value(noise):
+            return weights @ self._sites.at(noise).likelihood.log_marginal(y, *moments)
+
+        if self._noise_bounds is None:
+            return value(state["noise"]).item()
+        return lbfgs(by_autograd(value), state["noise"], self._noise_bounds, _NOISE_STEPS)[1]
 
     # Parts of a sweep
 
