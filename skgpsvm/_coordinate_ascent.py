@@ -167,7 +167,8 @@ class CoordinateAscent:
         .. math:: m_{-n} = m + \frac{u g}{1 - H u}, \qquad
                   v_{-n} = \tilde k + \frac{v}{1 - \beta v},
 
-        the second by removing the row's site. A row of weight above one loses one copy.
+        the second by removing the row's site, and at most the prior's, where damped steps do not
+        hold all of that. A row of weight above one loses one copy.
 
         Parameters
         ----------
@@ -218,7 +219,8 @@ class CoordinateAscent:
         curvature = self.likelihood.coupling * dense(sites.curvature)
         left_mean = A @ mean.to(A.dtype).T
         left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
-        left_var = residual[:, None] + v / (1 - dense(sites.precision) * v).clamp_min(1e-3)
+        prior, left = spread(weight_moments(*self.prior)[1]), 1 - dense(sites.precision) * v
+        left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
         return left_mean.double(), left_var.double(), y, weights.double()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.callback import CallbackSupportMixin
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -232,6 +232,17 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             ) from error
         self._check_choice("dtype", ("float32", "float64", None))
         return device, getattr(torch, self.dtype or X.dtype.name)
+
+    def _draw_seed(self):
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _check_streamed(self):
+        """Refuse class weights that need all rows."""
+        if getattr(self, "class_weight", None) == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+                "give a dict, or weights by sample_weight."
+            )
 
     def _check_choice(self, name, allowed):
         value = getattr(self, name)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
 
 from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, first, gather, n_ranks, together
@@ -77,7 +76,7 @@ class InducingEstimator(LatentEstimator):
             start = previous[j] if previous else None
             alone = len(problems) == 1
             rows = Rows(X, part, weights, *options, origin=origin)
-            fits.append(self._fit_latents(run, name, X, weights, rows, start, seed + j, alone))
+            fits.append(self._fit_latents(run, name, X, weights, rows, start, seed, alone))
         latents, curves, findings = zip(*fits, strict=True)
         attributes = {**self._attributes(latents, findings), **_history(curves)}
         run.end(attributes)
@@ -89,9 +88,6 @@ class InducingEstimator(LatentEstimator):
         options = together(self._torch_options, X)
         check_equal({"device of type": options[0].type})
         return options
-
-    def _draw_seed(self):
-        return int(check_random_state(self.random_state).randint(2**31))
 
     def _problems(self, targets, previous):
         """Targets of the models to fit; refuses to continue models of another kind."""
@@ -195,14 +191,6 @@ class InducingEstimator(LatentEstimator):
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
         return self._stream(X, y, sample_weight)
-
-    def _check_streamed(self):
-        """Refuse class weights that need all rows."""
-        if getattr(self, "class_weight", None) == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
-                "give a dict, or weights by sample_weight."
-            )
 
     def _stream(self, X, y, sample_weight):
         """Add rows to the posterior, which is their prior; kernel and points stay."""

@@ -54,6 +54,8 @@ class Latents:
         See `WeightPosterior`.
     rows, row_precisions : ndarray of shape (n, d), (c, n), or None
         Likewise.
+    steps : dict or None
+        State of the stochastic steps that led here, to go on from, in arrays.
     """
 
     kernel: Kernel
@@ -71,6 +73,7 @@ class Latents:
     columns: np.ndarray | None = None
     rows: np.ndarray | None = None
     row_precisions: np.ndarray | None = None
+    steps: dict | None = None
 
     @property
     def n_latents(self):

@@ -12,6 +12,7 @@ from .likelihoods import Gaussian
 LEAST_GAIN = 0.02  # of the bound over that of mere noise, nats a row
 _FACTORS = (1.0, 0.5, 0.25, 0.125)
 _ROWS, _SWEEPS = 2000, 5
+_SCALE_ROWS = 1000
 
 
 def scaled_lengths(kernel, factor):
@@ -19,6 +20,14 @@ def scaled_lengths(kernel, factor):
     free = [h for h in kernel.hyperparameters if not h.fixed]
     lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
     return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), *kernel.bounds.T)
+
+
+def median_scales(rows, scaler, random_state):
+    """The median distance of standardised rows, in units of each feature, (d,)."""
+    X = rows.subset(_SCALE_ROWS, random_state).take(slice(None))[0].double().cpu()
+    X = torch.unique(X, dim=0) / torch.as_tensor(scaler.scale_)
+    distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
+    return (distance or 1.0) * scaler.scale_
 
 
 def with_lengths(start, factor):

@@ -1012,3 +1012,16 @@ def test_bad_levels_and_links():
     model = AdditiveGPRegressor(**quick).fit(data, y)
     with pytest.raises(ValueError, match="level=2 must be between 0 and 1"):
         model.sobol_indices(level=2)
+
+
+def test_streams_refuse_balanced_classes():
+    X, y = np.arange(20.0)[:, None], np.arange(20) % 2
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
+        AdditiveGPClassifier(class_weight="balanced").partial_fit(X, y)
+
+
+def test_few_features_have_their_points_with_few_rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, size=(200, 1))
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    assert AdditiveGPRegressor(n_inducing=60).fit(X, y).score(X, y) > 0.97

@@ -21,11 +21,12 @@ from problems import (
     upper,
     weights_of,
 )
+from sklearn.datasets import load_digits
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._estimator import Rows
-from skgpsvm._hinge_sites import BinarySites
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._sites import LikelihoodSites
@@ -549,3 +550,12 @@ def test_left_out_rows_can_be_a_subset(hinge):
     some, every = ascent.leave_one_out(state, ascent.rows.spaced(4)), ascent.leave_one_out(state)
     for part, whole in zip(some, every, strict=True):
         np.testing.assert_allclose(part, whole[[0, 10, 19, 29]], rtol=1e-10, atol=1e-12)
+
+
+def test_leave_one_out_variances_are_at_most_the_priors():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:200] / 16, y[:200]
+    ascent = ascent_of(ContrastSites(10, "soft"), 10.0 * RBF(2.0), X, y, X[:60])
+    state = swept(ascent, 16)
+    _, var, *_ = ascent.leave_one_out(state)
+    assert (var <= 10.0 + 1e-8).all()

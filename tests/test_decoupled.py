@@ -19,6 +19,8 @@ from sklearn.kernel_ridge import KernelRidge
 from skgpsvm import (
     DecoupledGPClassifier,
     DecoupledGPRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
     _bases,
@@ -1121,3 +1123,78 @@ def test_edges_of_data_give_finite_predictions(kind, solver, edge, method):
         assert_allclose(model.predict_proba(X).sum(1), 1, atol=1e-9)
     else:
         assert np.isfinite(model.predict(X, return_std=True)).all()
+
+
+# Mean functions, streams and steps back
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_calibrated_variances_are_the_priors_far_away(mean):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 20, size=(800, 1))
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=800)
+    kernel = ConstantKernel(1.0, "fixed") * RBF(0.7, "fixed")
+    settings = {"mean": mean, "n_inducing": 10, "random_state": 0}
+    for model in (
+        DecoupledGPRegressor(kernel, n_mean_bases=300, **settings),
+        QSGPRegressor(kernel, n_basis=300, **settings),
+    ):
+        model.fit(X, y)
+        assert model.variance_power_ > 2
+        _, var = model.latent_mean_and_variance([[30.0], [60.0]])
+        assert_allclose(var[:, 0], y.var(), rtol=0.05)
+
+
+def test_streams_follow_nearly_straight_functions():
+    # Rows of a kernel matrix that is singular to rounding.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = X @ [3.0, 2.0, 1.0] + 0.01 * rng.normal(size=120)
+    model = DecoupledGPRegressor(random_state=0).fit(X[:80], y[:80]).partial_fit(X[80:], y[80:])
+    assert model.score(X, y) > 0.999
+
+
+@pytest.mark.parametrize("kind", [DecoupledGPClassifier, QSGPClassifier])
+def test_separable_classes_are_fitted_as_by_the_sparse_process(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 60))
+    y = (X[:, 0] + X[:, 1] > 0).astype(int)
+    model = kind(random_state=0).fit(X, y)
+    assert model.elbo_ > SVGPClassifier(random_state=0).fit(X, y).elbo_ - 3
+    assert (np.diff(model.objective_curve_) > -1e-4).all()
+    assert model.objective_curve_.max() < 0
+
+
+def test_steps_go_back_where_the_bound_falls(monkeypatch):
+    X, y = blobs(60, 2)
+    y = np.where(X[:, 0] > 0, 0, 1)
+    model = DecoupledGPClassifier(1e4 * RBF(3.0), optimizer=None, n_inducing=20, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        curve = model.set_params(max_iter=6).fit(X, y).objective_curve_
+    assert (np.diff(curve) >= 0).all()
+    assert model.elbo_ >= curve[-1] - 1e-6 * abs(curve[-1])
+
+
+def test_failed_streams_leave_the_steps_as_they_were():
+    class Failing:
+        def setup(self, estimator, context):
+            pass
+
+        def on_fit_task_begin(self, estimator, context):
+            pass
+
+        def on_fit_task_end(self, estimator, context):
+            if context.parent is None:
+                raise RuntimeError("at the end")
+
+        def teardown(self, estimator, context):
+            pass
+
+    X, y = waves(60)
+    model = DecoupledGPRegressor(
+        solver="sgd", n_inducing=5, n_mean_bases=10, max_iter=2, random_state=0
+    ).fit(X, y)
+    before = pickle.dumps(model._latents)
+    with pytest.raises(RuntimeError, match="at the end"):
+        model.set_callbacks(Failing()).partial_fit(X, y)
+    assert pickle.dumps(model._latents) == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import EDGES, codes, t64
+from problems import EDGES, codes, t64, waves
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_friedman1
@@ -819,3 +819,15 @@ def test_network_trained_on_a_gpu_predicts_on_a_cpu(digits):
     # Single precision, in another order of sums.
     assert_allclose(on_cpu, on_gpu, atol=1e-4)
     assert np.mean(model.predict(X_test) == y_test) > 0.88
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_rows_are_held_out_to_stop_by_only(early_stopping, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "skgpsvm.hybrid._base.JointTraining",
+        lambda *args, **kwargs: seen.append(len(args[2])) or JointTraining(*args, **kwargs),
+    )
+    X, y = waves(100)
+    HybridSVGPRegressor(early_stopping=early_stopping, max_iter=2, random_state=0).fit(X, y)
+    assert seen == [90 if early_stopping else 100]

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from problems import t64
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
@@ -979,3 +980,23 @@ def test_binary_likelihoods_have_one_latent_function(make):
 def test_multiclass_hinge_needs_two_classes():
     with pytest.raises(ValueError, match="at least two latent functions"):
         MulticlassHinge().log_prob(torch.tensor([0]), torch.zeros(1, 1))
+
+
+def test_softmax_does_not_depend_on_how_rows_are_divided(monkeypatch):
+    mean, var = t64(np.random.default_rng(0).normal(size=(2, 7, 4)))
+    y, likelihood = torch.arange(7) % 4, Softmax()
+    kinds = ("expected_log_prob", "log_marginal", "expected_derivatives")
+
+    def found():
+        parts = [getattr(likelihood, kind)(y, mean, var.abs()) for kind in kinds]
+        return [*parts[:2], *parts[2], likelihood.predict(mean, var.abs())]
+
+    whole = found()
+    monkeypatch.setattr("skgpsvm.likelihoods._classification._BLOCK", 128 * 4 * 2)
+    for one, other in zip(whole, found(), strict=True):
+        assert_allclose(one, other, rtol=1e-12)
+
+
+def test_softmax_of_equal_latents_is_nearly_even():
+    p = Softmax().predict(torch.zeros(1, 10), torch.full((1, 10), 5.0))
+    assert_allclose(p, 0.1, atol=0.008)

@@ -532,3 +532,11 @@ def test_weights_do_not_spoil_the_choice_of_length_scales(first, others):
     model.fit(X, y + 0.1 * rng.randn(150), sample_weight=weights)
     # 0.28 where a fold has all of a great weight, 0.32 where folds that weigh the same share rows.
     assert model.score(X_new, y_new) > 0.9
+
+
+def test_length_scales_are_those_of_the_function():
+    X, y = waves(120)
+    X_new, y_new = waves(500, seed=1, noise=0.0)
+    for seed in range(2):
+        model = QSRVMRegressor(random_state=seed).fit(X, y)
+        assert model.score(X_new, y_new) > 0.88

@@ -1,13 +1,10 @@
 """What the variational GPs share: learning in stages, and starts."""
 
 import numpy as np
-from numpy.testing import assert_allclose
 from problems import waves
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import SVGPRegressor
-from skgpsvm._starts import scaled_lengths
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
@@ -31,8 +28,3 @@ def test_end_at_mere_noise_is_tried_again(monkeypatch):
     assert clone(model).fit(X, y).score(X, y) > 0.9
     monkeypatch.setattr("skgpsvm._variational._LENGTHS", (1.0,))
     assert clone(model).fit(X, y).score(X, y) < 0.2
-
-
-def test_scaled_lengths_stay_within_their_bounds():
-    kernel = ConstantKernel(3.0) * RBF([1.0, 2.0], (0.9, 10.0)) + RBF(4.0, "fixed")
-    assert_allclose(np.exp(scaled_lengths(kernel, 0.5)), [3.0, 0.9, 1.0])

@@ -123,9 +123,7 @@ class AdditiveGP(LatentEstimator):
         )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights)
-        seed = run.remember(
-            "seed", lambda: int(check_random_state(self.random_state).randint(2**31))
-        )
+        seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         pairs, most = self._wanted_interactions(X.shape[1])
         basis = self._first_basis(X, weights, rows, pairs)
@@ -198,7 +196,7 @@ class AdditiveGP(LatentEstimator):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        by_rows = rows.n_rows // 16, math.isqrt(rows.n_rows) // 2
+        by_rows = rows.n_rows // min(16, 2 * max(len(varying), 1)), math.isqrt(rows.n_rows) // 2
         most = [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
         wanted = self.n_inducing, self.n_inducing_interaction
         points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
@@ -300,6 +298,7 @@ class AdditiveGP(LatentEstimator):
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
         """`fit` in the first call; later ones hold hyper-parameters and terms."""
+        self._check_streamed()
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
         self._check_parameters()
@@ -307,7 +306,8 @@ class AdditiveGP(LatentEstimator):
         X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights, self._latents)
-        ascent = self._ascent(self._latents[0].basis, rows, torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        ascent = self._ascent(self._latents[0].basis, rows, generator)
         like, kinds = rows.weights, ("length", "variance")
         state = {
             kind: like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))

@@ -51,9 +51,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
     n_inducing : int or None, default=20
-        Equally spaced inducing points of an effect of one feature, at most a sixteenth of the rows,
-        or 10; where the feature has fewer values, these, and nothing is lost. None is every value
-        of any feature, for some hundred rows.
+        Equally spaced inducing points of an effect of one feature, but no more than 10 where all
+        features together would have over half as many as there are rows, or one a sixteenth. Where
+        the feature has fewer values, these. None is every value of any feature, for some hundred
+        rows.
     n_inducing_interaction : int or None, default=8
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows. None is every value.

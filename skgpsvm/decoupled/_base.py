@@ -11,12 +11,14 @@ from .._estimator import to_tensor
 from .._inducing_estimator import feature_scales
 from .._latents import Latents
 from .._solved import SolvedGP
+from .._starts import median_scales
 from .._torch_kernels import torch_kernel
 from ..kernels import MultiscaleRBF
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
 _MINIBATCH = 1024
+_SEEDS = 2**32
 
 
 class DecoupledGP(SolvedGP):
@@ -82,8 +84,9 @@ class DecoupledGP(SolvedGP):
 
     def _descended(self, run, rows, scaler, generator, previous, *, streamed=False):
         """Latents, curve and bound by stochastic gradients, in one pass where rows are streamed."""
-        state = _as(to_tensor, self._state, rows.device) if previous else None
-        start = previous or self._first(rows, scaler)
+        state = _as(to_tensor, previous.steps, rows.device) if previous else None
+        random_state = np.random.RandomState(generator.initial_seed() % _SEEDS)
+        start = previous or self._first(rows, scaler, random_state)
         kernel = torch_kernel(start.kernel)
         parts = [start.kernel, *start.kernel.get_params().values()]
         white = any(isinstance(part, WhiteKernel) for part in parts)
@@ -125,22 +128,20 @@ class DecoupledGP(SolvedGP):
         passes = 1 if streamed else self.max_iter
         curve = run.stage("posterior", state, descent.step, passes, attributes=attributes)
         latents, value = findings(state)
-        self._state = _as(lambda part, _: part.cpu().numpy(), state, None)
-        return latents, curve, value
+        steps = _as(lambda part, _: part.cpu().numpy(), state, None)
+        return replace(latents, steps=steps), curve, value
 
     def _held(self):
         """Tensors that stochastic gradients hold."""
         held = set() if self.optimizer else {"theta", "noise"}
         return held if self.learn_inducing else held | {"Z", "bases"}
 
-    def _first(self, rows, scaler):
+    def _first(self, rows, scaler, random_state):
         """Latents without bases, the length scale the median distance of some rows."""
         d = len(scaler.scale_)
         kernel = self.kernel
         if kernel is None:
-            X = rows.take(slice(_MINIBATCH))[0].double().cpu() / torch.as_tensor(scaler.scale_)
-            distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
-            scales = scaler.scale_ * (distance or 1.0)
+            scales = median_scales(rows, scaler, random_state)
             bounds = np.outer(scales, (1e-3, 1e3))
             variance = ConstantKernel(self._start_variance, (1e-3, 1e5))
             kernel = variance * MultiscaleRBF(scales, bounds, n_features=d)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
@@ -189,13 +189,14 @@ class HybridEstimator(LatentEstimator):
         vars(self).update(found)
         return self
 
-    def _draw_seed(self):
-        return int(check_random_state(self.random_state).randint(2**31))
-
     def _batch_size(self, n):
         if self.batch_size is not None:
             return self.batch_size
         return int(np.clip(n // _STEPS, *_BATCH_SIZES))
+
+    def _held_share(self):
+        """Share of the rows that are held out of training."""
+        return self.validation_fraction if self.early_stopping else 0.0
 
     def _split(self, rows, salt, threshold):
         """Rows to train on, those held out, or None, and the hash up to which they are.
@@ -211,7 +212,7 @@ class HybridEstimator(LatentEstimator):
         )
         free = np.delete(order, kept)[::-1]
         if threshold is None:
-            n_held = min(int(self.validation_fraction * n), len(free))
+            n_held = min(int(self._held_share() * n), len(free))
             threshold = float(hashes[free[n_held - 1]]) if n_held else -1.0
         held = np.sort(free[hashes[free] <= threshold])
         if not len(held):

@@ -208,6 +208,9 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         calibration = Calibration().updated(*moments)
         return calibration.loss / calibration.weight
 
+    def _held_share(self):
+        return self.validation_fraction  # to calibrate by, whether or not to stop by
+
     def _found(self, network, moments):
         calibration = Calibration()
         if moments:

@@ -8,6 +8,9 @@ import torch
 from .._quadrature import argmax_probability, expect, normal_cdf, normal_points, safe_std
 from ._base import Likelihood, log_expected_decay, log_ndtr
 
+_PREDICTIVE_POINTS = 256
+_BLOCK = 2**20  # numbers in a temporary tensor
+
 
 class _Bernoulli(Likelihood):
     """A normalised distribution of two classes, coded 0 and 1, given one latent function."""
@@ -59,8 +62,9 @@ class Logistic(_Bernoulli):
 class Softmax(Likelihood):
     """Several classes, ``P(y | f) = exp(f_y) / sum over k of exp(f_k)``, a latent function each.
 
-    Expectations are averages over 64 points of a scrambled Sobol sequence and their mirror images,
-    the same for all rows.
+    Expectations are averages over points of a scrambled Sobol sequence and their mirror images, the
+    same for all rows: 128 while learning, 512 of probabilities. With ten classes and a variance of
+    5 the former are up to .06 nats above the expected logarithm, the latter up to .01 off.
     """
 
     step = 0.7
@@ -70,26 +74,41 @@ class Softmax(Likelihood):
 
     def expected_log_prob(self, y, mean, var):
         true = mean.gather(-1, _index(y, mean))[..., 0]
-        return true - torch.logsumexp(self._draws(mean, var), -1).mean(0)
+        return true - _over_draws(lambda f: torch.logsumexp(f, -1).mean(0), mean, var)
 
     def expected_derivatives(self, y, mean, var):
         """By the derivatives of `log_prob` itself, so that the second is never positive."""
-        p = torch.softmax(self._draws(mean, var), -1)
-        first = -p.mean(0)
-        return first.scatter_add(1, y[:, None], torch.ones_like(first)), (p * (p - 1)).mean(0)
+
+        def moments(f):
+            p = torch.softmax(f, -1)
+            return torch.stack([-p.mean(0), (p * (p - 1)).mean(0)], -1)
+
+        first, second = _over_draws(moments, mean, var).unbind(-1)
+        return first.scatter_add(1, y[:, None], torch.ones_like(first)), second
 
     def log_marginal(self, y, mean, var):
-        log_p = self.log_prob(y, self._draws(mean, var))
-        return torch.logsumexp(log_p, 0) - math.log(len(log_p))
+        def log_mean(f):
+            return torch.logsumexp(torch.log_softmax(f, -1), 0) - math.log(len(f))
+
+        log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
+        return log_p.gather(-1, _index(y, log_p))[..., 0]
 
     def predict(self, mean, var):
-        return torch.softmax(self._draws(mean, var), -1).mean(0)
+        def average(f):
+            return torch.softmax(f, -1).mean(0)
 
-    def _draws(self, mean, var):
-        z = normal_points(64, mean.shape[-1], mean).reshape(
-            -1, *[1] * (mean.ndim - 1), mean.shape[-1]
-        )
-        return mean + safe_std(var) * z
+        return _over_draws(average, mean, var, _PREDICTIVE_POINTS)
+
+
+def _over_draws(function, mean, var, n_points=64):
+    """A function that reduces draws of latents (s, b, c) to (b, ...), by blocks of the rows."""
+    mean, var = torch.broadcast_tensors(mean, var)
+    z = normal_points(n_points, mean.shape[-1], mean)[:, None]
+    flat = (
+        part.flatten(0, -2).split(max(_BLOCK // z.numel(), 1)) for part in (mean, safe_std(var))
+    )
+    found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)])
+    return found.unflatten(0, mean.shape[:-1])
 
 
 class RobustMax(Likelihood):

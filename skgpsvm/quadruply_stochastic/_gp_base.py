@@ -131,7 +131,7 @@ class QuadruplyStochasticGP(SolvedGP):
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
-            state, support = self._held_state(rows.device), None
+            state, support = _held(start.steps, rows.device), None
         generator.manual_seed(seed)  # whether or not learning drew from it, or was resumed
         return self._descended(run, start, state, support, rows, others, generator)
 
@@ -142,17 +142,10 @@ class QuadruplyStochasticGP(SolvedGP):
         previous = self._latents
 
         def descend(run, X, weights, rows, generator):
-            known = previous[0], self._held_state(rows.device), None, rows, None
+            known = previous[0], _held(previous[0].steps, rows.device), None, rows, None
             return self._descended(run, *known, generator, streamed=True)
 
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
-
-    def _held_state(self, device):
-        """The stochastic steps' state so far, as new tensors."""
-        return {
-            name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
-            for name, part in self._state.items()
-        }
 
     def _divided(self, rows, random_state):
         """Rows to learn from, and others for calibration where there is one."""
@@ -209,14 +202,21 @@ class QuadruplyStochasticGP(SolvedGP):
             return self._attributes([found(state)], [state["bound"]])
 
         curve = run.stage("posterior", state, steps.step, passes, attributes=attributes)
-        latents = found(state)
-        self._state = {
+        so_far = {
             name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
             for name, part in state.items()
             if name != "auxiliary"
         }
-        return latents, curve, state["bound"]
+        return replace(found(state), steps=so_far), curve, state["bound"]
 
     def _set_by(self, latents, others):
         """The latents, calibrated by other rows where there are any."""
         return latents
+
+
+def _held(steps, device):
+    """The state of stochastic steps so far, in new tensors."""
+    return {
+        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
+        for name, part in steps.items()
+    }

@@ -11,12 +11,11 @@ from sklearn.model_selection import KFold
 from .._distributed import refuse_ranks
 from .._inducing_estimator import feature_scales
 from .._latents import Latents
-from .._starts import with_lengths
+from .._starts import LEAST_GAIN, median_scales, with_lengths
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
 
-_SCALE_ROWS = 1000  # that a length scale to start from is the median distance of
 _CHOICE_ROWS, _FEWEST_CHOICE, _CHOICE_SWEEPS = 500, 12, 15
 _FOLDS = 3
 # Factors of the length scales that are compared, and then those about the best one. Not by the
@@ -100,10 +99,11 @@ class RelevanceMachine(VariationalGP):
             some = rows.subset(_CHOICE_ROWS, random_state)
             units, split = some.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
             folds = [some.divided(units, held) for _, held in split.split(units)]
-            best, densities = 1.0, {}
+            best, densities, least = 1.0, {}, LEAST_GAIN * some.total_weight
             for factors in (_FACTORS, _FINER_FACTORS):
                 densities |= {factor: density(factor) for factor in best * factors}
-                best = max(densities, key=densities.get)
+                good = max(densities.values()) - least
+                best = max(factor for factor, value in densities.items() if value >= good)
             start = with_lengths(start, best)
         learning, state = sweeps(start, rows)
 
@@ -121,10 +121,7 @@ class RelevanceMachine(VariationalGP):
     def _median_kernel(self, scaler, rows, random_state):
         if self.kernel is not None:
             return clone(self.kernel)
-        X = rows.subset(_SCALE_ROWS, random_state).take(slice(None))[0].double().cpu()
-        X = torch.unique(X, dim=0) / torch.as_tensor(scaler.scale_)
-        distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
-        scales = (distance or 1.0) * scaler.scale_
+        scales = median_scales(rows, scaler, random_state)
         return RBF(scales, np.outer(scales, (1e-3, 1e3)))
 
     def _latents_attributes(self, latents):

@@ -1,0 +1,129 @@
+"""A device of torch that is the CPU's memory under another name, and does not mix with it.
+
+What holds on every accelerator can so be tested where there is none: that all tensors of a fit are
+made and kept on the device, and that the results are those of the CPU.
+"""
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "pretend"
+_MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_local_scalar_dense"}
+_INDEXING = ("aten::index", "aten::_index")  # as on other devices, by tensors of the CPU
+
+
+class Pretend(torch.Tensor):
+    """A tensor on the device."""
+
+    @staticmethod
+    def __new__(cls, raw):
+        layout = {"strides": raw.stride(), "storage_offset": raw.storage_offset()}
+        return torch.Tensor._make_wrapper_subclass(
+            cls, raw.size(), **layout, dtype=raw.dtype, device=torch.device(NAME, 0)
+        )
+
+    def __init__(self, raw):
+        self.raw = raw
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        return _on_raw(op, *args, **(kwargs or {}))
+
+    def __repr__(self):
+        return f"Pretend({self.raw})"
+
+    # What torch makes tensors of, beside its dispatcher
+
+    def __getitem__(self, index):
+        return torch.Tensor.__getitem__(self, _as_index(index))
+
+    def __setitem__(self, index, value):
+        torch.Tensor.__setitem__(self, _as_index(index), value)
+
+    def __matmul__(self, other):
+        if self.dim() == 1 and other.dim() > 1:
+            return (self[None] @ other)[..., 0, :]
+        if other.dim() == 1 and self.dim() > 1:
+            return (self @ other[:, None])[..., 0]
+        return torch.Tensor.__matmul__(self, other)
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def new_tensor(self, data, dtype=None, device=None):
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
+
+    def new_full(self, size, value, dtype=None, device=None):
+        made = torch.full(size, value, dtype=dtype or self.dtype)
+        return made.to(device or self.device)
+
+
+def _as_index(index):
+    if isinstance(index, tuple):
+        return tuple(torch.tensor(i) if isinstance(i, tuple) else _as_index(i) for i in index)
+    if isinstance(index, (list, range)):
+        return torch.tensor(list(index), dtype=torch.int64)
+    return index
+
+
+def _on_raw(op, *args, **kwargs):
+    """An operation on the memory of its arguments."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    own = {id(t.raw): t for t in tensors if isinstance(t, Pretend)}
+    name = op._schema.name
+    strange = [t for t in tensors if t.dim() and not isinstance(t, Pretend)]
+    if strange and name not in _MOVES and not name.startswith(_INDEXING):
+        raise RuntimeError(f"{name} takes tensors of shape {strange[0].shape} on the CPU, too.")
+    device = kwargs.get("device")
+    leaves = device is not None and torch.device(device).type != NAME
+    if device is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    found = op(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+    if name == "aten::copy_":
+        return args[0]
+
+    def held(x):
+        if leaves or not isinstance(x, torch.Tensor):
+            return x
+        known = own.get(id(x))
+        return known if known is not None and known.shape == x.shape else Pretend(x)
+
+    return tree_map(held, found)
+
+
+def _raw(x):
+    return x.raw if isinstance(x, Pretend) else x
+
+
+def _on_device(make):
+    """A function of torch that makes its result on the CPU and then moves it."""
+
+    def made(*args, device=None, **options):
+        data, *others = args
+        if isinstance(data, torch.Tensor):
+            device = data.device if device is None else device
+            found = data.detach() if make is _MADE["as_tensor"] else data.detach().clone()
+            return found.to(device=device, dtype=options.get("dtype"))
+        data = tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, data)
+        found = make(data, *others, **options)
+        return found if device is None else found.to(device)
+
+    return made
+
+
+_MADE = {
+    name: getattr(torch, name) for name in ("tensor", "as_tensor", "arange", "linspace", "eye")
+}
+
+
+def offer(monkeypatch):
+    """Let torch know the device."""
+    if not hasattr(torch, NAME):
+        _setup_privateuseone_for_python_backend(NAME)
+        offer.library = torch.library.Library("_", "IMPL")
+        offer.library.fallback(_on_raw, "PrivateUse1")
+    for name, make in _MADE.items():
+        monkeypatch.setattr(torch, name, _on_device(make))

@@ -1,0 +1,96 @@
+"""What fits start from."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from oracles import exact_gp_regression
+from problems import rows_of, t64, waves
+from scipy.spatial.distance import pdist
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.preprocessing import StandardScaler
+
+from skgpsvm import (
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    EPClassifier,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpsvm._latents import Latents
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm._starts import (
+    at_gaussian_posterior,
+    explaining,
+    median_scales,
+    scaled_lengths,
+    with_lengths,
+)
+from skgpsvm.likelihoods import Logistic
+
+
+def stripes(n, waves_per_unit, seed=0):
+    X = np.random.default_rng(seed).uniform(-3, 3, size=(n, 1))
+    return X, (np.sin(waves_per_unit * X[:, 0]) > 0).astype(int)
+
+
+def test_scaled_lengths_stay_within_their_bounds():
+    kernel = ConstantKernel(3.0) * RBF([1.0, 2.0], (0.9, 10.0)) + RBF(4.0, "fixed")
+    assert_allclose(np.exp(scaled_lengths(kernel, 0.5)), [3.0, 0.9, 1.0])
+
+
+def test_start_has_the_longest_length_scale_that_explains_something():
+    X, y = stripes(150, 5)
+    start = Latents(5.0 * RBF(1.2), X[:60], ())
+    sites = LikelihoodSites(Logistic(), 1)
+    found = explaining(start, sites, rows_of(X, y), np.random.RandomState(0))
+    shorter = [with_lengths(start, factor).kernel.theta for factor in (0.5, 0.25, 0.125)]
+    assert any(np.array_equal(found.kernel.theta, theta) for theta in shorter)
+    noise = np.random.default_rng(0).integers(2, size=150)
+    kept = explaining(start, sites, rows_of(X, noise), np.random.RandomState(0))
+    assert kept is start
+    easy = (X[:, 0] > 0).astype(int)
+    kept = explaining(start, sites, rows_of(X, easy), np.random.RandomState(0))
+    assert np.array_equal(kept.kernel.theta, start.kernel.theta)
+
+
+@pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier, DecoupledGPClassifier])
+def test_short_waves_are_found(kind):
+    X, y = stripes(150, 5, seed=1)
+    model = kind(random_state=0).fit(X, y)
+    assert model.score(*stripes(300, 5, seed=2)) > 0.93
+
+
+def test_gaussian_posterior_is_the_exact_one():
+    X, y = waves(30)
+    start = Latents(2.0 * RBF(1.5), X, (0.0,), jitter=1e-10)
+    found = at_gaussian_posterior(start, t64([0.2]), rows_of(X, y[:, None]))
+    mean, var = found.posterior("cpu").marginals(t64(X[:5] + 0.1))
+    expected = exact_gp_regression(start.kernel, X, y, X[:5] + 0.1, 0.2)
+    assert_allclose(mean[:, 0], expected[0], atol=1e-6)
+    assert_allclose(var[:, 0], expected[1].diagonal(), atol=1e-6)
+
+
+def test_median_distance_is_that_of_rows_in_any_order():
+    X = np.sort(np.random.default_rng(0).normal(size=(800, 1)), axis=0)
+    scaler = StandardScaler().fit(X)
+    found = median_scales(rows_of(X, X), scaler, np.random.RandomState(0))
+    assert_allclose(found, np.median(pdist(X)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor])
+@pytest.mark.parametrize("likelihood", ["laplace", "student_t"])
+def test_tails_do_not_cost_what_gaussian_noise_finds(kind, likelihood):
+    X, y = waves(100, d=2, noise=0.05)
+    gaussian = SVGPRegressor(random_state=0).fit(X, y)
+    model = kind(likelihood=likelihood, random_state=0).fit(X, y)
+    held = kind(
+        gaussian.kernel_,
+        likelihood=likelihood,
+        noise_variance=gaussian.noise_variance_ / y.var(),
+        optimizer=None,
+        max_iter=500,
+        random_state=0,
+    ).fit(X, y)
+    assert model.elbo_ > held.elbo_ - 2
+    truth = np.sin(2 * X[:, 0]) + X[:, 1]
+    assert np.sqrt(np.mean((model.predict(X) - truth) ** 2)) < 0.03
