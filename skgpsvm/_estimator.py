@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.callback import CallbackSupportMixin
+from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -102,7 +103,8 @@ class Rows:
 
     def spaced(self, max_rows):
         """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""
-        return torch.linspace(0, self.n_rows - 1, min(self.n_rows, max_rows)).round().long()
+        n = min(self.n_rows, max_rows)
+        return torch.linspace(0, self.n_rows - 1, n, dtype=torch.float64).round().long()
 
     def own(self, index):
         """Which of this rank's rows are among those at an index (k,) into all ranks' rows."""
@@ -260,6 +262,17 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             least = f"above {minimum}" if above else f"of at least {minimum}"
             none = ", or None" if optional else ""
             raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+
+    def _check_kernel(self):
+        kernel = self.kernel
+        if kernel is None or (
+            isinstance(kernel, Kernel) and not isinstance(kernel, CompoundKernel)
+        ):
+            return
+        one = "is several kernels, as there are of several classes: give one of"
+        none = "is not a kernel of sklearn.gaussian_process.kernels: give"
+        said = one if isinstance(kernel, CompoundKernel) else none
+        raise TypeError(f"kernel={kernel!r} {said} them, such as 1.0 * RBF(1.0), or None.")
 
     def _check_bool(self, name):
         value = getattr(self, name)

@@ -5,7 +5,7 @@ from functools import partial
 import joblib
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, Kernel
+from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
 from ._coordinate_ascent import CoordinateAscent
@@ -46,11 +46,7 @@ class InducingEstimator(LatentEstimator):
         self._check_number("tol", 0)
         self._check_number("learning_rate", 0, optional=self._rate_is_optional)
         self._check_number("batch_size", 1, integer=True, optional=True)
-        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
-            raise TypeError(
-                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
-                "one, such as 1.0 * RBF(1.0), or None."
-            )
+        self._check_kernel()
 
     # Fitting
 

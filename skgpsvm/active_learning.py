@@ -42,7 +42,7 @@ def _in_batches(score):
 def _latent_model(classifier, X, *methods):
     """The part of a fitted classifier that has these methods, and `X` as that part sees it."""
     part = classifier
-    while not all(hasattr(part, method) for method in methods):
+    while not (is_classifier(part) and all(hasattr(part, method) for method in methods)):
         if isinstance(part, Pipeline):
             X = part[:-1].transform(X) if len(part) > 1 else X
             part = part[-1]
@@ -52,7 +52,7 @@ def _latent_model(classifier, X, *methods):
             part = part.estimator
         else:
             raise TypeError(
-                f"This score needs an estimator with {' and '.join(methods)}, such as "
+                f"This score needs a classifier with {' and '.join(methods)}, such as "
                 f"skgpsvm.BayesianSVC, alone or as the last step of a Pipeline; got "
                 f"{type(classifier).__name__}. Use variation_ratio, predictive_entropy or margin, "
                 "which need predict_proba only."

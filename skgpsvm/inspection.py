@@ -270,9 +270,14 @@ def _chosen(estimator, features, names):
         term = {numbers.get(j, j) for j in ([wanted] if single else wanted)}
         term = next((each for each in estimator.terms_ if set(each) == term), None)
         if term is None:
+            dropped = ""
+            if estimator.dropped_terms_:
+                dropped = (
+                    f"; {estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}"
+                )
             raise ValueError(
-                f"The model has no effect of {wanted!r}. It has those of {estimator.term_names_}; "
-                f"{estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}."
+                f"The model has no effect of {wanted!r}. It has those of {estimator.term_names_}"
+                f"{dropped}."
             )
         found.append(term)
     return found

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
@@ -102,6 +102,19 @@ class HybridEstimator(LatentEstimator):
             self._check_number(name, 1, integer=True)
         self._check_number("batch_size", 1, integer=True, optional=True)
         self._check_number("learning_rate", 0)
+        shape, params = self.input_shape, self.module_params
+        if shape is not None and not (
+            isinstance(shape, (tuple, list))
+            and all(isinstance(size, (int, np.integer)) and size > 0 for size in shape)
+        ):
+            raise ValueError(
+                f"input_shape={shape!r} must be the shape of one row for the module, a tuple of "
+                "positive integers such as (1, 28, 28); or None."
+            )
+        if not (params is None or isinstance(params, dict)):
+            raise TypeError(
+                f"module_params={params!r} must be a dict of the module's arguments, or None."
+            )
         self._check_number("validation_fraction", 0)
         if self.validation_fraction >= 1:
             raise ValueError(
@@ -117,11 +130,7 @@ class HybridEstimator(LatentEstimator):
                 f"augmentation={self.augmentation!r} must be a function of a batch of rows, a "
                 "tensor, that gives one of the same shape; or None."
             )
-        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
-            raise TypeError(
-                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
-                "one, such as 1.0 * RBF(1.0), or None."
-            )
+        self._check_kernel()
         check_shareable(True)
 
     def _fit(self, X, y, sample_weight):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, Kernel
+from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import KFold
 
 from .._distributed import refuse_ranks
@@ -51,11 +51,7 @@ class RelevanceMachine(VariationalGP):
                 f"relevance_threshold={self.relevance_threshold!r} must be above 1, the precision "
                 "that all functions start with."
             )
-        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
-            raise TypeError(
-                f"kernel={self.kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give "
-                "one, such as RBF(1.0), or None."
-            )
+        self._check_kernel()
         refuse_ranks(self)
 
     def _problems(self, targets, previous):
