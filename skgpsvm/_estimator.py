@@ -265,14 +265,13 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_kernel(self):
         kernel = self.kernel
-        if kernel is None or (
-            isinstance(kernel, Kernel) and not isinstance(kernel, CompoundKernel)
-        ):
-            return
-        one = "is several kernels, as there are of several classes: give one of"
-        none = "is not a kernel of sklearn.gaussian_process.kernels: give"
-        said = one if isinstance(kernel, CompoundKernel) else none
-        raise TypeError(f"kernel={kernel!r} {said} them, such as 1.0 * RBF(1.0), or None.")
+        if isinstance(kernel, CompoundKernel):
+            raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
+        if not (kernel is None or isinstance(kernel, Kernel)):
+            raise TypeError(
+                f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "
+                "such as 1.0 * RBF(1.0), or None."
+            )
 
     def _check_bool(self, name):
         value = getattr(self, name)

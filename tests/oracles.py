@@ -157,3 +157,15 @@ def means_at(kernel, bases, X, y, noise, X_new, weights=None):
     cross = kernel(X, bases)
     system = cross.T @ (weights[:, None] * cross) + noise * kernel(bases)
     return kernel(X_new, bases) @ np.linalg.lstsq(system, cross.T @ (weights * y), rcond=None)[0]
+
+
+def elbo(posterior, likelihood, X, y, n_total, weights=None):
+    """Unbiased estimate of the evidence lower bound from a batch of ``n_total`` rows, nats.
+
+    ``n_total / b * sum(weights * E_q[log p(y | f)]) - KL(q || prior)``: multi-class Bayesian SVM
+    specification, (S10) and "Sample weights" in section 3.5.
+    """
+    terms = likelihood.expected_log_prob(y, *posterior.marginals(X))
+    if weights is not None:
+        terms = weights * terms
+    return n_total / len(terms) * terms.sum() - posterior.kl()

@@ -4,6 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from oracles import elbo
 from problems import JITTER, FixedContrast, ascent_of, ring, swept, t64
 from sklearn.datasets import load_iris
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
@@ -11,7 +12,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ex
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import AdamSteps, GradientInference
-from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm._training import minibatches

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from oracles import elbo
 from problems import EDGES, codes, t64, waves
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
@@ -24,7 +25,6 @@ from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
-from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError

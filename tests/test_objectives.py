@@ -4,11 +4,11 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from oracles import elbo
 from problems import t64
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._linalg import cholesky
-from skgpsvm._objectives import elbo
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
