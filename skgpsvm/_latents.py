@@ -11,20 +11,6 @@ from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
 
-# Of `Latents`, where there is one.
-_POSTERIOR = (
-    "mean",
-    "root",
-    "bases",
-    "coef",
-    "gram",
-    "precisions",
-    "diag",
-    "columns",
-    "rows",
-    "row_precisions",
-)
-
 
 @dataclass
 class Latents:
@@ -82,10 +68,8 @@ class Latents:
 
     def state(self, device):
         """The tensors of the parts there are, by name."""
-        parts = {"theta": self.kernel.theta, "Z": self.Z, "noise": self.noise}
-        for name in _POSTERIOR:
-            if isinstance(part := getattr(self, name), np.ndarray):
-                parts[name] = part
+        parts = {"theta": self.kernel.theta, "noise": self.noise}
+        parts |= {name: part for name, part in vars(self).items() if isinstance(part, np.ndarray)}
         return {
             name: torch.tensor(part, dtype=torch.float64, device=device)
             for name, part in parts.items()
@@ -93,7 +77,7 @@ class Latents:
 
     def at(self, state):
         """The latents of a state, which may have become others."""
-        names = state.keys() & {"Z", *_POSTERIOR}
+        names = state.keys() & vars(self).keys() - {"kernel", "noise"}
         parts = {name: state[name].cpu().numpy() for name in names}
         kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
         return replace(self, kernel=kernel, noise=tuple(state["noise"].tolist()), **parts)

@@ -25,6 +25,11 @@ _STANDARD_NOISE = {
 }
 
 
+def regression_sites(likelihood, variance):
+    """Sites of one of `LIKELIHOODS` whose noise has variances (t,)."""
+    return LikelihoodSites(LIKELIHOODS[likelihood](variance), len(variance))
+
+
 def classification_sites(likelihood, n_classes):
     """Sites of "softmax", "probit" or "robust_max"; two classes are one latent but for the last."""
     if likelihood == "robust_max":
@@ -33,8 +38,7 @@ def classification_sites(likelihood, n_classes):
         return LikelihoodSites(Logistic() if likelihood == "softmax" else Probit(), 1)
     if likelihood == "probit":
         raise ValueError(
-            f"likelihood='probit' is for two classes; y has {n_classes}. Use 'softmax' or "
-            "'robust_max'."
+            f"likelihood='probit' is for two classes; y has {n_classes}. Use 'softmax'."
         )
     return LikelihoodSites(Softmax(), n_classes)
 

@@ -15,8 +15,8 @@ from ._prediction import (
     LatentClassifier,
     LatentRegressor,
     classification_sites,
+    regression_sites,
 )
-from ._sites import LikelihoodSites
 from ._starts import LEAST_GAIN, at_gaussian_posterior, explaining, with_lengths
 from ._torch_kernels import torch_kernel
 
@@ -97,8 +97,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
 
     def _sites(self):
         var = self._start_noise if self.noise_variance is None else self.noise_variance
-        t = len(self._y_mean)
-        return LikelihoodSites(LIKELIHOODS[self.likelihood](np.full(t, var)), t)
+        return regression_sites(self.likelihood, np.full(len(self._y_mean), var))
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""
@@ -112,8 +111,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         scale = torch.tensor(scaler.scale_, device=rows.device)
 
         def learned(state):
-            variance = state["noise"].exp().cpu()
-            sites = LikelihoodSites(LIKELIHOODS[self.likelihood](variance), 1)
+            sites = regression_sites(self.likelihood, state["noise"].exp().cpu())
             return start.at({**state, "noise": sites.parameters()})
 
         def attributes(state):

@@ -2,9 +2,7 @@
 
 from sklearn.callback import with_callbacks
 
-from .._prediction import LatentClassifier
-from .._sites import LikelihoodSites
-from ..likelihoods import Logistic, Probit, Softmax
+from .._prediction import LatentClassifier, classification_sites
 from ._base import AdditiveGP
 
 
@@ -231,12 +229,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         return False
 
     def _sites(self):
-        c = len(self.classes_)
-        if c == 2:
-            return LikelihoodSites(Logistic() if self.likelihood == "softmax" else Probit(), 1)
-        if self.likelihood == "probit":
-            raise ValueError(f"likelihood='probit' is for two classes; y has {c}. Use 'softmax'.")
-        return LikelihoodSites(Softmax(), c)
+        return classification_sites(self.likelihood, len(self.classes_))
 
     def _of_constant(self, constant):
         return constant.item() if len(constant) == 1 else constant

@@ -5,7 +5,7 @@ import torch
 from sklearn.callback import with_callbacks
 from sklearn.utils import check_random_state
 
-from .._prediction import LIKELIHOODS, LatentRegressor
+from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
 from ._base import AdditiveGP
@@ -263,15 +263,13 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         t = len(self._y_mean)
         if self.likelihood == "poisson":
             return LikelihoodSites(Poisson(), t)
-        return LikelihoodSites(LIKELIHOODS[self.likelihood](np.full(t, _START_NOISE)), t)
+        return regression_sites(self.likelihood, np.full(t, _START_NOISE))
 
     def _of_noise(self, noise):
         found = super()._of_noise(noise)
         if self.likelihood == "poisson":
             return found
-        likelihood = self._sites().at(noise).likelihood
-        variance = likelihood.predict(*torch.zeros(2, len(self._y_std), dtype=noise.dtype))[1]
-        return {**found, "noise_variance_": self._outputs(variance.numpy() * self._y_std**2)}
+        return {**found, "noise_variance_": self._noise_variance(noise)}
 
     def _of_constant(self, constant):
         found = self._outputs(constant * self._y_std + self._y_mean)

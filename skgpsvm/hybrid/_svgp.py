@@ -9,8 +9,8 @@ from .._prediction import (
     LatentClassifier,
     LatentRegressor,
     classification_sites,
+    regression_sites,
 )
-from .._sites import LikelihoodSites
 from ._base import HybridEstimator
 
 _START_NOISE = 0.1
@@ -364,8 +364,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         return self._fit(X, y, sample_weight)
 
     def _sites(self):
-        t = len(self._y_mean)
-        return LikelihoodSites(LIKELIHOODS[self.likelihood](np.full(t, _START_NOISE)), t)
+        return regression_sites(self.likelihood, np.full(len(self._y_mean), _START_NOISE))
 
     def _prior_variance(self, n_latents):
         return 1.0
