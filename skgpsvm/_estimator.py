@@ -333,7 +333,14 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
         together(check_classification_targets, y)
-        classes = classes if reset else self.classes_
+        if not reset:
+            now = self.classes_ if classes is None else np.unique(classes)
+            if not np.array_equal(now, self.classes_):
+                raise ValueError(
+                    f"classes={now.tolist()} are not {self.classes_.tolist()}, those of the first "
+                    "call: leave them out, or start anew by fit."
+                )
+            classes = self.classes_
         check_equal({"classes": None if classes is None else np.unique(classes).tolist()})
         present = _labels(y[weights > 0])
         if self.class_weight is not None:
@@ -349,8 +356,8 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
             self.classes_ = known
         if strangers := np.setdiff1d(present, self.classes_).tolist():
             raise ValueError(
-                f"y has classes {strangers} that are not among {self.classes_.tolist()}, the "
-                "classes given at the first call."
+                f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
+                "the first call: give all that may come as its classes."
             )
         y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)

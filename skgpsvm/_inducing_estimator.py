@@ -186,13 +186,15 @@ class InducingEstimator(LatentEstimator):
         check_equal({"a model to continue": joblib.hash(getattr(self, "_latents", None))})
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes)
-        return self._stream(X, y, sample_weight)
+        return self._stream(X, y, sample_weight, classes)
 
-    def _stream(self, X, y, sample_weight):
+    def _stream(self, X, y, sample_weight, classes=None):
         """Add rows to the posterior, which is their prior; kernel and points stay."""
         together(self._check_parameters)
         shown = X
-        X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
+        X, targets, weights, origin = self._check_training_data(
+            X, y, sample_weight, classes=classes, reset=False
+        )
         problems = self._problems(targets, self._latents)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, self._latents)

@@ -1,13 +1,11 @@
 """Ways to the posterior: coordinate ascent or natural gradients, with Adam between; Adam alone."""
 
-import math
-
 import torch
 
 from ._coordinate_ascent import CoordinateAscent, batch_loss
 from ._linalg import gaussian_kl, relative_change
 from ._posteriors import WhitenedBasis
-from ._training import minibatches
+from ._training import NOISE_BOUNDS, minibatches
 
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
@@ -17,7 +15,6 @@ _LEAST_GAIN = 2e-3  # nats a row
 _STEP_ROWS = 1024
 _EPOCH_ROWS = 256
 _LEARNING_SHARE = 0.7
-_NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))
 
 
 class AdamSteps:
@@ -43,7 +40,7 @@ class AdamSteps:
     def __init__(self, likelihood, kernel, rows, trained, learning_rate, bounds, scale):
         self.likelihood, self.kernel, self.rows = likelihood, kernel, rows
         self.trained, self.learning_rate = trained, learning_rate
-        self.bounds = {"theta": bounds.unbind(-1) if len(bounds) else (), "noise": _NOISE_BOUNDS}
+        self.bounds = {"theta": bounds.unbind(-1) if len(bounds) else (), "noise": NOISE_BOUNDS}
         self.units = {"Z": scale}
 
     @torch.enable_grad()

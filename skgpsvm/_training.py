@@ -10,6 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 from ._distributed import check_equal, gather, rank, together
 from .exceptions import DivergenceError, warn
 
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
+
 
 class Run:
     """One fit: a sequence of stages, each a loop over a state that can be saved.

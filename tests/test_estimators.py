@@ -796,6 +796,13 @@ def test_classes_may_come_later():
     assert model.score(X, y) > 0.6
 
 
+def test_later_calls_may_repeat_the_classes_but_not_change_them():
+    X, y = blobs()
+    model = quick().partial_fit(X, y, classes=[0, 1, 2]).partial_fit(X, y, classes=[2, 1, 0])
+    with pytest.raises(ValueError, match=r"classes=\[0, 1, 3\] are not \[0, 1, 2\]"):
+        model.partial_fit(X, y, classes=[0, 1, 3])
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [

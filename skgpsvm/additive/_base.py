@@ -303,7 +303,9 @@ class AdditiveGP(LatentEstimator):
             return self._fit(X, y, sample_weight, classes)
         self._check_parameters()
         shown = X
-        X, targets, weights, origin = self._check_training_data(X, y, sample_weight, reset=False)
+        X, targets, weights, origin = self._check_training_data(
+            X, y, sample_weight, classes=classes, reset=False
+        )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))

@@ -344,9 +344,10 @@ class SiteAscent(AdditiveAscent):
             batches = minibatches(n, self._batch_size, self._generator)
         for index in batches:
             share = 1.0 if index is None else n / len(index)
-            found = self._site_sums(state["noise"], self._marginals(state), index)
+            posteriors = self.posteriors(state)
+            found = self._site_sums(state["noise"], _marginals(posteriors), index)
             gram, cross, loss, *tried = (share * part for part in found)
-            kl = sum(posterior.kl() for posterior in self.posteriors(state))
+            kl = sum(posterior.kl() for posterior in posteriors)
             total -= (loss + kl) / len(batches)
             self._move(state, gram, cross, len(batches))
             if self._learns_noise:
@@ -362,7 +363,8 @@ class SiteAscent(AdditiveAscent):
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
-        found = self._sites.at(state["noise"]).sites(y, *self._marginals(state)(self.basis(X)))
+        marginals = _marginals(self.posteriors(state))
+        found = self._sites.at(state["noise"]).sites(y, *marginals(self.basis(X)))
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
@@ -372,17 +374,6 @@ class SiteAscent(AdditiveAscent):
     def _keep(self, state, columns):
         state["gram"] = state["gram"][:, columns[:, None], columns]
         state["cross"] = state["cross"][:, columns]
-
-    def _marginals(self, state):
-        """The function that gives means and variances (b, c) of rows by their columns."""
-        posteriors = self.posteriors(state)
-
-        def marginals(columns):
-            moments = [posterior.row_marginals(columns) for posterior in posteriors]
-            mean, var = zip(*moments, strict=True)
-            return torch.stack(mean, 1), torch.stack(var, 1)
-
-        return marginals
 
     def _move(self, state, gram, cross, n_batches):
         """A natural-gradient step of the sums of the sites."""
@@ -422,6 +413,17 @@ class SiteAscent(AdditiveAscent):
             )
             for sign in (-1, 0, 1)
         ]
+
+
+def _marginals(posteriors):
+    """The function that gives means and variances (b, c) of rows by their columns."""
+
+    def marginals(columns):
+        moments = [posterior.row_marginals(columns) for posterior in posteriors]
+        mean, var = zip(*moments, strict=True)
+        return torch.stack(mean, 1), torch.stack(var, 1)
+
+    return marginals
 
 
 def _newton(lower, here, higher):

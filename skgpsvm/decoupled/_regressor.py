@@ -61,7 +61,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     learning_rate : float, default=0.05
         Step size of Adam; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first.
+        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
         from all of its state.

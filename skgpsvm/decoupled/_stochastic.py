@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._inference import upper_root
 from .._linalg import cholesky, gaussian_kl, weight_moments
-from .._training import minibatches
+from .._training import NOISE_BOUNDS, minibatches
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
@@ -18,7 +18,6 @@ _CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
 _JITTER = 1e-6
 _LEAST_NORM = 1e-2  # of what inducing points leave of a basis
 _MOST_WIDER = 1.5  # logarithm of a basis's length-scale multiplier
-_NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))
 
 
 class StochasticBound:
@@ -240,7 +239,7 @@ class StochasticDescent:
         self.bound, self.rows, self._most = bound, rows, most
         self._batch_size, self._learning_rate = batch_size, learning_rate
         self._trained, self._generator = trained, generator
-        self._bounds = {"theta": bounds.unbind(-1), "noise": _NOISE_BOUNDS}
+        self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
         self._scale = scale
 
     def initial(self, start, n_columns):

@@ -5,11 +5,10 @@ import math
 import torch
 
 from .._coordinate_ascent import batch_loss
-from .._training import minibatches
+from .._training import NOISE_BOUNDS, minibatches
 from ._network import private_random
 
 _HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
-_NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))
 
 
 class JointTraining:
@@ -60,7 +59,7 @@ class JointTraining:
         self.max_iter, self.batch_size = max_iter, batch_size
         self.learning_rate, self._augmentation = learning_rate, augmentation
         self._patience, self._held_out_loss = patience, held_out_loss
-        self._bounds = {"theta": bounds.unbind(-1), "noise": _NOISE_BOUNDS}
+        self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
 
     def initial(self):
         """The state from which `step` starts."""

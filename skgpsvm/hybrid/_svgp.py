@@ -225,7 +225,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         As of `SVGPRegressor`.
     normalize_y : bool, default=True
-        Whether each output is centred and scaled for the fit.
+        Whether each output is centred and scaled for the fit. Otherwise y should be of
+        order one: where learning starts, and its limits, are in units of one.
     n_inducing : int, default=64
         Number of inducing points, m, in the space of features; fewer where there are fewer rows.
     max_iter : int, default=50

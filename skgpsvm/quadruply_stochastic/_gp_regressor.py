@@ -84,7 +84,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Of stochastic steps; None is 0.1 for "adagrad", for "sgd" the inverse of the greatest
         eigenvalue that the support rows tell of.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first.
+        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
         its state.

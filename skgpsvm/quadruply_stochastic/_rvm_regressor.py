@@ -47,7 +47,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     tol : float, default=1e-3
         Stop when a sweep leaves no function out and changes the bound by less, in nats.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first.
+        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        order one: where learning starts, and its limits, are in units of one.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None

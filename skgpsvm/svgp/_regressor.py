@@ -52,7 +52,8 @@ class SVGPRegressor(VariationalRegressor):
     learning_rate : float, default=0.05
         Step size of Adam.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first.
+        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last one.
     device : str or torch.device, default=None
