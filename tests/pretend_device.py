@@ -6,7 +6,11 @@ made and kept on the device, and that the results are those of the CPU.
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+try:
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+except ImportError:  # of a torch that has no devices in Python
+    _setup_privateuseone_for_python_backend = None
 
 NAME = "pretend"
 _MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_local_scalar_dense"}
@@ -119,11 +123,16 @@ _MADE = {
 }
 
 
+def register():
+    """Let torch know the device, before it takes its first derivative, if it can."""
+    if _setup_privateuseone_for_python_backend is None:
+        return
+    _setup_privateuseone_for_python_backend(NAME)
+    register.library = torch.library.Library("_", "IMPL")
+    register.library.fallback(_on_raw, "PrivateUse1")
+
+
 def offer(monkeypatch):
-    """Let torch know the device."""
-    if not hasattr(torch, NAME):
-        _setup_privateuseone_for_python_backend(NAME)
-        offer.library = torch.library.Library("_", "IMPL")
-        offer.library.fallback(_on_raw, "PrivateUse1")
+    """Let functions of torch make tensors on the device."""
     for name, make in _MADE.items():
         monkeypatch.setattr(torch, name, _on_device(make))
