@@ -10,15 +10,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
-import pretend_device
 import pytest
 import torch
 from problems import HINGES
 
 # Hypothesis' own "ci" profile: the same examples in every run, no deadline, no database.
 hypothesis.settings.load_profile("ci")
-
-pretend_device.register()
 
 
 def pytest_collection_modifyitems(items):

@@ -6,11 +6,7 @@ made and kept on the device, and that the results are those of the CPU.
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
-
-try:
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-except ImportError:  # of a torch that has no devices in Python
-    _setup_privateuseone_for_python_backend = None
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
 _MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_local_scalar_dense"}
@@ -124,15 +120,9 @@ _MADE = {
 
 
 def register():
-    """Let torch know the device, before it takes its first derivative, if it can."""
-    if _setup_privateuseone_for_python_backend is None:
-        return
+    """Let torch know the device, in a process that has not taken derivatives yet."""
     _setup_privateuseone_for_python_backend(NAME)
     register.library = torch.library.Library("_", "IMPL")
     register.library.fallback(_on_raw, "PrivateUse1")
-
-
-def offer(monkeypatch):
-    """Let functions of torch make tensors on the device."""
     for name, make in _MADE.items():
-        monkeypatch.setattr(torch, name, _on_device(make))
+        setattr(torch, name, _on_device(make))

@@ -1,10 +1,14 @@
 """Fits on a device that is not the CPU."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from pretend_device import NAME, offer
+from pretend_device import NAME
 from problems import waves
 from sklearn.base import is_classifier
 
@@ -33,40 +37,54 @@ CASES = {
 }
 
 
-@pytest.fixture
-def pretend(monkeypatch):
-    """A device without an accelerator."""
-    if not hasattr(torch, NAME):
-        pytest.skip("this torch has no devices in Python")
-    offer(monkeypatch)
-    return NAME
+# The device must be known before the first derivative, and other tests are better off without it.
+PROGRAM = """
+import sys
+import pretend_device
+pretend_device.register()
+import test_devices
+getattr(test_devices, sys.argv[1])(*sys.argv[2:])
+"""
+
+
+def run_there(*command):
+    """Run a function of this module in a process that knows the device; what it wrote of errors."""
+    process = [sys.executable, "-c", PROGRAM, *command]
+    done = subprocess.run(process, capture_output=True, text=True, cwd=Path(__file__).parent)
+    return done.stderr if done.returncode else ""
 
 
 def predicted(model, X):
     return model.predict_proba(X) if is_classifier(model) else model.predict(X, return_std=True)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(
-    ("name", "parameters"), [(name, case) for name, cases in CASES.items() for case in cases]
-)
-def test_every_tensor_is_on_the_device(name, parameters, pretend):
+def compare(name):
+    """Fit by each case on the CPU and on the device, and compare the predictions."""
     kind = getattr(skgpsvm, name)
     X, y = waves(100, d=2)
     if is_classifier(kind()):
         y = np.digitize(y, [-0.5, 0.5])
     steps = {"max_iter": 3} if "max_iter" in kind().get_params() else {}
-    models = [
-        kind(**parameters, **steps, random_state=0, device=device).fit(X, y)
-        for device in (None, pretend)
-    ]
-    if hasattr(models[0], "partial_fit"):
-        models = [model.partial_fit(X[:40], y[:40]) for model in models]
-    # The same operations in the same order, but of a few sums of other memory layouts.
-    assert_allclose(*(predicted(model, X) for model in models), rtol=1e-4, atol=1e-5)
+    for parameters in CASES[name]:
+        models = [
+            kind(**parameters, **steps, random_state=0, device=device).fit(X, y)
+            for device in (None, NAME)
+        ]
+        if hasattr(models[0], "partial_fit"):
+            models = [model.partial_fit(X[:40], y[:40]) for model in models]
+        # The same operations in the same order, but of a few sums of other memory layouts.
+        assert_allclose(*(predicted(model, X) for model in models), rtol=1e-4, atol=1e-5)
 
 
-def test_mixed_devices_are_refused(pretend):
-    ours, others = torch.ones(3, device=pretend), torch.ones(3)
-    with pytest.raises(RuntimeError, match="on the CPU"):
-        ours + others
+def mix():
+    """Add a tensor of the CPU to one of the device."""
+    torch.ones(3, device=NAME) + torch.ones(3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tensor_is_on_the_device(name):
+    assert not run_there("compare", name)
+
+
+def test_mixed_devices_are_refused():
+    assert "takes tensors of shape torch.Size([3]) on the CPU" in run_there("mix")
