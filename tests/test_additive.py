@@ -36,7 +36,7 @@ from skgpsvm.additive._bound import (
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
 from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._learning import SiteAscent
-from skgpsvm.additive._processes import PROFILES, Centred, Chebyshev, Levels, uniform_moments
+from skgpsvm.additive._processes import PROFILES, CentredAtPoints, Chebyshev, Levels, uniform_moments
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit
@@ -248,9 +248,9 @@ def test_levels_have_zero_mean_and_the_covariance_of_the_specification():
     levels = Levels(t64([0.5, 0.3, 0.2]))
     assert_allclose(levels.cov[0], [0.34210526, -0.39473684, -0.26315789], atol=1e-8)
     assert_allclose(levels.coef @ levels.coef.T, levels.cov, atol=1e-14)
-    features, var = levels.features(t64([2.0, -1.0]))
-    assert_allclose(features[1], [0, 0])
-    assert_allclose(var, [levels.cov[2, 2], 1.0])
+    at = levels.at(t64([2.0, -1.0]))
+    assert_allclose(levels.features(at)[1], [0, 0])
+    assert_allclose(levels.variances(at), [levels.cov[2, 2], 1.0])
 
 
 def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
@@ -412,8 +412,8 @@ def test_scores_are_those_of_dense_covariances():
     found = score_moments(basis, t64(data), *at)
     points = torch.linspace(0, 1, 4, dtype=torch.float64)
     mean = t64(basis.means[0])
-    effect = Centred(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
-    sides = [effect.features(t64(data[:, j]))[0].numpy() for j in range(2)]
+    effect = CentredAtPoints(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
+    sides = [effect.features(effect.at(t64(data[:, j]))).numpy() for j in range(2)]
     pair = (sides[0][:, :, None] * sides[1][:, None]).reshape(20, -1)
     H = pair.T @ dense @ pair
     expected = np.sum((pair.T @ dense @ y) ** 2), np.trace(H), 2 * np.sum(H**2)

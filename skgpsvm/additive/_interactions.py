@@ -3,7 +3,7 @@
 import torch
 
 from ._bound import reduction
-from ._processes import PROFILES, Centred, Chebyshev, Levels
+from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
 
 _LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
 _MOST_FEATURES = 256  # of a pair of categories, beyond which it is not tested
@@ -75,9 +75,10 @@ def _features(basis, j, column):
     """Whitened features (n, m) of one feature; zero where it is missing."""
     mean = torch.as_tensor(basis.means[j]).to(column)
     if basis.features[j].n_levels:
-        return Levels(mean).features(column)[0]
+        levels = Levels(mean)
+        return levels.features(levels.at(column))
     points = torch.linspace(0, 1, _POINTS).to(column)
     length, polynomials = column.new_tensor(_LENGTH), Chebyshev(basis.size, column)
-    effect = Centred(PROFILES["rbf"], length, points, polynomials, mean)
-    psi, _ = effect.features(column.nan_to_num(0.5).clamp(0, 1))
+    effect = CentredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
+    psi = effect.features(effect.at(column.nan_to_num(0.5).clamp(0, 1)))
     return psi * ~column.isnan()[:, None]

@@ -59,22 +59,16 @@ class Centred:
         The stationary covariance g, one of `PROFILES`.
     length : Tensor of shape (...)
         Length scales on the unit interval, one for each process.
-    points : Tensor of shape (..., m)
-        Inducing points.
     polynomials : Chebyshev
     mean : Tensor of shape (..., size)
         Means of the polynomials under the measures.
 
     Attributes
     ----------
-    coef : Tensor of shape (..., size, m)
-        Of the polynomials in the whitened features.
+    total : Tensor of shape (...)
+        H.
     cov : Tensor of shape (..., size, size)
         Prior covariance of the coefficients of the process.
-    point_coef : Tensor of shape (..., m, m)
-        Values at the points of the whitened features.
-    prior : Tensor of shape (..., m, m)
-        Prior covariance of the process at the points.
 
     Notes
     -----
@@ -83,55 +77,82 @@ class Centred:
     0.1.
     """
 
-    def __init__(self, profile, length, points, polynomials, mean):
-        self._profile, self._nodes = profile, polynomials.nodes
-        self._length, self._points = length, points
-        F = polynomials.transform
+    def __init__(self, profile, length, polynomials, mean):
+        self.profile, self._nodes = profile, polynomials.nodes
+        self._length, F = length, polynomials.transform
         cov = F @ self._g(self._nodes, self._nodes) @ F.T
-        to_points = F @ self._g(self._nodes, points)
-        h = (cov @ mean[..., None])[..., 0]
+        self._coefs_of_h = (cov @ mean[..., None])[..., 0]
         self._node_weights = mean @ F
-        self._total = (mean * h).sum(-1)
+        self.total = (mean * self._coefs_of_h).sum(-1)
+        self.cov = cov - self._outer(self._coefs_of_h, self._coefs_of_h)
+
+    def __getitem__(self, index):
+        one = copy(self)
+        for name, value in vars(self).items():
+            if name not in ("profile", "_nodes"):
+                setattr(one, name, value[index])
+        return one
+
+    @property
+    def unit(self):
+        """Unit of distance of the profile, on the unit interval."""
+        return self.profile.unit * self._length
+
+    def _g(self, a, b):
+        distance = a[..., :, None] - b[..., None, :]
+        return 1 + self.profile.excess(distance / self.unit[..., None, None])
+
+    def _outer(self, a, b):
+        return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
+
+    def at(self, u):
+        """Points u (..., b) and h there, as other methods take them."""
+        return u, (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
+
+    def variances(self, at):
+        """Prior variances (..., b)."""
+        return 1 - at[1].square() / self.total[..., None]
+
+    def between(self, a, b):
+        """Prior covariances (..., b, b') between points."""
+        return self._g(a[0], b[0]) - self._outer(a[1], b[1])
+
+
+class CentredAtPoints(Centred):
+    r"""Likewise, with inducing points.
+
+    Parameters
+    ----------
+    points : Tensor of shape (..., m)
+
+    Attributes
+    ----------
+    coef : Tensor of shape (..., size, m)
+        Of the polynomials in the whitened features.
+    point_coef : Tensor of shape (..., m, m)
+        Values at the points of the whitened features.
+    prior : Tensor of shape (..., m, m)
+        Prior covariance of the process at the points.
+    """
+
+    def __init__(self, profile, length, points, polynomials, mean):
+        super().__init__(profile, length, polynomials, mean)
+        self._points, F = points, polynomials.transform
+        to_points = F @ self._g(self._nodes, points)
         self._h = (mean[..., None, :] @ to_points)[..., 0, :]
         self.prior = self._g(points, points) - self._outer(self._h, self._h)
         self._chol = cholesky(
             self.prior, "covariance of an effect's inducing points", jitter=_JITTER
         )
-        self.cov = cov - self._outer(h, h)
-        self.coef = self._whitened(to_points - self._outer(h, self._h))
+        self.coef = self._whitened(to_points - self._outer(self._coefs_of_h, self._h))
         self.point_coef = self._whitened(self.prior)
-
-    def __getitem__(self, index):
-        one = copy(self)
-        for name, value in vars(self).items():
-            if name not in ("_profile", "_nodes"):
-                setattr(one, name, value[index])
-        return one
-
-    def _g(self, a, b):
-        distance = a[..., :, None] - b[..., None, :]
-        unit = self._profile.unit * self._length[..., None, None]
-        return 1 + self._profile.excess(distance / unit)
-
-    def _outer(self, a, b):
-        return a[..., :, None] * b[..., None, :] / self._total[..., None, None]
 
     def _whitened(self, K):
         return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
 
-    def _mean_g(self, u):
-        return (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
-
-    def features(self, u):
-        """Whitened features (..., b, m) and variances (..., b) at points u (..., b)."""
-        h = self._mean_g(u)
-        K = self._g(u, self._points) - self._outer(h, self._h)
-        return self._whitened(K), 1 - h.square() / self._total[..., None]
-
-    def cross(self, u):
-        """Covariances (..., b, b) between points u (..., b)."""
-        h = self._mean_g(u)
-        return self._g(u, u) - self._outer(h, h)
+    def features(self, at):
+        """Whitened features (..., b, m) at points."""
+        return self._whitened(self._g(at[0], self._points) - self._outer(at[1], self._h))
 
 
 class Levels:
@@ -157,18 +178,20 @@ class Levels:
         v[0] += 1.0 if direction[0] >= 0 else -1.0
         self.coef = (eye - 2 * torch.outer(v, v) / v.dot(v))[:, 1:]
 
-    def indicators(self, codes):
-        """One column a level, (b, q); a code that is none of them gives zeros."""
+    def at(self, codes):
+        """One column a level, (b, q), zeros for a code that is none of them; as others take it."""
         levels = torch.arange(len(self.coef), device=codes.device)
-        return (codes[:, None] == levels).to(self.coef)
+        return ((codes[:, None] == levels).to(self.coef),)
 
-    def features(self, codes):
-        """Features (b, q - 1) and variances (b,) of codes (b,)."""
-        H = self.indicators(codes)
-        known = H.sum(1)
-        return H @ self.coef, ((H @ self.cov) * H).sum(1) + (1 - known)
+    def features(self, at):
+        """Whitened features (b, q - 1)."""
+        return at[0] @ self.coef
 
-    def cross(self, codes):
-        """Covariances (b, b); an unknown level is like no other row's but its own."""
-        H = self.indicators(codes)
-        return H @ self.cov @ H.T + torch.diag(1 - H.sum(1))
+    def variances(self, at):
+        """Prior variances (b,); one of an unknown level."""
+        (H,) = at
+        return ((H @ self.cov) * H).sum(1) + (1 - H.sum(1))
+
+    def between(self, a, b):
+        """Prior covariances (b, b'); none of an unknown level."""
+        return a[0] @ self.cov @ b[0].T
