@@ -30,7 +30,6 @@ from skgpsvm.additive._bound import (
     collapsed,
     collapsed_and_slopes,
     gains,
-    mean_variances,
     products,
 )
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
@@ -167,7 +166,7 @@ def test_effects_at_the_gaussian_optimum(no_jitter, name):
 
 def test_importance_at_the_gaussian_optimum(no_jitter):
     posterior = posterior_of(tiny())
-    found = mean_variances(posterior, posterior.weights)
+    found = posterior.variances()
     assert_allclose(found, [0.0398978917, 0.0021602536, 0.0364145440], **DIGITS)
 
 

@@ -14,10 +14,17 @@ from .._estimator import Rows
 from .._prediction import LatentEstimator
 from .._training import Run
 from ._basis import AdditiveBasis
-from ._bound import AdditivePosterior, mean_variances
+from ._bound import AdditivePosterior
 from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
+from ._exact import ExactPosterior
 from ._interactions import score_moments
-from ._learning import HYPER, GaussianAscent, SiteAscent
+from ._learning import (
+    HYPER,
+    ExactGaussianAscent,
+    ExactSiteAscent,
+    GaussianAscent,
+    SiteAscent,
+)
 from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
@@ -25,6 +32,7 @@ _LEVEL = 0.01  # of the test of interactions, all pairs together
 _ROWS_OF_TEST = 10_000
 _PAIRS_AT_ONCE = 5
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
+_MOST_ROWS = 1500  # of a fit without inducing points that is not asked for
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
@@ -37,30 +45,32 @@ class AdditiveLatent:
     basis : AdditiveBasis
     theta : dict of ndarray
         Logarithms of ``length`` and ``variance``.
-    gram, cross : ndarray of shape (p, p), (p,)
-        See `AdditivePosterior`.
-    form : tuple
-        Covariance and rank.
+    arrays : dict of ndarray
+        See `AdditivePosterior` and `ExactPosterior`.
+    form : tuple or None
+        Covariance and rank; None without inducing points.
     """
 
     basis: AdditiveBasis
     theta: dict
-    gram: np.ndarray
-    cross: np.ndarray
-    form: tuple
+    arrays: dict
+    form: tuple | None
     n_latents = 1
 
     def at(self, posterior):
         """The same latent with what the rows of a posterior say."""
-        gram, cross = posterior.gram.cpu().numpy(), posterior.cross.cpu().numpy()
-        return replace(self, gram=gram, cross=cross)
+        arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
+        return replace(self, arrays=arrays)
 
     def posterior(self, device):
         """As torch sees it."""
-        arrays = (*self.theta.values(), self.gram, self.cross)
-        *theta, gram, cross = (torch.tensor(part, device=device) for part in arrays)
-        effects = self.basis.at(dict(zip(self.theta, theta, strict=True)))
-        return AdditivePosterior(effects, gram, cross, *self.form)
+        theta, arrays = (
+            {name: torch.tensor(part, device=device) for name, part in parts.items()}
+            for parts in (self.theta, self.arrays)
+        )
+        if self.form is None:
+            return ExactPosterior(self.basis, theta, **arrays)
+        return AdditivePosterior(self.basis.at(theta), *arrays.values(), *self.form)
 
 
 class AdditiveGP(LatentEstimator):
@@ -84,6 +94,7 @@ class AdditiveGP(LatentEstimator):
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
+        self._check_choice("sparse", ("auto", True, False))
         self._check_number("rank", 1, integer=True, optional=True)
         self._check_number("n_inducing", 2, integer=True, optional=True)
         self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
@@ -114,7 +125,7 @@ class AdditiveGP(LatentEstimator):
 
     # Fitting
 
-    def _fit(self, X, y, sample_weight, classes=None):
+    def _fit(self, X, y, sample_weight, classes=None, streamed=False):
         vars(self).pop("_latents", None)
         self._check_parameters()
         shown = X
@@ -164,7 +175,13 @@ class AdditiveGP(LatentEstimator):
             chance = math.log(len(scores) / _LEVEL) if len(term) == 2 else 0.0
             return max(self.min_gain, chance)
 
-        if dropped := ascent.prune(state, least):
+        dropped = ascent.prune(state, least)
+        if self._is_exact(rows, streamed):
+            known = ascent.named(state)
+            ascent = self._exact_ascent(ascent.basis, rows, generator)
+            start = ascent.start(state["noise"], known)
+            state = learned("all rows", ascent, start)
+        elif dropped:
             state = learned("effects kept", ascent, state)
         attributes = self._attributes(ascent, state, scores, dropped)
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
@@ -200,10 +217,7 @@ class AdditiveGP(LatentEstimator):
         most = [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
         wanted = self.n_inducing, self.n_inducing_interaction
         points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
-        size, pair_size = (
-            min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
-            for low in self._least_lengths(points)
-        )
+        size, pair_size = (self._n_polynomials(low) for low in self._least_lengths(points))
         basis = AdditiveBasis(
             features=features,
             terms=[(j,) for j in varying] + [pair for pair in pairs if set(pair) <= set(varying)],
@@ -230,6 +244,11 @@ class AdditiveGP(LatentEstimator):
         basis.measure(rows, self.measure == "empirical")
         return basis
 
+    @staticmethod
+    def _n_polynomials(low):
+        """Of a feature whose length scales are not below ``low``."""
+        return min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
+
     def _least_lengths(self, points):
         """Least length scales of effects and of pairs: none is below the distance of points."""
         low, high = self.length_scale_bounds
@@ -239,20 +258,32 @@ class AdditiveGP(LatentEstimator):
         ]
 
     def _ascent(self, basis, rows, generator):
+        least = self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
+        return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
+
+    def _is_exact(self, rows, streamed):
+        """Whether the fit ends without inducing points."""
+        if self.sparse == "auto":
+            bears = self._is_gaussian() and self.covariance == "full"
+            return bears and rows.n_rows <= _MOST_ROWS and not streamed
+        return not self.sparse
+
+    def _exact_ascent(self, basis, rows, generator):
+        least = [self.length_scale_bounds[0]] * 2
+        size = self._n_polynomials(least[0])
+        basis = replace(basis, size=size, pair_size=size, tabled=frozenset())
+        basis.measure(rows, self.measure == "empirical")
+        return self._ascent_of(ExactGaussianAscent, ExactSiteAscent, least, basis, rows, generator)
+
+    def _ascent_of(self, gaussian, other, least, basis, rows, generator):
         high = self.length_scale_bounds[1]
-        limits = [
-            torch.tensor([low, high]).log().to(rows.weights)
-            for low in self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
-        ]
+        limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
         form = self.covariance, self.rank
+        given = basis, rows, limits, form, HYPER, self.shrinkage, self.tol
         if self._is_gaussian():
-            return GaussianAscent(basis, rows, limits, form, HYPER, self.shrinkage, self.tol)
-        return SiteAscent(
-            *(basis, rows, limits, form, HYPER, self.shrinkage, self.tol),
-            sites=self._sites(),
-            batch_size=self.batch_size,
-            generator=generator,
-        )
+            return gaussian(*given)
+        sites, batch_size = self._sites(), self.batch_size
+        return other(*given, sites=sites, batch_size=batch_size, generator=generator)
 
     def _scores(self, ascent, state, rows):
         """Standardised scores of pairs and probabilities of larger ones, the largest first."""
@@ -272,7 +303,7 @@ class AdditiveGP(LatentEstimator):
         latents = []
         for own, posterior in zip(ascent.latents(state), posteriors, strict=True):
             theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
-            latents.append(AdditiveLatent(basis, theta, None, None, posterior.form).at(posterior))
+            latents.append(AdditiveLatent(basis, theta, {}, posterior.form).at(posterior))
         return {
             **self._described(latents),
             "terms_": list(basis.terms),
@@ -300,7 +331,7 @@ class AdditiveGP(LatentEstimator):
         """`fit` in the first call; later ones hold hyper-parameters and terms."""
         self._check_streamed()
         if not self.__sklearn_is_fitted__():
-            return self._fit(X, y, sample_weight, classes)
+            return self._fit(X, y, sample_weight, classes, streamed=True)
         self._check_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(
@@ -316,7 +347,7 @@ class AdditiveGP(LatentEstimator):
             for kind in kinds
         }
         state["noise"] = like.new_tensor(self._noise)
-        earlier = [(like.new_tensor(p.gram), like.new_tensor(p.cross)) for p in self._latents]
+        earlier = [[like.new_tensor(a) for a in p.arrays.values()] for p in self._latents]
         state = ascent.continued(state, earlier)
         run.stage("more rows", state, ascent.step, self.max_iter, converged=ascent.converged)
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
@@ -331,7 +362,7 @@ class AdditiveGP(LatentEstimator):
     def _described(self, latents):
         """Fitted attributes that say what the latents are."""
         posteriors = [latent.posterior("cpu") for latent in latents]
-        variances = sum(mean_variances(part, part.weights) for part in posteriors)
+        variances = sum(part.variances() for part in posteriors)
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
         return {
             "_latents": latents,
@@ -402,11 +433,7 @@ class AdditiveGP(LatentEstimator):
             raise ValueError(f"level={level!r} must be between 0 and 1.")
         rng, draws = check_random_state(random_state), 0.0
         for latent in self._latents:
-            posterior = latent.posterior("cpu")
-            noise = torch.from_numpy(rng.standard_normal((n_samples, len(posterior.weights))))
-            draws = draws + mean_variances(
-                posterior, posterior.weights + noise @ posterior.root().T
-            )
+            draws = draws + latent.posterior("cpu").drawn_variances(n_samples, rng)
         shares = (draws / draws.sum(1, keepdim=True)).numpy()
         lower, upper = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return Bunch(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -205,7 +206,49 @@ def chosen_rank(values):
     return max(int((losses >= _LEAST_LOSS).sum()), 1)
 
 
-class AdditivePosterior(Posterior):
+def quadratic(weights, matrix):
+    """Quadratic forms (...) of a matrix at weights (..., p)."""
+    return ((weights @ matrix) * weights).sum(-1)
+
+
+class EffectsPosterior(Posterior):
+    """A Gaussian posterior over a sum of effects."""
+
+    @abstractmethod
+    def effect_marginals(self, X):
+        """Means and variances (b, 1 + n_terms) of the constant and each term."""
+
+    @abstractmethod
+    def intercept(self):
+        """Posterior mean of the constant."""
+
+    @abstractmethod
+    def cov(self, X):
+        """Covariances (1, b, b) at the rows of ``X``."""
+
+    @abstractmethod
+    def variances(self):
+        """Variances (n_terms,) of the means of effects under the features' measure.
+
+        Notes
+        -----
+        Source: additive GP specification, (S28).
+        """
+
+    @abstractmethod
+    def drawn_variances(self, n_samples, rng):
+        """Likewise of draws from the posterior, (n_samples, n_terms)."""
+
+    def sample(self, X, n_samples, generator):
+        """Joint draws at the rows of ``X``, (n_samples, b, 1). Memory O(b^2)."""
+        values, vectors = torch.linalg.eigh(self.cov(X)[0])
+        root = vectors * values.clamp_min(0).sqrt()
+        noise = torch.randn(len(root), n_samples, dtype=root.dtype, generator=generator)
+        draws = self.marginals(X)[0] + root @ noise.to(root.device)
+        return draws.T[..., None]
+
+
+class AdditivePosterior(EffectsPosterior):
     """Gaussian weights of the whitened features of all terms.
 
     Parameters
@@ -236,6 +279,11 @@ class AdditivePosterior(Posterior):
         self.weights = torch.cholesky_solve(cross[:, None], chol)[:, 0]
         self.reduction = reduction(gram, effects, covariance, rank)
 
+    @property
+    def arrays(self):
+        """What a posterior at the same hyper-parameters is made of, by name."""
+        return {"gram": self.gram, "cross": self.cross}
+
     def _features(self, X):
         return self.effects.features(self.effects.basis.unit(X.double()))
 
@@ -257,7 +305,6 @@ class AdditivePosterior(Posterior):
         return psi @ self.weights, var.clamp_min(0)
 
     def effect_marginals(self, X):
-        """Means and variances (b, 1 + n_terms) of the constant and each term."""
         psi, prior = self._features(X)
         sizes = [part.shape[1] for part in psi]
         means = [part @ w for part, w in zip(psi, self.weights.split(sizes), strict=True)]
@@ -266,7 +313,6 @@ class AdditivePosterior(Posterior):
         return torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
 
     def intercept(self):
-        """Posterior mean of the constant."""
         return (self.effects.coefs[0] * self.weights[0]).item()
 
     def root(self):
@@ -278,29 +324,20 @@ class AdditivePosterior(Posterior):
         return gaussian_kl(self.weights, self.root())
 
     def cov(self, X):
-        """Covariances (1, b, b) at the rows of ``X``."""
         u = self.effects.basis.unit(X.double())
         psi = torch.cat(self.effects.features(u)[0], 1)
         return (self.effects.cross(u) - psi @ self.reduction @ psi.T)[None]
 
-    def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, 1). Memory O(b^2)."""
-        values, vectors = torch.linalg.eigh(self.cov(X)[0])
-        root = vectors * values.clamp_min(0).sqrt()
-        noise = torch.randn(len(root), n_samples, dtype=root.dtype, generator=generator)
-        draws = self.marginals(X)[0] + root @ noise.to(root.device)
-        return draws.T[..., None]
+    def variances(self):
+        return self._variances(self.weights)
 
+    def drawn_variances(self, n_samples, rng):
+        noise = torch.from_numpy(rng.standard_normal((n_samples, len(self.weights))))
+        return self._variances(self.weights + noise @ self.root().T)
 
-def mean_variances(posterior, weights):
-    """Variances (..., n_terms) of effects of given weights (..., p) under the features' measure.
-
-    Notes
-    -----
-    Source: additive GP specification, (S28).
-    """
-    effects, found = posterior.effects, []
-    sizes = [coef.shape[1] for coef in effects.coefs]
-    for w, root in zip(weights.split(sizes, -1)[1:], effects.seconds(), strict=True):
-        found.append(((w @ root) * w).sum(-1))
-    return torch.stack(found, -1) if found else weights.new_zeros((*weights.shape[:-1], 0))
+    def _variances(self, weights):
+        """Of effects of given weights (..., p), (..., n_terms)."""
+        sizes = [coef.shape[1] for coef in self.effects.coefs]
+        parts = zip(weights.split(sizes, -1)[1:], self.effects.seconds(), strict=True)
+        none = [weights.new_empty((*weights.shape[:-1], 0))]
+        return torch.cat(none + [quadratic(*part)[..., None] for part in parts], -1)

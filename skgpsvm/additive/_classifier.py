@@ -130,6 +130,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         measure="empirical",
         covariance="full",
         rank=None,
+        sparse=True,
         n_inducing=20,
         n_inducing_interaction=8,
         shrinkage=4.0,
@@ -150,6 +151,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         self.measure = measure
         self.covariance = covariance
         self.rank = rank
+        self.sparse = sparse
         self.n_inducing = n_inducing
         self.n_inducing_interaction = n_inducing_interaction
         self.shrinkage = shrinkage

@@ -27,7 +27,7 @@ class Prior:
         self.basis, self.terms = basis, [(), *basis.terms]
         variances = theta["variance"].exp().split([len(basis.terms), len(basis.absent)])
         self.variance = torch.cat([variances[0].new_tensor([basis.constant]), variances[0]])
-        self._absent = variances[1]
+        self._absent = [variance.view(1, 1) for variance in variances[1]]
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
         mains, pairs = iter(self._mains(lengths[0])), iter(self._pairs(lengths[1]))
         levels = {
@@ -61,7 +61,7 @@ class Prior:
     def absent(self, term):
         """Prior variance (1, 1) of the effect of missing numbers; None where there are none."""
         if len(term) == 1 and term[0] in self.basis.absent:
-            return self._absent[self.basis.absent.index(term[0])].view(1, 1)
+            return self._absent[self.basis.absent.index(term[0])]
         return None
 
     def at(self, u):

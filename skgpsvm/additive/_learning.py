@@ -8,6 +8,7 @@ import torch
 from .._estimator import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
+from ._exact import ExactPosterior, RowSums, evidence_and_slopes
 
 HYPER = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
@@ -68,14 +69,13 @@ class AdditiveAscent:
         """Hyper-parameters of a latent after some steps of L-BFGS-B, and their `value`."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            value = collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
-            return own, value + self._log_prior(own["variance"])[0]
+            return own, self._value(own, sums) + self._log_prior(own["variance"])[0]
 
         packing = Packing(names, {}, self._bounds(own["variance"]))
 
         def value_and_gradient(vector):
             parts = {**own, **packing.parts(vector, own)}
-            value, slopes = collapsed_and_slopes(self.basis, parts, sums, *self.form)
+            value, slopes = self._value_and_slopes(parts, sums)
             log_prior, slope = self._log_prior(parts["variance"])
             slopes["variance"] = slopes["variance"] + slope
             return value + log_prior, packing.slope(slopes)
@@ -83,6 +83,19 @@ class AdditiveAscent:
         start, limits = packing.vector(own), packing.limits(own)
         best, value = lbfgs(value_and_gradient, start, limits, self._steps)
         return {**own, **packing.parts(best, own)}, value
+
+    def _value(self, own, sums):
+        """The bound at hyper-parameters of a latent, nats."""
+        return collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
+
+    def _value_and_slopes(self, own, sums):
+        return collapsed_and_slopes(self.basis, own, sums, *self.form)
+
+    def _posterior(self, own, sums, earlier):
+        effects, var = self.basis.at(own), own["noise"].exp()
+        gram, cross, _ = products(effects, sums)
+        sums = (old + new / var for old, new in zip(earlier, (gram, cross), strict=True))
+        return AdditivePosterior(effects, *sums, *self.form)
 
     def _bounds(self, like):
         effects, pairs = self._limits
@@ -116,16 +129,10 @@ class AdditiveAscent:
         ]
 
     def posteriors(self, state):
-        """One `AdditivePosterior` a latent."""
-        found = []
+        """One `EffectsPosterior` a latent."""
         others = self._earlier or [(0.0, 0.0)] * len(state["length"])
         parts = zip(self.latents(state), self.sums(state), others, strict=True)
-        for own, sums, (earlier_gram, earlier_cross) in parts:
-            effects, var = self.basis.at(own), own["noise"].exp()
-            gram, cross, _ = products(effects, sums)
-            gram, cross = earlier_gram + gram / var, earlier_cross + cross / var
-            found.append(AdditivePosterior(effects, gram, cross, *self.form))
-        return found
+        return [self._posterior(*part) for part in parts]
 
     def continued(self, state, earlier):
         """The state from which `step` adds these rows to others.
@@ -212,6 +219,9 @@ class GaussianAscent(AdditiveAscent):
 
     def __init__(self, *args):
         super().__init__(*args)
+        self._read()
+
+    def _read(self):
         parts = 0.0, 0.0, 0.0
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
@@ -235,7 +245,7 @@ class GaussianAscent(AdditiveAscent):
         """The state from which `step` starts: noise (t,), and what is `named` of each latent."""
         return {
             **self._hyper(known or [{}] * len(noise)),
-            "noise": noise.to(self._gram),
+            "noise": noise.to(self.rows.weights),
             "value": -math.inf,
         }
 
@@ -412,6 +422,58 @@ class SiteAscent(AdditiveAscent):
                 [self._sites.at(noise + sign * move).loss(y, mean, var) for move in moves], 1
             )
             for sign in (-1, 0, 1)
+        ]
+
+
+class _AllRows(AdditiveAscent):
+    """Without inducing points."""
+
+    def _value(self, own, sums):
+        return self._value_and_slopes(own, sums)[0]
+
+    def _value_and_slopes(self, own, sums):
+        return evidence_and_slopes(self.basis, own, sums)
+
+    def _posterior(self, own, sums, earlier):
+        var = own["noise"].exp()
+        return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
+
+
+class ExactGaussianAscent(_AllRows, GaussianAscent):
+    """With Gaussian noise, without inducing points."""
+
+    def _read(self):
+        X, y, weights = self.rows.take(slice(None))
+        u, squares = self.basis.unit(X), weights @ y.square()
+        self._sums = [
+            RowSums(u, weights, weights * target, own, self.rows.total_weight)
+            for target, own in zip(y.T, squares, strict=True)
+        ]
+
+    def sums(self, state):
+        return self._sums
+
+
+class ExactSiteAscent(_AllRows, SiteAscent):
+    """With other likelihoods, without inducing points: ``gram`` (c, n) is of the rows' own sites.
+
+    So is ``cross``.
+    """
+
+    def sums(self, state):
+        u = self.basis.unit(self.rows.take(slice(None))[0])
+        parts = zip(state["gram"], state["cross"], strict=True)
+        return [RowSums(u, *part) for part in parts]
+
+    def _site_sums(self, noise, marginals, index):
+        _, y, weights = self.rows.take(slice(None))
+        moments = marginals([weights])
+        found = self._sites.at(noise).sites(y, *moments)
+        return [
+            weights * found.precision.T,
+            weights * found.linear.T,
+            weights @ found.loss,
+            *(weights @ loss for loss in self._tried(noise, y, *moments)),
         ]
 
 

@@ -65,6 +65,7 @@ class Centred:
 
     Attributes
     ----------
+    length : Tensor of shape (...)
     total : Tensor of shape (...)
         H.
     cov : Tensor of shape (..., size, size)
@@ -79,7 +80,7 @@ class Centred:
 
     def __init__(self, profile, length, polynomials, mean):
         self.profile, self._nodes = profile, polynomials.nodes
-        self._length, F = length, polynomials.transform
+        self.length, F = length, polynomials.transform
         cov = F @ self._g(self._nodes, self._nodes) @ F.T
         self._coefs_of_h = (cov @ mean[..., None])[..., 0]
         self._node_weights = mean @ F
@@ -96,11 +97,15 @@ class Centred:
     @property
     def unit(self):
         """Unit of distance of the profile, on the unit interval."""
-        return self.profile.unit * self._length
+        return self.profile.unit * self.length
 
     def _g(self, a, b):
         distance = a[..., :, None] - b[..., None, :]
         return 1 + self.profile.excess(distance / self.unit[..., None, None])
+
+    def _distance(self, a, b):
+        distance = a[0][..., :, None] - b[0][..., None, :]
+        return distance.abs() / self.unit[..., None, None]
 
     def _outer(self, a, b):
         return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
@@ -115,7 +120,12 @@ class Centred:
 
     def between(self, a, b):
         """Prior covariances (..., b, b') between points."""
-        return self._g(a[0], b[0]) - self._outer(a[1], b[1])
+        return self.profile.value(self._distance(a, b)) - self._outer(a[1], b[1])
+
+    def between_and_slope(self, a, b):
+        """Likewise, and the derivatives of g in the logarithms of distances."""
+        g, slope = self.profile.value_and_slope(self._distance(a, b))
+        return g - self._outer(a[1], b[1]), slope
 
 
 class CentredAtPoints(Centred):
@@ -195,3 +205,7 @@ class Levels:
     def between(self, a, b):
         """Prior covariances (b, b'); none of an unknown level."""
         return a[0] @ self.cov @ b[0].T
+
+    def between_and_slope(self, a, b):
+        """Likewise, and None."""
+        return self.between(a, b), None

@@ -140,6 +140,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         measure="empirical",
         covariance="full",
         rank=None,
+        sparse="auto",
         n_inducing=20,
         n_inducing_interaction=8,
         shrinkage=4.0,
@@ -159,6 +160,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         self.measure = measure
         self.covariance = covariance
         self.rank = rank
+        self.sparse = sparse
         self.n_inducing = n_inducing
         self.n_inducing_interaction = n_inducing_interaction
         self.shrinkage = shrinkage

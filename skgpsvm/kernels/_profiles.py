@@ -30,6 +30,14 @@ class Profile(ABC):
         """g(u) - 1, accurate for small u too."""
 
     @abstractmethod
+    def value(self, u):
+        """g(u) for u >= 0."""
+
+    @abstractmethod
+    def value_and_slope(self, u):
+        """Likewise, and its derivative times u."""
+
+    @abstractmethod
     def integral(self, u):
         """Integral of g from 0 to u, an odd function."""
 
@@ -50,6 +58,14 @@ class SquaredExponential(Profile):
 
     def excess(self, u):
         return torch.expm1(-0.5 * u.square())
+
+    def value(self, u):
+        return (-0.5 * u.square()).exp()
+
+    def value_and_slope(self, u):
+        square = u.square()
+        value = (-0.5 * square).exp()
+        return value, -square * value
 
     def integral(self, u):
         return math.sqrt(math.pi / 2) * torch.erf(u / math.sqrt(2))
@@ -79,6 +95,15 @@ class Matern(Profile):
         excess = torch.expm1(-u)
         return excess + u * _decaying(self._p[1:], u) if len(self._p) > 1 else excess
 
+    def value(self, u):
+        return _decaying(self._p, u)
+
+    def value_and_slope(self, u):
+        decay = (-u).exp()
+        derived = [*(k * c for k, c in enumerate(self._p) if k), 0.0]
+        slope = [0.0, *(d - c for d, c in zip(derived, self._p, strict=True))]
+        return _polynomial(self._p, u) * decay, _polynomial(slope, u) * decay
+
     def integral(self, u):
         sign = torch.where(u < 0, -1.0, 1.0).to(u)  # not that of torch, whose slope at 0 is 0
         return sign * (self._q[0] - _decaying(self._q, sign * u))
@@ -89,7 +114,13 @@ class Matern(Profile):
 
 def _decaying(coefficients, u):
     """Polynomial of u, lowest coefficient first, times exp(-u)."""
-    value = torch.full_like(u, coefficients[-1])
+    return _polynomial(coefficients, u) * torch.exp(-u)
+
+
+def _polynomial(coefficients, u):
+    value = coefficients[-1]
     for coefficient in coefficients[-2::-1]:
-        value = value * u + coefficient
-    return value * torch.exp(-u)
+        value = value * u
+        if coefficient:
+            value = value + coefficient
+    return value
