@@ -116,7 +116,7 @@ class Run:
             self._checkpoint.remove()
 
 
-def lbfgs(value_and_gradient, start, bounds, max_iter):
+def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     """Maximise a function from ``start`` within ``bounds`` by scipy's L-BFGS-B.
 
     Parameters
@@ -127,6 +127,8 @@ def lbfgs(value_and_gradient, start, bounds, max_iter):
         Float64, on any device.
     bounds : Tensor of shape (k, 2)
     max_iter : int
+    least_gain : float
+        Of a step: the first that gains less is the last.
 
     Returns
     -------
@@ -139,12 +141,20 @@ def lbfgs(value_and_gradient, start, bounds, max_iter):
         value, gradient = value_and_gradient(point)
         return -value, -gradient.cpu().numpy()
 
+    losses = []
+
+    def stop(intermediate_result):
+        losses.append(intermediate_result.fun)
+        if len(losses) > 1 and losses[-2] - losses[-1] < least_gain:
+            raise StopIteration
+
     found = minimize(
         loss_and_gradient,
         start.detach().cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds.tolist(),
+        callback=stop,
         options={"maxiter": max_iter},
     )
     return torch.as_tensor(found.x, dtype=start.dtype, device=start.device), -found.fun

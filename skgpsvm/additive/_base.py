@@ -30,10 +30,18 @@ from ._processes import PROFILES
 _PAIR_LENGTH = 0.25  # least length scale of a pair
 _LEVEL = 0.01  # of the test of interactions, all pairs together
 _ROWS_OF_TEST = 10_000
-_PAIRS_AT_ONCE = 5
+_PAIRS_AT_ONCE, _MOST_PAIRS = 5, 10
+_CANDIDATES = 64  # pairs of a fit without inducing points, those of the largest scores
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 _MOST_ROWS = 1500  # of a fit without inducing points that is not asked for
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
+
+
+def takes_more_rows(estimator):
+    """Whether there is a ``partial_fit``."""
+    if estimator.sparse is False:
+        raise AttributeError("partial_fit needs inducing points: sparse=True or 'auto'.")
+    return True
 
 
 @dataclass
@@ -90,7 +98,8 @@ class AdditiveGP(LatentEstimator):
 
     def _check_parameters(self):
         refuse_ranks(self)
-        self._check_choice("kernel", tuple(PROFILES))
+        self._check_choice("kernel", ("rbf", "matern32", "matern52"))
+        self._check_choice("kernel_interaction", (None, *PROFILES))
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
@@ -103,6 +112,11 @@ class AdditiveGP(LatentEstimator):
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
         self._check_number("batch_size", 1, integer=True, optional=True)
+        if self.sparse is False and (self.covariance != "full" or self.batch_size is not None):
+            raise ValueError(
+                "sparse=False has a full covariance and needs all rows at once; got "
+                f"covariance={self.covariance!r}, batch_size={self.batch_size!r}."
+            )
         bounds = self.length_scale_bounds
         if np.shape(bounds) != (2,) or not 0 < bounds[0] <= bounds[1] < np.inf:
             raise ValueError(
@@ -136,8 +150,13 @@ class AdditiveGP(LatentEstimator):
         run = Run(self, shown, y, X, targets, weights)
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        pairs, most = self._wanted_interactions(X.shape[1])
-        basis = self._first_basis(X, weights, rows, pairs)
+        exact = self._is_exact(rows, streamed)
+        pairs, most = self._wanted_interactions(X.shape[1], exact)
+        basis = self._first_basis(X, weights, rows)
+        varying = {j for (j,) in basis.terms}
+        pairs = [pair for pair in pairs if varying.issuperset(pair)]
+        if not exact:
+            basis = replace(basis, terms=basis.terms + pairs)
         scores, dropped, curve = {}, [], []
 
         def learned(name, ascent, state):
@@ -154,11 +173,19 @@ class AdditiveGP(LatentEstimator):
 
         ascent = self._ascent(basis, rows, generator)
         state = learned("effects", ascent, ascent.start(self._sites().parameters()))
-        while len(basis.pairs) < most:
-            some = rows.subset(_ROWS_OF_TEST, random_state)
-            tested = self._scores(ascent, state, some)
-            scores = scores | tested
-            found = [pair for pair, (_, p) in tested.items() if p * len(tested) < _LEVEL]
+        def tested():
+            found = self._scores(ascent, state, rows.subset(_ROWS_OF_TEST, random_state))
+            scores.update(found)
+            return found
+
+        if exact:
+            some = pairs + (list(tested())[:_CANDIDATES] if most else [])
+            basis, known = replace(basis, terms=basis.terms + some), ascent.named(state)
+            ascent = self._exact_ascent(basis, rows, generator)
+            state = learned("all rows", ascent, ascent.start(state["noise"], known))
+        while len(basis.pairs) < most and not exact:
+            chances = tested()
+            found = [pair for pair, (_, p) in chances.items() if p * len(chances) < _LEVEL]
             if not found:
                 break
             at_once = min(_PAIRS_AT_ONCE, most - len(basis.pairs))
@@ -171,17 +198,14 @@ class AdditiveGP(LatentEstimator):
         def least(term):
             if term in pairs or not self.min_gain:
                 return -math.inf
-            # At given hyper-parameters no pair that is not there exceeds it but with _LEVEL.
-            chance = math.log(len(scores) / _LEVEL) if len(term) == 2 else 0.0
-            return max(self.min_gain, chance)
+            if len(term) == 1:
+                return self.min_gain
+            # At given hyper-parameters a pair that is not there exceeds it with this probability.
+            chance = (1.0 if exact else _LEVEL) / len(scores)
+            return max(self.min_gain, -math.log(chance))
 
-        dropped = ascent.prune(state, least)
-        if self._is_exact(rows, streamed):
-            known = ascent.named(state)
-            ascent = self._exact_ascent(ascent.basis, rows, generator)
-            start = ascent.start(state["noise"], known)
-            state = learned("all rows", ascent, start)
-        elif dropped:
+        dropped = ascent.prune(state, least, len(pairs) + most)
+        if dropped:
             state = learned("effects kept", ascent, state)
         attributes = self._attributes(ascent, state, scores, dropped)
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
@@ -189,9 +213,11 @@ class AdditiveGP(LatentEstimator):
         vars(self).update(attributes)
         return self
 
-    def _wanted_interactions(self, d):
+    def _wanted_interactions(self, d, exact):
         """Pairs that are given, and how many more may be found."""
         wanted = self.interactions
+        if isinstance(wanted, str) and wanted == "auto":
+            return [], _CANDIDATES if exact else _MOST_PAIRS
         if wanted is None:
             return [], 0
         if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and wanted >= 0:
@@ -204,12 +230,13 @@ class AdditiveGP(LatentEstimator):
         for pair in pairs:
             if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(range(d)):
                 raise ValueError(
-                    f"interactions={wanted!r} must be None, the number of pairs to look for, or a "
-                    f"list of pairs of different features, by name or by number below {d}."
+                    f"interactions={wanted!r} must be None, 'auto', the number of pairs to look "
+                    "for, or a list of pairs of different features, by name or by number below "
+                    f"{d}."
                 )
         return sorted(set(pairs)), 0
 
-    def _first_basis(self, X, weights, rows, pairs):
+    def _first_basis(self, X, weights, rows):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
@@ -220,8 +247,9 @@ class AdditiveGP(LatentEstimator):
         size, pair_size = (self._n_polynomials(low) for low in self._least_lengths(points))
         basis = AdditiveBasis(
             features=features,
-            terms=[(j,) for j in varying] + [pair for pair in pairs if set(pair) <= set(varying)],
+            terms=[(j,) for j in varying],
             kernel=self.kernel,
+            pair_kernel=self.kernel_interaction or self.kernel,
             n_inducing=points[0],
             n_inducing_pair=points[1],
             points={},
@@ -263,15 +291,24 @@ class AdditiveGP(LatentEstimator):
 
     def _is_exact(self, rows, streamed):
         """Whether the fit ends without inducing points."""
+        exact = not self.sparse
         if self.sparse == "auto":
             bears = self._is_gaussian() and self.covariance == "full"
-            return bears and rows.n_rows <= _MOST_ROWS and not streamed
-        return not self.sparse
+            exact = bears and rows.n_rows <= _MOST_ROWS and not streamed
+        if not exact and self.kernel_interaction == "matern12":
+            raise ValueError(
+                "kernel_interaction='matern12' is too rough for inducing points: take another, or "
+                f"sparse=False, whose time grows with the cube of the rows, here {rows.n_rows}."
+            )
+        return exact
 
     def _exact_ascent(self, basis, rows, generator):
         least = [self.length_scale_bounds[0]] * 2
         size = self._n_polynomials(least[0])
-        basis = replace(basis, size=size, pair_size=size, tabled=frozenset())
+        kernel = self.kernel_interaction or "matern12"
+        basis = replace(
+            basis, size=size, pair_size=size, tabled=frozenset(), shares=True, pair_kernel=kernel
+        )
         basis.measure(rows, self.measure == "empirical")
         return self._ascent_of(ExactGaussianAscent, ExactSiteAscent, least, basis, rows, generator)
 
@@ -337,6 +374,11 @@ class AdditiveGP(LatentEstimator):
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=False
         )
+        if self._latents[0].form is None:
+            raise ValueError(
+                "A fit without inducing points takes no more rows: start with partial_fit, or fit "
+                "with sparse=True."
+            )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))

@@ -64,7 +64,7 @@ class AdditiveBasis:
     features : list of Feature
     terms : list of tuples of ints
         Features of each effect, one or two.
-    kernel : {"rbf", "matern32", "matern52"}
+    kernel, pair_kernel : {"rbf", "matern12", "matern32", "matern52"}
     n_inducing, n_inducing_pair : int
         Equally spaced points of an effect, and of each feature of a pair.
     points, pair_points : dict
@@ -72,6 +72,8 @@ class AdditiveBasis:
     tabled : frozenset
         Features whose numbers, in the rows of a fit, are all at its points: their columns are
         indicators of these, of which there are fewer than polynomials.
+    shares : bool
+        Whether all pairs of a feature share its length scale.
     size, pair_size : int
         Number of polynomials of an effect, and of each feature of a pair.
     constant : float
@@ -83,6 +85,7 @@ class AdditiveBasis:
     features: list
     terms: list
     kernel: str
+    pair_kernel: str
     n_inducing: int
     n_inducing_pair: int
     points: dict
@@ -93,12 +96,16 @@ class AdditiveBasis:
     means: list
     seconds: list
     tabled: frozenset = frozenset()
+    shares: bool = False
 
     def __post_init__(self):
         numbers = [term for term in self.terms if len(term) == 1 and self.is_number(term[0])]
         # Features that have a length scale, in the order of theta["length"].
         self.axes = [j for (j,) in numbers]
-        self.pair_axes = [j for term in self.pairs for j in term if self.is_number(j)]
+        in_pairs = [j for term in self.pairs for j in term if self.is_number(j)]
+        self.pair_axes = sorted(set(in_pairs)) if self.shares else in_pairs
+        places = map(self.pair_axes.index, in_pairs) if self.shares else range(len(in_pairs))
+        self.pair_places = list(places)  # of each number of each pair among `pair_axes`
         self.absent = [j for j in self.axes if self.features[j].missing]
 
     def is_number(self, j):
@@ -170,12 +177,13 @@ class AdditiveBasis:
     def start(self):
         """Hyper-parameters to start from, logarithms by what they are of.
 
-        A length scale is of a term and the place of an axis in it, a variance of a term, or of the
-        absence of a feature.
+        A length scale is of a term and the place of an axis in it, or of a feature in all its
+        pairs; a variance of a term, or of the absence of a feature.
         """
-        axes = [(term, k) for term in self.terms for k, j in enumerate(term) if self.is_number(j)]
-        axes.sort(key=lambda axis: len(axis[0]))
-        lengths = {axis: math.log(_PAIR_LENGTH if len(axis[0]) == 2 else _LENGTH) for axis in axes}
+        places = [(pair, k) for pair in self.pairs for k, j in enumerate(pair) if self.is_number(j)]
+        in_pairs = [("pairs", j) for j in self.pair_axes] if self.shares else places
+        lengths = dict.fromkeys([((j,), 0) for j in self.axes], math.log(_LENGTH))
+        lengths |= dict.fromkeys(in_pairs, math.log(_PAIR_LENGTH))
         variances = {term: math.log(0.5) if len(term) == 2 else 0.0 for term in self.terms}
         variances |= dict.fromkeys(self.absent, math.log(0.5))
         return {"length": lengths, "variance": variances}

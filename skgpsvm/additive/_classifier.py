@@ -1,9 +1,10 @@
 """`AdditiveGPClassifier`: the estimator."""
 
 from sklearn.callback import with_callbacks
+from sklearn.utils.metaestimators import available_if
 
 from .._prediction import LatentClassifier, classification_sites
-from ._base import AdditiveGP
+from ._base import AdditiveGP, takes_more_rows
 
 
 class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
@@ -124,7 +125,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         likelihood="softmax",
         kernel="matern52",
         length_scale_bounds=(0.05, 10.0),
-        interactions=10,
+        kernel_interaction=None,
+        interactions="auto",
         categorical_features="from_dtype",
         scaling="power",
         measure="empirical",
@@ -145,6 +147,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         self.likelihood = likelihood
         self.kernel = kernel
         self.length_scale_bounds = length_scale_bounds
+        self.kernel_interaction = kernel_interaction
         self.interactions = interactions
         self.categorical_features = categorical_features
         self.scaling = scaling
@@ -200,6 +203,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         """
         return self._fit(X, y, sample_weight)
 
+    @available_if(takes_more_rows)
     @with_callbacks
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.

@@ -21,6 +21,8 @@ class Prior:
     variance : Tensor of shape (1 + n_terms,)
     factors : list of lists
         The processes that each is a product of: `Centred` or `Levels`.
+    processes : dict
+        The feature of each of these.
     """
 
     def __init__(self, basis, theta):
@@ -29,7 +31,8 @@ class Prior:
         self.variance = torch.cat([variances[0].new_tensor([basis.constant]), variances[0]])
         self._absent = [variance.view(1, 1) for variance in variances[1]]
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
-        mains, pairs = iter(self._mains(lengths[0])), iter(self._pairs(lengths[1]))
+        mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
+        pairs = iter([pairs[place] for place in basis.pair_places])
         levels = {
             j: Levels(torch.as_tensor(basis.means[j]).to(self.variance))
             for j, feature in enumerate(basis.features)
@@ -39,20 +42,24 @@ class Prior:
             [levels.get(j) or next(mains if len(term) == 1 else pairs) for j in term]
             for term in self.terms
         ]
+        self.processes = {
+            factor: j
+            for term, factors in zip(self.terms, self.factors, strict=True)
+            for j, factor in zip(term, factors, strict=True)
+        }
 
     def _mains(self, lengths):
-        return self._centred(self.basis.axes, lengths)
+        return self._centred(self.basis.kernel, self.basis.axes, lengths)
 
     def _pairs(self, lengths):
-        return self._centred(self.basis.pair_axes, lengths)
+        return self._centred(self.basis.pair_kernel, self.basis.pair_axes, lengths)
 
-    def _centred(self, axes, lengths):
+    def _centred(self, kernel, axes, lengths):
         """The process of each axis, computed together."""
         if not axes:
             return []
-        means = self._means(axes, self.basis.size, lengths)
-        polynomials = Chebyshev(self.basis.size, lengths)
-        group = Centred(PROFILES[self.basis.kernel], lengths, polynomials, torch.stack(means))
+        means = torch.stack(self._means(axes, self.basis.size, lengths))
+        group = Centred(PROFILES[kernel], lengths, Chebyshev(self.basis.size, lengths), means)
         return [group[k] for k in range(len(axes))]
 
     def _means(self, axes, size, like):
@@ -65,51 +72,49 @@ class Prior:
         return None
 
     def at(self, u):
-        """Rows (b, d) on the unit interval as each term takes them.
+        """Rows (b, d) on the unit interval as other methods take them.
 
         Returns
         -------
-        placed : list of tuples
-            Of each term: what its factors say of the rows, and which rows have all its features.
+        places : dict
+            Of each process, what it takes.
+        missing : Tensor of shape (b, d)
+            1 where a number is missing.
         """
-        found = []
-        for term, factors in zip(self.terms, self.factors, strict=True):
-            known = (~u[:, list(term)].isnan().any(1)).to(u)
-            columns = u[:, list(term)].nan_to_num(0.5).unbind(1)
-            parts = [factor.at(x) for factor, x in zip(factors, columns, strict=True)]
-            found.append((parts, known))
-        return found
+        places = {process: process.at(u[:, j]) for process, j in self.processes.items()}
+        return places, u.isnan().to(u)
 
-    def _terms(self, *placed):
-        return zip(self.terms, self.factors, self.variance, *placed, strict=True)
+    def _terms(self):
+        return zip(self.terms, self.factors, self.variance, strict=True)
 
-    def variances(self, placed):
+    def variances(self, at):
         """Prior variances (b, 1 + n_terms)."""
+        places, missing = at
         found = []
-        for term, factors, variance, (parts, known) in self._terms(placed):
-            own = variance * known
-            for factor, part in zip(factors, parts, strict=True):
-                own = own * factor.variances(part)
+        for term, factors, variance in self._terms():
+            own = variance.expand(len(missing))
+            for factor in factors:
+                own = own * factor.variances(places[factor])
             if (absent := self.absent(term)) is not None:
-                own = own + absent[0] * (1 - known)
+                own = own + absent[0] * missing[:, term[0]]
             found.append(own)
         return torch.stack(found, 1)
 
     def covariances(self, a, b):
-        """Prior covariances (b, b') between rows `at` two places, one after the other."""
-        for term, factors, variance, (left, known), (right, known_right) in self._terms(a, b):
-            cov = variance * torch.outer(known, known_right)
-            for factor, *parts in zip(factors, left, right, strict=True):
-                cov = cov * factor.between(*parts)
+        """Prior covariances (b, b') of the terms between rows `at` two places, one by one."""
+        for term, factors, variance in self._terms():
+            cov = variance.expand(len(a[1]), len(b[1]))
+            for factor in factors:
+                cov = cov * factor.between(a[0][factor], b[0][factor])
             if (absent := self.absent(term)) is not None:
-                cov = cov + absent * torch.outer(1 - known, 1 - known_right)
+                cov = cov + absent * torch.outer(a[1][:, term[0]], b[1][:, term[0]])
             yield cov
 
     def cross(self, u):
         """Prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
-        placed = self.at(u)
-        total = sum(self.covariances(placed, placed))
-        return total.diagonal_scatter(self.variances(placed).sum(1))  # of unknown levels too
+        at = self.at(u)
+        total = sum(self.covariances(at, at))
+        return total.diagonal_scatter(self.variances(at).sum(1))  # of unknown levels too
 
 
 class Effects(Prior):
@@ -148,19 +153,21 @@ class Effects(Prior):
 
     def _mains(self, lengths):
         basis = self.basis
-        return self._at_points(basis.axes, lengths, basis.points, basis.n_inducing, basis.size)
+        points = basis.points, basis.n_inducing
+        return self._at_points(basis.kernel, basis.axes, lengths, *points, basis.size)
 
     def _pairs(self, lengths):
         basis = self.basis
         points = basis.pair_points, basis.n_inducing_pair
-        return self._at_points(basis.pair_axes, lengths, *points, basis.pair_size)
+        axes = basis.pair_axes
+        return self._at_points(basis.pair_kernel, axes, lengths, *points, basis.pair_size)
 
-    def _at_points(self, axes, lengths, points, n_inducing, size):
+    def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
         """The process of each axis, computed together where they have as many points."""
         equal = torch.linspace(0, 1, n_inducing, dtype=torch.float64)
         points = [torch.as_tensor(points.get(j, equal)).to(lengths) for j in axes]
         means = self._means(axes, size, lengths)
-        found, profile = {}, PROFILES[self.basis.kernel]
+        found, profile = {}, PROFILES[kernel]
         for m in {len(own) for own in points}:
             places = [place for place, own in enumerate(points) if len(own) == m]
             Z, mean = (torch.stack([parts[place] for place in places]) for parts in (points, means))
@@ -177,16 +184,16 @@ class Effects(Prior):
             Of the constant and each term.
         variances : Tensor of shape (b, 1 + n_terms)
         """
-        placed = self.at(u)
+        at = places, missing = self.at(u)
         found = []
-        for term, factors, variance, (parts, known) in self._terms(placed):
-            psi = variance.sqrt() * known[:, None]
-            for factor, part in zip(factors, parts, strict=True):
-                psi = (psi[:, :, None] * factor.features(part)[:, None]).flatten(1)
+        for term, factors, variance in self._terms():
+            psi = variance.sqrt().expand(len(u), 1)
+            for factor in factors:
+                psi = (psi[:, :, None] * factor.features(places[factor])[:, None]).flatten(1)
             if (absent := self.absent(term)) is not None:
-                psi = torch.cat([psi, absent.sqrt() * (1 - known[:, None])], 1)
+                psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
             found.append(psi)
-        return found, self.variances(placed)
+        return found, self.variances(at)
 
     def seconds(self):
         """Second moments (p, p) of the whitened features of each term under the measure.

@@ -9,10 +9,10 @@ import torch
 from .._linalg import cholesky
 from ._bound import EffectsPosterior, quadratic
 from ._effects import Prior
-from ._processes import Chebyshev, Levels
+from ._processes import Centred, Chebyshev
 
-_BLOCK_ENTRIES = 2**16  # of a matrix: its derivatives then stay in the cache
-_LEAST_SHARE = 1e-6  # of the largest eigenvalue of an effect's covariance, in shares
+_BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
+_KEPT = 0.999  # of the prior variance of an effect, in draws of shares
 
 
 @dataclass
@@ -36,8 +36,11 @@ class RowSums:
     weight: float = 0.0
 
 
-class RowPrior:
+class RowPrior(Prior):
     """Prior covariance between the rows of a fit, and its derivatives by hand.
+
+    The covariance is bilinear in those of the processes: a constant, their weighted sum, and the
+    weighted sum of their products two by two.
 
     Parameters
     ----------
@@ -47,85 +50,113 @@ class RowPrior:
     """
 
     def __init__(self, basis, theta, u):
-        self._theta = {
-            kind: theta[kind].detach().requires_grad_() for kind in ("length", "variance")
-        }
-        with torch.enable_grad():
-            self._prior = Prior(basis, self._theta)
-            self._placed = self._prior.at(u)
-        size = max(1, _BLOCK_ENTRIES // len(u))
-        # Rows, and all from these on: the rest is on the other side of the diagonal.
-        self._blocks = [(slice(i, i + size), slice(i, None)) for i in range(0, len(u), size)]
+        super().__init__(basis, theta)
+        self._theta, self.rows = theta, self.at(u)
+        order = {process: place for place, process in enumerate(self.processes)}
+        self._members = [tuple(order[factor] for factor in factors) for factors in self.factors]
+        self._linear = u.new_zeros(len(order), 1, 1)
+        self._bilinear = u.new_zeros(len(order), len(order))
+        with torch.no_grad():
+            for members, variance in zip(self._members, self.variance, strict=True):
+                if len(members) == 1:
+                    self._linear[members] = variance
+                elif members:
+                    self._bilinear[members] = self._bilinear[members[::-1]] = variance
+
+    def _part(self, at, index):
+        places, missing = at
+        return {p: tuple(x[index] for x in own) for p, own in places.items()}, missing[index]
+
+    def _blocks(self, n, n_others):
+        """Slices of n rows whose covariances with others are few."""
+        size = max(1, _BLOCK_ENTRIES // (n_others * max(len(self.processes), 1)))
+        return [slice(start, start + size) for start in range(0, n, size)]
+
+    def _mixed(self, between):
+        """Sums (P, b, b') by which covariances (P, b, b') of the processes enter the total."""
+        return (self._bilinear @ between.flatten(1)).view_as(between)
+
+    def total(self, a, b):
+        """Prior covariances (b, b') of the sum of all terms between rows `at` two places."""
+        K = a[1].new_full((len(a[1]), len(b[1])), self.basis.constant)
+        if self.processes:
+            between = torch.stack([p.between(a[0][p], b[0][p]) for p in self.processes])
+            K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
+        for j, variance in zip(self.basis.absent, self._absent, strict=True):
+            K += variance * torch.outer(a[1][:, j], b[1][:, j])
+        return K
+
+    @torch.no_grad()
+    def between(self, at):
+        """Likewise between other rows and those of the fit, (b, n)."""
+        n = len(self.rows[1])
+        blocks = self._blocks(len(at[1]), n)
+        return torch.cat([self.total(self._part(at, block), self.rows) for block in blocks])
 
     @torch.no_grad()
     def matrix(self):
-        """Covariance (n, n) of the sum of all terms."""
-        n = len(self._placed[0][1])
-        K = self._prior.variance.new_empty(n, n)
-        for block, rest in self._blocks:
-            own, others = (self._part(self._placed, index) for index in (block, rest))
-            cov = sum(self._prior.covariances(own, others))
+        """Likewise between the rows of the fit, (n, n)."""
+        n = len(self.rows[1])
+        K = self.variance.new_empty(n, n)
+        for block, rest in self._triangle():
+            cov = self.total(*(self._part(self.rows, index) for index in (block, rest)))
             K[block, rest], K[rest, block] = cov, cov.T
         return K
 
-    @staticmethod
-    def _part(placed, index):
-        return [
-            ([tuple(x[index] for x in part) for part in parts], known[index])
-            for parts, known in placed
-        ]
+    def _triangle(self):
+        """Blocks of rows, and all rows from these on: the rest is across the diagonal."""
+        n = len(self.rows[1])
+        return [(block, slice(block.start, n)) for block in self._blocks(n, n)]
 
     @torch.no_grad()
     def slopes(self, adjoint):
         """Derivatives in the hyper-parameters from those (n, n) in the covariance, by name."""
-        outputs, adjoints, by_variance = [], [], []
-        for place, (term, (parts, known)) in enumerate(
-            zip(self._prior.terms, self._placed, strict=True)
-        ):
-            *own, own_by_variance = self._slopes_of(place, parts, known, adjoint)
-            by_variance.append(own_by_variance)
-            if (absent := self._prior.absent(term)) is not None:
-                own.append((absent, ((1 - known) @ adjoint @ (1 - known)).view(1, 1)))
-            outputs += [output for output, _ in own]
-            adjoints += [slope for _, slope in own]
-        outputs.append(self._prior.variance)
-        adjoints.append(torch.stack(by_variance))
+        (places, missing), n_processes = self.rows, len(self.processes)
+        numbers = [k for k, p in enumerate(self.processes) if isinstance(p, Centred)]
+        centred = [p for p in self.processes if isinstance(p, Centred)]
+        by_linear = adjoint.new_zeros(n_processes)
+        by_bilinear = adjoint.new_zeros(n_processes, n_processes)
+        by_log = adjoint.new_zeros(len(numbers))
+        h = adjoint.new_zeros(len(numbers), len(adjoint), 1)
+        if numbers:
+            h = torch.stack([places[p][1] for p in centred])[..., None]
+        pulled = torch.zeros_like(h)
+        for block, rest in self._triangle() if n_processes else []:
+            own = adjoint[block, rest].clone()
+            own[:, len(own) :] *= 2
+            left, right = (self._part(self.rows, index)[0] for index in (block, rest))
+            found = [p.between_and_slope(left[p], right[p]) for p in self.processes]
+            between = torch.stack([cov for cov, _ in found])
+            weighted = (own * between).flatten(1)
+            by_linear += weighted.sum(1)
+            by_bilinear += weighted @ between.flatten(1).T
+            if numbers:
+                pulls = self._mixed(between).add_(self._linear).mul_(own)
+                pulls = pulls if len(numbers) == n_processes else pulls[numbers]
+                by_log += torch.stack(
+                    [torch.vdot(p.ravel(), found[k][1].ravel()) for k, p in zip(numbers, pulls)]
+                )
+                pulled[:, block] += pulls @ h[:, rest]
+                pulled[:, rest] += pulls.mT @ h[:, block]
+        by_variance = [
+            adjoint.sum() if not own else by_linear[own] if len(own) == 1 else by_bilinear[own]
+            for own in self._members
+        ]
+        outputs, adjoints = [self.variance], [torch.stack([part.view(()) for part in by_variance])]
+        for j, variance in zip(self.basis.absent, self._absent, strict=True):
+            outputs.append(variance)
+            adjoints.append((missing[:, j] @ adjoint @ missing[:, j]).view(1, 1))
+        for process, log_slope, pull in zip(centred, by_log, pulled[..., 0], strict=True):
+            own = places[process][1]
+            outputs += [process.length, own, process.total]
+            adjoints += [
+                -log_slope / process.length,
+                -pull / process.total,
+                0.5 * own @ pull / process.total.square(),
+            ]
         theta = list(self._theta.values())
         found = torch.autograd.grad(outputs, theta, adjoints, materialize_grads=True)
         return dict(zip(self._theta, found, strict=True))
-
-    def _slopes_of(self, place, parts, known, adjoint):
-        """Of one term: what its numerical factors are made of, and the derivatives in it."""
-        factors, variance = self._prior.factors[place], self._prior.variance[place]
-        numbers = [k for k, factor in enumerate(factors) if not isinstance(factor, Levels)]
-        by_log = dict.fromkeys(numbers, 0.0)
-        pulled = {k: torch.zeros_like(known) for k in numbers}
-        by_variance = 0.0
-        for block, rest in self._blocks:
-            own = adjoint[block, rest] * torch.outer(known[block], known[rest])
-            size = len(own)
-            own[:, size:] *= 2
-            found = [
-                factor.between_and_slope(*(tuple(x[at] for x in part) for at in (block, rest)))
-                for factor, part in zip(factors, parts, strict=True)
-            ]
-            covs = [cov for cov, _ in found]
-            by_variance += (own * math.prod(covs)).sum()
-            for k in numbers:
-                h = parts[k][1]
-                others = variance * own * math.prod(covs[:k] + covs[k + 1 :])
-                by_log[k] -= (others * found[k][1]).sum()
-                pulled[k][block] += others @ h[rest]
-                pulled[k][rest] += others.T @ h[block]
-        slopes = []
-        for k in numbers:
-            factor, h = factors[k], parts[k][1]
-            slopes += [
-                (factor.length, by_log[k] / factor.length),
-                (h, -pulled[k] / factor.total),
-                (factor.total, 0.5 * h @ pulled[k] / factor.total.square()),
-            ]
-        return *slopes, by_variance
 
 
 def _factorised(K, root):
@@ -135,6 +166,24 @@ def _factorised(K, root):
     return cholesky(inner, "covariance of the rows", jitter=0)
 
 
+def _evidence(K, precision, linear):
+    """The log evidence of sites, nats, without constants."""
+    root = precision.clamp_min(0).sqrt()
+    chol = _factorised(K, root)
+    log_det = 2 * chol.diagonal().log().sum()
+    return 0.5 * (linear @ (K @ _alpha(K, root, chol, linear)) - log_det)
+
+
+def evidence_gains(basis, own, sums):
+    """What each term adds to the log evidence at hyper-parameters that are held, nats."""
+    prior, var = RowPrior(basis, own, sums.u), own["noise"].exp()
+    K, precision, linear = prior.matrix(), sums.precision / var, sums.linear / var
+    covariances = prior.covariances(prior.rows, prior.rows)
+    next(covariances)  # of the constant
+    found = [_evidence(K - cov, precision, linear) for cov in covariances]
+    return _evidence(K, precision, linear) - torch.stack(found)
+
+
 def evidence_and_slopes(basis, own, sums):
     """The log evidence, nats, constants of sites left out, and its derivatives by name.
 
@@ -142,7 +191,10 @@ def evidence_and_slopes(basis, own, sums):
     -----
     Source: additive GP specification, section 4.5; Rasmussen and Williams (2006), (3.27), (5.9).
     """
-    prior, var = RowPrior(basis, own, sums.u), own["noise"].exp()
+    with torch.enable_grad():
+        theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
+        prior = RowPrior(basis, theta, sums.u)
+    var = own["noise"].exp()
     K, precision, linear = prior.matrix(), sums.precision / var, sums.linear / var
     root = precision.clamp_min(0).sqrt()
     chol = _factorised(K, root)
@@ -190,10 +242,8 @@ class ExactPosterior(EffectsPosterior):
     form = None
 
     def __init__(self, basis, theta, u, precision, linear, chol=None, alpha=None):
-        self.basis, self._theta = basis, theta
-        self.u, self.precision, self.linear = u, precision, linear
-        self._prior = Prior(basis, theta)
-        self._placed = self._prior.at(u)
+        self.basis, self.u, self.precision, self.linear = basis, u, precision, linear
+        self._prior = RowPrior(basis, theta, u)
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
             chol = _factorised(self._K, self._root)
@@ -202,7 +252,7 @@ class ExactPosterior(EffectsPosterior):
 
     @cached_property
     def _K(self):
-        return RowPrior(self.basis, self._theta, self.u).matrix()
+        return self._prior.matrix()
 
     @property
     def arrays(self):
@@ -218,10 +268,9 @@ class ExactPosterior(EffectsPosterior):
         return self._prior.at(self.basis.unit(X.double()))
 
     def marginals(self, X):
-        placed = self._at(X)
-        cov = sum(self._prior.covariances(placed, self._placed))
-        gone = self._explained(cov).square().sum(0)
-        var = self._prior.variances(placed).sum(1) - gone
+        at = self._at(X)
+        cov = self._prior.between(at)
+        var = self._prior.variances(at).sum(1) - self._explained(cov).square().sum(0)
         return (cov @ self.alpha)[:, None], var.clamp_min(0)[:, None]
 
     def row_marginals(self, columns=None):
@@ -231,11 +280,11 @@ class ExactPosterior(EffectsPosterior):
 
     def effect_marginals(self, X):
         """Means and variances (b, 1 + n_terms) of the constant and each term."""
-        placed, means, gone = self._at(X), [], []
-        for cov in self._prior.covariances(placed, self._placed):
+        at, means, gone = self._at(X), [], []
+        for cov in self._prior.covariances(at, self._prior.rows):
             means.append(cov @ self.alpha)
             gone.append(self._explained(cov).square().sum(0))
-        var = self._prior.variances(placed) - torch.stack(gone, 1)
+        var = self._prior.variances(at) - torch.stack(gone, 1)
         return torch.stack(means, 1), var.clamp_min(0)
 
     def intercept(self):
@@ -250,14 +299,38 @@ class ExactPosterior(EffectsPosterior):
     def cov(self, X):
         """Covariances (1, b, b) at the rows of ``X``."""
         u = self.basis.unit(X.double())
-        gone = self._explained(sum(self._prior.covariances(self._prior.at(u), self._placed)))
+        gone = self._explained(self._prior.between(self._prior.at(u)))
         return (self._prior.cross(u) - gone.T @ gone)[None]
 
     # Shares
 
+    def _terms(self):
+        """Terms but the constant, their factors and variances."""
+        prior = self._prior
+        return zip(prior.terms[1:], prior.factors[1:], prior.variance[1:], strict=True)
+
+    def _moment(self, j):
+        """Second moments (r, r) of the columns of a feature under its measure."""
+        return torch.as_tensor(self.basis.seconds[j]).to(self.alpha)
+
     def variances(self):
-        found = [quadratic(self.alpha @ psi, second) for psi, second in self._features()]
-        return torch.stack(found) if found else self.alpha.new_empty(0)
+        found = [self.alpha.new_empty(0)]
+        for term, factors, variance in self._terms():
+            left, *right = (self._to_columns(factor) for factor in factors)
+            coefs = variance * self.alpha * left
+            coefs = coefs @ right[0].T if right else coefs.sum(1, keepdim=True)
+            weighted = self._moment(term[0]) @ coefs
+            weighted = weighted @ self._moment(term[1]) if right else weighted
+            found.append((coefs * weighted).sum()[None])
+        return torch.cat(found)
+
+    def _to_columns(self, process):
+        """Coefficients (r, n) of a feature's columns in covariances with the rows of the fit."""
+        polynomials = Chebyshev(self.basis.size, self.alpha)
+        numbers = isinstance(process, Centred)
+        nodes = polynomials.nodes if numbers else torch.arange(len(process.cov)).to(self.u)
+        cov = process.between(process.at(nodes), self._prior.rows[0][process])
+        return polynomials.transform @ cov if numbers else cov
 
     def drawn_variances(self, n_samples, rng):
         features = self._features()
@@ -279,23 +352,25 @@ class ExactPosterior(EffectsPosterior):
         """Of each term: features (n, p) of the rows whose weights are standard normal, moments."""
         basis, found = self.basis, []
         polynomials = Chebyshev(basis.size, self.u)
-        terms = zip(
-            *(self._prior.terms, self._prior.factors, self._prior.variance, self._placed),
-            strict=True,
-        )
-        for term, factors, variance, (_, known) in list(terms)[1:]:
-            psi, second = variance.sqrt() * known[:, None], variance.new_ones(1, 1)
+        missing = self._prior.rows[1]
+        for term, factors, variance in self._terms():
+            one = variance.new_ones(1, 1)
+            values, psi, second = variance[None], one.expand(len(self.u), 1), one
             for j, factor in zip(term, factors, strict=True):
-                values, vectors = torch.linalg.eigh(factor.cov)
-                kept = values > _LEAST_SHARE * values[-1]
-                root = vectors[:, kept] * values[kept].sqrt()
-                own = basis.columns(polynomials, self.u, j) @ root
-                psi = (psi[:, :, None] * own[:, None]).flatten(1)
-                moment = torch.as_tensor(basis.seconds[j]).to(root)
-                second = torch.kron(second, root.T @ moment @ root)
-            second = variance * second
+                own, vectors = torch.linalg.eigh(factor.cov)
+                own = own.clamp_min(0)
+                values = torch.outer(values, own).flatten()
+                kept = values.argsort(descending=True)
+                kept = kept[: 1 + int((values[kept].cumsum(0) < _KEPT * values.sum()).sum())]
+                old, new = kept // len(own), kept % len(own)
+                columns = basis.columns(polynomials, self.u, j) @ vectors
+                moment = vectors.T @ self._moment(j) @ vectors
+                values, psi = values[kept], psi[:, old] * columns[:, new]
+                second = second[old[:, None], old] * moment[new[:, None], new]
+            root = values.sqrt()
+            psi, second = psi * root, root[:, None] * second * root
             if (absent := self._prior.absent(term)) is not None:
-                psi = torch.cat([psi, absent.sqrt() * (1 - known[:, None])], 1)
+                psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
                 second = torch.nn.functional.pad(second, (0, 1, 0, 1))
             found.append((psi, second))
         return found

@@ -80,5 +80,4 @@ def _features(basis, j, column):
     points = torch.linspace(0, 1, _POINTS).to(column)
     length, polynomials = column.new_tensor(_LENGTH), Chebyshev(basis.size, column)
     effect = CentredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
-    psi = effect.features(effect.at(column.nan_to_num(0.5).clamp(0, 1)))
-    return psi * ~column.isnan()[:, None]
+    return effect.features(effect.at(column.clamp(0, 1)))

@@ -8,7 +8,7 @@ import torch
 from .._estimator import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
-from ._exact import ExactPosterior, RowSums, evidence_and_slopes
+from ._exact import ExactPosterior, RowSums, evidence_and_slopes, evidence_gains
 
 HYPER = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
@@ -81,7 +81,8 @@ class AdditiveAscent:
             return value + log_prior, packing.slope(slopes)
 
         start, limits = packing.vector(own), packing.limits(own)
-        best, value = lbfgs(value_and_gradient, start, limits, self._steps)
+        ends = self._steps, self._least_step
+        best, value = lbfgs(value_and_gradient, start, limits, *ends)
         return {**own, **packing.parts(best, own)}, value
 
     def _value(self, own, sums):
@@ -150,16 +151,24 @@ class AdditiveAscent:
     def gains(self, state):
         """What each term adds to the bound of all latents, nats, (n_terms,)."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
-        return sum(gains(self.basis.at(own), sums, own["noise"]) for own, sums in latents)
+        return sum(self._gains(own, sums) for own, sums in latents)
 
-    def prune(self, state, least):
-        """Drop terms one by one while one adds less to the bound than it must.
+    def _gains(self, own, sums):
+        return gains(self.basis.at(own), sums, own["noise"])
+
+    def prune(self, state, least, most=math.inf):
+        """Drop terms while one adds less to the bound than it must, or there are too many pairs.
+
+        What the rest add is found anew each time. Effects of single features go one by one, pairs
+        without a common feature together.
 
         Parameters
         ----------
         state : dict
         least : callable
             Of a term: nats that it must add, -inf where it stays in any case.
+        most : int
+            Pairs that may be kept.
 
         Returns
         -------
@@ -168,20 +177,34 @@ class AdditiveAscent:
         """
         dropped = []
         while self.basis.terms:
-            gained = self.gains(state)
-            surplus = gained - gained.new_tensor([least(term) for term in self.basis.terms])
-            place = int(surplus.argmin())
-            if surplus[place] >= 0:
+            gained = dict(zip(self.basis.terms, self.gains(state).tolist(), strict=True))
+            surplus = {term: gain - least(term) for term, gain in gained.items()}
+            excess = max(len(self.basis.pairs) - most, 0)
+            poor = sorted(self.basis.pairs, key=gained.get)[:excess]
+            poor = poor or sorted((t for t in surplus if surplus[t] < 0), key=surplus.get)
+            if not poor:
                 break
-            dropped.append(self.basis.terms[place])
-            sizes = [len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs]
-            columns = torch.arange(sum(sizes), device=gained.device).split(sizes)
-            self._keep(state, torch.cat([*columns[: place + 1], *columns[place + 2 :]]))
-            known = self.named(state)
-            others = [term for term in self.basis.terms if term != dropped[-1]]
-            self.basis = replace(self.basis, terms=others)
-            state.update(self._hyper(known))
+            going = poor[:1]
+            for term in poor[1:] if len(poor[0]) == 2 else []:
+                if len(term) == 2 and not any(set(term) & set(other) for other in going):
+                    going.append(term)
+            self._drop(state, going)
+            dropped += going
         return dropped
+
+    def _drop(self, state, going):
+        self._keep(state, going)
+        known = self.named(state)
+        terms = [term for term in self.basis.terms if term not in going]
+        self.basis = replace(self.basis, terms=terms)
+        state.update(self._hyper(known))
+
+    def _left(self, state, going):
+        """Columns of the constant and of the terms that are not dropped."""
+        sizes = [len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs]
+        columns = torch.arange(sum(sizes), device=self.rows.device).split(sizes)
+        stays = [True, *(term not in going for term in self.basis.terms)]
+        return torch.cat([own for own, stay in zip(columns, stays, strict=True) if stay])
 
     def named(self, state):
         """Hyper-parameters of each latent by the names of what they are of."""
@@ -215,7 +238,7 @@ class AdditiveAscent:
 class GaussianAscent(AdditiveAscent):
     """With Gaussian noise one pass over the rows is all; outputs share the Gram matrix."""
 
-    _steps = 20  # of L-BFGS-B in a round
+    _steps, _least_step = 20, _LEAST_GAIN / 20  # of L-BFGS-B in a round, nats
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -262,7 +285,8 @@ class GaussianAscent(AdditiveAscent):
         precision = weights[:, None] / var
         return X, precision * (y - torch.stack(means, 1)), precision
 
-    def _keep(self, state, columns):
+    def _keep(self, state, going):
+        columns = self._left(state, going)
         self._gram, self._cross = self._gram[columns[:, None], columns], self._cross[columns]
 
 
@@ -285,7 +309,7 @@ class SiteAscent(AdditiveAscent):
     the collapsed bound of the sites held; where these have converged, its gradient is the bound's.
     """
 
-    _steps = 5
+    _steps, _least_step = 5, 0.0
 
     def __init__(self, *args, sites, batch_size, generator):
         super().__init__(*args)
@@ -381,7 +405,8 @@ class SiteAscent(AdditiveAscent):
         early = self.learned and state["n_steps"] <= _PASSES_BEFORE
         return not early and super().converged(state)
 
-    def _keep(self, state, columns):
+    def _keep(self, state, going):
+        columns = self._left(state, going)
         state["gram"] = state["gram"][:, columns[:, None], columns]
         state["cross"] = state["cross"][:, columns]
 
@@ -437,6 +462,12 @@ class _AllRows(AdditiveAscent):
     def _posterior(self, own, sums, earlier):
         var = own["noise"].exp()
         return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
+
+    def _gains(self, own, sums):
+        return evidence_gains(self.basis, own, sums)
+
+    def _keep(self, state, going):
+        """Sums of rows are of no terms."""
 
 
 class ExactGaussianAscent(_AllRows, GaussianAscent):

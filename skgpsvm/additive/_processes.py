@@ -8,7 +8,12 @@ from .._linalg import cholesky
 from ..kernels._profiles import Matern, SquaredExponential
 
 # Stationary covariances of variance one.
-PROFILES = {"rbf": SquaredExponential(), "matern32": Matern(1.5), "matern52": Matern(2.5)}
+PROFILES = {
+    "rbf": SquaredExponential(),
+    "matern12": Matern(0.5),
+    "matern32": Matern(1.5),
+    "matern52": Matern(2.5),
+}
 _JITTER = 1e-8
 
 
@@ -103,29 +108,41 @@ class Centred:
         distance = a[..., :, None] - b[..., None, :]
         return 1 + self.profile.excess(distance / self.unit[..., None, None])
 
-    def _distance(self, a, b):
-        distance = a[0][..., :, None] - b[0][..., None, :]
-        return distance.abs() / self.unit[..., None, None]
-
     def _outer(self, a, b):
         return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
 
     def at(self, u):
-        """Points u (..., b) and h there, as other methods take them."""
-        return u, (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
+        """Points u (..., b), h there and which are known, as other methods take them.
+
+        NaN is a point that is not known, where the process is zero.
+        """
+        known, u = (~u.isnan()).to(u), u.nan_to_num(0.5)
+        h = (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
+        return u, known * h, known
 
     def variances(self, at):
         """Prior variances (..., b)."""
-        return 1 - at[1].square() / self.total[..., None]
+        return at[2] - at[1].square() / self.total[..., None]
 
     def between(self, a, b):
-        """Prior covariances (..., b, b') between points."""
-        return self.profile.value(self._distance(a, b)) - self._outer(a[1], b[1])
+        """Prior covariances (b, b') of one process between points."""
+        (g,) = self._known(a, b, self.profile.value(self._distance(a, b)))
+        return g - torch.outer(a[1] / self.total, b[1])
 
     def between_and_slope(self, a, b):
         """Likewise, and the derivatives of g in the logarithms of distances."""
-        g, slope = self.profile.value_and_slope(self._distance(a, b))
-        return g - self._outer(a[1], b[1]), slope
+        g, slope = self._known(a, b, *self.profile.value_and_slope(self._distance(a, b)))
+        return g - torch.outer(a[1] / self.total, b[1]), slope
+
+    def _distance(self, a, b):
+        return (a[0][:, None] - b[0]).abs_().div_(self.unit)
+
+    @staticmethod
+    def _known(a, b, *found):
+        """Zero where a point is not known."""
+        if a[2].all() and b[2].all():
+            return found
+        return [x * torch.outer(a[2], b[2]) for x in found]
 
 
 class CentredAtPoints(Centred):
@@ -162,7 +179,8 @@ class CentredAtPoints(Centred):
 
     def features(self, at):
         """Whitened features (..., b, m) at points."""
-        return self._whitened(self._g(at[0], self._points) - self._outer(at[1], self._h))
+        g = at[2][..., None] * self._g(at[0], self._points)
+        return self._whitened(g - self._outer(at[1], self._h))
 
 
 class Levels:
@@ -209,3 +227,4 @@ class Levels:
     def between_and_slope(self, a, b):
         """Likewise, and None."""
         return self.between(a, b), None
+

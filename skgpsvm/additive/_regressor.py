@@ -4,11 +4,12 @@ import numpy as np
 import torch
 from sklearn.callback import with_callbacks
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 
 from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
-from ._base import AdditiveGP
+from ._base import AdditiveGP, takes_more_rows
 
 _START_NOISE = 0.2  # variance, of the normalised y
 _VAGUE = 100.0  # prior variance of the logarithm of a rate
@@ -134,7 +135,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         likelihood="gaussian",
         kernel="matern52",
         length_scale_bounds=(0.05, 10.0),
-        interactions=10,
+        kernel_interaction=None,
+        interactions="auto",
         categorical_features="from_dtype",
         scaling="power",
         measure="empirical",
@@ -154,6 +156,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         self.likelihood = likelihood
         self.kernel = kernel
         self.length_scale_bounds = length_scale_bounds
+        self.kernel_interaction = kernel_interaction
         self.interactions = interactions
         self.categorical_features = categorical_features
         self.scaling = scaling
@@ -238,6 +241,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         """
         return self._fit(X, y, sample_weight)
 
+    @available_if(takes_more_rows)
     @with_callbacks
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
