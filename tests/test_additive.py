@@ -35,7 +35,13 @@ from skgpsvm.additive._bound import (
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
 from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._learning import SiteAscent
-from skgpsvm.additive._processes import PROFILES, CentredAtPoints, Chebyshev, Levels, uniform_moments
+from skgpsvm.additive._processes import (
+    PROFILES,
+    CentredAtPoints,
+    Chebyshev,
+    Levels,
+    uniform_moments,
+)
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit

@@ -15,8 +15,13 @@ from sklearn.base import is_classifier
 import skgpsvm
 
 CASES = {
-    "AdditiveGPClassifier": [{}],
-    "AdditiveGPRegressor": [{}, {"covariance": "precision"}, {"likelihood": "student_t"}],
+    "AdditiveGPClassifier": [{}, {"sparse": False}],
+    "AdditiveGPRegressor": [
+        {"sparse": True},
+        {"sparse": False},
+        {"covariance": "precision"},
+        {"likelihood": "student_t"},
+    ],
     "BayesianSVC": [{}, {"multi_class": "ovr"}],
     "DecoupledGPClassifier": [{}, {"solver": "sgd"}],
     "DecoupledGPRegressor": [{"mean": "linear"}, {"solver": "sgd"}, {"likelihood": "laplace"}],

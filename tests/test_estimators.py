@@ -132,7 +132,9 @@ DETERMINISTIC = [
     QSRVMClassifier(covariance="mean_field", optimizer=None),
     AdditiveGPRegressor(),
     AdditiveGPRegressor(covariance="mean_field", scaling="minmax", interactions=None),
+    AdditiveGPRegressor(sparse=False, likelihood="poisson", interactions=None, max_iter=8),
     AdditiveGPClassifier(max_iter=8),
+    AdditiveGPClassifier(sparse=False, interactions=1, max_iter=8),
 ]
 STOCHASTIC = [
     HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),

@@ -103,7 +103,6 @@ class AdditiveGP(LatentEstimator):
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
-        self._check_choice("sparse", ("auto", True, False))
         self._check_number("rank", 1, integer=True, optional=True)
         self._check_number("n_inducing", 2, integer=True, optional=True)
         self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
@@ -173,6 +172,7 @@ class AdditiveGP(LatentEstimator):
 
         ascent = self._ascent(basis, rows, generator)
         state = learned("effects", ascent, ascent.start(self._sites().parameters()))
+
         def tested():
             found = self._scores(ascent, state, rows.subset(_ROWS_OF_TEST, random_state))
             scores.update(found)

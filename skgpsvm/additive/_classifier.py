@@ -24,10 +24,14 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Covariance of an effect before it is centred.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
-        lines. The lower bound of pairs is at least 0.25.
-    interactions : int, None, or list of pairs, default=10
+        lines. With inducing points none is below their distance, or 0.25 in a pair.
+    kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
+        Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
+        points, whose number it would not bear: many pairs have steps.
+    interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many are
-        looked for at most.
+        looked for at most. "auto" is 10 with inducing points, and without as many as the evidence
+        is for, of the 64 with the largest scores.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: those of a table whose type says so, or bools, integers or
         names. A missing category is a level; of one that `fit` did not see the effect is zero with
@@ -42,6 +46,9 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         low rank; or independent effects, whose bands are too narrow where features are correlated.
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
+    sparse : bool, default=True
+        Whether effects have inducing points, whose cost is linear in the number of rows. Without,
+        effects may be rough and pairs are many; a pass is O(n^3) and memory O(n^2).
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
@@ -57,7 +64,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         effects that are chance.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
+        ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
+        points log(P). 0 keeps all.
     max_iter : int, default=30
         Passes over the rows of each stage.
     tol : float, default=5e-4
@@ -103,8 +111,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     Source: Adam, Durrande and John (2018), with errata; natural-gradient steps in the place of
     stochastic optimisation.
 
-    A pass is O(n r^2) for r columns, about 70 an effect and 120 a pair. Missing numbers have an
-    effect of their own.
+    With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair.
+    Missing numbers have an effect of their own.
 
     Examples
     --------
@@ -169,6 +177,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", ("softmax", "probit"))
+        self._check_choice("sparse", (True, False))
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):

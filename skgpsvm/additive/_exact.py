@@ -52,10 +52,11 @@ class RowPrior(Prior):
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
         self._theta, self.rows = theta, self.at(u)
-        order = {process: place for place, process in enumerate(self.processes)}
-        self._members = [tuple(order[factor] for factor in factors) for factors in self.factors]
-        self._linear = u.new_zeros(len(order), 1, 1)
-        self._bilinear = u.new_zeros(len(order), len(order))
+        self._numbers = [p for p in self.processes if isinstance(p, Centred)]
+        self._all = self._numbers + [p for p in self.processes if not isinstance(p, Centred)]
+        self._members = [tuple(map(self._all.index, factors)) for factors in self.factors]
+        self._linear = u.new_zeros(len(self._all), 1, 1)
+        self._bilinear = u.new_zeros(len(self._all), len(self._all))
         with torch.no_grad():
             for members, variance in zip(self._members, self.variance, strict=True):
                 if len(members) == 1:
@@ -69,7 +70,7 @@ class RowPrior(Prior):
 
     def _blocks(self, n, n_others):
         """Slices of n rows whose covariances with others are few."""
-        size = max(1, _BLOCK_ENTRIES // (n_others * max(len(self.processes), 1)))
+        size = max(1, _BLOCK_ENTRIES // (n_others * max(len(self._all), 1)))
         return [slice(start, start + size) for start in range(0, n, size)]
 
     def _mixed(self, between):
@@ -79,8 +80,8 @@ class RowPrior(Prior):
     def total(self, a, b):
         """Prior covariances (b, b') of the sum of all terms between rows `at` two places."""
         K = a[1].new_full((len(a[1]), len(b[1])), self.basis.constant)
-        if self.processes:
-            between = torch.stack([p.between(a[0][p], b[0][p]) for p in self.processes])
+        if self._all:
+            between = torch.stack([p.between(a[0][p], b[0][p]) for p in self._all])
             K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
         for j, variance in zip(self.basis.absent, self._absent, strict=True):
             K += variance * torch.outer(a[1][:, j], b[1][:, j])
@@ -111,52 +112,56 @@ class RowPrior(Prior):
     @torch.no_grad()
     def slopes(self, adjoint):
         """Derivatives in the hyper-parameters from those (n, n) in the covariance, by name."""
-        (places, missing), n_processes = self.rows, len(self.processes)
-        numbers = [k for k, p in enumerate(self.processes) if isinstance(p, Centred)]
-        centred = [p for p in self.processes if isinstance(p, Centred)]
-        by_linear = adjoint.new_zeros(n_processes)
-        by_bilinear = adjoint.new_zeros(n_processes, n_processes)
-        by_log = adjoint.new_zeros(len(numbers))
-        h = adjoint.new_zeros(len(numbers), len(adjoint), 1)
-        if numbers:
-            h = torch.stack([places[p][1] for p in centred])[..., None]
-        pulled = torch.zeros_like(h)
-        for block, rest in self._triangle() if n_processes else []:
+        by_linear, by_bilinear, by_log, by_h = self._slopes(adjoint)
+        by_variance = [adjoint.sum()]
+        for own in self._members[1:]:
+            by_variance.append(by_linear[own] if len(own) == 1 else by_bilinear[own])
+        outputs, adjoints = [self.variance], [torch.stack(by_variance)]
+        places, missing = self.rows
+        for j, variance in zip(self.basis.absent, self._absent, strict=True):
+            outputs.append(variance)
+            adjoints.append((missing[:, j] @ adjoint @ missing[:, j]).view(1, 1))
+        for process, log_slope, slope in zip(self._numbers, by_log, by_h, strict=True):
+            h, H = places[process][1], process.total
+            outputs += [process.length, h, H]
+            adjoints += [-log_slope / process.length, -slope / H, 0.5 * h @ slope / H.square()]
+        theta = list(self._theta.values())
+        found = torch.autograd.grad(outputs, theta, adjoints, materialize_grads=True)
+        return dict(zip(self._theta, found, strict=True))
+
+    def _slopes(self, adjoint):
+        """Derivatives in what the covariance is made of.
+
+        Returns
+        -------
+        by_linear, by_bilinear : Tensor of shape (P,), (P, P)
+            In the weights of the processes and of their products.
+        by_log : Tensor of shape (p,)
+            In the logarithms of distances, all together, of the processes of numbers.
+        by_h : Tensor of shape (p, n)
+            What the product of h and H^-1 is to be multiplied by, of these.
+        """
+        p, places = len(self._numbers), self.rows[0]
+        by_linear, by_bilinear = (torch.zeros_like(part) for part in (self._linear, self._bilinear))
+        by_linear, by_log = by_linear.ravel(), adjoint.new_zeros(p)
+        h = [places[process][1] for process in self._numbers]
+        h = torch.stack(h)[..., None] if h else adjoint.new_zeros(0, len(adjoint), 1)
+        by_h = torch.zeros_like(h)
+        for block, rest in self._triangle() if self._all else []:
             own = adjoint[block, rest].clone()
             own[:, len(own) :] *= 2
             left, right = (self._part(self.rows, index)[0] for index in (block, rest))
-            found = [p.between_and_slope(left[p], right[p]) for p in self.processes]
+            found = [part.between_and_slope(left[part], right[part]) for part in self._all]
             between = torch.stack([cov for cov, _ in found])
             weighted = (own * between).flatten(1)
             by_linear += weighted.sum(1)
             by_bilinear += weighted @ between.flatten(1).T
-            if numbers:
-                pulls = self._mixed(between).add_(self._linear).mul_(own)
-                pulls = pulls if len(numbers) == n_processes else pulls[numbers]
-                by_log += torch.stack(
-                    [torch.vdot(p.ravel(), found[k][1].ravel()) for k, p in zip(numbers, pulls)]
-                )
-                pulled[:, block] += pulls @ h[:, rest]
-                pulled[:, rest] += pulls.mT @ h[:, block]
-        by_variance = [
-            adjoint.sum() if not own else by_linear[own] if len(own) == 1 else by_bilinear[own]
-            for own in self._members
-        ]
-        outputs, adjoints = [self.variance], [torch.stack([part.view(()) for part in by_variance])]
-        for j, variance in zip(self.basis.absent, self._absent, strict=True):
-            outputs.append(variance)
-            adjoints.append((missing[:, j] @ adjoint @ missing[:, j]).view(1, 1))
-        for process, log_slope, pull in zip(centred, by_log, pulled[..., 0], strict=True):
-            own = places[process][1]
-            outputs += [process.length, own, process.total]
-            adjoints += [
-                -log_slope / process.length,
-                -pull / process.total,
-                0.5 * own @ pull / process.total.square(),
-            ]
-        theta = list(self._theta.values())
-        found = torch.autograd.grad(outputs, theta, adjoints, materialize_grads=True)
-        return dict(zip(self._theta, found, strict=True))
+            pulls = self._mixed(between).add_(self._linear).mul_(own)[:p]
+            for k in range(p):
+                by_log[k] += torch.vdot(pulls[k].ravel(), found[k][1].ravel())
+            by_h[:, block] += pulls @ h[:, rest]
+            by_h[:, rest] += pulls.mT @ h[:, block]
+        return by_linear, by_bilinear, by_log, by_h[..., 0]
 
 
 def _factorised(K, root):

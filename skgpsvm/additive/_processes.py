@@ -227,4 +227,3 @@ class Levels:
     def between_and_slope(self, a, b):
         """Likewise, and None."""
         return self.between(a, b), None
-

@@ -33,10 +33,14 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Covariance of an effect before it is centred.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
-        lines. The lower bound of pairs is at least 0.25.
-    interactions : int, None, or list of pairs, default=10
+        lines. With inducing points none is below their distance, or 0.25 in a pair.
+    kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
+        Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
+        points, whose number it would not bear: many pairs have steps.
+    interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many are
-        looked for at most.
+        looked for at most. "auto" is 10 with inducing points, and without as many as the evidence
+        is for, of the 64 with the largest scores.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: those of a table whose type says so, or bools, integers or
         names. A missing category is a level; of one that `fit` did not see the effect is zero with
@@ -51,6 +55,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         low rank; or independent effects, whose bands are too narrow where features are correlated.
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
+    sparse : {"auto", True, False}, default="auto"
+        Whether effects have inducing points, whose cost is linear in the number of rows. Without,
+        effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
+        for up to 1500 rows with Gaussian noise and a full covariance, but in ``partial_fit``.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
@@ -66,7 +74,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         features is too sure of effects that are chance, and with thousands a little better.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; pairs that were found need log(100 P) among P. 0 keeps all.
+        ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
+        points log(P). 0 keeps all.
     max_iter : int, default=30
         Rounds of twenty steps of L-BFGS-B, or passes over the rows, of each stage.
     tol : float, default=1e-4
@@ -96,7 +105,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     noise_variance_ : float or ndarray of shape (t,)
         Of the noise, in squared units of y. Not for "poisson".
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`.
+        Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`; the
+        evidence itself without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound and the logarithm of the prior of effects along the way, stage after stage.
     n_iter_ : int
@@ -111,8 +121,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     Source: Adam, Durrande and John (2018), with errata; the collapsed bound in place of its
     stochastic optimisation.
 
-    A fit reads the rows a few times, whatever the number of rounds: time is O(n r^2) for r columns,
-    about 70 an effect and 120 a pair, and memory O(r^2) beyond X. Missing numbers have an effect of
+    With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
+    O(n r^2) for r columns, about 70 an effect and 120 a pair, and memory O(r^2) beyond X. Without,
+    an evaluation is O(n^3): half a minute for a thousand rows. Missing numbers have an effect of
     their own. Outside the range of the training rows, effects go back to zero, and their variances
     to the prior's, within a few length scales.
 
@@ -121,7 +132,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     >>> from sklearn.datasets import make_friedman1
     >>> from skgpsvm import AdditiveGPRegressor
     >>> X, y = make_friedman1(500, n_features=6, noise=1.0, random_state=0)
-    >>> gam = AdditiveGPRegressor(min_gain=1).fit(X, y)
+    >>> gam = AdditiveGPRegressor(sparse=True, min_gain=1).fit(X, y)
     >>> gam.term_names_
     ['x0', 'x1', 'x2', 'x3', 'x4', 'x0 & x1']
     >>> effects = gam.explain(X)
@@ -193,6 +204,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, "poisson"))
+        self._check_choice("sparse", ("auto", True, False))
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         X, targets, weights, origin = super()._check_training_data(
@@ -246,9 +258,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
 
-        The first call fits as `fit` does. Every later one holds the terms, the hyper-parameters and
-        the scales of X and y, and adds the rows to the posterior: with Gaussian noise exactly. A
-        number outside the range of the first rows counts as the end of the range.
+        The first call fits as `fit` does, with inducing points. Every later one holds the terms,
+        the hyper-parameters and the scales of X and y, and adds the rows to the posterior: with
+        Gaussian noise exactly. A number outside the range of the first rows counts as the end of
+        the range.
 
         Parameters
         ----------

@@ -1,0 +1,476 @@
+"""Additive models without inducing points: evidence, slopes, posteriors, equivalences."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from problems import rows_of, t64
+from scipy.stats import multivariate_normal
+from sklearn.datasets import make_friedman1
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm.additive import _base
+from skgpsvm.additive._basis import AdditiveBasis, Feature
+from skgpsvm.additive._exact import (
+    ExactPosterior,
+    RowPrior,
+    RowSums,
+    evidence_and_slopes,
+    evidence_gains,
+)
+from skgpsvm.additive._processes import Chebyshev
+from skgpsvm.kernels import ANOVARBF, ANOVAMatern
+
+exact = {"sparse": False, "min_gain": 0}
+
+
+def mixed_basis(data, shares):
+    """Two numbers, of which the second may be missing, and three levels; all pairs."""
+    basis = AdditiveBasis(
+        features=[Feature(), Feature(missing=True), Feature(n_levels=3)],
+        terms=[(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)],
+        kernel="matern52",
+        pair_kernel="matern12",
+        n_inducing=5,
+        n_inducing_pair=3,
+        points={},
+        pair_points={},
+        size=20,
+        pair_size=20,
+        constant=0.7,
+        means=[],
+        seconds=[],
+        shares=shares,
+    )
+    basis.measure(rows_of(data, np.zeros(len(data))), True)
+    return basis
+
+
+def mixed(n=23, shares=True, seed=0):
+    """A basis, hyper-parameters that differ, and sums of rows."""
+    rng = np.random.default_rng(seed)
+    data = np.c_[rng.random((n, 2)), rng.integers(3, size=n)]
+    data[::5, 1] = np.nan
+    basis = mixed_basis(data, shares)
+    start = basis.start()
+    theta = {kind: t64(rng.normal(-1, 0.3, len(usual))) for kind, usual in start.items()}
+    precision, linear = t64(rng.uniform(0.5, 2, n)), t64(rng.normal(size=n))
+    u = basis.unit(t64(data))
+    return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 11.0, 31.0)
+
+
+def dense(basis, theta, u, v):
+    """Prior covariances of the constant and each term, written out."""
+    lengths = dict(zip(basis.start()["length"], theta["length"].exp(), strict=True))
+    variances = dict(zip(basis.start()["variance"], theta["variance"].exp(), strict=True))
+    nodes = Chebyshev(basis.size, u)
+
+    def factor(j, length, rough):
+        if j == 2:
+            share = t64(basis.means[2])
+            a, b = (torch.eye(3).double()[x[:, 2].long()] for x in (u, v))
+            return a @ (torch.eye(3) - torch.outer(share, share) / share.square().sum()) @ b.T
+
+        def g(a, b):
+            r = (a[:, None] - b).abs() / length
+            s = 5**0.5 * r
+            return (-r).exp() if rough else (1 + s + s**2 / 3) * (-s).exp()
+
+        weights = t64(basis.means[j]) @ nodes.transform
+        left, right = (g(x[:, j].nan_to_num(0.5), nodes.nodes) @ weights for x in (u, v))
+        total = weights @ g(nodes.nodes, nodes.nodes) @ weights
+        cov = g(u[:, j], v[:, j]) - torch.outer(left, right) / total
+        return cov.nan_to_num(0.0)
+
+    found = [torch.full((len(u), len(v)), basis.constant).double()]
+    for term in basis.terms:
+        cov = variances[term]
+        for k, j in enumerate(term):
+            shared = ("pairs", j) if len(term) == 2 and basis.shares else (term, k)
+            cov = cov * factor(j, lengths.get(shared), len(term) == 2)
+        if term == (1,):
+            cov = cov + variances[1] * torch.outer(
+                u[:, 1].isnan().double(), v[:, 1].isnan().double()
+            )
+        found.append(cov)
+    return found
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_prior_covariances_are_those_written_out(shares, monkeypatch):
+    basis, theta, sums = mixed(shares=shares)
+    monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)  # several blocks
+    prior = RowPrior(basis, theta, sums.u)
+    expected = dense(basis, theta, sums.u, sums.u)
+    assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
+    new = sums.u[3:9]
+    at = prior.at(new)
+    found = prior.covariances(at, prior.rows)
+    for own, cov in zip(found, dense(basis, theta, new, sums.u), strict=True):
+        assert_allclose(own, cov, atol=1e-12)
+    assert_allclose(prior.between(at), sum(dense(basis, theta, new, sums.u)), atol=1e-12)
+    diagonals = torch.stack([cov.diagonal() for cov in dense(basis, theta, new, new)], 1)
+    assert_allclose(prior.variances(at), diagonals, atol=1e-12)
+
+
+def test_evidence_is_the_density_of_targets():
+    basis, theta, sums = mixed()
+    n, rng = len(sums.u), np.random.default_rng(1)
+    weights, y = rng.integers(1, 4, n), rng.normal(size=n)
+    sums = RowSums(sums.u, t64(weights), t64(weights * y), weights @ y**2, weights.sum())
+    value, _ = evidence_and_slopes(basis, theta, sums)
+    again = np.repeat(np.arange(n), weights)
+    cov = sum(dense(basis, theta, sums.u, sums.u)).numpy()[again[:, None], again]
+    cov[np.diag_indices(len(cov))] += np.exp(-1.5)
+    assert_allclose(value, multivariate_normal(cov=cov).logpdf(y[again]))
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
+    monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)
+    basis, theta, sums = mixed(shares=shares)
+    _, slopes = evidence_and_slopes(basis, theta, sums)
+    assert set(slopes) == {"length", "variance", "noise"}
+    for kind, slope in slopes.items():
+        for place in np.ndindex(*slope.shape):
+            values = []
+            for move in (-1e-5, 1e-5):
+                moved = theta[kind].clone()
+                moved[place] += move
+                values.append(evidence_and_slopes(basis, {**theta, kind: moved}, sums)[0])
+            assert_allclose(slope[place], (values[1] - values[0]) / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+def test_gains_are_differences_of_evidences():
+    basis, theta, sums = mixed()
+    found = evidence_gains(basis, theta, sums)
+    value = evidence_and_slopes(basis, theta, sums)[0]
+    for place, gain in enumerate(found):
+        theta_without = {**theta, "variance": theta["variance"].clone()}
+        theta_without["variance"][place] = -60.0
+        if basis.terms[place] == (1,):
+            theta_without["variance"][-1] = -60.0
+        assert_allclose(gain, value - evidence_and_slopes(basis, theta_without, sums)[0])
+
+
+def posterior_of(n=23):
+    basis, theta, sums = mixed(n)
+    return ExactPosterior(basis, theta, sums.u, sums.precision, sums.linear)
+
+
+def test_posterior_is_that_of_dense_algebra():
+    posterior = posterior_of()
+    basis, theta, sums = mixed()
+    new = sums.u[:9].clone()
+    new[:, 0] += 0.01
+    K = sum(dense(basis, theta, sums.u, sums.u))
+    inverse = torch.linalg.inv(K + torch.diag(1 / sums.precision))
+    y = sums.linear / sums.precision
+    between, prior = dense(basis, theta, new, sums.u), dense(basis, theta, new, new)
+    cov = sum(prior) - sum(between) @ inverse @ sum(between).T
+    mean, var = (part[:, 0] for part in posterior.marginals(new))
+    assert_allclose(mean, sum(between) @ inverse @ y, atol=1e-12)
+    assert_allclose(var, cov.diagonal(), atol=1e-12)
+    assert_allclose(posterior.cov(new)[0], cov, atol=1e-9)
+    means, variances = posterior.effect_marginals(new)
+    for k, (own, between_own) in enumerate(zip(prior, between, strict=True)):
+        assert_allclose(means[:, k], between_own @ inverse @ y, atol=1e-12)
+        left = own - between_own @ inverse @ between_own.T
+        assert_allclose(variances[:, k], left.diagonal(), atol=1e-12)
+    at_rows = K @ inverse @ y, (K - K @ inverse @ K).diagonal()
+    for found, expected in zip(posterior.row_marginals(), at_rows, strict=True):
+        assert_allclose(found, expected, atol=1e-12)
+    assert_allclose(posterior.intercept(), (between[0] @ inverse @ y)[0])
+    S = (K - K @ inverse @ K).numpy() + 1e-9 * np.eye(len(K))
+    prior = K.numpy() + 1e-9 * np.eye(len(K))
+    mean = (K @ inverse @ y).numpy()
+    kl = np.trace(np.linalg.solve(prior, S)) + mean @ np.linalg.solve(prior, mean) - len(K)
+    kl += np.linalg.slogdet(prior)[1] - np.linalg.slogdet(S)[1]
+    assert_allclose(posterior.kl(), 0.5 * kl, rtol=1e-3)
+
+
+def test_shares_are_of_effects_and_their_draws():
+    """Against effects' own moments at all rows, which are the measure of single features."""
+    posterior = posterior_of(60)
+    basis = posterior.basis
+    means, variances = posterior.effect_marginals(posterior.u)
+    found = posterior.variances()
+    drawn = posterior.drawn_variances(4000, np.random.RandomState(0)).mean(0)
+    # A level's and a smooth effect; rough pairs are of other points than the rows.
+    for place in (0, 2):
+        mean, var = means[:, 1 + place], variances[:, 1 + place]
+        assert_allclose(found[place], mean.square().mean(), rtol=1e-3)
+        assert_allclose(drawn[place], (mean.square() + var).mean(), rtol=0.05)
+    nodes = Chebyshev(basis.size, posterior.u)
+    grid = torch.cartesian_prod(nodes.nodes, t64(np.arange(3)))
+    grid = torch.stack([grid[:, 0], torch.full_like(grid[:, 0], 0.5), grid[:, 1]], 1)
+    mean = posterior.effect_marginals(grid)[0][:, 1 + basis.terms.index((0, 2))].view(-1, 3)
+    coefs = nodes.transform @ mean
+    moment, share = t64(basis.seconds[0]), t64(basis.means[2])
+    expected = ((coefs.T @ moment @ coefs).diagonal() * share).sum()
+    assert_allclose(found[basis.terms.index((0, 2))], expected, rtol=1e-10)
+
+
+# Estimators
+
+
+def friedman(n=120, seed=0):
+    return make_friedman1(n, n_features=5, noise=1.0, random_state=seed)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pair_kernel", "tolerance"), [("rbf", "rbf", 1e-7), ("matern52", "matern12", 1e-2)]
+)
+def test_predictions_are_those_of_scikit_learns_process(kernel, pair_kernel, tolerance):
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(
+        **exact,
+        kernel=kernel,
+        kernel_interaction=pair_kernel,
+        interactions=[(0, 1), (1, 2)],
+        scaling="minmax",
+        measure="uniform",
+        length_scale_bounds=(0.2, 5.0),
+    ).fit(data, y)
+    latent = model._latents[0]
+    named = latent.basis.start()
+    lengths, variances = (
+        dict(zip(named[kind], np.exp(latent.theta[kind]), strict=True)) for kind in named
+    )
+    make = {
+        "rbf": ANOVARBF,
+        "matern52": lambda length, feature: ANOVAMatern(length, nu=2.5, feature=feature),
+        "matern12": lambda length, feature: ANOVAMatern(length, nu=0.5, feature=feature),
+    }
+    kernel_sum = ConstantKernel(1.0)
+    for term in model.terms_:
+        own = ConstantKernel(variances[term])
+        for j in term:
+            if len(term) == 1:
+                own *= make[kernel](lengths[term, 0], feature=j)
+            else:
+                own *= make[pair_kernel](lengths["pairs", j], feature=j)
+        kernel_sum += own
+    noise = np.exp(model._noise[0])
+    low, high = data.min(0), data.max(0)
+    unit, new = (data - low) / (high - low), friedman(30, seed=1)[0]
+    peer = GaussianProcessRegressor(kernel_sum, alpha=noise, optimizer=None, normalize_y=True)
+    mean, std = peer.fit(unit, y).predict((new - low) / (high - low), return_std=True)
+    found, found_std = model.predict(new, return_std=True)
+    assert_allclose(found, mean, rtol=tolerance)
+    assert_allclose(found_std, np.sqrt(std**2 + noise * y.var()), rtol=tolerance)
+    assert_allclose(model.elbo_, peer.log_marginal_likelihood_value_, atol=100 * tolerance)
+
+
+def few_valued(n=120, seed=0):
+    rng = np.random.RandomState(seed)
+    data = np.c_[rng.randint(4, size=n), rng.randint(5, size=n)].astype(float)
+    return data, 0.5 * data[:, 0] * (data[:, 1] - 2) + rng.normal(size=n)
+
+
+SAME = {
+    "kernel": "rbf",
+    "kernel_interaction": "rbf",
+    "interactions": [(0, 1)],
+    "length_scale_bounds": (0.5, 3.0),
+    "tol": 1e-7,
+    "max_iter": 200,
+    "min_gain": 0,
+}
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
+def test_points_at_every_value_give_the_same(likelihood):
+    data, y = few_valued()
+    y = np.round(np.abs(y)) if likelihood == "poisson" else y
+    models = [
+        AdditiveGPRegressor(
+            **SAME, likelihood=likelihood, sparse=sparse, n_inducing_interaction=None
+        ).fit(data, y)
+        for sparse in (True, False)
+    ]
+    values = [model.objective_curve_[-1] for model in models]
+    assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
+    assert_allclose(models[0].predict(data), models[1].predict(data), atol=0.02)
+    shares = [model.sobol_indices_ for model in models]
+    assert_allclose(*shares, atol=0.01)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_points_at_every_value_give_the_same_classes(n_classes):
+    data, y = few_valued()
+    y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+    models = [
+        AdditiveGPClassifier(**SAME, sparse=sparse, n_inducing_interaction=None).fit(data, y)
+        for sparse in (True, False)
+    ]
+    values = [model.objective_curve_[-1] for model in models]
+    assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
+    probabilities = [model.predict_proba(data) for model in models]
+    assert_allclose(*probabilities, atol=0.02)
+
+
+def test_weights_repeat_and_remove_rows():
+    data, y = friedman(60)
+    weights = np.random.RandomState(0).randint(3, size=60)
+    # The range is that of rows with a weight; scales of y are weighted.
+    options = {**exact, "interactions": [(0, 1)], "tol": 1e-8}
+    weighted = AdditiveGPRegressor(**options).fit(data, y, sample_weight=weights)
+    again = np.repeat(np.arange(60), weights)
+    repeated = AdditiveGPRegressor(**options).fit(data[again], y[again])
+    assert_allclose(weighted.elbo_, repeated.elbo_, atol=1e-3)
+    assert_allclose(weighted.predict(data), repeated.predict(data), atol=1e-2)
+
+
+def test_tables_with_gaps_and_unknown_levels():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=200), "z": rng.normal(size=200)})
+    table["kind"] = pd.Categorical(rng.choice(["a", "b", "c"], 200))
+    y = np.sin(2 * table["x"]) * (table["kind"] == "a") + 0.1 * rng.normal(size=200)
+    table.loc[::9, "z"] = np.nan
+    model = AdditiveGPRegressor().fit(table, y)
+    assert model._latents[0].form is None
+    assert "x & kind" in model.term_names_
+    assert model.score(table, y) > 0.8
+    effects, std = model.explain(table, return_std=True)
+    assert_allclose(model.intercept_ + effects.sum(1), model.predict(table), atol=1e-10)
+    assert (std[:, model.term_names_.index("x & kind")] > 0).all()
+    new = table.head(3).assign(kind=pd.Categorical(["d", "d", "a"]))
+    effects, std = model.explain(new, return_std=True)
+    place = model.term_names_.index("x & kind")
+    assert_allclose(effects[:2, place], 0)
+    assert (std[:2, place] > std[2, place]).all()
+
+
+def test_pairs_are_chosen_by_the_evidence():
+    data, y = friedman(300)
+    model = AdditiveGPRegressor(random_state=0).fit(data, y)
+    assert model._latents[0].form is None
+    assert "x0 & x1" in model.term_names_
+    assert len(model.interaction_scores_) == 10
+    pairs = {name for name in [*model.term_names_, *model.dropped_terms_] if "&" in name}
+    assert len(pairs) == 10
+    assert sum("&" in name for name in model.term_names_) <= 3
+    new, truth = make_friedman1(500, n_features=5, noise=0.0, random_state=1)
+    options = {"sparse": False, "kernel_interaction": "matern52"}, {"sparse": True}
+    smooth = [AdditiveGPRegressor(**own, random_state=0).fit(data, y) for own in options]
+    errors = [np.sqrt(np.mean((m.predict(new) - truth) ** 2)) for m in (*smooth, model)]
+    assert errors[0] < 1.1 * errors[1]
+    assert errors[2] < 1.4 * errors[1]  # what a rough pair costs where the function is smooth
+
+
+def test_number_of_pairs_is_held():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(interactions=2, min_gain=0).fit(data, y)
+    assert sum(len(term) == 2 for term in model.terms_) == 2
+    assert sum(len(term) == 1 for term in model.terms_) == 5
+    given = AdditiveGPRegressor(interactions=[(0, 4)]).fit(data, y)
+    assert [term for term in given.terms_ if len(term) == 2] == [(0, 4)]
+    none = AdditiveGPRegressor(interactions=None).fit(data, y)
+    assert not none.interaction_scores_
+    assert all(len(term) == 1 for term in none.terms_)
+
+
+def test_steps_are_borne():
+    rng = np.random.default_rng(0)
+    data = rng.random((300, 3))
+    truth = (data[:, 0] > 0.5) * (data[:, 1] > 0.3) * 2.0
+    y = truth + 0.1 * rng.normal(size=300)
+    new = rng.random((1000, 3))
+    new_truth = (new[:, 0] > 0.5) * (new[:, 1] > 0.3) * 2.0
+    options = {"interactions": [(0, 1)], "random_state": 0}
+    models = [
+        AdditiveGPRegressor(sparse=sparse, **options).fit(data, y) for sparse in (False, True)
+    ]
+    errors = [np.mean((model.predict(new) - new_truth) ** 2) for model in models]
+    assert errors[0] < 0.64 * errors[1]
+
+
+def test_few_rows_of_gaussian_noise_have_no_points(monkeypatch):
+    data, y = friedman(60)
+    options = {"interactions": None, "max_iter": 30}
+
+    def is_exact(**more):
+        model = AdditiveGPRegressor(**options, **more).fit(data, np.abs(np.round(y)))
+        return model._latents[0].form is None
+
+    assert is_exact()
+    assert not is_exact(sparse=True)
+    assert not is_exact(covariance="mean_field")
+    assert not is_exact(likelihood="poisson")
+    assert is_exact(likelihood="poisson", sparse=False)
+    monkeypatch.setattr(_base, "_MOST_ROWS", 50)
+    assert not is_exact()
+    assert is_exact(sparse=False)
+
+
+def test_more_rows_need_points():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(interactions=None).fit(data, y)
+    with pytest.raises(ValueError, match="takes no more rows: start with partial_fit"):
+        model.partial_fit(data, y)
+    with pytest.raises(ValueError, match="5 features"):
+        model.partial_fit(data[:, :3], y)
+    streamed = AdditiveGPRegressor(interactions=None).partial_fit(data[:40], y[:40])
+    assert streamed.partial_fit(data[40:], y[40:]).score(data, y) > 0.5
+    for kind in (AdditiveGPRegressor, AdditiveGPClassifier):
+        assert not hasattr(kind(sparse=False), "partial_fit")
+        assert hasattr(kind(sparse=True), "partial_fit")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sparse": False, "covariance": "mean_field"}, "sparse=False has a full covariance"),
+        ({"sparse": False, "batch_size": 10}, "needs all rows at once"),
+        ({"sparse": True, "kernel_interaction": "matern12"}, "too rough for inducing points"),
+        ({"kernel_interaction": "cubic"}, "is not one of None, 'rbf', 'matern12'"),
+        ({"kernel": "matern12"}, "is not one of 'rbf', 'matern32', 'matern52'"),
+        ({"sparse": "yes"}, "is not one of 'auto', True, False"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        AdditiveGPRegressor(**options).fit(*friedman(30))
+
+
+def test_pickles_and_several_outputs():
+    data, y = friedman(60)
+    both = np.c_[y, -2 * y + 3]
+    model = AdditiveGPRegressor(interactions=[(0, 1)]).fit(data, both)
+    again = pickle.loads(pickle.dumps(model))
+    mean, std = model.predict(data, return_std=True)
+    assert_allclose(again.predict(data), mean)
+    assert_allclose(mean[:, 1], -2 * mean[:, 0] + 3, atol=1e-2)
+    assert_allclose(std[:, 1], 2 * std[:, 0], rtol=1e-2)
+    assert_allclose(model.predict(data[:1]), mean[:1])
+    draws = model.sample_y(data[:3], n_samples=5, random_state=0)
+    assert draws.shape == (3, 2, 5)
+
+
+def test_draws_have_the_posteriors_moments():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(interactions=[(0, 1)]).fit(data, y)
+    draws = model.sample_y(data[:4], n_samples=20_000, random_state=0)
+    mean, cov = model.predict(data[:4], return_cov=True)
+    assert_allclose(draws.mean(1), mean, atol=0.05)
+    assert_allclose(np.cov(draws), cov, atol=0.05)
+
+
+def test_the_basis_of_a_posterior_holds_without_pairs():
+    basis, theta, sums = mixed()
+    alone = replace(basis, terms=[])
+    none = {kind: theta[kind][:0] for kind in ("length", "variance")}
+    posterior = ExactPosterior(alone, none, sums.u, sums.precision, sums.linear)
+    mean, var = posterior.marginals(sums.u[:2])
+    total, pull = 1 / basis.constant + sums.precision.sum(), sums.linear.sum()
+    assert_allclose(mean, t64([[pull / total]] * 2))
+    assert_allclose(var, t64([[1 / total]] * 2))
+    assert posterior.variances().shape == (0,)
+    assert posterior.drawn_variances(3, np.random.RandomState(0)).shape == (3, 0)
