@@ -118,6 +118,8 @@ def verdicts(results):
                 continue
             values = means.loc[name, metric]
             others = values.reindex(shown).drop([OURS, OURS_ALONE])
+            if others.isna().all():
+                continue
             rows.append(
                 {
                     "set": name,
