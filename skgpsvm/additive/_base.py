@@ -28,12 +28,12 @@ from ._learning import (
 from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
-_LEVEL = 0.01  # of the test of interactions, all pairs together
+_LEVEL, _LIKELY = 0.01, 1.0  # of the test of interactions, all pairs together; of candidates
 _ROWS_OF_TEST = 10_000
 _PAIRS_AT_ONCE, _MOST_PAIRS = 5, 10
-_CANDIDATES = 64  # pairs of a fit without inducing points, those of the largest scores
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
-_MOST_ROWS = 1500  # of a fit without inducing points that is not asked for
+# Rows of a fit without inducing points that is not asked for, and times the root of features.
+_MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
@@ -173,19 +173,18 @@ class AdditiveGP(LatentEstimator):
         ascent = self._ascent(basis, rows, generator)
         state = learned("effects", ascent, ascent.start(self._sites().parameters()))
 
-        def tested():
+        def tested(level):
             found = self._scores(ascent, state, rows.subset(_ROWS_OF_TEST, random_state))
             scores.update(found)
-            return found
+            return [pair for pair, (_, p) in found.items() if p * len(found) < level]
 
         if exact:
-            some = pairs + (list(tested())[:_CANDIDATES] if most else [])
+            some = pairs + (tested(_LIKELY) if most else [])
             basis, known = replace(basis, terms=basis.terms + some), ascent.named(state)
             ascent = self._exact_ascent(basis, rows, generator)
             state = learned("all rows", ascent, ascent.start(state["noise"], known))
         while len(basis.pairs) < most and not exact:
-            chances = tested()
-            found = [pair for pair, (_, p) in chances.items() if p * len(chances) < _LEVEL]
+            found = tested(_LEVEL)
             if not found:
                 break
             at_once = min(_PAIRS_AT_ONCE, most - len(basis.pairs))
@@ -201,7 +200,7 @@ class AdditiveGP(LatentEstimator):
             if len(term) == 1:
                 return self.min_gain
             # At given hyper-parameters a pair that is not there exceeds it with this probability.
-            chance = (1.0 if exact else _LEVEL) / len(scores)
+            chance = (_LIKELY if exact else _LEVEL) / len(scores)
             return max(self.min_gain, -math.log(chance))
 
         dropped = ascent.prune(state, least, len(pairs) + most)
@@ -217,7 +216,7 @@ class AdditiveGP(LatentEstimator):
         """Pairs that are given, and how many more may be found."""
         wanted = self.interactions
         if isinstance(wanted, str) and wanted == "auto":
-            return [], _CANDIDATES if exact else _MOST_PAIRS
+            return [], math.inf if exact else _MOST_PAIRS
         if wanted is None:
             return [], 0
         if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and wanted >= 0:
@@ -294,7 +293,8 @@ class AdditiveGP(LatentEstimator):
         exact = not self.sparse
         if self.sparse == "auto":
             bears = self._is_gaussian() and self.covariance == "full"
-            exact = bears and rows.n_rows <= _MOST_ROWS and not streamed
+            most = min(_MOST_ROWS, _MOST_BY_FEATURES / math.sqrt(self.n_features_in_))
+            exact = bears and rows.n_rows <= most and not streamed
         if not exact and self.kernel_interaction == "matern12":
             raise ValueError(
                 "kernel_interaction='matern12' is too rough for inducing points: take another, or "

@@ -52,8 +52,11 @@ class RowPrior(Prior):
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
         self._theta, self.rows = theta, self.at(u)
-        self._numbers = [p for p in self.processes if isinstance(p, Centred)]
+        in_pairs = dict.fromkeys(p for own in self.factors if len(own) == 2 for p in own)
+        alone = [p for p in self.processes if isinstance(p, Centred) and p not in in_pairs]
+        self._numbers = alone + [p for p in in_pairs if isinstance(p, Centred)]
         self._all = self._numbers + [p for p in self.processes if not isinstance(p, Centred)]
+        self._paired = slice(len(alone), None)
         self._members = [tuple(map(self._all.index, factors)) for factors in self.factors]
         self._linear = u.new_zeros(len(self._all), 1, 1)
         self._bilinear = u.new_zeros(len(self._all), len(self._all))
@@ -74,8 +77,10 @@ class RowPrior(Prior):
         return [slice(start, start + size) for start in range(0, n, size)]
 
     def _mixed(self, between):
-        """Sums (P, b, b') by which covariances (P, b, b') of the processes enter the total."""
-        return (self._bilinear @ between.flatten(1)).view_as(between)
+        """Sums (P, b, b') by which covariances (P, b, b') of the processes enter in pairs."""
+        mixed, own = torch.zeros_like(between), self._paired
+        mixed[own] = (self._bilinear[own, own] @ between[own].flatten(1)).view_as(between[own])
+        return mixed
 
     def total(self, a, b):
         """Prior covariances (b, b') of the sum of all terms between rows `at` two places."""
@@ -141,7 +146,7 @@ class RowPrior(Prior):
         by_h : Tensor of shape (p, n)
             What the product of h and H^-1 is to be multiplied by, of these.
         """
-        p, places = len(self._numbers), self.rows[0]
+        p, paired, places = len(self._numbers), self._paired, self.rows[0]
         by_linear, by_bilinear = (torch.zeros_like(part) for part in (self._linear, self._bilinear))
         by_linear, by_log = by_linear.ravel(), adjoint.new_zeros(p)
         h = [places[process][1] for process in self._numbers]
@@ -155,7 +160,7 @@ class RowPrior(Prior):
             between = torch.stack([cov for cov, _ in found])
             weighted = (own * between).flatten(1)
             by_linear += weighted.sum(1)
-            by_bilinear += weighted @ between.flatten(1).T
+            by_bilinear[paired, paired] += weighted[paired] @ between[paired].flatten(1).T
             pulls = self._mixed(between).add_(self._linear).mul_(own)[:p]
             for k in range(p):
                 by_log[k] += torch.vdot(pulls[k].ravel(), found[k][1].ravel())

@@ -39,8 +39,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         points, whose number it would not bear: many pairs have steps.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many are
-        looked for at most. "auto" is 10 with inducing points, and without as many as the evidence
-        is for, of the 64 with the largest scores.
+        looked for at most. "auto" is 10 with inducing points, and any number without.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: those of a table whose type says so, or bools, integers or
         names. A missing category is a level; of one that `fit` did not see the effect is zero with
@@ -58,7 +57,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     sparse : {"auto", True, False}, default="auto"
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
         effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
-        for up to 1500 rows with Gaussian noise and a full covariance, but in ``partial_fit``.
+        for up to 1500 rows, or 5000 / sqrt(d) if that is less, with Gaussian noise and a full
+        covariance, but in ``partial_fit``.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
