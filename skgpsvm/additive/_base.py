@@ -29,7 +29,6 @@ from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
 _LEVEL, _LIKELY = 0.01, 1.0  # of the test of interactions, all pairs together; of candidates
-_ROWS_OF_TEST = 10_000
 _PAIRS_AT_ONCE, _MOST_PAIRS = 5, 10
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and times the root of features.
@@ -174,25 +173,22 @@ class AdditiveGP(LatentEstimator):
         state = learned("effects", ascent, ascent.start(self._sites().parameters()))
 
         def tested(level):
-            found = self._scores(ascent, state, rows.subset(_ROWS_OF_TEST, random_state))
+            found = self._scores(ascent, state, ascent.tested_rows(random_state))
             scores.update(found)
             return [pair for pair, (_, p) in found.items() if p * len(found) < level]
 
         if exact:
-            some = pairs + (tested(_LIKELY) if most else [])
-            basis, known = replace(basis, terms=basis.terms + some), ascent.named(state)
-            ascent = self._exact_ascent(basis, rows, generator)
-            state = learned("all rows", ascent, ascent.start(state["noise"], known))
-        while len(basis.pairs) < most and not exact:
+            found = pairs + (tested(_LIKELY) if most else [])
+            ascent, start = self._extended(ascent, state, found, True, generator)
+            state = learned("all rows", ascent, start)
+        while len(ascent.basis.pairs) < len(pairs) + most:
             found = tested(_LEVEL)
             if not found:
                 break
-            at_once = min(_PAIRS_AT_ONCE, most - len(basis.pairs))
-            basis = replace(basis, terms=basis.terms + found[:at_once])
-            known = ascent.named(state)
-            ascent = self._ascent(basis, rows, generator)
-            start = ascent.start(state["noise"], known)
-            state = learned(f"effects and {len(basis.pairs)} interactions", ascent, start)
+            at_once = min(_PAIRS_AT_ONCE, most - len(ascent.basis.pairs))
+            ascent, start = self._extended(ascent, state, found[:at_once], exact, generator)
+            n_pairs = len(ascent.basis.pairs)
+            state = learned(f"effects and {n_pairs} interactions", ascent, start)
 
         def least(term):
             if term in pairs or not self.min_gain:
@@ -287,6 +283,13 @@ class AdditiveGP(LatentEstimator):
     def _ascent(self, basis, rows, generator):
         least = self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
         return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
+
+    def _extended(self, ascent, state, pairs, exact, generator):
+        """An ascent with more pairs, and the state from which it starts where the other is."""
+        basis = replace(ascent.basis, terms=ascent.basis.terms + pairs)
+        make = self._exact_ascent if exact else self._ascent
+        more = make(basis, ascent.rows, generator)
+        return more, more.start(state["noise"], ascent.named(state))
 
     def _is_exact(self, rows, streamed):
         """Whether the fit ends without inducing points."""

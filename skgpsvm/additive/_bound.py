@@ -219,6 +219,24 @@ class EffectsPosterior(Posterior):
         """Means and variances (b, 1 + n_terms) of the constant and each term."""
 
     @abstractmethod
+    def of_residuals(self, X, precision):
+        r"""Covariances of projections of residuals, the derivatives of log densities in latents.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            Rows of the fit.
+        precision : Tensor of shape (n,)
+            Of their sites.
+
+        Returns
+        -------
+        covariances : callable
+            From a list of :math:`\Psi`, (n, q) each, to that of
+            :math:`\Psi^\top \mathrm{Cov}(r) \Psi`, (q, q) each; one product for all.
+        """
+
+    @abstractmethod
     def intercept(self):
         """Posterior mean of the constant."""
 
@@ -311,6 +329,21 @@ class AdditivePosterior(EffectsPosterior):
         blocks = own_blocks(self.reduction, self.effects)
         gone = [((part @ block) * part).sum(1) for part, block in zip(psi, blocks, strict=True)]
         return torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
+
+    def of_residuals(self, X, precision):
+        model = torch.cat(self._features(X)[0], 1)
+        eye = torch.eye(model.shape[1]).to(model)
+        cov = eye - reduction(self.gram, self.effects, "full", None)
+
+        def covariances(psi):
+            sizes, held = [part.shape[1] for part in psi], precision[:, None] * torch.cat(psi, 1)
+            left = model.T @ held
+            parts = zip(
+                psi, *(part.split(sizes, 1) for part in (held, left, cov @ left)), strict=True
+            )
+            return [own.T @ weighted - a.T @ b for own, weighted, a, b in parts]
+
+        return covariances
 
     def intercept(self):
         return (self.effects.coefs[0] * self.weights[0]).item()

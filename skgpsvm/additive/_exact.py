@@ -297,6 +297,13 @@ class ExactPosterior(EffectsPosterior):
         var = self._prior.variances(at) - torch.stack(gone, 1)
         return torch.stack(means, 1), var.clamp_min(0)
 
+    def of_residuals(self, X, precision):
+        def covariances(psi):
+            left = self._explained(torch.cat(psi, 1).T)
+            return [part.T @ part for part in left.split([own.shape[1] for own in psi], 1)]
+
+        return covariances
+
     def intercept(self):
         """Posterior mean of the constant."""
         return (self.basis.constant * self.alpha.sum()).item()

@@ -2,7 +2,6 @@
 
 import torch
 
-from ._bound import reduction
 from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
 
 _LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
@@ -23,7 +22,7 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     basis : AdditiveBasis
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
-    posteriors : list of AdditivePosterior
+    posteriors : list of EffectsPosterior
 
     Returns
     -------
@@ -37,10 +36,8 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     u = basis.unit(X)
     features = sorted({j for term in basis.terms for j in term})
     single = {j: _features(basis, j, u[:, j]) for j in features}
-    model = torch.cat(basis(X), 1)
-    models = [model @ torch.block_diag(*p.effects.coefs) for p in posteriors]
-    reductions = [reduction(p.gram, p.effects, "full", None) for p in posteriors]
-    covs = [torch.eye(len(part)).to(part) - part for part in reductions]
+    parts = zip(posteriors, precisions.T, strict=True)
+    covariances = [posterior.of_residuals(X, precision) for posterior, precision in parts]
     found = {}
     for place, i in enumerate(features):
         sizes = {j: single[i].shape[1] * single[j].shape[1] for j in features[place + 1 :]}
@@ -51,21 +48,16 @@ def score_moments(basis, X, residuals, precisions, posteriors):
         for start in range(0, len(tested), step):
             some = tested[start : start + step]
             psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in some]
-            parts = zip(residuals.T, precisions.T, models, covs, strict=True)
+            parts = zip(residuals.T, covariances, strict=True)
             moments = sum(_moments(psi, *part) for part in parts)
             found |= {(i, j): own for j, own in zip(some, moments.tolist(), strict=True)}
     return found
 
 
-def _moments(psi, residual, precision, model, cov):
-    """Of pairs with features ``psi`` each, (n_pairs, 3); one product with the model's for all."""
-    sizes = [part.shape[1] for part in psi]
-    held = precision[:, None] * torch.cat(psi, 1)
-    cross = model.T @ held
-    parts = zip(psi, *(part.split(sizes, 1) for part in (held, cross, cov @ cross)), strict=True)
+def _moments(psi, residual, covariance):
+    """Of pairs with features ``psi`` each, (n_pairs, 3)."""
     found = []
-    for own, weighted, left, right in parts:
-        H = own.T @ weighted - left.T @ right
+    for own, H in zip(psi, covariance(psi), strict=True):
         score = (own.T @ residual).square().sum()
         found.append(torch.stack([score, H.trace(), 2 * H.square().sum()]))
     return torch.stack(found)

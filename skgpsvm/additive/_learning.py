@@ -13,6 +13,7 @@ from ._exact import ExactPosterior, RowSums, evidence_and_slopes, evidence_gains
 HYPER = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
 _NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
+_ROWS_OF_TEST = 10_000  # of interactions
 _STEPS = 20  # of Newton's method for a constant
 _PASSES_BEFORE = 5  # hyper-parameters are learned
 _LEAST_GAIN = 0.05  # nats, of all rows, that is worth a round
@@ -128,6 +129,13 @@ class AdditiveAscent:
                 zip(state["length"], state["variance"], strict=True)
             )
         ]
+
+    def tested_rows(self, random_state):
+        """`Rows` whose residuals say which pairs interact."""
+        return self.rows.subset(_ROWS_OF_TEST, random_state)
+
+    def _columns(self, X):
+        return self.basis(X)
 
     def posteriors(self, state):
         """One `EffectsPosterior` a latent."""
@@ -280,7 +288,7 @@ class GaussianAscent(AdditiveAscent):
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
-        columns, var = self.basis(X), state["noise"].exp()
+        columns, var = self._columns(X), state["noise"].exp()
         means = [posterior.row_marginals(columns)[0] for posterior in self.posteriors(state)]
         precision = weights[:, None] / var
         return X, precision * (y - torch.stack(means, 1)), precision
@@ -398,7 +406,7 @@ class SiteAscent(AdditiveAscent):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
         marginals = _marginals(self.posteriors(state))
-        found = self._sites.at(state["noise"]).sites(y, *marginals(self.basis(X)))
+        found = self._sites.at(state["noise"]).sites(y, *marginals(self._columns(X)))
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
@@ -465,6 +473,12 @@ class _AllRows(AdditiveAscent):
 
     def _gains(self, own, sums):
         return evidence_gains(self.basis, own, sums)
+
+    def tested_rows(self, random_state):
+        return self.rows
+
+    def _columns(self, X):
+        """None: posteriors know the rows."""
 
     def _keep(self, state, going):
         """Sums of rows are of no terms."""
