@@ -379,7 +379,7 @@ def test_pairs_have_points_at_every_value():
 
 def test_shares_are_those_of_contributions():
     data, y = few_valued(400)
-    model = AdditiveGPRegressor(interactions=None, min_gain=0).fit(data, y)
+    model = AdditiveGPRegressor(sparse=True, interactions=None, min_gain=0).fit(data, y)
     latent = model._latents[0]
     assert not latent.basis.tabled
     variances = model.explain(data).var(0)

@@ -1,6 +1,7 @@
 """Additive models without inducing points: evidence, slopes, posteriors, equivalences."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.testing import assert_allclose
 from problems import rows_of, t64
 from scipy.stats import multivariate_normal
 from sklearn.datasets import make_friedman1
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
@@ -24,7 +26,6 @@ from skgpsvm.additive._exact import (
     evidence_and_slopes,
     evidence_gains,
 )
-from skgpsvm.additive._processes import Chebyshev
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
 exact = {"sparse": False, "min_gain": 0}
@@ -48,7 +49,9 @@ def mixed_basis(data, shares):
         seconds=[],
         shares=shares,
     )
-    basis.measure(rows_of(data, np.zeros(len(data))), True)
+    rows = rows_of(data, np.zeros(len(data)))
+    basis.measure(rows, True)
+    basis.measure_by_atoms(rows, True)
     return basis
 
 
@@ -69,7 +72,6 @@ def dense(basis, theta, u, v):
     """Prior covariances of the constant and each term, written out."""
     lengths = dict(zip(basis.start()["length"], theta["length"].exp(), strict=True))
     variances = dict(zip(basis.start()["variance"], theta["variance"].exp(), strict=True))
-    nodes = Chebyshev(basis.size, u)
 
     def factor(j, length, rough):
         if j == 2:
@@ -82,9 +84,9 @@ def dense(basis, theta, u, v):
             s = 5**0.5 * r
             return (-r).exp() if rough else (1 + s + s**2 / 3) * (-s).exp()
 
-        weights = t64(basis.means[j]) @ nodes.transform
-        left, right = (g(x[:, j].nan_to_num(0.5), nodes.nodes) @ weights for x in (u, v))
-        total = weights @ g(nodes.nodes, nodes.nodes) @ weights
+        atoms, weights = map(t64, basis.atoms[j])
+        left, right = (g(x[:, j].nan_to_num(0.5), atoms) @ weights for x in (u, v))
+        total = weights @ g(atoms, atoms) @ weights
         cov = g(u[:, j], v[:, j]) - torch.outer(left, right) / total
         return cov.nan_to_num(0.0)
 
@@ -187,6 +189,10 @@ def test_posterior_is_that_of_dense_algebra():
     for found, expected in zip(posterior.row_marginals(), at_rows, strict=True):
         assert_allclose(found, expected, atol=1e-12)
     assert_allclose(posterior.intercept(), (between[0] @ inverse @ y)[0])
+    psi = [t64(np.random.default_rng(2).normal(size=(len(K), q))) for q in (2, 3)]
+    found = posterior.of_residuals(sums.u, sums.precision)(psi)
+    for own, projected in zip(psi, found, strict=True):
+        assert_allclose(projected, own.T @ inverse @ own, atol=1e-10)
     S = (K - K @ inverse @ K).numpy() + 1e-9 * np.eye(len(K))
     prior = K.numpy() + 1e-9 * np.eye(len(K))
     mean = (K @ inverse @ y).numpy()
@@ -196,25 +202,41 @@ def test_posterior_is_that_of_dense_algebra():
 
 
 def test_shares_are_of_effects_and_their_draws():
-    """Against effects' own moments at all rows, which are the measure of single features."""
-    posterior = posterior_of(60)
-    basis = posterior.basis
-    means, variances = posterior.effect_marginals(posterior.u)
+    """Against effects' own moments at all products of values, by their numbers of rows."""
+    posterior = posterior_of(40)
+    basis, u = posterior.basis, posterior.u
     found = posterior.variances()
     drawn = posterior.drawn_variances(4000, np.random.RandomState(0)).mean(0)
-    # A level's and a smooth effect; rough pairs are of other points than the rows.
-    for place in (0, 2):
-        mean, var = means[:, 1 + place], variances[:, 1 + place]
-        assert_allclose(found[place], mean.square().mean(), rtol=1e-3)
+    for place, term in enumerate(basis.terms):
+        columns = [u[~u[:, j].isnan(), j] for j in term]
+        grid = torch.cartesian_prod(*columns).view(-1, len(term))
+        rows = torch.zeros(len(grid), 3).double()
+        rows[:, list(term)] = grid
+        mean, var = (part[:, 1 + place] for part in posterior.effect_marginals(rows))
+        assert_allclose(mean.mean(), 0, atol=1e-12)
+        assert_allclose(found[place], mean.square().mean(), rtol=1e-10)
+        # A part of a thousandth of a pair's prior is not drawn, and of all only so many are.
         assert_allclose(drawn[place], (mean.square() + var).mean(), rtol=0.05)
-    nodes = Chebyshev(basis.size, posterior.u)
-    grid = torch.cartesian_prod(nodes.nodes, t64(np.arange(3)))
-    grid = torch.stack([grid[:, 0], torch.full_like(grid[:, 0], 0.5), grid[:, 1]], 1)
-    mean = posterior.effect_marginals(grid)[0][:, 1 + basis.terms.index((0, 2))].view(-1, 3)
-    coefs = nodes.transform @ mean
-    moment, share = t64(basis.seconds[0]), t64(basis.means[2])
-    expected = ((coefs.T @ moment @ coefs).diagonal() * share).sum()
-    assert_allclose(found[basis.terms.index((0, 2))], expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("n", [80, 1000])
+def test_effects_have_zero_mean(n):
+    rng = np.random.default_rng(0)
+    data = np.c_[rng.random(n) ** 2, rng.integers(5, size=n)]
+    y = np.sin(9 * data[:, 0]) * (data[:, 1] == 2) + 0.1 * rng.normal(size=n)
+    latent = AdditiveGPRegressor(**exact, interactions=[(0, 1)], max_iter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        latent.fit(data, y)
+    effects = latent.explain(data)
+    assert_allclose(effects[:, :2].mean(0), 0, atol=1e-3 * effects.std() if n > 100 else 1e-10)
+    for value in data[:3, 0]:
+        held = np.c_[np.full(n, value), data[:, 1]]
+        assert_allclose(latent.explain(held)[:, 2].mean(), 0, atol=1e-10)
+    for value in range(5):
+        held = np.c_[data[:, 0], np.full(n, value)]
+        mean = latent.explain(held)[:, 2].mean()
+        assert_allclose(mean, 0, atol=5e-3 * effects.std() if n > 100 else 1e-10)
 
 
 # Estimators

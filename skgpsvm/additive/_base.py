@@ -307,12 +307,9 @@ class AdditiveGP(LatentEstimator):
 
     def _exact_ascent(self, basis, rows, generator):
         least = [self.length_scale_bounds[0]] * 2
-        size = self._n_polynomials(least[0])
         kernel = self.kernel_interaction or "matern12"
-        basis = replace(
-            basis, size=size, pair_size=size, tabled=frozenset(), shares=True, pair_kernel=kernel
-        )
-        basis.measure(rows, self.measure == "empirical")
+        basis = replace(basis, tabled=frozenset(), shares=True, pair_kernel=kernel)
+        basis.measure_by_atoms(rows, self.measure == "empirical")
         return self._ascent_of(ExactGaussianAscent, ExactSiteAscent, least, basis, rows, generator)
 
     def _ascent_of(self, gaussian, other, least, basis, rows, generator):

@@ -1,13 +1,15 @@
 """The terms of an additive model as columns of rows, and as whitened weights."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
 
+_ATOMS = 100  # of the measure of a number that has more values
 _LENGTH, _PAIR_LENGTH = 0.4, 0.6  # of the unit interval, to start from
 
 
@@ -74,6 +76,8 @@ class AdditiveBasis:
         indicators of these, of which there are fewer than polynomials.
     shares : bool
         Whether all pairs of a feature share its length scale.
+    atoms : dict
+        Of numbers in a model without inducing points: values (k,) and weights (k,) of the measure.
     size, pair_size : int
         Number of polynomials of an effect, and of each feature of a pair.
     constant : float
@@ -97,6 +101,7 @@ class AdditiveBasis:
     seconds: list
     tabled: frozenset = frozenset()
     shares: bool = False
+    atoms: dict = field(default_factory=dict)
 
     def __post_init__(self):
         numbers = [term for term in self.terms if len(term) == 1 and self.is_number(term[0])]
@@ -215,3 +220,35 @@ class AdditiveBasis:
                 moments = uniform_moments(self.size)
             self.means.append(moments[0].cpu().numpy())
             self.seconds.append(moments[1].cpu().numpy())
+
+    def measure_by_atoms(self, rows, empirical):
+        """Learn the measures of numbers as sums of atoms: their values, or quantiles of these.
+
+        Parameters
+        ----------
+        rows : Rows
+        empirical : bool
+            Else numbers are uniform on the unit interval.
+        """
+        X, _, weights = rows.take(slice(None))
+        points, mass = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(_ATOMS))
+        self.atoms = {}
+        for j in {*self.axes, *self.pair_axes}:
+            own = 0.5 + 0.5 * points, 0.5 * mass
+            own = _atoms(self.unit(X)[:, j], weights) if empirical else own
+            self.atoms[j] = tuple(part.cpu().numpy() for part in own)
+
+
+def _atoms(u, weights):
+    """Values (k,) of numbers and their weights, merged by quantiles where they are many."""
+    u, weights = u[~u.isnan()], weights[~u.isnan()]
+    values, place = u.unique(return_inverse=True)  # sorted
+    mass = torch.zeros_like(values).index_add(0, place, weights / weights.sum())
+    if len(values) > _ATOMS:
+        place = ((mass.cumsum(0) - 0.5 * mass) * _ATOMS).long()
+        sums = (
+            torch.zeros_like(values[:_ATOMS]).index_add(0, place, x) for x in (mass * values, mass)
+        )
+        moment, mass = sums
+        values, mass = (moment / mass)[mass > 0], mass[mass > 0]
+    return values, mass

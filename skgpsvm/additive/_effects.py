@@ -1,11 +1,13 @@
 """The terms of an additive model at hyper-parameters: prior covariances, whitened features."""
 
+from abc import ABC, abstractmethod
+
 import torch
 
-from ._processes import PROFILES, Centred, CentredAtPoints, Chebyshev, Levels
+from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
 
 
-class Prior:
+class Prior(ABC):
     """Prior covariances of the constant and the terms of an additive basis at hyper-parameters.
 
     Parameters
@@ -48,22 +50,13 @@ class Prior:
             for j, factor in zip(term, factors, strict=True)
         }
 
+    @abstractmethod
     def _mains(self, lengths):
-        return self._centred(self.basis.kernel, self.basis.axes, lengths)
+        """The process of each of the basis's axes."""
 
+    @abstractmethod
     def _pairs(self, lengths):
-        return self._centred(self.basis.pair_kernel, self.basis.pair_axes, lengths)
-
-    def _centred(self, kernel, axes, lengths):
-        """The process of each axis, computed together."""
-        if not axes:
-            return []
-        means = torch.stack(self._means(axes, self.basis.size, lengths))
-        group = Centred(PROFILES[kernel], lengths, Chebyshev(self.basis.size, lengths), means)
-        return [group[k] for k in range(len(axes))]
-
-    def _means(self, axes, size, like):
-        return [torch.as_tensor(self.basis.means[j][:size]).to(like) for j in axes]
+        """Likewise of the axes of pairs."""
 
     def absent(self, term):
         """Prior variance (1, 1) of the effect of missing numbers; None where there are none."""
@@ -166,7 +159,7 @@ class Effects(Prior):
         """The process of each axis, computed together where they have as many points."""
         equal = torch.linspace(0, 1, n_inducing, dtype=torch.float64)
         points = [torch.as_tensor(points.get(j, equal)).to(lengths) for j in axes]
-        means = self._means(axes, size, lengths)
+        means = [torch.as_tensor(self.basis.means[j][:size]).to(lengths) for j in axes]
         found, profile = {}, PROFILES[kernel]
         for m in {len(own) for own in points}:
             places = [place for place, own in enumerate(points) if len(own) == m]

@@ -9,9 +9,10 @@ import torch
 from .._linalg import cholesky
 from ._bound import EffectsPosterior, quadratic
 from ._effects import Prior
-from ._processes import Centred, Chebyshev
+from ._processes import PROFILES, Centred
 
 _BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
+_ROUNDING = 1e-10  # of eigenvalues
 _KEPT = 0.999  # of the prior variance of an effect, in draws of shares
 
 
@@ -66,6 +67,17 @@ class RowPrior(Prior):
                     self._linear[members] = variance
                 elif members:
                     self._bilinear[members] = self._bilinear[members[::-1]] = variance
+
+    def _mains(self, lengths):
+        return self._centred(self.basis.kernel, self.basis.axes, lengths)
+
+    def _pairs(self, lengths):
+        return self._centred(self.basis.pair_kernel, self.basis.pair_axes, lengths)
+
+    def _centred(self, kernel, axes, lengths):
+        atoms = ([torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes)
+        parts = zip(lengths, atoms, strict=True)
+        return [Centred(PROFILES[kernel], length, *own) for length, own in parts]
 
     def _part(self, at, index):
         places, missing = at
@@ -326,28 +338,20 @@ class ExactPosterior(EffectsPosterior):
         prior = self._prior
         return zip(prior.terms[1:], prior.factors[1:], prior.variance[1:], strict=True)
 
-    def _moment(self, j):
-        """Second moments (r, r) of the columns of a feature under its measure."""
-        return torch.as_tensor(self.basis.seconds[j]).to(self.alpha)
-
     def variances(self):
         found = [self.alpha.new_empty(0)]
-        for term, factors, variance in self._terms():
-            left, *right = (self._to_columns(factor) for factor in factors)
-            coefs = variance * self.alpha * left
-            coefs = coefs @ right[0].T if right else coefs.sum(1, keepdim=True)
-            weighted = self._moment(term[0]) @ coefs
-            weighted = weighted @ self._moment(term[1]) if right else weighted
-            found.append((coefs * weighted).sum()[None])
+        for _, factors, variance in self._terms():
+            left, *right = (self._from_rows(factor) for factor in factors)
+            effect = variance * self.alpha * left
+            effect = effect @ right[0].T if right else effect.sum(1, keepdim=True)
+            weights = [factor.weights for factor in factors]
+            weights = torch.outer(*weights) if right else weights[0][:, None]
+            found.append((weights * effect.square()).sum()[None])
         return torch.cat(found)
 
-    def _to_columns(self, process):
-        """Coefficients (r, n) of a feature's columns in covariances with the rows of the fit."""
-        polynomials = Chebyshev(self.basis.size, self.alpha)
-        numbers = isinstance(process, Centred)
-        nodes = polynomials.nodes if numbers else torch.arange(len(process.cov)).to(self.u)
-        cov = process.between(process.at(nodes), self._prior.rows[0][process])
-        return polynomials.transform @ cov if numbers else cov
+    def _from_rows(self, process):
+        """Covariances (k, n) of the atoms of a process's measure with the rows of the fit."""
+        return process.between(process.at(process.atoms), self._prior.rows[0][process])
 
     def drawn_variances(self, n_samples, rng):
         features = self._features()
@@ -367,21 +371,21 @@ class ExactPosterior(EffectsPosterior):
 
     def _features(self):
         """Of each term: features (n, p) of the rows whose weights are standard normal, moments."""
-        basis, found = self.basis, []
-        polynomials = Chebyshev(basis.size, self.u)
-        missing = self._prior.rows[1]
+        found, missing = [], self._prior.rows[1]
         for term, factors, variance in self._terms():
             one = variance.new_ones(1, 1)
             values, psi, second = variance[None], one.expand(len(self.u), 1), one
-            for j, factor in zip(term, factors, strict=True):
-                own, vectors = torch.linalg.eigh(factor.cov)
-                own = own.clamp_min(0)
+            for factor in factors:
+                at = factor.at(factor.atoms)
+                own, vectors = torch.linalg.eigh(factor.between(at, at))
+                well = own > _ROUNDING * own[-1]
+                own, vectors = own[well], vectors[:, well]
                 values = torch.outer(values, own).flatten()
                 kept = values.argsort(descending=True)
                 kept = kept[: 1 + int((values[kept].cumsum(0) < _KEPT * values.sum()).sum())]
                 old, new = kept // len(own), kept % len(own)
-                columns = basis.columns(polynomials, self.u, j) @ vectors
-                moment = vectors.T @ self._moment(j) @ vectors
+                columns = self._from_rows(factor).T @ (vectors / own)
+                moment = (vectors.T * factor.weights) @ vectors
                 values, psi = values[kept], psi[:, old] * columns[:, new]
                 second = second[old[:, None], old] * moment[new[:, None], new]
             root = values.sqrt()

@@ -64,38 +64,31 @@ class Centred:
         The stationary covariance g, one of `PROFILES`.
     length : Tensor of shape (...)
         Length scales on the unit interval, one for each process.
-    polynomials : Chebyshev
-    mean : Tensor of shape (..., size)
-        Means of the polynomials under the measures.
+    atoms : Tensor of shape (k,)
+        The measure: points,
+    weights : Tensor of shape (..., k)
+        and what is at each.
 
     Attributes
     ----------
-    length : Tensor of shape (...)
+    length, atoms, weights : Tensor
     total : Tensor of shape (...)
         H.
-    cov : Tensor of shape (..., size, size)
-        Prior covariance of the coefficients of the process.
 
     Notes
     -----
-    Source: additive GP specification, (S4) and (S8). Covariances with the rows of a fit are
-    interpolated by polynomials: to 1e-8 by 34 of them for a squared exponential of length scale
-    0.1.
+    Source: additive GP specification, (S4).
     """
 
-    def __init__(self, profile, length, polynomials, mean):
-        self.profile, self._nodes = profile, polynomials.nodes
-        self.length, F = length, polynomials.transform
-        cov = F @ self._g(self._nodes, self._nodes) @ F.T
-        self._coefs_of_h = (cov @ mean[..., None])[..., 0]
-        self._node_weights = mean @ F
-        self.total = (mean * self._coefs_of_h).sum(-1)
-        self.cov = cov - self._outer(self._coefs_of_h, self._coefs_of_h)
+    def __init__(self, profile, length, atoms, weights):
+        self.profile, self.length, self.atoms, self.weights = profile, length, atoms, weights
+        self._at_atoms = (self._g(atoms, atoms) @ weights[..., None])[..., 0]
+        self.total = (weights * self._at_atoms).sum(-1)
 
     def __getitem__(self, index):
         one = copy(self)
         for name, value in vars(self).items():
-            if name not in ("profile", "_nodes"):
+            if name not in ("profile", "atoms"):
                 setattr(one, name, value[index])
         return one
 
@@ -117,8 +110,11 @@ class Centred:
         NaN is a point that is not known, where the process is zero.
         """
         known, u = (~u.isnan()).to(u), u.nan_to_num(0.5)
-        h = (self._g(u, self._nodes) @ self._node_weights[..., None])[..., 0]
-        return u, known * h, known
+        return u, known * self._weighted(u), known
+
+    def _weighted(self, u):
+        """h at points u (..., b)."""
+        return (self._g(u, self.atoms) @ self.weights[..., None])[..., 0]
 
     def variances(self, at):
         """Prior variances (..., b)."""
@@ -150,28 +146,41 @@ class CentredAtPoints(Centred):
 
     Parameters
     ----------
+    profile, length : Profile, Tensor of shape (...)
     points : Tensor of shape (..., m)
+    polynomials : Chebyshev
+        Their nodes are the atoms.
+    mean : Tensor of shape (..., size)
+        Means of the polynomials under the measures.
 
     Attributes
     ----------
+    cov : Tensor of shape (..., size, size)
+        Prior covariance of the coefficients of the process.
     coef : Tensor of shape (..., size, m)
         Of the polynomials in the whitened features.
     point_coef : Tensor of shape (..., m, m)
         Values at the points of the whitened features.
     prior : Tensor of shape (..., m, m)
         Prior covariance of the process at the points.
+
+    Notes
+    -----
+    Source: additive GP specification, (S8). Covariances with the rows of a fit are interpolated by
+    polynomials: to 1e-8 by 34 of them for a squared exponential of length scale 0.1.
     """
 
     def __init__(self, profile, length, points, polynomials, mean):
-        super().__init__(profile, length, polynomials, mean)
-        self._points, F = points, polynomials.transform
-        to_points = F @ self._g(self._nodes, points)
-        self._h = (mean[..., None, :] @ to_points)[..., 0, :]
+        F, nodes = polynomials.transform, polynomials.nodes
+        super().__init__(profile, length, nodes, mean @ F)
+        self._points, self._h = points, self._weighted(points)
+        of_h = self._at_atoms @ F.T
+        self.cov = F @ self._g(nodes, nodes) @ F.T - self._outer(of_h, of_h)
         self.prior = self._g(points, points) - self._outer(self._h, self._h)
         self._chol = cholesky(
             self.prior, "covariance of an effect's inducing points", jitter=_JITTER
         )
-        self.coef = self._whitened(to_points - self._outer(self._coefs_of_h, self._h))
+        self.coef = self._whitened(F @ self._g(nodes, points) - self._outer(of_h, self._h))
         self.point_coef = self._whitened(self.prior)
 
     def _whitened(self, K):
@@ -191,6 +200,11 @@ class Levels:
     share : Tensor of shape (q,)
         Of each level.
 
+    Attributes
+    ----------
+    atoms, weights : Tensor of shape (q,)
+        Codes of the levels and their shares.
+
     Notes
     -----
     Source: additive GP specification, (S9).
@@ -199,6 +213,7 @@ class Levels:
     def __init__(self, share):
         direction = share / share.norm()
         q = len(share)
+        self.atoms, self.weights = torch.arange(q).to(share), share
         eye = torch.eye(q, dtype=share.dtype, device=share.device)
         self.cov = eye - torch.outer(direction, direction)
         # Columns of the Householder reflection that sends the direction to the first axis.
