@@ -248,7 +248,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_choice(self, name, allowed):
         value = getattr(self, name)
-        if not (value is None or isinstance(value, (str, bool))) or value not in allowed:
+        if not (value is None or isinstance(value, (str, bool, np.bool_))) or value not in allowed:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
 
     def _check_number(self, name, minimum, *, integer=False, optional=False, above=False):

@@ -65,7 +65,7 @@ def mixed(n=23, shares=True, seed=0):
     theta = {kind: t64(rng.normal(-1, 0.3, len(usual))) for kind, usual in start.items()}
     precision, linear = t64(rng.uniform(0.5, 2, n)), t64(rng.normal(size=n))
     u = basis.unit(t64(data))
-    return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 11.0, 31.0)
+    return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 31.0)
 
 
 def dense(basis, theta, u, v):
@@ -125,7 +125,7 @@ def test_evidence_is_the_density_of_targets():
     basis, theta, sums = mixed()
     n, rng = len(sums.u), np.random.default_rng(1)
     weights, y = rng.integers(1, 4, n), rng.normal(size=n)
-    sums = RowSums(sums.u, t64(weights), t64(weights * y), weights @ y**2, weights.sum())
+    sums = RowSums(sums.u, t64(weights), t64(weights * y), weights.sum())
     value, _ = evidence_and_slopes(basis, theta, sums)
     again = np.repeat(np.arange(n), weights)
     cov = sum(dense(basis, theta, sums.u, sums.u)).numpy()[again[:, None], again]
@@ -474,6 +474,57 @@ def test_more_rows_need_points():
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         AdditiveGPRegressor(**options).fit(*friedman(30))
+
+
+def test_evidence_holds_with_hardly_any_noise():
+    """The evidence and its slopes, against differences of large numbers."""
+    basis, theta, sums = mixed()
+    theta["noise"] = t64(np.log(1e-9))
+    value, slopes = evidence_and_slopes(basis, theta, sums)
+    more, less = (
+        evidence_and_slopes(basis, {**theta, "noise": theta["noise"] + move}, sums)[0]
+        for move in (1e-4, -1e-4)
+    )
+    assert_allclose(slopes["noise"], (more - less) / 2e-4, rtol=1e-5)
+    K = sum(dense(basis, theta, sums.u, sums.u)).numpy()
+    y = (sums.linear / sums.precision).numpy()
+    noise = np.diag(1e-9 / sums.precision.numpy())
+    expected = multivariate_normal(cov=K + noise).logpdf(y)
+    expected -= 0.5 * sums.precision.log().sum().item()
+    expected -= 0.5 * (sums.weight - len(y)) * np.log(2 * np.pi * 1e-9)
+    assert_allclose(value, expected, rtol=1e-7)
+
+
+def test_repeated_rows_need_points():
+    data, y = friedman(60)
+    weights = np.random.RandomState(0).randint(3, size=60)
+    again = np.repeat(np.arange(60), weights)
+    models = [
+        AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=weights),
+        AdditiveGPRegressor(interactions=None).fit(data[again], y[again]),
+    ]
+    assert all(model._latents[0].form == ("full", None) for model in models)
+    assert_allclose(models[0].predict(data), models[1].predict(data))
+    light = AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=np.full(60, 0.5))
+    assert light._latents[0].form is None
+
+
+def test_numbers_far_away():
+    data, y = friedman(40)
+    model = AdditiveGPRegressor(interactions=[(0, 1)], scaling="minmax").fit(data, y)
+    far = np.array([[1e150], [1e160], [1e300], [-1e300]]) * np.ones(5)
+    mean, std = model.predict(far, return_std=True)
+    assert_allclose(mean, mean[0])
+    assert np.isfinite(std).all()
+
+
+@pytest.mark.parametrize("n", [102, 108])
+def test_atoms_of_weights_that_hardly_weigh(n):
+    data = np.random.default_rng(0).random((n, 1))
+    weights = np.ones(n)
+    weights[data[:, 0].argmax()] = 1e-18
+    model = AdditiveGPRegressor(interactions=None).fit(data, data[:, 0] ** 2, weights)
+    assert model.score(data, data[:, 0] ** 2) > 0.99
 
 
 def test_pickles_and_several_outputs():

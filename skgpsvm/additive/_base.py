@@ -28,18 +28,20 @@ from ._learning import (
 from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
-_LEVEL, _LIKELY = 0.01, 1.0  # of the test of interactions, all pairs together; of candidates
+_LEVEL = 0.01  # of the test of interactions, all pairs together
+_LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
 _PAIRS_AT_ONCE, _MOST_PAIRS = 5, 10
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and times the root of features.
 _MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
+_MOST_WEIGHT = 1.1  # of a row there: of repeated rows the evidence is that of no noise
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
 def takes_more_rows(estimator):
     """Whether there is a ``partial_fit``."""
-    if estimator.sparse is False:
-        raise AttributeError("partial_fit needs inducing points: sparse=True or 'auto'.")
+    if not estimator.sparse:
+        raise AttributeError(f"partial_fit needs inducing points; sparse={estimator.sparse!r}.")
     return True
 
 
@@ -110,7 +112,7 @@ class AdditiveGP(LatentEstimator):
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
         self._check_number("batch_size", 1, integer=True, optional=True)
-        if self.sparse is False and (self.covariance != "full" or self.batch_size is not None):
+        if not self.sparse and (self.covariance != "full" or self.batch_size is not None):
             raise ValueError(
                 "sparse=False has a full covariance and needs all rows at once; got "
                 f"covariance={self.covariance!r}, batch_size={self.batch_size!r}."
@@ -150,6 +152,11 @@ class AdditiveGP(LatentEstimator):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         exact = self._is_exact(rows, streamed)
         pairs, most = self._wanted_interactions(X.shape[1], exact)
+        if self.kernel_interaction == "matern12" and (pairs or most) and not exact:
+            raise ValueError(
+                "kernel_interaction='matern12' is too rough for inducing points, which this fit "
+                "has: see sparse, or take another kernel."
+            )
         basis = self._first_basis(X, weights, rows)
         varying = {j for (j,) in basis.terms}
         pairs = [pair for pair in pairs if varying.issuperset(pair)]
@@ -182,7 +189,7 @@ class AdditiveGP(LatentEstimator):
             ascent, start = self._extended(ascent, state, found, True, generator)
             state = learned("all rows", ascent, start)
         while len(ascent.basis.pairs) < len(pairs) + most:
-            found = tested(_LEVEL)
+            found = tested(_LEFT if exact else _LEVEL)
             if not found:
                 break
             at_once = min(_PAIRS_AT_ONCE, most - len(ascent.basis.pairs))
@@ -293,17 +300,11 @@ class AdditiveGP(LatentEstimator):
 
     def _is_exact(self, rows, streamed):
         """Whether the fit ends without inducing points."""
-        exact = not self.sparse
-        if self.sparse == "auto":
-            bears = self._is_gaussian() and self.covariance == "full"
-            most = min(_MOST_ROWS, _MOST_BY_FEATURES / math.sqrt(self.n_features_in_))
-            exact = bears and rows.n_rows <= most and not streamed
-        if not exact and self.kernel_interaction == "matern12":
-            raise ValueError(
-                "kernel_interaction='matern12' is too rough for inducing points: take another, or "
-                f"sparse=False, whose time grows with the cube of the rows, here {rows.n_rows}."
-            )
-        return exact
+        if self.sparse != "auto":
+            return not self.sparse
+        most = min(_MOST_ROWS, _MOST_BY_FEATURES / math.sqrt(self.n_features_in_))
+        few = rows.n_rows <= most and rows.total_weight <= _MOST_WEIGHT * rows.n_rows
+        return few and self._is_gaussian() and self.covariance == "full" and not streamed
 
     def _exact_ascent(self, basis, rows, generator):
         least = [self.length_scale_bounds[0]] * 2

@@ -245,7 +245,7 @@ def _atoms(u, weights):
     values, place = u.unique(return_inverse=True)  # sorted
     mass = torch.zeros_like(values).index_add(0, place, weights / weights.sum())
     if len(values) > _ATOMS:
-        place = ((mass.cumsum(0) - 0.5 * mass) * _ATOMS).long()
+        place = ((mass.cumsum(0) - 0.5 * mass) * _ATOMS).long().clamp_max(_ATOMS - 1)
         sums = (
             torch.zeros_like(values[:_ATOMS]).index_add(0, place, x) for x in (mass * values, mass)
         )

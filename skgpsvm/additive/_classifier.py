@@ -27,7 +27,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         lines. With inducing points none is below their distance, or 0.25 in a pair.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
         Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
-        points, whose number it would not bear: many pairs have steps.
+        points, for which alone that is: many pairs have steps.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many are
         looked for at most. "auto" is 10 with inducing points, and any number without.

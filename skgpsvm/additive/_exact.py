@@ -7,13 +7,14 @@ from functools import cached_property
 import torch
 
 from .._linalg import cholesky
-from ._bound import EffectsPosterior, quadratic
+from ._bound import EffectsPosterior
 from ._effects import Prior
 from ._processes import PROFILES, Centred
 
 _BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
 _ROUNDING = 1e-10  # of eigenvalues
-_KEPT = 0.999  # of the prior variance of an effect, in draws of shares
+_VAGUE = 1e-5  # root of a precision
+_DRAWS = 50  # at once
 
 
 @dataclass
@@ -26,14 +27,13 @@ class RowSums:
         On the unit interval.
     precision, linear : Tensor of shape (n,)
         Of the sites of the rows; with Gaussian noise weights, and these times the targets.
-    squares, weight : float
+    weight : float
         As of `Sums`.
     """
 
     u: torch.Tensor
     precision: torch.Tensor
     linear: torch.Tensor
-    squares: float = 0.0
     weight: float = 0.0
 
 
@@ -182,28 +182,50 @@ class RowPrior(Prior):
 
 
 def _factorised(K, root):
-    """Root of I + B^1/2 K B^1/2, for square roots of precisions B."""
+    """Root of A = I + B^1/2 K B^1/2, for square roots of precisions B."""
     inner = root[:, None] * K * root
     inner.diagonal().add_(1)
     return cholesky(inner, "covariance of the rows", jitter=0)
 
 
-def _evidence(K, precision, linear):
-    """The log evidence of sites, nats, without constants."""
-    root = precision.clamp_min(0).sqrt()
-    chol = _factorised(K, root)
+def _solved(K, root, chol, linear):
+    """What sites with linear terms (n, k) say, without differences of large numbers.
+
+    Returns
+    -------
+    scaled, solved : Tensor of shape (n, k)
+        Linear terms over roots of precisions, and A^-1 times these.
+    rest : Tensor of shape (n, k)
+        Linear terms of sites that are too vague for it.
+    alpha : Tensor of shape (n, k)
+        K^-1 times the posterior mean.
+    """
+    root = root[:, None]
+    vague = root < _VAGUE
+    rest = torch.where(vague, linear, 0.0)
+    scaled = torch.where(vague, 0.0, linear / root) - root * (K @ rest)
+    solved = torch.cholesky_solve(scaled, chol)
+    return scaled, solved, rest, root * solved + rest
+
+
+def _evidence(K, chol, scaled, solved, rest):
+    """The log evidence, nats, without what does not depend on K."""
     log_det = 2 * chol.diagonal().log().sum()
-    return 0.5 * (linear @ (K @ _alpha(K, root, chol, linear)) - log_det)
+    return 0.5 * ((rest * (K @ rest)).sum() - (scaled * solved).sum() - log_det)
 
 
 def evidence_gains(basis, own, sums):
     """What each term adds to the log evidence at hyper-parameters that are held, nats."""
     prior, var = RowPrior(basis, own, sums.u), own["noise"].exp()
-    K, precision, linear = prior.matrix(), sums.precision / var, sums.linear / var
-    covariances = prior.covariances(prior.rows, prior.rows)
+    root, linear = (sums.precision / var).clamp_min(0).sqrt(), sums.linear[:, None] / var
+
+    def evidence(K):
+        chol = _factorised(K, root)
+        return _evidence(K, chol, *_solved(K, root, chol, linear)[:3])
+
+    K, covariances = prior.matrix(), prior.covariances(prior.rows, prior.rows)
     next(covariances)  # of the constant
-    found = [_evidence(K - cov, precision, linear) for cov in covariances]
-    return _evidence(K, precision, linear) - torch.stack(found)
+    return evidence(K) - torch.stack([evidence(K - cov) for cov in covariances])
 
 
 def evidence_and_slopes(basis, own, sums):
@@ -216,27 +238,16 @@ def evidence_and_slopes(basis, own, sums):
     with torch.enable_grad():
         theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
         prior = RowPrior(basis, theta, sums.u)
-    var = own["noise"].exp()
-    K, precision, linear = prior.matrix(), sums.precision / var, sums.linear / var
-    root = precision.clamp_min(0).sqrt()
+    K, var = prior.matrix(), own["noise"].exp()
+    root = (sums.precision / var).clamp_min(0).sqrt()
     chol = _factorised(K, root)
     inverse = torch.cholesky_inverse(chol)
-    alpha = _alpha(K, root, chol, linear)
-    mean = K @ alpha
-    log_det = 2 * chol.diagonal().log().sum()
-    size, misfit = sums.weight * (math.log(2 * math.pi) + own["noise"]), sums.squares / var
-    value = 0.5 * (linear @ mean - log_det - size - misfit)
-    adjoint = 0.5 * (torch.outer(alpha, alpha) - root[:, None] * inverse * root)
-    held = len(root) - inverse.trace() + precision @ mean.square()
-    by_noise = 0.5 * (held - sums.weight + misfit) - linear @ mean
+    *parts, alpha = _solved(K, root, chol, sums.linear[:, None] / var)
+    size = sums.weight * (math.log(2 * math.pi) + own["noise"])
+    value = _evidence(K, chol, *parts) - 0.5 * size
+    adjoint = 0.5 * (alpha @ alpha.T - root[:, None] * inverse * root)
+    by_noise = 0.5 * (parts[1].square().sum() + len(root) - inverse.trace() - sums.weight)
     return value.item(), prior.slopes(adjoint) | {"noise": by_noise}
-
-
-def _alpha(K, root, chol, linear):
-    """K^-1 times the posterior mean of the rows, (n, ...)."""
-    product = (K @ linear).view(len(K), -1)
-    solved = root[:, None] * torch.cholesky_solve(root[:, None] * product, chol)
-    return linear - solved.view_as(linear)
 
 
 class ExactPosterior(EffectsPosterior):
@@ -269,7 +280,7 @@ class ExactPosterior(EffectsPosterior):
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
             chol = _factorised(self._K, self._root)
-            alpha = _alpha(self._K, self._root, chol, linear)
+            alpha = _solved(self._K, self._root, chol, linear[:, None])[-1][:, 0]
         self.chol, self.alpha = chol, alpha
 
     @cached_property
@@ -354,44 +365,53 @@ class ExactPosterior(EffectsPosterior):
         return process.between(process.at(process.atoms), self._prior.rows[0][process])
 
     def drawn_variances(self, n_samples, rng):
-        features = self._features()
-        weights = [
-            torch.from_numpy(rng.standard_normal((n_samples, psi.shape[1]))) for psi, _ in features
-        ]
-        constant = torch.from_numpy(rng.standard_normal((n_samples, 1)))
-        noise = torch.from_numpy(rng.standard_normal((n_samples, len(self.u))))
-        prior = math.sqrt(self.basis.constant) * constant
-        prior = prior + sum(w @ psi.T for w, (psi, _) in zip(weights, features, strict=True))
-        linear = self.linear - self.precision * prior - self._root * noise
-        alpha = _alpha(self._K, self._root, self.chol, linear.T).T
-        found = [alpha.new_empty(n_samples, 0)]
-        for own, (psi, second) in zip(weights, features, strict=True):
-            found.append(quadratic(own + alpha @ psi, second)[:, None])
+        features = [self._features(*part) for part in self._terms()]
+        sizes = [min(_DRAWS, n_samples - start) for start in range(0, n_samples, _DRAWS)]
+        return torch.cat([self._drawn(size, features, rng) for size in sizes])
+
+    def _drawn(self, size, features, rng):
+        """Likewise, few at once."""
+
+        def normal(*shape):
+            return torch.from_numpy(rng.standard_normal((size, *shape)))
+
+        prior = math.sqrt(self.basis.constant) * normal(1)
+        for term in self._prior.terms:
+            if (absent := self._prior.absent(term)) is not None:
+                prior = prior + absent.sqrt() * normal(1) * self._prior.rows[1][:, term[0]]
+        weights = [normal(left.shape[1], right.shape[1]) for (left, right), _ in features]
+        for own, ((left, right), _) in zip(weights, features, strict=True):
+            prior = prior + ((left @ own) * right).sum(-1)
+        linear = self.linear - self.precision * prior - self._root * normal(len(self.u))
+        alpha = _solved(self._K, self._root, self.chol, linear.T)[-1].T
+        found = [alpha.new_empty(size, 0)]
+        for own, ((left, right), moments) in zip(weights, features, strict=True):
+            own = own + (left.T * alpha[:, None]) @ right
+            found.append((moments[0] @ own @ moments[1] * own).sum((1, 2))[:, None])
         return torch.cat(found, 1)
 
-    def _features(self):
-        """Of each term: features (n, p) of the rows whose weights are standard normal, moments."""
-        found, missing = [], self._prior.rows[1]
-        for term, factors, variance in self._terms():
-            one = variance.new_ones(1, 1)
-            values, psi, second = variance[None], one.expand(len(self.u), 1), one
-            for factor in factors:
-                at = factor.at(factor.atoms)
-                own, vectors = torch.linalg.eigh(factor.between(at, at))
-                well = own > _ROUNDING * own[-1]
-                own, vectors = own[well], vectors[:, well]
-                values = torch.outer(values, own).flatten()
-                kept = values.argsort(descending=True)
-                kept = kept[: 1 + int((values[kept].cumsum(0) < _KEPT * values.sum()).sum())]
-                old, new = kept // len(own), kept % len(own)
-                columns = self._from_rows(factor).T @ (vectors / own)
-                moment = (vectors.T * factor.weights) @ vectors
-                values, psi = values[kept], psi[:, old] * columns[:, new]
-                second = second[old[:, None], old] * moment[new[:, None], new]
-            root = values.sqrt()
-            psi, second = psi * root, root[:, None] * second * root
-            if (absent := self._prior.absent(term)) is not None:
-                psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
-                second = torch.nn.functional.pad(second, (0, 1, 0, 1))
-            found.append((psi, second))
-        return found
+    def _features(self, _, factors, variance):
+        """Of a term: two factors of the rows' features, whose weights are standard normal.
+
+        Returns
+        -------
+        features : list of Tensors (n, p), (n, q)
+            Products of their columns are the features.
+        moments : list of Tensors (p, p), (q, q)
+            Likewise under the measure.
+        """
+        one = variance.new_ones(1, 1)
+        features, moments = [], []
+        for factor in factors:
+            at = factor.at(factor.atoms)
+            values, vectors = torch.linalg.eigh(factor.between(at, at))
+            kept = values > _ROUNDING * values[-1]
+            values, vectors = values[kept], vectors[:, kept]
+            features.append(self._from_rows(factor).T @ (vectors / values.sqrt()))
+            root = vectors * values.sqrt()
+            moments.append(root.T * factor.weights @ root)
+        if len(factors) == 1:
+            features.append(one.expand(len(self.u), 1))
+            moments.append(one)
+        features[0], moments[0] = variance.sqrt() * features[0], variance * moments[0]
+        return features, moments

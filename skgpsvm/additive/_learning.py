@@ -489,11 +489,8 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
 
     def _read(self):
         X, y, weights = self.rows.take(slice(None))
-        u, squares = self.basis.unit(X), weights @ y.square()
-        self._sums = [
-            RowSums(u, weights, weights * target, own, self.rows.total_weight)
-            for target, own in zip(y.T, squares, strict=True)
-        ]
+        u, total = self.basis.unit(X), self.rows.total_weight
+        self._sums = [RowSums(u, weights, weights * target, total) for target in y.T]
 
     def sums(self, state):
         return self._sums

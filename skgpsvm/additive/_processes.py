@@ -15,6 +15,7 @@ PROFILES = {
     "matern52": Matern(2.5),
 }
 _JITTER = 1e-8
+_FAR = 1e3  # units of distance
 
 
 class Chebyshev:
@@ -131,7 +132,8 @@ class Centred:
         return g - torch.outer(a[1] / self.total, b[1]), slope
 
     def _distance(self, a, b):
-        return (a[0][:, None] - b[0]).abs_().div_(self.unit)
+        # From further away nothing is seen, and squares would be infinite.
+        return (a[0][:, None] - b[0]).abs_().div_(self.unit).clamp_max_(_FAR)
 
     @staticmethod
     def _known(a, b, *found):

@@ -36,7 +36,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         lines. With inducing points none is below their distance, or 0.25 in a pair.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
         Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
-        points, whose number it would not bear: many pairs have steps.
+        points, for which alone that is: many pairs have steps.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many are
         looked for at most. "auto" is 10 with inducing points, and any number without.
@@ -58,7 +58,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
         effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
         for up to 1500 rows, or 5000 / sqrt(d) if that is less, with Gaussian noise and a full
-        covariance, but in ``partial_fit``.
+        covariance, but in ``partial_fit``, and where rows are repeated or weigh more than 1.1 on
+        average: where equal rows have no scatter, noise would be learned to be none.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
@@ -123,9 +124,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
 
     With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
     O(n r^2) for r columns, about 70 an effect and 120 a pair, and memory O(r^2) beyond X. Without,
-    an evaluation is O(n^3): half a minute for a thousand rows. Missing numbers have an effect of
-    their own. Outside the range of the training rows, effects go back to zero, and their variances
-    to the prior's, within a few length scales.
+    an evaluation is O(n^3), and a fit half a minute for a thousand rows. Missing numbers have an
+    effect of their own. Outside the range of the training rows, effects go back to zero, and their
+    variances to the prior's, within a few length scales.
 
     Examples
     --------
