@@ -970,7 +970,8 @@ def test_pickles_predict_and_pipelines_search():
     assert_array_equal(again.predict(data), search.predict(data))
 
 
-def test_a_fit_killed_between_stages_ends_the_same(tmp_path):
+@pytest.mark.parametrize(("sparse", "n_killed"), [(True, 3), (False, 2)])
+def test_a_fit_killed_between_stages_ends_the_same(sparse, n_killed, tmp_path):
     data, y = friedman(200)
 
     class Kill:
@@ -981,12 +982,13 @@ def test_a_fit_killed_between_stages_ends_the_same(tmp_path):
         def on_fit_task_begin(self, estimator, context): ...
 
         def on_fit_task_end(self, estimator, context):
-            if context.task_name.startswith("effects"):
+            if context.task_name.startswith(("effects", "all rows")):
                 raise KeyboardInterrupt
 
     options = {"interactions": 1, "n_inducing": 8, "n_inducing_interaction": 4, "tol": 1e-3}
+    options["sparse"] = sparse
     plain = AdditiveGPRegressor(**options).fit(data, y)
-    for _ in range(3):
+    for _ in range(n_killed):
         model = AdditiveGPRegressor(**options).set_callbacks(Checkpoint(tmp_path), Kill())
         with pytest.raises(KeyboardInterrupt):
             model.fit(data, y)

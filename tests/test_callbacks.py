@@ -54,9 +54,6 @@ MODES = {
     "additive": AdditiveGPClassifier(
         n_inducing=5, interactions=[(0, 1)], min_gain=0, max_iter=20, tol=0.02, random_state=0
     ),
-    "additive, all rows": AdditiveGPClassifier(
-        sparse=False, interactions=None, max_iter=20, tol=0.02, random_state=0
-    ),
     "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
     "quadruply stochastic": QSGPClassifier(n_basis=20, n_inducing=8, random_state=0),
     "quadruply stochastic, steps": QSGPClassifier(

@@ -132,7 +132,7 @@ DETERMINISTIC = [
     QSRVMClassifier(covariance="mean_field", optimizer=None),
     AdditiveGPRegressor(),
     AdditiveGPRegressor(covariance="mean_field", scaling="minmax", interactions=None),
-    AdditiveGPRegressor(sparse=False, likelihood="poisson", interactions=None, max_iter=8),
+    AdditiveGPRegressor(sparse=False, likelihood="laplace", interactions=None, max_iter=8),
     AdditiveGPClassifier(max_iter=8),
     AdditiveGPClassifier(sparse=False, interactions=1, max_iter=8),
 ]
