@@ -61,7 +61,7 @@ def methods(metrics=()):
     """All, ours first."""
     package = _harness.package_code()
     return {
-        OURS: Method(additive(10), package, metrics),
+        OURS: Method(additive("auto"), package, metrics),
         OURS_ALONE: Method(additive(None), package, metrics),
         **_additive_peers.methods(metrics),
         WHOLE: Method(svgp, package, metrics),

@@ -188,11 +188,12 @@ class AdditiveGP(LatentEstimator):
             found = pairs + (tested(_LIKELY) if most else [])
             ascent, start = self._extended(ascent, state, found, True, generator)
             state = learned("all rows", ascent, start)
-        while len(ascent.basis.pairs) < len(pairs) + most:
+        room = math.inf if exact and most else most  # too many go at the end
+        while len(ascent.basis.pairs) - len(pairs) < room:
             found = tested(_LEFT if exact else _LEVEL)
             if not found:
                 break
-            at_once = min(_PAIRS_AT_ONCE, most - len(ascent.basis.pairs))
+            at_once = min(_PAIRS_AT_ONCE, len(pairs) + room - len(ascent.basis.pairs))
             ascent, start = self._extended(ascent, state, found[:at_once], exact, generator)
             n_pairs = len(ascent.basis.pairs)
             state = learned(f"effects and {n_pairs} interactions", ascent, start)

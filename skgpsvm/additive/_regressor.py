@@ -38,8 +38,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
         points, for which alone that is: many pairs have steps.
     interactions : "auto", int, None, or list of pairs, default="auto"
-        Pairs of features that have an effect of their own, by number or name; or how many are
-        looked for at most. "auto" is 10 with inducing points, and any number without.
+        Pairs of features that have an effect of their own, by number or name; or how many may
+        be found. "auto" is 10 with inducing points, and any number without.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: those of a table whose type says so, or bools, integers or
         names. A missing category is a level; of one that `fit` did not see the effect is zero with
