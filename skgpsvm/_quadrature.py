@@ -1,4 +1,4 @@
-"""Deterministic integrals against Gaussians: expectations, and the probability of being largest."""
+"""Deterministic integrals: expectations under Gaussians, probabilities of being largest, rules."""
 
 import functools
 import math
@@ -27,6 +27,12 @@ def gauss_hermite(n_nodes, like):
     """
     x, w = _hermite(n_nodes)
     return like.new_tensor(x), like.new_tensor(w)
+
+
+def gauss_legendre(n_nodes, like):
+    """Nodes and weights on the unit interval."""
+    x, w = np.polynomial.legendre.leggauss(n_nodes)
+    return like.new_tensor(0.5 + 0.5 * x), like.new_tensor(0.5 * w)
 
 
 @functools.cache

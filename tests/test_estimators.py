@@ -134,7 +134,7 @@ DETERMINISTIC = [
     AdditiveGPRegressor(covariance="mean_field", scaling="minmax", interactions=None),
     AdditiveGPRegressor(sparse=False, likelihood="laplace", interactions=None, max_iter=8),
     AdditiveGPClassifier(max_iter=8),
-    AdditiveGPClassifier(sparse=False, interactions=1, max_iter=8),
+    AdditiveGPClassifier(sparse=False, interactions=None, max_iter=4),
 ]
 STOCHASTIC = [
     HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
+from .._quadrature import gauss_legendre
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
 
@@ -231,11 +231,10 @@ class AdditiveBasis:
             Else numbers are uniform on the unit interval.
         """
         X, _, weights = rows.take(slice(None))
-        points, mass = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(_ATOMS))
+        uniform, u = gauss_legendre(_ATOMS, weights), self.unit(X)
         self.atoms = {}
         for j in {*self.axes, *self.pair_axes}:
-            own = 0.5 + 0.5 * points, 0.5 * mass
-            own = _atoms(self.unit(X)[:, j], weights) if empirical else own
+            own = _atoms(u[:, j], weights) if empirical else uniform
             self.atoms[j] = tuple(part.cpu().numpy() for part in own)
 
 
