@@ -1,7 +1,7 @@
 """What the additive estimators share: tables, the fit, effects and their shares."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,14 +17,9 @@ from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior
 from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
 from ._exact import ExactPosterior
+from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
 from ._interactions import score_moments
-from ._learning import (
-    HYPER,
-    ExactGaussianAscent,
-    ExactSiteAscent,
-    GaussianAscent,
-    SiteAscent,
-)
+from ._learning import HYPER, AdditiveAscent, GaussianAscent, SiteAscent
 from ._processes import PROFILES
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
@@ -80,6 +75,45 @@ class AdditiveLatent:
         if self.form is None:
             return ExactPosterior(self.basis, theta, **arrays)
         return AdditivePosterior(self.basis.at(theta), *arrays.values(), *self.form)
+
+
+@dataclass
+class _Search:
+    """A fit on its way: what it has learned, and what it knows of terms.
+
+    Attributes
+    ----------
+    run : Run
+    exact : bool
+        Whether it ends without inducing points.
+    given : list of tuples of ints
+        Pairs that are asked for.
+    most : int or inf
+        Other pairs that may be kept.
+    random_state : RandomState
+    generator : torch.Generator
+    ascent : AdditiveAscent
+    state : dict
+        Of the ascent.
+    scores : dict
+        Of each pair the standardised score and the probability of a larger one.
+    dropped : list of tuples of ints
+        Terms.
+    curve : list of float
+        The bound after each round.
+    """
+
+    run: Run
+    exact: bool
+    given: list
+    most: float
+    random_state: np.random.RandomState
+    generator: torch.Generator
+    ascent: AdditiveAscent
+    state: dict
+    scores: dict = field(default_factory=dict)
+    dropped: list = field(default_factory=list)
+    curve: list = field(default_factory=list)
 
 
 class AdditiveGP(LatentEstimator):
@@ -151,70 +185,88 @@ class AdditiveGP(LatentEstimator):
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         exact = self._is_exact(rows, streamed)
-        pairs, most = self._wanted_interactions(X.shape[1], exact)
-        if self.kernel_interaction == "matern12" and (pairs or most) and not exact:
+        given, most = self._wanted_interactions(X.shape[1], exact)
+        if self.kernel_interaction == "matern12" and (given or most) and not exact:
             raise ValueError(
                 "kernel_interaction='matern12' is too rough for inducing points, which this fit "
                 "has: see sparse, or take another kernel."
             )
         basis = self._first_basis(X, weights, rows)
         varying = {j for (j,) in basis.terms}
-        pairs = [pair for pair in pairs if varying.issuperset(pair)]
+        given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
-            basis = replace(basis, terms=basis.terms + pairs)
-        scores, dropped, curve = {}, [], []
-
-        def learned(name, ascent, state):
-            stage = run.stage(
-                name,
-                state,
-                ascent.step,
-                self.max_iter,
-                converged=ascent.converged,
-                attributes=lambda state: self._attributes(ascent, state, scores, dropped),
-            )
-            curve.extend(stage)
-            return state
-
+            basis = replace(basis, terms=basis.terms + given)
         ascent = self._ascent(basis, rows, generator)
-        state = learned("effects", ascent, ascent.start(self._sites().parameters()))
-
-        def tested(level):
-            found = self._scores(ascent, state, ascent.tested_rows(random_state))
-            scores.update(found)
-            return [pair for pair, (_, p) in found.items() if p * len(found) < level]
-
-        if exact:
-            found = pairs + (tested(_LIKELY) if most else [])
-            ascent, start = self._extended(ascent, state, found, True, generator)
-            state = learned("all rows", ascent, start)
-        room = math.inf if exact and most else most  # too many go at the end
-        while len(ascent.basis.pairs) - len(pairs) < room:
-            found = tested(_LEFT if exact else _LEVEL)
-            if not found:
-                break
-            at_once = min(_PAIRS_AT_ONCE, len(pairs) + room - len(ascent.basis.pairs))
-            ascent, start = self._extended(ascent, state, found[:at_once], exact, generator)
-            n_pairs = len(ascent.basis.pairs)
-            state = learned(f"effects and {n_pairs} interactions", ascent, start)
-
-        def least(term):
-            if term in pairs or not self.min_gain:
-                return -math.inf
-            if len(term) == 1:
-                return self.min_gain
-            # At given hyper-parameters a pair that is not there exceeds it with this probability.
-            chance = (_LIKELY if exact else _LEVEL) / len(scores)
-            return max(self.min_gain, -math.log(chance))
-
-        dropped = ascent.prune(state, least, len(pairs) + most)
-        if dropped:
-            state = learned("effects kept", ascent, state)
-        attributes = self._attributes(ascent, state, scores, dropped)
+        state = ascent.start(self._sites().parameters())
+        search = _Search(run, exact, given, most, random_state, generator, ascent, state)
+        self._learn(search, "effects")
+        self._find_pairs(search)
+        self._prune(search)
+        attributes = self._attributes(search)
+        curve = search.curve
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
         run.end(attributes)
         vars(self).update(attributes)
         return self
+
+    def _learn(self, search, stage):
+        """Rounds at the terms of the ascent, until they gain no more."""
+        search.curve += search.run.stage(
+            stage,
+            search.state,
+            search.ascent.step,
+            self.max_iter,
+            converged=search.ascent.converged,
+            attributes=lambda state: self._attributes(replace(search, state=state)),
+        )
+
+    def _find_pairs(self, search):
+        """Add pairs that rows or the user want, and learn with them."""
+        exact, given, most = search.exact, search.given, search.most
+        if exact:
+            found = self._tested(search, _LIKELY) if most else []
+            self._extend(search, given + found)
+            self._learn(search, "all rows")
+        room = math.inf if exact and most else most  # too many go at the end
+        while (left := len(given) + room - len(search.ascent.basis.pairs)) > 0:
+            found = self._tested(search, _LEFT if exact else _LEVEL)
+            if not found:
+                break
+            self._extend(search, found[: min(_PAIRS_AT_ONCE, left)])
+            n_pairs = len(search.ascent.basis.pairs)
+            self._learn(search, f"effects and {n_pairs} interactions")
+
+    def _tested(self, search, level):
+        """Pairs, of all, whose scores are so improbable; the largest first."""
+        ascent = search.ascent
+        found = self._scores(ascent, search.state, ascent.tested_rows(search.random_state))
+        search.scores.update(found)
+        return [pair for pair, (_, p) in found.items() if p * len(found) < level]
+
+    def _extend(self, search, pairs):
+        """Go on with more pairs, from where the terms so far are."""
+        ascent, state = search.ascent, search.state
+        basis = replace(ascent.basis, terms=ascent.basis.terms + pairs)
+        make = self._exact_ascent if search.exact else self._ascent
+        search.ascent = make(basis, ascent.rows, search.generator)
+        search.state = search.ascent.start(state["noise"], ascent.named(state))
+
+    def _prune(self, search):
+        """Drop terms that the rows do not need, and learn without them."""
+
+        def least(term):
+            if term in search.given or not self.min_gain:
+                return -math.inf
+            if len(term) == 1:
+                return self.min_gain
+            # At given hyper-parameters a pair that is not there exceeds it with this probability.
+            chance = (_LIKELY if search.exact else _LEVEL) / len(search.scores)
+            return max(self.min_gain, -math.log(chance))
+
+        most = len(search.given) + search.most
+        search.dropped = search.ascent.prune(search.state, least, most)
+        if search.dropped:
+            self._learn(search, "effects kept")
 
     def _wanted_interactions(self, d, exact):
         """Pairs that are given, and how many more may be found."""
@@ -292,13 +344,6 @@ class AdditiveGP(LatentEstimator):
         least = self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
         return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
 
-    def _extended(self, ascent, state, pairs, exact, generator):
-        """An ascent with more pairs, and the state from which it starts where the other is."""
-        basis = replace(ascent.basis, terms=ascent.basis.terms + pairs)
-        make = self._exact_ascent if exact else self._ascent
-        more = make(basis, ascent.rows, generator)
-        return more, more.start(state["noise"], ascent.named(state))
-
     def _is_exact(self, rows, streamed):
         """Whether the fit ends without inducing points."""
         if self.sparse != "auto":
@@ -335,8 +380,9 @@ class AdditiveGP(LatentEstimator):
             found[pair] = (score - mean) / max(var, np.finfo(float).tiny) ** 0.5, p
         return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
-    def _attributes(self, ascent, state, scores, dropped):
+    def _attributes(self, search):
         """Fitted attributes."""
+        ascent, state = search.ascent, search.state
         basis = replace(ascent.basis, tabled=frozenset())  # which other rows may not be
         posteriors = ascent.posteriors(state)
         latents = []
@@ -347,10 +393,10 @@ class AdditiveGP(LatentEstimator):
             **self._described(latents),
             "terms_": list(basis.terms),
             "term_names_": [self._name(term) for term in basis.terms],
-            "dropped_terms_": [self._name(term) for term in dropped],
+            "dropped_terms_": [self._name(term) for term in search.dropped],
             "interaction_scores_": {
                 self._name(pair): z
-                for pair, (z, _) in sorted(scores.items(), key=lambda item: -item[1][0])
+                for pair, (z, _) in sorted(search.scores.items(), key=lambda item: -item[1][0])
             },
             "elbo_": state["elbo"],
             **self._of_noise(state["noise"].cpu()),

@@ -214,22 +214,39 @@ def _evidence(K, chol, scaled, solved, rest):
     return 0.5 * ((rest * (K @ rest)).sum() - (scaled * solved).sum() - log_det)
 
 
+def _scaled_sites(own, sums):
+    """Roots of the precisions (n,) and linear terms (n, 1) of sites with the noise in them."""
+    var = own["noise"].exp()
+    return (sums.precision / var).clamp_min(0).sqrt(), sums.linear[:, None] / var
+
+
+def _constants(own, sums):
+    """What the log evidence of Gaussian noise has beside `_evidence`."""
+    return -0.5 * sums.weight * (math.log(2 * math.pi) + own["noise"])
+
+
+def _evidence_at(K, root, linear):
+    chol = _factorised(K, root)
+    return _evidence(K, chol, *_solved(K, root, chol, linear)[:3])
+
+
+def evidence(basis, own, sums):
+    """The log evidence at hyper-parameters of a latent, nats, constants of sites left out."""
+    K = RowPrior(basis, own, sums.u).matrix()
+    return _evidence_at(K, *_scaled_sites(own, sums)) + _constants(own, sums)
+
+
 def evidence_gains(basis, own, sums):
     """What each term adds to the log evidence at hyper-parameters that are held, nats."""
-    prior, var = RowPrior(basis, own, sums.u), own["noise"].exp()
-    root, linear = (sums.precision / var).clamp_min(0).sqrt(), sums.linear[:, None] / var
-
-    def evidence(K):
-        chol = _factorised(K, root)
-        return _evidence(K, chol, *_solved(K, root, chol, linear)[:3])
-
+    prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
     K, covariances = prior.matrix(), prior.covariances(prior.rows, prior.rows)
     next(covariances)  # of the constant
-    return evidence(K) - torch.stack([evidence(K - cov) for cov in covariances])
+    without = [_evidence_at(K - cov, *sites) for cov in covariances]
+    return _evidence_at(K, *sites) - torch.stack(without)
 
 
 def evidence_and_slopes(basis, own, sums):
-    """The log evidence, nats, constants of sites left out, and its derivatives by name.
+    """The log evidence, nats, and its derivatives in the hyper-parameters of a latent, by name.
 
     Notes
     -----
@@ -238,13 +255,11 @@ def evidence_and_slopes(basis, own, sums):
     with torch.enable_grad():
         theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
         prior = RowPrior(basis, theta, sums.u)
-    K, var = prior.matrix(), own["noise"].exp()
-    root = (sums.precision / var).clamp_min(0).sqrt()
+    K, (root, linear) = prior.matrix(), _scaled_sites(own, sums)
     chol = _factorised(K, root)
     inverse = torch.cholesky_inverse(chol)
-    *parts, alpha = _solved(K, root, chol, sums.linear[:, None] / var)
-    size = sums.weight * (math.log(2 * math.pi) + own["noise"])
-    value = _evidence(K, chol, *parts) - 0.5 * size
+    *parts, alpha = _solved(K, root, chol, linear)
+    value = _evidence(K, chol, *parts) + _constants(own, sums)
     adjoint = 0.5 * (alpha @ alpha.T - root[:, None] * inverse * root)
     by_noise = 0.5 * (parts[1].square().sum() + len(root) - inverse.trace() - sums.weight)
     return value.item(), prior.slopes(adjoint) | {"noise": by_noise}
@@ -306,8 +321,8 @@ class ExactPosterior(EffectsPosterior):
         var = self._prior.variances(at).sum(1) - self._explained(cov).square().sum(0)
         return (cov @ self.alpha)[:, None], var.clamp_min(0)[:, None]
 
-    def row_marginals(self, columns=None):
-        """Means and variances (n,) at the rows themselves."""
+    def row_marginals(self):
+        """Means and variances (n,) at the rows of the fit."""
         var = self._K.diagonal() - self._explained(self._K).square().sum(0)
         return self._K @ self.alpha, var.clamp_min(0)
 

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from .._estimator import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
-from ._exact import ExactPosterior, RowSums, evidence_and_slopes, evidence_gains
 
 HYPER = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
@@ -134,8 +134,10 @@ class AdditiveAscent:
         """`Rows` whose residuals say which pairs interact."""
         return self.rows.subset(_ROWS_OF_TEST, random_state)
 
-    def _columns(self, X):
-        return self.basis(X)
+    def _row_moments(self, posteriors, X, columns=None):
+        """Means and variances (b, c) of rows of the fit, whose columns may be known."""
+        columns = self.basis(X) if columns is None else columns
+        return stacked_moments(posterior.row_marginals(columns) for posterior in posteriors)
 
     def posteriors(self, state):
         """One `EffectsPosterior` a latent."""
@@ -288,10 +290,9 @@ class GaussianAscent(AdditiveAscent):
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
-        columns, var = self._columns(X), state["noise"].exp()
-        means = [posterior.row_marginals(columns)[0] for posterior in self.posteriors(state)]
-        precision = weights[:, None] / var
-        return X, precision * (y - torch.stack(means, 1)), precision
+        mean, _ = self._row_moments(self.posteriors(state), X)
+        precision = weights[:, None] / state["noise"].exp()
+        return X, precision * (y - mean), precision
 
     def _keep(self, state, going):
         columns = self._left(state, going)
@@ -340,9 +341,8 @@ class SiteAscent(AdditiveAscent):
         level = self._level(state)
         var = torch.full_like(level, _START_VARIANCE)
 
-        def at_level(columns):
-            shape = len(columns[0]), level.shape[1]
-            return level.expand(shape), var.expand(shape)
+        def at_level(X, columns):
+            return level.expand(len(X), -1), var.expand(len(X), -1)
 
         gram, cross, *_ = self._site_sums(state["noise"], at_level, None)
         found = {**state, "gram": gram, "cross": cross, "value": -math.inf}
@@ -387,7 +387,8 @@ class SiteAscent(AdditiveAscent):
         for index in batches:
             share = 1.0 if index is None else n / len(index)
             posteriors = self.posteriors(state)
-            found = self._site_sums(state["noise"], _marginals(posteriors), index)
+            moments = partial(self._row_moments, posteriors)
+            found = self._site_sums(state["noise"], moments, index)
             gram, cross, loss, *tried = (share * part for part in found)
             kl = sum(posterior.kl() for posterior in posteriors)
             total -= (loss + kl) / len(batches)
@@ -405,8 +406,8 @@ class SiteAscent(AdditiveAscent):
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
-        marginals = _marginals(self.posteriors(state))
-        found = self._sites.at(state["noise"]).sites(y, *marginals(self._columns(X)))
+        moments = self._row_moments(self.posteriors(state), X)
+        found = self._sites.at(state["noise"]).sites(y, *moments)
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
@@ -427,13 +428,13 @@ class SiteAscent(AdditiveAscent):
         state["cross"] = torch.lerp(state["cross"], cross, size)
         state["n_steps"] += 1
 
-    def _site_sums(self, noise, marginals, index):
+    def _site_sums(self, noise, row_moments, index):
         """Sums over the rows at an index (None: over all) of sites, losses and `_tried` losses."""
         sites, parts = self._sites.at(noise), None
         for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
             X, y, weights = self.rows.take(chunk)
             columns = self.basis(X)
-            T, moments = torch.cat(columns, 1), marginals(columns)
+            T, moments = torch.cat(columns, 1), row_moments(X, columns)
             found = sites.sites(y, *moments)
             precision, linear = weights * found.precision.T, weights * found.linear.T
             own = [
@@ -458,76 +459,10 @@ class SiteAscent(AdditiveAscent):
         ]
 
 
-class _AllRows(AdditiveAscent):
-    """Without inducing points."""
-
-    def _value(self, own, sums):
-        return self._value_and_slopes(own, sums)[0]
-
-    def _value_and_slopes(self, own, sums):
-        return evidence_and_slopes(self.basis, own, sums)
-
-    def _posterior(self, own, sums, earlier):
-        var = own["noise"].exp()
-        return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
-
-    def _gains(self, own, sums):
-        return evidence_gains(self.basis, own, sums)
-
-    def tested_rows(self, random_state):
-        return self.rows
-
-    def _columns(self, X):
-        """None: posteriors know the rows."""
-
-    def _keep(self, state, going):
-        """Sums of rows are of no terms."""
-
-
-class ExactGaussianAscent(_AllRows, GaussianAscent):
-    """With Gaussian noise, without inducing points."""
-
-    def _read(self):
-        X, y, weights = self.rows.take(slice(None))
-        u, total = self.basis.unit(X), self.rows.total_weight
-        self._sums = [RowSums(u, weights, weights * target, total) for target in y.T]
-
-    def sums(self, state):
-        return self._sums
-
-
-class ExactSiteAscent(_AllRows, SiteAscent):
-    """With other likelihoods, without inducing points: ``gram`` (c, n) is of the rows' own sites.
-
-    So is ``cross``.
-    """
-
-    def sums(self, state):
-        u = self.basis.unit(self.rows.take(slice(None))[0])
-        parts = zip(state["gram"], state["cross"], strict=True)
-        return [RowSums(u, *part) for part in parts]
-
-    def _site_sums(self, noise, marginals, index):
-        _, y, weights = self.rows.take(slice(None))
-        moments = marginals([weights])
-        found = self._sites.at(noise).sites(y, *moments)
-        return [
-            weights * found.precision.T,
-            weights * found.linear.T,
-            weights @ found.loss,
-            *(weights @ loss for loss in self._tried(noise, y, *moments)),
-        ]
-
-
-def _marginals(posteriors):
-    """The function that gives means and variances (b, c) of rows by their columns."""
-
-    def marginals(columns):
-        moments = [posterior.row_marginals(columns) for posterior in posteriors]
-        mean, var = zip(*moments, strict=True)
-        return torch.stack(mean, 1), torch.stack(var, 1)
-
-    return marginals
+def stacked_moments(moments):
+    """Means and variances (b, c) from those (b,) of each latent."""
+    mean, var = zip(*moments, strict=True)
+    return torch.stack(mean, 1), torch.stack(var, 1)
 
 
 def _newton(lower, here, higher):

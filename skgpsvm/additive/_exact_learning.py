@@ -1,0 +1,65 @@
+"""Learning of additive models without inducing points: every row has a site of its own."""
+
+from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
+from ._learning import AdditiveAscent, GaussianAscent, SiteAscent, stacked_moments
+
+
+class _AllRows(AdditiveAscent):
+    """Without inducing points."""
+
+    def _value(self, own, sums):
+        return evidence(self.basis, own, sums).item()
+
+    def _value_and_slopes(self, own, sums):
+        return evidence_and_slopes(self.basis, own, sums)
+
+    def _posterior(self, own, sums, earlier):
+        var = own["noise"].exp()
+        return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
+
+    def _gains(self, own, sums):
+        return evidence_gains(self.basis, own, sums)
+
+    def tested_rows(self, random_state):
+        return self.rows
+
+    def _row_moments(self, posteriors, X, columns=None):
+        return stacked_moments(posterior.row_marginals() for posterior in posteriors)
+
+    def _keep(self, state, going):
+        """Sums of rows are of no terms."""
+
+
+class ExactGaussianAscent(_AllRows, GaussianAscent):
+    """With Gaussian noise, without inducing points."""
+
+    def _read(self):
+        X, y, weights = self.rows.take(slice(None))
+        u, total = self.basis.unit(X), self.rows.total_weight
+        self._sums = [RowSums(u, weights, weights * target, total) for target in y.T]
+
+    def sums(self, state):
+        return self._sums
+
+
+class ExactSiteAscent(_AllRows, SiteAscent):
+    """With other likelihoods, without inducing points: ``gram`` (c, n) is of the rows' own sites.
+
+    So is ``cross``.
+    """
+
+    def sums(self, state):
+        u = self.basis.unit(self.rows.take(slice(None))[0])
+        parts = zip(state["gram"], state["cross"], strict=True)
+        return [RowSums(u, *part) for part in parts]
+
+    def _site_sums(self, noise, row_moments, index):
+        X, y, weights = self.rows.take(slice(None))
+        moments = row_moments(X, None)
+        found = self._sites.at(noise).sites(y, *moments)
+        return [
+            weights * found.precision.T,
+            weights * found.linear.T,
+            weights @ found.loss,
+            *(weights @ loss for loss in self._tried(noise, y, *moments)),
+        ]
