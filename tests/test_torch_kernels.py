@@ -246,6 +246,18 @@ def test_multiscale_gradients_in_rows_and_theta_by_differences(kernel, multiplie
     assert torch.autograd.gradcheck(k, (X, Z, theta), eps=1e-4, atol=1e-6)
 
 
+def test_multiscale_in_blocks_and_with_many_features(monkeypatch):
+    kernel = MultiscaleRBF(np.linspace(0.5, 2, 6))
+    X, Z = np.split(np.random.default_rng(0).standard_normal((9, 12)), [5])
+    k, theta, tX, tZ = tensors(kernel, X, Z)
+    whole = k(tX, tZ, theta)
+    assert_allclose(whole, kernel(X, Z), rtol=1e-13)
+    monkeypatch.setattr("skgpsvm.kernels._multiscale._BLOCK_ENTRIES", 8)
+    assert torch.equal(k(tX, tZ, theta), whole)
+    inputs = [tensor.requires_grad_() for tensor in (tX, tZ, theta)]
+    assert torch.autograd.gradcheck(k, inputs)
+
+
 @each_pair
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_multiscale_where_all_rows_coincide(multipliers, dtype):
@@ -304,7 +316,7 @@ def test_multiscale_float32(kernel, multipliers, offset):
 
 @each_pair
 def test_multiscale_keeps_no_matrix_for_each_feature(multipliers, monkeypatch):
-    monkeypatch.setattr("skgpsvm.kernels._multiscale._MOST_KEPT", 0)
+    monkeypatch.setattr("skgpsvm.kernels._multiscale._BLOCK_ENTRIES", 100)
 
     def kept(d):
         shapes = []

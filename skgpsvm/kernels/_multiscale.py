@@ -1,16 +1,16 @@
 """The squared exponential kernel whose rows may have length scales of their own."""
 
 import math
-from functools import partial
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from .._torch_kernels import RBF_PROFILE, TorchKernel, _spare, register_torch_kernel, stationary
 from ._base import LengthScaleKernel, format_values
 
-_MOST_KEPT = 2**16  # entries of a matrix that a graph may keep for each feature
+_BLOCK_ENTRIES = 2**15  # of a matrix, which stay in the cache
+_FACTORS = 4  # of a product, which in single precision bears multipliers below e^11
 
 
 class MultiscaleRBF(LengthScaleKernel):
@@ -179,7 +179,7 @@ def _check_columns(n_features, n_scales, *arrays):
 
 @register_torch_kernel(MultiscaleRBF)
 class _TorchMultiscaleRBF(TorchKernel):
-    """Torch form of MultiscaleRBF; a graph keeps no large (n, m) matrix for each feature."""
+    """Torch form of MultiscaleRBF."""
 
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
@@ -222,21 +222,64 @@ def _one_scaled(A, B, b, scale):
 def _both_scaled(A, a, B, b, scale):
     """MultiscaleRBF of points A (n, d) and B (m, d) with log multipliers a (n, d) and b (m, d)."""
     centre = B.detach().mean(0)
-    A, B = (A - centre) / scale, (B - centre) / scale
-    log_K = A.new_zeros(len(A), len(B))
-    log_feature = _log_feature
-    if log_K.numel() > _MOST_KEPT:
-        log_feature = partial(
-            checkpoint, _log_feature, use_reentrant=False, preserve_rng_state=False
-        )
-    for columns in zip(*(columns.unbind(1) for columns in (A, a, B, b)), strict=True):
-        log_K.add_(log_feature(*columns))
-    return log_K.exp_()
+    return _BothScaled.apply((A - centre) / scale, a, (B - centre) / scale, b)
 
 
-def _log_feature(x, a, z, b):
-    """Logarithm (n, m) of one feature's factor of `_both_scaled`, from its columns."""
-    x, a = x[:, None], a[:, None]
-    log_factor = _log_factor(a - b)
-    inverse_squared_width = torch.exp(2 * log_factor - math.log(2) - a - b)
-    return log_factor - (x - z).square() * inverse_squared_width
+class _BothScaled(torch.autograd.Function):
+    r"""Likewise of points in length scales: block by block, and differentiated by hand.
+
+    With :math:`w_j = (a_j^2 + b_j^2) / 2` of the multipliers the logarithm is
+    :math:`\frac12 \sum_j \log(a_j b_j / w_j) - (x_j - z_j)^2 / w_j`.
+    """
+
+    @staticmethod
+    def forward(ctx, A, a, B, b):
+        K = A.new_empty(len(A), len(B))
+        sides = _sides(A, a, B, b)
+        for rows in _blocks(K):
+            twice_log = torch.add(a[rows].sum(1, keepdim=True), b.sum(1))
+            product = torch.ones_like(twice_log)
+            for j, (x, half, z, other_half) in enumerate(zip(*sides, strict=True), 1):
+                width = torch.add(half[rows], other_half)
+                product.mul_(width)
+                twice_log.addcdiv_(torch.sub(x[rows], z).square_(), width, value=-1)
+                if j % _FACTORS == 0 or j == A.shape[1]:
+                    twice_log.sub_(product.log_())
+                    product.fill_(1)
+            torch.exp(twice_log.mul_(0.5), out=K[rows])
+        ctx.save_for_backward(A, a, B, b, K)
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        *points, K = ctx.saved_tensors
+        sides = _sides(*points)
+        slopes = by_A, by_a, by_B, by_b = [torch.zeros_like(part) for part in points]
+        for rows in _blocks(K):
+            by_log = slope[rows] * K[rows]
+            by_a[rows] += 0.5 * by_log.sum(1, keepdim=True)
+            by_b += 0.5 * by_log.sum(0)[:, None]
+            for j, (x, half, z, other_half) in enumerate(zip(*sides, strict=True)):
+                inverse = torch.add(half[rows], other_half).reciprocal_()
+                ratio = torch.sub(x[rows], z).mul_(inverse)
+                by_width = inverse.addcmul_(ratio, ratio, value=-1).mul_(by_log)
+                by_a[rows, j] -= half[rows, 0] * by_width.sum(1)
+                by_b[:, j] -= other_half * by_width.sum(0)
+                by_difference = ratio.mul_(by_log)
+                by_A[rows, j] = -by_difference.sum(1)
+                by_B[:, j] += by_difference.sum(0)
+        return tuple(slopes)
+
+
+def _blocks(K):
+    """Slices of the rows of a matrix that stay in the cache."""
+    size = max(1, _BLOCK_ENTRIES // max(K.shape[1], 1))
+    return [slice(start, start + size) for start in range(0, len(K), size)]
+
+
+def _sides(A, a, B, b):
+    """Of each feature: a column of A, half its squared multipliers; likewise of B."""
+    left = (part.T.contiguous()[..., None] for part in (A, 0.5 * (2 * a).exp()))
+    right = (part.T.contiguous() for part in (B, 0.5 * (2 * b).exp()))
+    return *left, *right
