@@ -139,7 +139,7 @@ class StochasticBound:
             inverse = torch.cholesky_inverse(chol).diagonal(dim1=1, dim2=2).sum(1)
             log_det = chol.diagonal(dim1=1, dim2=2).log().sum(1)
             divergence = (log_det - 0.5 * (len(Z) - inverse)).sum()
-            mean = self._cross(X, bases, theta) @ coef.T
+            mean = 0.0
         else:
             chol = self._chol(parameters)
             A = torch.linalg.solve_triangular(chol, cross.T, upper=False).T
@@ -154,18 +154,22 @@ class StochasticBound:
             else:
                 weights = weights - projected
                 divergence = divergence - _sampled_half_square(spanned, coef, projected, columns)
-            mean = A @ weights.T + self._cross(X, bases, theta) @ coef.T
-        return mean, var.clamp_min(0), divergence + self._half_square(bases, coef, theta, columns)
+            mean = A @ weights.T
+        divergence = divergence + 0.5 * coef.square().sum()
+        coef = coef / self._norms(bases, theta)
+        mean = mean + self.kernel(X, bases, theta) @ coef.T
+        return mean, var.clamp_min(0), divergence + self._half_others(bases, coef, theta, columns)
 
-    def _half_square(self, bases, coef, theta, columns):
-        """Half the squared norm of the mean's bases, estimated from some columns."""
-        ratio, total = coef.shape[1] / len(columns), 0.5 * coef.square().sum()
-        some = bases[columns]
+    def _half_others(self, bases, coef, theta, columns):
+        """Half the squared norm of the mean but its diagonal, estimated from some columns.
+
+        The coefficients are those of the kernel.
+        """
+        ratio, total, some = coef.shape[1] / len(columns), 0.0, bases[columns]
         size = max(_CHUNK_ENTRIES // len(columns), 1)
 
         def part(rows, weights, at, some, theta):
-            K = self._gram(rows, some, theta)
-            K = K * (at[:, None] != columns)
+            K = self.kernel(rows, some, theta) * (at[:, None] != columns)
             return ((weights @ K) * coef[:, columns]).sum()
 
         if size < len(bases):
