@@ -379,6 +379,11 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
 
     def _class_factors(self, y, weights, present, classes):
         """What ``class_weight`` multiplies each row by, (n,); rows of weight 0 count as absent."""
+        if not (isinstance(self.class_weight, dict) or self.class_weight == "balanced"):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} must be a dict of classes to numbers, "
+                "'balanced', or None."
+            )
         used = weights > 0
         own = y[used] if used.any() else present[:0]
         totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))

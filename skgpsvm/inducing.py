@@ -4,7 +4,7 @@ import numbers
 
 import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 
 # 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows reach 97 to 101 % of what
 # scikit-learn's defaults gain over random rows (inertia; 128 to 512 centres, normal and clustered
@@ -25,8 +25,8 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
 
     Parameters
     ----------
-    X : ndarray or memmap of shape (n, d)
-        Finite rows, float32 or float64. Of a memmap only the rows used are read.
+    X : array-like of shape (n, d)
+        Finite numbers. Of a memmap only the rows used are read.
     n_inducing : int
         Number of points, at most. Fewer come back where the data have fewer distinct rows.
         Without effect where `method` is an array.
@@ -47,7 +47,8 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
     Raises
     ------
     ValueError
-        Where `n_inducing`, `method` or the weights make no sense.
+        Where `n_inducing`, `method` or the weights make no sense, or rows that are used hold NaN
+        or infinity.
 
     Notes
     -----
@@ -80,6 +81,8 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
            [10. ],
            [10.2]])
     """
+    if not isinstance(X, np.ndarray):
+        X = check_array(X, dtype=None, ensure_all_finite=False)
     if not isinstance(method, str):
         return _given_points(method, X.shape[1])
     if method not in _METHODS:
@@ -121,7 +124,7 @@ def _working_rows(X, n_inducing, sample_weight, rng):
         at = (np.arange(max_rows) + rng.uniform(size=max_rows)) / max_rows * cumulated[-1]
         drawn = np.searchsorted(cumulated, at, side="right")
         index, weights = index[np.minimum(drawn, len(index) - 1)], np.ones(max_rows)
-    rows = np.asarray(X[index], dtype=np.float64)
+    rows = check_array(X[index], dtype=np.float64, input_name="X")
     rows, group = np.unique(rows, axis=0, return_inverse=True)
     weights = np.bincount(group.ravel(), weights)
     return rows, weights / weights.max()

@@ -272,6 +272,13 @@ def test_class_without_weight_is_absent(class_weight):
     assert (weights > 0).all()
 
 
+@pytest.mark.parametrize("class_weight", ["auto", [1, 2, 3], 2.0])
+def test_class_weight_that_is_none(class_weight):
+    X, y, _ = data()
+    with pytest.raises(ValueError, match=r"class_weight=.* must be a dict of classes to numbers"):
+        Stub(class_weight=class_weight)._check_training_data(X, y, None)
+
+
 def test_class_weight_zero_removes_a_class():
     X, y, _ = data()
     stub = Stub(class_weight={0: 1, 1: 0, 2: 1})

@@ -1,6 +1,7 @@
 """Inducing points: equivalences to the last bit, what is read, degenerate data, quality."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -328,3 +329,25 @@ def test_unknown_method():
 def test_bad_weights(weights, message):
     with pytest.raises(ValueError, match=message):
         select_inducing_points(np.zeros((5, 2)), 3, sample_weight=weights)
+
+
+def test_tables_and_lists_are_rows():
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    expected = select_inducing_points(X, 4, random_state=0)
+    for rows in (pd.DataFrame(X, columns=["a", "b"]), X.tolist()):
+        np.testing.assert_array_equal(select_inducing_points(rows, 4, random_state=0), expected)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([[0.0], [np.nan]], "contains NaN"),
+        ([[0.0], [np.inf]], "contains infinity"),
+        ([0.0, 1.0], "Expected 2D array"),
+        (np.zeros((0, 2)), "0 sample"),
+        ([["a"], ["b"]], "could not convert string"),
+    ],
+)
+def test_bad_rows(X, message):
+    with pytest.raises(ValueError, match=message):
+        select_inducing_points(X, 2)
