@@ -281,7 +281,8 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
 
         The first call chooses kernel and inducing points and fits as `fit` does. Every later one
         holds those, and takes the posterior so far as the prior of its rows: a row counts as
-        often as it is passed. Source: Broderick et al. (2013), streaming variational Bayes.
+        often as it is passed. The first rows should hold some of every class, since what they say
+        of kernel and points stays. Source: Broderick et al. (2013), streaming variational Bayes.
 
         Parameters
         ----------

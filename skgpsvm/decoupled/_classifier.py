@@ -191,8 +191,9 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         """Learn from more rows, as new data.
 
         With ``solver="cg"`` the first call fits as `fit` does; every later one holds kernel,
-        inducing points and bases, and takes the posterior so far as the prior of its rows. With
-        "sgd" a call is one pass of minibatches that adds bases and learns everything.
+        inducing points and bases, and takes the posterior so far as the prior of its rows, so
+        that the first rows should hold some of every class. With "sgd" a call is one pass of
+        minibatches that adds bases and learns everything.
 
         Parameters
         ----------

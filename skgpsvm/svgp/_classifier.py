@@ -165,6 +165,8 @@ class SVGPClassifier(VariationalClassifier):
 
         The first call fits as `fit` does. Every later one holds kernel and inducing points, and
         takes the posterior so far as the prior of its rows: a row counts as often as it is passed.
+        The first rows should hold some of every class, since what they say of kernel and points
+        stays.
 
         Parameters
         ----------
