@@ -1,11 +1,11 @@
 """What the additive estimators share: tables, the fit, effects and their shares."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
-from scipy.stats import gamma
 from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -18,14 +18,12 @@ from ._bound import AdditivePosterior
 from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
 from ._exact import ExactPosterior
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
-from ._interactions import score_moments
-from ._learning import HYPER, AdditiveAscent, GaussianAscent, SiteAscent
+from ._learning import HYPER, GaussianAscent, SiteAscent
 from ._processes import PROFILES
+from ._search import TermSearch
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
-_LEVEL = 0.01  # of the test of interactions, all pairs together
-_LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
-_PAIRS_AT_ONCE, _MOST_PAIRS = 5, 10
+_MOST_PAIRS = 10  # with inducing points
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and times the root of features.
 _MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
@@ -75,45 +73,6 @@ class AdditiveLatent:
         if self.form is None:
             return ExactPosterior(self.basis, theta, **arrays)
         return AdditivePosterior(self.basis.at(theta), *arrays.values(), *self.form)
-
-
-@dataclass
-class _Search:
-    """A fit on its way: what it has learned, and what it knows of terms.
-
-    Attributes
-    ----------
-    run : Run
-    exact : bool
-        Whether it ends without inducing points.
-    given : list of tuples of ints
-        Pairs that are asked for.
-    most : int or inf
-        Other pairs that may be kept.
-    random_state : RandomState
-    generator : torch.Generator
-    ascent : AdditiveAscent
-    state : dict
-        Of the ascent.
-    scores : dict
-        Of each pair the standardised score and the probability of a larger one.
-    dropped : list of tuples of ints
-        Terms.
-    curve : list of float
-        The bound after each round.
-    """
-
-    run: Run
-    exact: bool
-    given: list
-    most: float
-    random_state: np.random.RandomState
-    generator: torch.Generator
-    ascent: AdditiveAscent
-    state: dict
-    scores: dict = field(default_factory=dict)
-    dropped: list = field(default_factory=list)
-    curve: list = field(default_factory=list)
 
 
 class AdditiveGP(LatentEstimator):
@@ -197,76 +156,29 @@ class AdditiveGP(LatentEstimator):
         if not exact:
             basis = replace(basis, terms=basis.terms + given)
         ascent = self._ascent(basis, rows, generator)
-        state = ascent.start(self._sites().parameters())
-        search = _Search(run, exact, given, most, random_state, generator, ascent, state)
-        self._learn(search, "effects")
-        self._find_pairs(search)
-        self._prune(search)
+        make = self._exact_ascent if exact else self._ascent
+        search = TermSearch(
+            run=run,
+            ascent=ascent,
+            state=ascent.start(self._sites().parameters()),
+            more=partial(make, rows=rows, generator=generator),
+            exact=exact,
+            given=given,
+            most=most,
+            max_iter=self.max_iter,
+            min_gain=self.min_gain,
+            random_state=random_state,
+            attributes=self._attributes,
+        )
+        search.learn("effects")
+        search.find_pairs()
+        search.prune()
         attributes = self._attributes(search)
         curve = search.curve
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
         run.end(attributes)
         vars(self).update(attributes)
         return self
-
-    def _learn(self, search, stage):
-        """Rounds at the terms of the ascent, until they gain no more."""
-        search.curve += search.run.stage(
-            stage,
-            search.state,
-            search.ascent.step,
-            self.max_iter,
-            converged=search.ascent.converged,
-            attributes=lambda state: self._attributes(replace(search, state=state)),
-        )
-
-    def _find_pairs(self, search):
-        """Add pairs that rows or the user want, and learn with them."""
-        exact, given, most = search.exact, search.given, search.most
-        if exact:
-            found = self._tested(search, _LIKELY) if most else []
-            self._extend(search, given + found)
-            self._learn(search, "all rows")
-        room = math.inf if exact and most else most  # too many go at the end
-        while (left := len(given) + room - len(search.ascent.basis.pairs)) > 0:
-            found = self._tested(search, _LEFT if exact else _LEVEL)
-            if not found:
-                break
-            self._extend(search, found[: min(_PAIRS_AT_ONCE, left)])
-            n_pairs = len(search.ascent.basis.pairs)
-            self._learn(search, f"effects and {n_pairs} interactions")
-
-    def _tested(self, search, level):
-        """Pairs, of all, whose scores are so improbable; the largest first."""
-        ascent = search.ascent
-        found = self._scores(ascent, search.state, ascent.tested_rows(search.random_state))
-        search.scores.update(found)
-        return [pair for pair, (_, p) in found.items() if p * len(found) < level]
-
-    def _extend(self, search, pairs):
-        """Go on with more pairs, from where the terms so far are."""
-        ascent, state = search.ascent, search.state
-        basis = replace(ascent.basis, terms=ascent.basis.terms + pairs)
-        make = self._exact_ascent if search.exact else self._ascent
-        search.ascent = make(basis, ascent.rows, search.generator)
-        search.state = search.ascent.start(state["noise"], ascent.named(state))
-
-    def _prune(self, search):
-        """Drop terms that the rows do not need, and learn without them."""
-
-        def least(term):
-            if term in search.given or not self.min_gain:
-                return -math.inf
-            if len(term) == 1:
-                return self.min_gain
-            # At given hyper-parameters a pair that is not there exceeds it with this probability.
-            chance = (_LIKELY if search.exact else _LEVEL) / len(search.scores)
-            return max(self.min_gain, -math.log(chance))
-
-        most = len(search.given) + search.most
-        search.dropped = search.ascent.prune(search.state, least, most)
-        if search.dropped:
-            self._learn(search, "effects kept")
 
     def _wanted_interactions(self, d, exact):
         """Pairs that are given, and how many more may be found."""
@@ -368,17 +280,6 @@ class AdditiveGP(LatentEstimator):
             return gaussian(*given)
         sites, batch_size = self._sites(), self.batch_size
         return other(*given, sites=sites, batch_size=batch_size, generator=generator)
-
-    def _scores(self, ascent, state, rows):
-        """Standardised scores of pairs and probabilities of larger ones, the largest first."""
-        at = ascent.residuals(state, rows)
-        found = {}
-        for pair, (score, mean, var) in score_moments(
-            ascent.basis, *at, ascent.posteriors(state)
-        ).items():
-            p = gamma.sf(score, mean**2 / var, scale=var / mean) if var > 0 else 1.0
-            found[pair] = (score - mean) / max(var, np.finfo(float).tiny) ** 0.5, p
-        return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
     def _attributes(self, search):
         """Fitted attributes."""

@@ -1,0 +1,130 @@
+"""Which terms an additive model has: pairs by a score test, and what the rows need of all."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from scipy.stats import gamma
+
+from .._training import Run
+from ._interactions import score_moments
+from ._learning import AdditiveAscent
+
+_LEVEL = 0.01  # of the test of interactions, all pairs together
+_LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
+_PAIRS_AT_ONCE = 5
+
+
+@dataclass
+class TermSearch:
+    """A fit on its way: what it has learned, and what it knows of terms.
+
+    Attributes
+    ----------
+    run : Run
+    ascent : AdditiveAscent
+        Of the terms so far.
+    state : dict
+        Of the ascent.
+    more : callable
+        From a basis with more terms to their ascent.
+    exact : bool
+        Whether those have no inducing points.
+    given : list of tuples of ints
+        Pairs that are asked for.
+    most : int or inf
+        Other pairs that may be kept.
+    max_iter : int
+        Rounds of a stage.
+    min_gain : float
+        Nats that a term must add to be kept; 0 keeps all.
+    random_state : RandomState
+    attributes : callable
+        From a search to the fitted attributes of the estimator.
+    scores : dict
+        Of each pair the standardised score and the probability of a larger one.
+    dropped : list of tuples of ints
+        Terms.
+    curve : list of float
+        The bound after each round.
+    """
+
+    run: Run
+    ascent: AdditiveAscent
+    state: dict
+    more: Callable
+    exact: bool
+    given: list
+    most: float
+    max_iter: int
+    min_gain: float
+    random_state: object
+    attributes: Callable
+    scores: dict = field(default_factory=dict)
+    dropped: list = field(default_factory=list)
+    curve: list = field(default_factory=list)
+
+    def learn(self, stage):
+        """Rounds at the terms so far, until they gain no more."""
+        self.curve += self.run.stage(
+            stage,
+            self.state,
+            self.ascent.step,
+            self.max_iter,
+            converged=self.ascent.converged,
+            attributes=lambda state: self.attributes(replace(self, state=state)),
+        )
+
+    def find_pairs(self):
+        """Add pairs that the user or the rows want, and learn with them."""
+        if self.exact:
+            found = self._tested(_LIKELY) if self.most else []
+            self._extend(self.given + found)
+            self.learn("all rows")
+        most = math.inf if self.exact and self.most else self.most  # too many go at the end
+        while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
+            found = self._tested(_LEFT if self.exact else _LEVEL)
+            if not found:
+                break
+            self._extend(found[: min(_PAIRS_AT_ONCE, room)])
+            self.learn(f"effects and {len(self.ascent.basis.pairs)} interactions")
+
+    def _tested(self, level):
+        """Pairs whose scores are so improbable among all pairs, the largest first."""
+        found = self._scores()
+        self.scores.update(found)
+        return [pair for pair, (_, p) in found.items() if p * len(found) < level]
+
+    def _scores(self):
+        """Standardised scores of pairs and probabilities of larger ones, the largest first."""
+        ascent = self.ascent
+        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
+        moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
+        found = {}
+        for pair, (score, mean, var) in moments.items():
+            p = gamma.sf(score, mean**2 / var, scale=var / mean) if var > 0 else 1.0
+            found[pair] = (score - mean) / max(var, torch.finfo(torch.float64).tiny) ** 0.5, p
+        return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+    def _extend(self, pairs):
+        """Go on with more pairs, from where the terms so far are."""
+        ascent, state = self.ascent, self.state
+        self.ascent = self.more(replace(ascent.basis, terms=ascent.basis.terms + pairs))
+        self.state = self.ascent.start(state["noise"], ascent.named(state))
+
+    def prune(self):
+        """Drop terms that the rows do not need, and learn without them."""
+        most = len(self.given) + self.most
+        self.dropped = self.ascent.prune(self.state, self._least_gain, most)
+        if self.dropped:
+            self.learn("effects kept")
+
+    def _least_gain(self, term):
+        if term in self.given or not self.min_gain:
+            return -math.inf
+        if len(term) == 1:
+            return self.min_gain
+        # At given hyper-parameters a pair that is not there exceeds it with this probability.
+        chance = (_LIKELY if self.exact else _LEVEL) / len(self.scores)
+        return max(self.min_gain, -math.log(chance))
