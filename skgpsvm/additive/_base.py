@@ -24,6 +24,7 @@ from ._search import TermSearch
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair
 _MOST_PAIRS = 10  # with inducing points
+_ROUGH = "matern12"  # kernel of pairs, without inducing points
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and times the root of features.
 _MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
@@ -145,12 +146,13 @@ class AdditiveGP(LatentEstimator):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         exact = self._is_exact(rows, streamed)
         given, most = self._wanted_interactions(X.shape[1], exact)
-        if self.kernel_interaction == "matern12" and (given or most) and not exact:
+        if self.kernel_interaction == _ROUGH and (given or most) and not exact:
             raise ValueError(
                 "kernel_interaction='matern12' is too rough for inducing points, which this fit "
                 "has: see sparse, or take another kernel."
             )
-        basis = self._first_basis(X, weights, rows)
+        kernels = self._pair_kernels(exact)
+        basis = self._first_basis(X, weights, rows, kernels[0])
         varying = {j for (j,) in basis.terms}
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
@@ -162,6 +164,7 @@ class AdditiveGP(LatentEstimator):
             ascent=ascent,
             state=ascent.start(self._sites().parameters()),
             more=partial(make, rows=rows, generator=generator),
+            kernels=kernels,
             exact=exact,
             given=given,
             most=most,
@@ -203,7 +206,13 @@ class AdditiveGP(LatentEstimator):
                 )
         return sorted(set(pairs)), 0
 
-    def _first_basis(self, X, weights, rows):
+    def _pair_kernels(self, exact):
+        """Kernels of pairs, of which the rows choose one."""
+        if self.kernel_interaction is not None:
+            return [self.kernel_interaction]
+        return [self.kernel, _ROUGH] if exact else [self.kernel]
+
+    def _first_basis(self, X, weights, rows, pair_kernel):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
@@ -216,7 +225,7 @@ class AdditiveGP(LatentEstimator):
             features=features,
             terms=[(j,) for j in varying],
             kernel=self.kernel,
-            pair_kernel=self.kernel_interaction or self.kernel,
+            pair_kernel=pair_kernel,
             n_inducing=points[0],
             n_inducing_pair=points[1],
             points={},
@@ -266,8 +275,7 @@ class AdditiveGP(LatentEstimator):
 
     def _exact_ascent(self, basis, rows, generator):
         least = [self.length_scale_bounds[0]] * 2
-        kernel = self.kernel_interaction or "matern12"
-        basis = replace(basis, tabled=frozenset(), shares=True, pair_kernel=kernel)
+        basis = replace(basis, tabled=frozenset(), shares=True)
         basis.measure_by_atoms(rows, self.measure == "empirical")
         return self._ascent_of(ExactGaussianAscent, ExactSiteAscent, least, basis, rows, generator)
 

@@ -41,8 +41,9 @@ class AdditiveAscent:
     learned : tuple of str
         Which of `HYPER`.
     shrinkage : float
-        Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; 0 is
-        no prior.
+        Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; half of
+        it is that of the noise's, and that of inverse roots of length scales, which are
+        exponential. 0 is no prior.
     tol : float
         Gain at which rounds end.
     """
@@ -52,33 +53,41 @@ class AdditiveAscent:
         self._limits, self.learned, self._earlier = limits, learned, None
         self._shrinkage = shrinkage
 
-    def _log_prior(self, variance):
-        """At logarithms of effects' variances, and its derivatives.
+    def _log_prior(self, own):
+        """At the hyper-parameters of a latent, and its derivatives by name.
 
         Notes
         -----
-        Source: Chung et al. (2013), a prior that keeps variances from 0 and hardly shrinks them;
-        here its rate shrinks too.
+        Source: Chung et al. (2013), who keep standard deviations from 0 and hardly shrink them;
+        here the rate shrinks too. Fuglstad et al. (2019) for length scales.
         """
         if not self._shrinkage:
-            return 0.0, torch.zeros_like(variance)
-        pulls = self._shrinkage * (0.5 * variance).exp()
-        densities = 2 * math.log(self._shrinkage) + 0.5 * variance - pulls
-        return densities.sum().item(), 0.5 * (1 - pulls)
+            return 0.0, {}
+        found = {
+            "variance": _of_deviations(own["variance"], self._shrinkage),
+            "length": _of_lengths(own["length"], self._shrinkage / 2),
+        }
+        if "noise" in self.learned:
+            found["noise"] = _of_deviations(own["noise"], self._shrinkage / 2)
+        total = sum(density.sum() for density, _ in found.values()).item()
+        return total, {name: slope for name, (_, slope) in found.items()}
+
+    def _log_priors(self, state):
+        return sum(self._log_prior(own)[0] for own in self.latents(state))
 
     def _climbed(self, own, sums):
         """Hyper-parameters of a latent after some steps of L-BFGS-B, and their `value`."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
-            return own, self._value(own, sums) + self._log_prior(own["variance"])[0]
+            return own, self._value(own, sums) + self._log_prior(own)[0]
 
         packing = Packing(names, {}, self._bounds(own["variance"]))
 
         def value_and_gradient(vector):
             parts = {**own, **packing.parts(vector, own)}
             value, slopes = self._value_and_slopes(parts, sums)
-            log_prior, slope = self._log_prior(parts["variance"])
-            slopes["variance"] = slopes["variance"] + slope
+            log_prior, pulls = self._log_prior(parts)
+            slopes |= {name: slopes[name] + pull for name, pull in pulls.items()}
             return value + log_prior, packing.slope(slopes)
 
         start, limits = packing.vector(own), packing.limits(own)
@@ -249,6 +258,7 @@ class GaussianAscent(AdditiveAscent):
     """With Gaussian noise one pass over the rows is all; outputs share the Gram matrix."""
 
     _steps, _least_step = 20, _LEAST_GAIN / 20  # of L-BFGS-B in a round, nats
+    trial = 1  # rounds that tell kernels apart
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -285,7 +295,7 @@ class GaussianAscent(AdditiveAscent):
     def step(self, state):
         """One round; returns the value after it."""
         value = self._climb(state)
-        return self._gained(state, value, self._log_prior(state["variance"])[0])
+        return self._gained(state, value, self._log_priors(state))
 
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
@@ -319,6 +329,7 @@ class SiteAscent(AdditiveAscent):
     """
 
     _steps, _least_step = 5, 0.0
+    trial = 10
 
     def __init__(self, *args, sites, batch_size, generator):
         super().__init__(*args)
@@ -379,7 +390,7 @@ class SiteAscent(AdditiveAscent):
     def step(self, state):
         """A pass of steps on the sites, then on the rest; returns the value before them."""
         self._generator.set_state(state["generator"])
-        log_prior, n = self._log_prior(state["variance"])[0], self.rows.n_rows
+        log_prior, n = self._log_priors(state), self.rows.n_rows
         total = log_prior
         batches = [None]
         if self._batch_size is not None and n > self._batch_size:
@@ -463,6 +474,18 @@ def stacked_moments(moments):
     """Means and variances (b, c) from those (b,) of each latent."""
     mean, var = zip(*moments, strict=True)
     return torch.stack(mean, 1), torch.stack(var, 1)
+
+
+def _of_deviations(log_variance, rate):
+    """Log densities of gamma distributions of shape 2 at standard deviations, and slopes."""
+    pull = rate * (0.5 * log_variance).exp()
+    return 2 * math.log(rate) + 0.5 * log_variance - pull, 0.5 * (1 - pull)
+
+
+def _of_lengths(log_length, rate):
+    """Log densities of logarithms of length scales with exponential inverse roots, and slopes."""
+    pull = rate * (-0.5 * log_length).exp()
+    return math.log(rate / 2) - 0.5 * log_length - pull, 0.5 * (pull - 1)
 
 
 def _newton(lower, here, higher):

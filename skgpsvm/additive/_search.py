@@ -29,6 +29,8 @@ class TermSearch:
         Of the ascent.
     more : callable
         From a basis with more terms to their ascent.
+    kernels : list of str
+        Of pairs, of which that of most evidence is taken.
     exact : bool
         Whether those have no inducing points.
     given : list of tuples of ints
@@ -54,6 +56,7 @@ class TermSearch:
     ascent: AdditiveAscent
     state: dict
     more: Callable
+    kernels: list
     exact: bool
     given: list
     most: float
@@ -67,12 +70,15 @@ class TermSearch:
 
     def learn(self, stage):
         """Rounds at the terms so far, until they gain no more."""
+        self._iterate(stage, self.max_iter, self.ascent.converged)
+
+    def _iterate(self, stage, max_iter, converged=None):
         self.curve += self.run.stage(
             stage,
             self.state,
             self.ascent.step,
-            self.max_iter,
-            converged=self.ascent.converged,
+            max_iter,
+            converged=converged,
             attributes=lambda state: self.attributes(replace(self, state=state)),
         )
 
@@ -80,15 +86,15 @@ class TermSearch:
         """Add pairs that the user or the rows want, and learn with them."""
         if self.exact:
             found = self._tested(_LIKELY) if self.most else []
-            self._extend(self.given + found)
-            self.learn("all rows")
+            self._grow(self.given + found, "all rows")
         most = math.inf if self.exact and self.most else self.most  # too many go at the end
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
             found = self._tested(_LEFT if self.exact else _LEVEL)
             if not found:
                 break
-            self._extend(found[: min(_PAIRS_AT_ONCE, room)])
-            self.learn(f"effects and {len(self.ascent.basis.pairs)} interactions")
+            found = found[: min(_PAIRS_AT_ONCE, room)]
+            n_pairs = len(self.ascent.basis.pairs) + len(found)
+            self._grow(found, f"effects and {n_pairs} interactions")
 
     def _tested(self, level):
         """Pairs whose scores are so improbable among all pairs, the largest first."""
@@ -107,11 +113,20 @@ class TermSearch:
             found[pair] = (score - mean) / max(var, torch.finfo(torch.float64).tiny) ** 0.5, p
         return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
-    def _extend(self, pairs):
-        """Go on with more pairs, from where the terms so far are."""
+    def _grow(self, pairs, stage):
+        """Learn with more pairs, from where the terms so far are; choose their kernel."""
         ascent, state = self.ascent, self.state
-        self.ascent = self.more(replace(ascent.basis, terms=ascent.basis.terms + pairs))
-        self.state = self.ascent.start(state["noise"], ascent.named(state))
+        terms, known, tried = ascent.basis.terms + pairs, ascent.named(state), {}
+        for kernel in self.kernels if pairs else self.kernels[:1]:
+            self.ascent = self.more(replace(ascent.basis, terms=terms, pair_kernel=kernel))
+            self.state = self.ascent.start(state["noise"], known)
+            if len(self.kernels) > 1 and pairs:
+                self._iterate(f"{stage}, {kernel} pairs", self.ascent.trial)
+            tried[kernel] = self.ascent, self.state
+        if pairs:
+            best = max(tried, key=lambda kernel: tried[kernel][1]["value"])
+            self.kernels, (self.ascent, self.state) = [best], tried[best]
+        self.learn(stage)
 
     def prune(self):
         """Drop terms that the rows do not need, and learn without them."""
