@@ -101,7 +101,8 @@ class Run:
         if converged and not done:
             warn(
                 f"{type(self._estimator).__name__} reached max_iter={max_iter} before its change "
-                "fell below tol. Raise max_iter, or tol if the scores are good enough.",
+                f"fell below tol, in stage {name!r}. Raise max_iter, or tol if the scores are good "
+                "enough.",
                 ConvergenceWarning,
             )
         context.call_on_fit_task_end(estimator=self._estimator, **shown)

@@ -178,7 +178,8 @@ def _effects(estimator, X, features, level, n_points, latent):
     used = sorted({j for term in terms for j in term})
     axes = {j: _Axis(names[j], X[:, j], levels.get(j), n_points) for j in used}
     moments = _moments(estimator, latent, norm.ppf((1 + level) / 2))
-    singles = _on_singles(moments, axes, X.shape[1], n_points)
+    alone = [place for place, term in enumerate(estimator.terms_) if len(term) == 1]
+    singles = _on_singles(moments, alone, axes, X.shape[1], n_points)
     basis = estimator._latents[0].basis
     found = []
     for term in terms:
@@ -186,7 +187,8 @@ def _effects(estimator, X, features, level, n_points, latent):
         own = [axes[j] for j in term]
         if len(term) == 1:
             size = len(own[0].labels)
-            curves, missing = singles[:, :size, place], singles[:, -1, place]
+            curves = singles[:, :size, alone.index(place)]
+            missing = singles[:, -1, alone.index(place)]
         else:
             own = [axis.coarser() for axis in own]
             curves, missing = _on_pair(moments, term, own, X.shape[1], place), None
@@ -284,7 +286,10 @@ def _chosen(estimator, features, names):
 
 
 def _moments(estimator, latent, width):
-    """The function that gives effects, lower and upper bounds (3, b, n_terms) of encoded rows."""
+    """The function that gives effects, lower and upper bounds (3, b, k) of encoded rows.
+
+    It takes the rows and the places of k terms, in ascending order.
+    """
     c = len(estimator._latents)
     known = list(getattr(estimator, "classes_", range(c)))[-c:]
     if latent is None and c == 1:
@@ -294,8 +299,8 @@ def _moments(estimator, latent, width):
             f"latent={latent!r} must say whose effects, one of {np.array(known).tolist()}."
         )
 
-    def moments(rows):
-        mean, std = estimator._explained(rows)
+    def moments(rows, places):
+        mean, std = estimator._explained(rows, places)
         if mean.ndim == 3:
             mean, std = mean[..., known.index(latent)], std[..., known.index(latent)]
         return np.stack([mean, mean - width * std, mean + width * std])
@@ -303,8 +308,8 @@ def _moments(estimator, latent, width):
     return moments
 
 
-def _on_singles(moments, axes, d, n_points):
-    """On the points of all features at once, (3, b, n_terms); in the last row numbers are missing.
+def _on_singles(moments, places, axes, d, n_points):
+    """On the points of all features at once, (3, b, k); in the last row numbers are missing.
 
     An effect depends on its own features only.
     """
@@ -313,7 +318,7 @@ def _on_singles(moments, axes, d, n_points):
     for j, axis in axes.items():
         rows[: len(axis.values), j] = axis.values
         rows[-1, j] = 0 if axis.categorical else np.nan
-    return moments(rows)
+    return moments(rows, places)
 
 
 def _on_pair(moments, term, axes, d, place):
@@ -322,7 +327,7 @@ def _on_pair(moments, term, axes, d, place):
     rows = np.zeros((grid[0].size, d))
     for j, values in zip(term, grid, strict=True):
         rows[:, j] = values.ravel()
-    return moments(rows)[..., place].reshape(3, *grid[0].shape)
+    return moments(rows, [place]).reshape(3, *grid[0].shape)
 
 
 # How it is drawn

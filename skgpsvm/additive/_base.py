@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import torch
@@ -112,7 +113,8 @@ class AdditiveGP(LatentEstimator):
                 f"covariance={self.covariance!r}, batch_size={self.batch_size!r}."
             )
         bounds = self.length_scale_bounds
-        if np.shape(bounds) != (2,) or not 0 < bounds[0] <= bounds[1] < np.inf:
+        numbers = np.shape(bounds) == (2,) and all(isinstance(end, Real) for end in bounds)
+        if not (numbers and 0 < bounds[0] <= bounds[1] < np.inf):
             raise ValueError(
                 f"length_scale_bounds={bounds!r} must be two positive numbers in ascending order."
             )
@@ -210,7 +212,7 @@ class AdditiveGP(LatentEstimator):
         """Kernels of pairs, of which the rows choose one."""
         if self.kernel_interaction is not None:
             return [self.kernel_interaction]
-        return [self.kernel, _ROUGH] if exact else [self.kernel]
+        return [_ROUGH, self.kernel] if exact else [self.kernel]
 
     def _first_basis(self, X, weights, rows, pair_kernel):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
@@ -307,6 +309,8 @@ class AdditiveGP(LatentEstimator):
                 self._name(pair): z
                 for pair, (z, _) in sorted(search.scores.items(), key=lambda item: -item[1][0])
             },
+            "sparse_": posteriors[0].form is not None,
+            "kernel_interaction_": basis.pair_kernel if basis.pairs else None,
             "elbo_": state["elbo"],
             **self._of_noise(state["noise"].cpu()),
         }
@@ -392,12 +396,14 @@ class AdditiveGP(LatentEstimator):
         mean, std = self._explained(self._check_new(X))
         return (mean, std) if return_std else mean
 
-    def _explained(self, X):
-        """`explain` of checked rows, with standard deviations."""
+    def _explained(self, X, terms=None):
+        """`explain` of checked rows, of all terms or some in their order; standard deviations."""
+        terms = range(len(self.terms_)) if terms is None else terms
+        places = [1 + place for place in terms]  # after the constant
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
 
         def moments(rows):
-            found = [torch.stack(p.effect_marginals(rows), -1)[:, 1:] for p in posteriors]
+            found = [torch.stack(p.effect_marginals(rows, places), -1) for p in posteriors]
             return torch.stack(found, 2)
 
         mean, var = np.moveaxis(self._map_rows(moments, X), -1, 0)

@@ -215,8 +215,8 @@ class EffectsPosterior(Posterior):
     """A Gaussian posterior over a sum of effects."""
 
     @abstractmethod
-    def effect_marginals(self, X):
-        """Means and variances (b, 1 + n_terms) of the constant and each term."""
+    def effect_marginals(self, X, places=None):
+        """Means and variances (b, 1 + n_terms) of the constant and each term, or of some."""
 
     @abstractmethod
     def of_residuals(self, X, precision):
@@ -322,13 +322,14 @@ class AdditivePosterior(EffectsPosterior):
         var = prior - ((psi @ self.reduction) * psi).sum(1)
         return psi @ self.weights, var.clamp_min(0)
 
-    def effect_marginals(self, X):
+    def effect_marginals(self, X, places=None):
         psi, prior = self._features(X)
         sizes = [part.shape[1] for part in psi]
         means = [part @ w for part, w in zip(psi, self.weights.split(sizes), strict=True)]
         blocks = own_blocks(self.reduction, self.effects)
         gone = [((part @ block) * part).sum(1) for part, block in zip(psi, blocks, strict=True)]
-        return torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
+        found = torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
+        return found if places is None else tuple(part[:, places] for part in found)
 
     def of_residuals(self, X, precision):
         model = torch.cat(self._features(X)[0], 1)

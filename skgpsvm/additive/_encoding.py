@@ -95,7 +95,7 @@ def refuse_dates(X, categorical):
     ------
     TypeError
     """
-    for j, dtype in enumerate(getattr(X, "dtypes", [])):
+    for j, dtype in enumerate(X.dtypes if hasattr(X, "columns") else []):
         dated = str(dtype).lower().startswith(_DATES)
         if dated and (categorical is None or not categorical[j]):
             raise TypeError(
@@ -179,7 +179,9 @@ def described(X, weights, n_levels, scaling):
     found = []
     for j, levels in enumerate(n_levels):
         if levels:
-            found.append(Feature(n_levels=int(levels)))
+            # Where every row has a level of its own, an effect cannot be told from noise.
+            own = levels >= len(used) >= weights.sum() and len(np.unique(X[used, j])) == len(used)
+            found.append(Feature(n_levels=int(levels), constant=own))
             continue
         if not low[j] < high[j]:  # constant, or nothing but NaN
             found.append(Feature(constant=True))

@@ -326,13 +326,14 @@ class ExactPosterior(EffectsPosterior):
         var = self._K.diagonal() - self._explained(self._K).square().sum(0)
         return self._K @ self.alpha, var.clamp_min(0)
 
-    def effect_marginals(self, X):
-        """Means and variances (b, 1 + n_terms) of the constant and each term."""
+    def effect_marginals(self, X, places=None):
         at, means, gone = self._at(X), [], []
-        for cov in self._prior.covariances(at, self._prior.rows):
-            means.append(cov @ self.alpha)
-            gone.append(self._explained(cov).square().sum(0))
-        var = self._prior.variances(at) - torch.stack(gone, 1)
+        places = list(range(len(self._prior.terms))) if places is None else places
+        for place, cov in enumerate(self._prior.covariances(at, self._prior.rows)):
+            if place in places:
+                means.append(cov @ self.alpha)
+                gone.append(self._explained(cov).square().sum(0))
+        var = self._prior.variances(at)[:, places] - torch.stack(gone, 1)
         return torch.stack(means, 1), var.clamp_min(0)
 
     def of_residuals(self, X, precision):

@@ -42,7 +42,7 @@ class AdditiveAscent:
         Which of `HYPER`.
     shrinkage : float
         Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; half of
-        it is that of the noise's, and that of inverse roots of length scales, which are
+        it is that of the noise's, and that of inverse roots of effects' length scales, which are
         exponential. 0 is no prior.
     tol : float
         Gain at which rounds end.
@@ -63,9 +63,11 @@ class AdditiveAscent:
         """
         if not self._shrinkage:
             return 0.0, {}
+        n_effects, lengths = len(self.basis.axes), own["length"]
+        density, slope = _of_lengths(lengths[:n_effects], self._shrinkage / 2)
         found = {
             "variance": _of_deviations(own["variance"], self._shrinkage),
-            "length": _of_lengths(own["length"], self._shrinkage / 2),
+            "length": (density, torch.cat([slope, torch.zeros_like(lengths[n_effects:])])),
         }
         if "noise" in self.learned:
             found["noise"] = _of_deviations(own["noise"], self._shrinkage / 2)

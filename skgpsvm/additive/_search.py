@@ -14,6 +14,7 @@ from ._learning import AdditiveAscent
 _LEVEL = 0.01  # of the test of interactions, all pairs together
 _LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
 _PAIRS_AT_ONCE = 5
+_CLEAR = 0.05  # nats a row; by less, evidence for smooth pairs of real functions misled
 
 
 @dataclass
@@ -30,7 +31,7 @@ class TermSearch:
     more : callable
         From a basis with more terms to their ascent.
     kernels : list of str
-        Of pairs, of which that of most evidence is taken.
+        Of pairs: the first, unless another has clearly more evidence.
     exact : bool
         Whether those have no inducing points.
     given : list of tuples of ints
@@ -124,7 +125,10 @@ class TermSearch:
                 self._iterate(f"{stage}, {kernel} pairs", self.ascent.trial)
             tried[kernel] = self.ascent, self.state
         if pairs:
-            best = max(tried, key=lambda kernel: tried[kernel][1]["value"])
+            first, *others = self.kernels
+            least = tried[first][1]["value"] + _CLEAR * ascent.rows.total_weight
+            best = max(others, key=lambda kernel: tried[kernel][1]["value"], default=first)
+            best = best if tried[best][1]["value"] > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
         self.learn(stage)
 
