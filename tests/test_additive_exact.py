@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from problems import rows_of, t64
-from scipy.stats import multivariate_normal
+from scipy.stats import expon, gamma, multivariate_normal
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -26,6 +26,8 @@ from skgpsvm.additive._exact import (
     evidence_and_slopes,
     evidence_gains,
 )
+from skgpsvm.additive._exact_learning import ExactGaussianAscent
+from skgpsvm.additive._learning import HYPER, GaussianAscent
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
 exact = {"sparse": False, "min_gain": 0}
@@ -308,7 +310,9 @@ SAME = {
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
-def test_points_at_every_value_give_the_same(likelihood):
+def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
+    # Without points there are priors of noise and length scales too.
+    monkeypatch.setattr(ExactGaussianAscent, "_log_prior", GaussianAscent._log_prior)
     data, y = few_valued()
     y = np.round(np.abs(y)) if likelihood == "poisson" else y
     models = [
@@ -383,6 +387,50 @@ def test_pairs_are_chosen_by_the_evidence():
     errors = [np.sqrt(np.mean((m.predict(new) - truth) ** 2)) for m in (*smooth, model)]
     assert errors[0] < 1.1 * errors[1]
     assert errors[2] < 1.4 * errors[1]  # what a rough pair costs where the function is smooth
+
+
+def test_smooth_pairs_where_their_evidence_is_clear():
+    data, y = make_friedman1(120, n_features=5, noise=0.1, random_state=0)
+    new, truth = make_friedman1(500, n_features=5, noise=0.0, random_state=1)
+    found = AdditiveGPRegressor(random_state=0).fit(data, y)
+    assert found.kernel_interaction_ == "matern52"
+    rough = AdditiveGPRegressor(kernel_interaction="matern12", random_state=0).fit(data, y)
+    assert rough.kernel_interaction_ == "matern12"
+    assert found.elbo_ > rough.elbo_ + 0.05 * len(y)
+    errors = [np.mean((model.predict(new) - truth) ** 2) for model in (found, rough)]
+    assert errors[0] < 0.5 * errors[1]
+    y = 2.0 * (data[:, 0] > 0.5) * (data[:, 1] > 0.3) + 0.1 * np.sin(40 * data[:, 2])
+    assert AdditiveGPRegressor(random_state=0).fit(data, y).kernel_interaction_ == "matern12"
+
+
+def test_priors_of_noise_and_lengths():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(**exact, shrinkage=3.0, interactions=[(0, 1)]).fit(data, y)
+    basis, theta = model._latents[0].basis, model._latents[0].theta
+    expected = gamma(2, scale=1 / 3).logpdf(np.exp(0.5 * theta["variance"])).sum()
+    expected += gamma(2, scale=1 / 1.5).logpdf(np.exp(0.5 * model._noise)).sum()
+    # Of u = length^-1/2 the density is exponential, of log(length) that times u / 2.
+    u = np.exp(-0.5 * theta["length"][: len(basis.axes)])
+    expected += (expon(scale=1 / 1.5).logpdf(u) + np.log(u / 2)).sum()
+    assert_allclose(model.objective_curve_[-1] - model.elbo_, expected, rtol=1e-9)
+
+    form = "full", None
+    ascent = ExactGaussianAscent(basis, rows_of(data, y[:, None]), None, form, HYPER, 3.0, 0.0)
+    own = {kind: t64(values) for kind, values in theta.items()} | {"noise": t64(-4.0)}
+    _, slopes = ascent._log_prior(own)
+    for kind, values in own.items():
+        for k, move in enumerate(1e-5 * np.eye(values.numel())):
+            moves = (t64(sign * move).view_as(values) for sign in (1, -1))
+            up, down = (ascent._log_prior({**own, kind: values + move})[0] for move in moves)
+            assert_allclose(slopes[kind].ravel()[k], (up - down) / 2e-5, rtol=1e-6, atol=1e-9)
+
+
+def test_few_rows_with_many_features_of_noise():
+    rng = np.random.default_rng(0)
+    data, y = rng.standard_normal((50, 20)), rng.standard_normal(50)
+    mean, std = AdditiveGPRegressor().fit(data, y).predict(rng.normal(size=(500, 20)), True)
+    # Without priors of noise and length scales half of them.
+    assert np.mean(np.abs(rng.standard_normal(500) - mean) < 1.96 * std) > 0.8
 
 
 def test_pairs_of_many_features_are_not_chance():

@@ -26,8 +26,9 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
         lines. With inducing points none is below their distance, or 0.25 in a pair.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
-        points, for which alone that is: many pairs have steps.
+        Covariance of each factor of a pair. "matern12" is for fits without inducing points alone.
+        None is ``kernel`` with these; without, "matern12", since many pairs have steps, unless the
+        evidence of ``kernel`` is larger by 0.05 nats a row.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many may
         be found. "auto" is 10 with inducing points, and any number without.
@@ -94,10 +95,14 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         The mean of the constant.
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent functions, see `sobol_indices`.
+    sparse_ : bool
+        Whether the fit has inducing points.
+    kernel_interaction_ : str or None
+        Covariance of each factor of a pair; None where there are no pairs.
     elbo_ : float
         Lower bound on the log evidence, nats, of the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior of effects along the way, stage after stage.
+        The bound and the logarithm of the prior along the way, stage after stage.
     n_iter_ : int
         Passes taken.
     n_features_in_ : int

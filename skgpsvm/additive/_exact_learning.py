@@ -1,7 +1,17 @@
 """Learning of additive models without inducing points: every row has a site of its own."""
 
+import math
+
+import torch
+
 from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
-from ._learning import AdditiveAscent, GaussianAscent, SiteAscent, stacked_moments
+from ._learning import (
+    AdditiveAscent,
+    GaussianAscent,
+    SiteAscent,
+    log_prior_of_deviations,
+    stacked_moments,
+)
 
 
 class _AllRows(AdditiveAscent):
@@ -31,7 +41,29 @@ class _AllRows(AdditiveAscent):
 
 
 class ExactGaussianAscent(_AllRows, GaussianAscent):
-    """With Gaussian noise, without inducing points."""
+    """With Gaussian noise, without inducing points.
+
+    The standard deviation of the noise has a prior too, a gamma distribution of shape 2, and so
+    have inverse roots of the length scales of effects of one feature, an exponential one. The rate
+    of both is half the shrinkage.
+
+    Notes
+    -----
+    Source: for length scales, Fuglstad et al. (2019).
+    """
+
+    def _log_prior(self, own):
+        value, slopes = super()._log_prior(own)
+        if not self.shrinkage:
+            return value, slopes
+        rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
+        noise, by_noise = log_prior_of_deviations(own["noise"], rate)
+        lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
+        pull = rate * (-0.5 * lengths).exp()
+        densities = math.log(rate / 2) - 0.5 * lengths - pull
+        by_length = torch.cat([0.5 * (pull - 1), torch.zeros_like(of_pairs)])
+        value += (noise + densities.sum()).item()
+        return value, slopes | {"noise": by_noise, "length": by_length}
 
     def _read(self):
         X, y, weights = self.rows.take(slice(None))

@@ -41,9 +41,8 @@ class AdditiveAscent:
     learned : tuple of str
         Which of `HYPER`.
     shrinkage : float
-        Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; half of
-        it is that of the noise's, and that of inverse roots of effects' length scales, which are
-        exponential. 0 is no prior.
+        Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; 0 is
+        no prior.
     tol : float
         Gain at which rounds end.
     """
@@ -51,7 +50,7 @@ class AdditiveAscent:
     def __init__(self, basis, rows, limits, form, learned, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.learned, self._earlier = limits, learned, None
-        self._shrinkage = shrinkage
+        self.shrinkage = shrinkage
 
     def _log_prior(self, own):
         """At the hyper-parameters of a latent, and its derivatives by name.
@@ -59,20 +58,12 @@ class AdditiveAscent:
         Notes
         -----
         Source: Chung et al. (2013), who keep standard deviations from 0 and hardly shrink them;
-        here the rate shrinks too. Fuglstad et al. (2019) for length scales.
+        here the rate shrinks too.
         """
-        if not self._shrinkage:
+        if not self.shrinkage:
             return 0.0, {}
-        n_effects, lengths = len(self.basis.axes), own["length"]
-        density, slope = _of_lengths(lengths[:n_effects], self._shrinkage / 2)
-        found = {
-            "variance": _of_deviations(own["variance"], self._shrinkage),
-            "length": (density, torch.cat([slope, torch.zeros_like(lengths[n_effects:])])),
-        }
-        if "noise" in self.learned:
-            found["noise"] = _of_deviations(own["noise"], self._shrinkage / 2)
-        total = sum(density.sum() for density, _ in found.values()).item()
-        return total, {name: slope for name, (_, slope) in found.items()}
+        density, slope = log_prior_of_deviations(own["variance"], self.shrinkage)
+        return density.sum().item(), {"variance": slope}
 
     def _log_priors(self, state):
         return sum(self._log_prior(own)[0] for own in self.latents(state))
@@ -478,16 +469,10 @@ def stacked_moments(moments):
     return torch.stack(mean, 1), torch.stack(var, 1)
 
 
-def _of_deviations(log_variance, rate):
+def log_prior_of_deviations(log_variance, rate):
     """Log densities of gamma distributions of shape 2 at standard deviations, and slopes."""
     pull = rate * (0.5 * log_variance).exp()
     return 2 * math.log(rate) + 0.5 * log_variance - pull, 0.5 * (1 - pull)
-
-
-def _of_lengths(log_length, rate):
-    """Log densities of logarithms of length scales with exponential inverse roots, and slopes."""
-    pull = rate * (-0.5 * log_length).exp()
-    return math.log(rate / 2) - 0.5 * log_length - pull, 0.5 * (pull - 1)
 
 
 def _newton(lower, here, higher):

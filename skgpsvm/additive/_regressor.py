@@ -35,8 +35,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
         lines. With inducing points none is below their distance, or 0.25 in a pair.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. None is ``kernel``, and "matern12" without inducing
-        points, for which alone that is: many pairs have steps.
+        Covariance of each factor of a pair. "matern12" is for fits without inducing points alone.
+        None is ``kernel`` with these; without, "matern12", since many pairs have steps, unless the
+        evidence of ``kernel`` is larger by 0.05 nats a row.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name; or how many may
         be found. "auto" is 10 with inducing points, and any number without.
@@ -71,8 +72,11 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
-        of them. 0 is no prior, as in the paper: the evidence alone, which with few rows or many
-        features is too sure of effects that are chance, and with thousands a little better.
+        of them. Half the rate is, with Gaussian noise and without inducing points, that of such a
+        prior of the noise, and of an exponential one of the inverse root of the length scale of
+        each effect of one feature. 0 is no prior, as in the paper: the evidence alone, which with
+        few rows or many features is too sure of effects that are chance, and with thousands a
+        little better.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
@@ -103,13 +107,17 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         The mean of the constant, in units of y; of its logarithm for "poisson".
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent function, see `sobol_indices`.
+    sparse_ : bool
+        Whether the fit has inducing points.
+    kernel_interaction_ : str or None
+        Covariance of each factor of a pair; None where there are no pairs.
     noise_variance_ : float or ndarray of shape (t,)
         Of the noise, in squared units of y. Not for "poisson".
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`; the
         evidence itself without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior of effects along the way, stage after stage.
+        The bound and the logarithm of the prior along the way, stage after stage.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
@@ -259,7 +267,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
 
-        The first call fits as `fit` does, with inducing points. Every later one holds the terms,
+        The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
+        rows need not have: see ``sparse``. Every later one holds the terms,
         the hyper-parameters and the scales of X and y, and adds the rows to the posterior: with
         Gaussian noise exactly. A number outside the range of the first rows counts as the end of
         the range.
