@@ -288,7 +288,7 @@ def _chosen(estimator, features, names):
 def _moments(estimator, latent, width):
     """The function that gives effects, lower and upper bounds (3, b, k) of encoded rows.
 
-    It takes the rows and the places of k terms, in ascending order.
+    It takes the rows and the places of k terms.
     """
     c = len(estimator._latents)
     known = list(getattr(estimator, "classes_", range(c)))[-c:]

@@ -446,6 +446,15 @@ def test_pairs_of_many_features_are_not_chance():
     assert np.sqrt(np.mean((model.predict(data[300:]) - truth[300:]) ** 2)) < 0.35
 
 
+def test_some_effects_are_those_of_all():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(**exact, interactions=[(0, 1)]).fit(data, y)
+    every, some = (np.stack(model._explained(data, places)) for places in (None, [5, 0]))
+    assert_allclose(some, every[..., [5, 0]], rtol=1e-12)
+    none = AdditiveGPRegressor(sparse=False, interactions=None, min_gain=1e9).fit(data, y)
+    assert none.explain(data).shape == (60, 0)
+
+
 def test_number_of_pairs_is_held():
     data, y = friedman(60)
     model = AdditiveGPRegressor(interactions=2, min_gain=0).fit(data, y)

@@ -397,7 +397,7 @@ class AdditiveGP(LatentEstimator):
         return (mean, std) if return_std else mean
 
     def _explained(self, X, terms=None):
-        """`explain` of checked rows, of all terms or some in their order; standard deviations."""
+        """`explain` of checked rows, of all terms or those at some places; standard deviations."""
         terms = range(len(self.terms_)) if terms is None else terms
         places = [1 + place for place in terms]  # after the constant
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]

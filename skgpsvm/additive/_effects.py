@@ -93,9 +93,13 @@ class Prior(ABC):
             found.append(own)
         return torch.stack(found, 1)
 
-    def covariances(self, a, b):
-        """Prior covariances (b, b') of the terms between rows `at` two places, one by one."""
-        for term, factors, variance in self._terms():
+    def covariances(self, a, b, places=None):
+        """Prior covariances (b, b') of all or some terms between rows `at` two places, one by one.
+
+        The terms are the constant and those after it.
+        """
+        parts = list(self._terms())
+        for term, factors, variance in parts if places is None else [parts[k] for k in places]:
             cov = variance.expand(len(a[1]), len(b[1]))
             for factor in factors:
                 cov = cov * factor.between(a[0][factor], b[0][factor])

@@ -327,14 +327,11 @@ class ExactPosterior(EffectsPosterior):
         return self._K @ self.alpha, var.clamp_min(0)
 
     def effect_marginals(self, X, places=None):
-        at, means, gone = self._at(X), [], []
-        places = list(range(len(self._prior.terms))) if places is None else places
-        for place, cov in enumerate(self._prior.covariances(at, self._prior.rows)):
-            if place in places:
-                means.append(cov @ self.alpha)
-                gone.append(self._explained(cov).square().sum(0))
-        var = self._prior.variances(at)[:, places] - torch.stack(gone, 1)
-        return torch.stack(means, 1), var.clamp_min(0)
+        at, places = self._at(X), range(len(self._prior.terms)) if places is None else places
+        mean, gone = self.alpha.new_empty(2, len(X), len(places))
+        for k, cov in enumerate(self._prior.covariances(at, self._prior.rows, places)):
+            mean[:, k], gone[:, k] = cov @ self.alpha, self._explained(cov).square().sum(0)
+        return mean, (self._prior.variances(at)[:, list(places)] - gone).clamp_min(0)
 
     def of_residuals(self, X, precision):
         def covariances(psi):

@@ -268,10 +268,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         """Learn from more rows, as new data.
 
         The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
-        rows need not have: see ``sparse``. Every later one holds the terms,
-        the hyper-parameters and the scales of X and y, and adds the rows to the posterior: with
-        Gaussian noise exactly. A number outside the range of the first rows counts as the end of
-        the range.
+        rows need not have: see ``sparse``. Every later one holds the terms, the hyper-parameters
+        and the scales of X and y, and adds the rows to the posterior: with Gaussian noise exactly.
+        A number outside the range of the first rows counts as the end of the range.
 
         Parameters
         ----------
