@@ -722,7 +722,7 @@ def test_nullable_columns_have_a_missing_level(dtype):
 
 
 @pytest.mark.parametrize("others", [[], ["size"], ["size", "kind"]])
-@pytest.mark.parametrize("kind", ["naive", "zoned", "period", "difference"])
+@pytest.mark.parametrize("kind", ["naive", "zoned", "period", "difference", "objects"])
 def test_dates_are_refused(kind, others):
     frame, y = table(60)
     days = pd.date_range("2020", periods=60).to_series(index=range(60))
@@ -731,16 +731,26 @@ def test_dates_are_refused(kind, others):
         "zoned": days.dt.tz_localize("UTC"),
         "period": days.dt.to_period("D"),
         "difference": days - days[0],
+        "objects": days.dt.date,
     }
     frame["when"] = kinds[kind]
     with pytest.raises(TypeError, match="Column 'when' of X has dates or times"):
         AdditiveGPRegressor().fit(frame[[*others, "when"]], y)
 
 
-def test_dates_may_be_categories():
+@pytest.mark.parametrize("as_objects", [False, True])
+def test_dates_may_be_categories(as_objects):
     frame = pd.DataFrame({"when": pd.date_range("2020", periods=3).repeat(20)})
+    if as_objects:
+        frame["when"] = frame["when"].dt.date
     model = AdditiveGPRegressor(categorical_features=["when"]).fit(frame, np.arange(60) // 20)
     assert_allclose(model.predict(frame), np.arange(60) // 20, atol=0.05)
+
+
+def test_a_column_is_no_table():
+    frame, y = table(60)
+    with pytest.raises(ValueError, match="Expected a 2-dimensional container"):
+        AdditiveGPRegressor().fit(frame["size"], y)
 
 
 def test_levels_of_mixed_types_are_refused():

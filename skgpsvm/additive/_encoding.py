@@ -1,5 +1,7 @@
 """Columns of users' tables as numbers: categories, missing values, ranges."""
 
+import datetime
+
 import numpy as np
 import torch
 from scipy.stats import skew
@@ -95,13 +97,21 @@ def refuse_dates(X, categorical):
     ------
     TypeError
     """
-    for j, dtype in enumerate(X.dtypes if hasattr(X, "columns") else []):
-        dated = str(dtype).lower().startswith(_DATES)
-        if dated and (categorical is None or not categorical[j]):
+    for j, name in enumerate(X.columns if hasattr(X, "columns") else []):
+        if _is_dated(X[name]) and (categorical is None or not categorical[j]):
             raise TypeError(
-                f"Column {list(X.columns)[j]!r} of X has dates or times ({dtype}): convert them to "
+                f"Column {name!r} of X has dates or times ({X[name].dtype}): convert them to "
                 "numbers in a unit of your choice, or name the column in categorical_features."
             )
+
+
+def _is_dated(column):
+    """Whether a column has dates or times, by its type or, of objects, by its first known one."""
+    kind = str(column.dtype).lower()
+    if kind != "object":
+        return kind.startswith(_DATES)
+    first = next((value for value in column if not is_missing(value)), None)
+    return isinstance(first, (datetime.date, datetime.time, datetime.timedelta))
 
 
 def columns(X, chosen):
@@ -133,7 +143,11 @@ def categorical_mask(categorical_features, X):
                 "list of columns."
             )
         types = [str(X[name].dtype).lower().split("(")[0] for name in names]
-        mask = np.array([kind in _CATEGORICAL_TYPES for kind in types], dtype=bool)
+        mask = [
+            kind in _CATEGORICAL_TYPES and not _is_dated(X[name])
+            for kind, name in zip(types, names, strict=True)
+        ]
+        mask = np.array(mask, dtype=bool)
         return mask if mask.any() else None
     if not names and np.ndim(X) != 2:
         return None  # which validation refuses in its own words
