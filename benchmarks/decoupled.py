@@ -92,7 +92,7 @@ def at_equal_time(results, sizes):
         curves = fits["curve"].drop(OURS).fillna("")
         rows.append(found | {peer: least_by(text, seconds) for peer, text in curves.items()})
     found = pd.DataFrame(rows).groupby("set").mean().reindex(sizes.index).rename_axis("set")
-    peers = [method for method in METHODS if method != OURS]
+    peers = [method for method in METHODS if method in found and method != OURS]
     ahead = [f"{peer} on {(found[OURS] < found[peer]).sum()}" for peer in peers]
     title = (
         f"Root mean squared error at equal processor time: that of {OURS} after its fit, of the\n"

@@ -747,6 +747,13 @@ def test_dates_may_be_categories(as_objects):
     assert_allclose(model.predict(frame), np.arange(60) // 20, atol=0.05)
 
 
+def test_columns_of_one_name_are_refused_later_too():
+    frame, y = table(60)
+    model = AdditiveGPRegressor(**quick).fit(frame, y)
+    with pytest.raises(ValueError, match="more than one column of the name size"):
+        model.predict(pd.concat([frame, frame["size"]], axis=1))
+
+
 def test_a_column_is_no_table():
     frame, y = table(60)
     with pytest.raises(ValueError, match="Expected a 2-dimensional container"):

@@ -97,12 +97,20 @@ def refuse_dates(X, categorical):
     ------
     TypeError
     """
-    for j, name in enumerate(X.columns if hasattr(X, "columns") else []):
+    for j, name in enumerate(_names(X)):
         if _is_dated(X[name]) and (categorical is None or not categorical[j]):
             raise TypeError(
                 f"Column {name!r} of X has dates or times ({X[name].dtype}): convert them to "
                 "numbers in a unit of your choice, or name the column in categorical_features."
             )
+
+
+def _names(X):
+    """Of the columns of a table, none of an array; ValueError where two are the same."""
+    names = list(X.columns) if hasattr(X, "columns") else []
+    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+        raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
+    return names
 
 
 def _is_dated(column):
@@ -131,9 +139,7 @@ def categorical_mask(categorical_features, X):
     categorical_features : "from_dtype", None, or array-like of bools, ints or names
     X : array-like or table of shape (n, d)
     """
-    names = list(X.columns) if hasattr(X, "columns") else []
-    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
-        raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
+    names = _names(X)
     if categorical_features is None:
         return None
     if isinstance(categorical_features, str):
