@@ -377,6 +377,30 @@ def test_pairs_have_points_at_every_value():
     assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
 
 
+@pytest.mark.parametrize("rough", [True, False])
+def test_grids_of_pairs_grow_where_they_must(rough):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(1500, 2))
+    product = X[:, 0] * X[:, 1]
+    truth = np.cos(25 * product) if rough else 2 * product
+    y = truth + rng.normal(scale=0.05, size=1500)
+
+    def fitted(n):
+        model = AdditiveGPRegressor(sparse=True, n_inducing=10, n_inducing_interaction=n)
+        return model.fit(X[:1000], y[:1000])
+
+    def error(model):
+        return np.sqrt(np.mean((truth[1000:] - model.predict(X[1000:])) ** 2))
+
+    auto, coarse = fitted("auto"), fitted(8)
+    assert auto.terms_[-1] == coarse.terms_[-1] == (0, 1)
+    if rough:
+        assert auto.elbo_ > coarse.elbo_ + 100
+        assert error(auto) < 0.5 * error(coarse)
+    else:
+        assert auto.elbo_ == coarse.elbo_
+
+
 def test_shares_are_those_of_contributions():
     data, y = few_valued(400)
     model = AdditiveGPRegressor(sparse=True, interactions=None, min_gain=0).fit(data, y)
@@ -1034,6 +1058,7 @@ def test_a_fit_killed_between_stages_ends_the_same(sparse, n_killed, tmp_path):
         ({"scaling": "quantile"}, "scaling='quantile' is not one of"),
         ({"rank": 0}, "rank=0 must be an integer of at least 1, or None"),
         ({"n_inducing": 1}, "n_inducing=1 must be an integer of at least 2"),
+        ({"n_inducing_interaction": "all"}, "n_inducing_interaction='all' is not one of 'auto'"),
         ({"length_scale_bounds": (1, 0.1)}, "must be two positive numbers in ascending order"),
         ({"length_scale_bounds": "fixed"}, "must be two positive numbers in ascending order"),
         ({"min_gain": -1}, "min_gain=-1 must be a number of at least 0"),

@@ -23,7 +23,9 @@ from ._learning import HYPER, GaussianAscent, SiteAscent
 from ._processes import PROFILES
 from ._search import TermSearch
 
-_PAIR_LENGTH = 0.25  # least length scale of a pair
+_PAIR_LENGTH = 0.25  # least length scale of a pair whose grid is not fine
+_ROUGH_LENGTH = 1.5  # times the least length scale of pairs: their grids might be finer
+_PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
@@ -101,7 +103,10 @@ class AdditiveGP(LatentEstimator):
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         self._check_number("rank", 1, integer=True, optional=True)
         self._check_number("n_inducing", 2, integer=True, optional=True)
-        self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
+        if not isinstance(self.n_inducing_interaction, str):
+            self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
+        else:
+            self._check_choice("n_inducing_interaction", ("auto",))
         self._check_number("shrinkage", 0)
         self._check_number("min_gain", 0)
         self._check_number("max_iter", 1, integer=True)
@@ -170,6 +175,7 @@ class AdditiveGP(LatentEstimator):
             exact=exact,
             given=given,
             most=most,
+            finer=partial(self._finer, rows=rows),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=random_state,
@@ -178,6 +184,7 @@ class AdditiveGP(LatentEstimator):
         search.learn("effects")
         search.find_pairs()
         search.prune()
+        search.refine()
         attributes = self._attributes(search)
         curve = search.curve
         attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
@@ -218,9 +225,9 @@ class AdditiveGP(LatentEstimator):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        by_rows = rows.n_rows // min(16, 2 * max(len(varying), 1)), math.isqrt(rows.n_rows) // 2
-        most = [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
-        wanted = self.n_inducing, self.n_inducing_interaction
+        most = self._most_points(rows, len(varying))
+        wanted_pair = self.n_inducing_interaction
+        wanted = self.n_inducing, _PAIR_POINTS if wanted_pair == "auto" else wanted_pair
         points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
         size, pair_size = (self._n_polynomials(low) for low in self._least_lengths(points))
         basis = AdditiveBasis(
@@ -251,16 +258,36 @@ class AdditiveGP(LatentEstimator):
         return basis
 
     @staticmethod
+    def _most_points(rows, n_varying):
+        """Inducing points of an effect, and of each feature of a pair, that the rows bear."""
+        by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
+        return [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
+
+    def _finer(self, basis, state, rows):
+        """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
+        n = basis.n_inducing_pair
+        most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
+        finer = min(2 * n, most, self._most_points(rows, len(basis.axes))[1])
+        low, lower = (self._least_lengths((basis.n_inducing, k))[1] for k in (n, finer))
+        rough = state["length"][:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
+        if self.n_inducing_interaction != "auto" or lower >= low or not rough.any():
+            return None
+        size = self._n_polynomials(lower)
+        basis = replace(basis, n_inducing_pair=finer, pair_size=size, size=max(basis.size, size))
+        basis.measure(rows, self.measure == "empirical")
+        return basis
+
+    @staticmethod
     def _n_polynomials(low):
         """Of a feature whose length scales are not below ``low``."""
         return min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
 
     def _least_lengths(self, points):
-        """Least length scales of effects and of pairs: none is below the distance of points."""
+        """Least length scales of effects and of pairs, by the distance of points."""
         low, high = self.length_scale_bounds
         return [
             min(max(low, least), high)
-            for least in (1 / points[0], max(_PAIR_LENGTH, 1 / points[1]))
+            for least in (1 / points[0], min(_PAIR_LENGTH, 2 / points[1]))
         ]
 
     def _ascent(self, basis, rows, generator):

@@ -54,9 +54,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         features together would have over half as many as there are rows, or one a sixteenth. Where
         the feature has fewer values, these. None is every value of any feature, for some hundred
         rows.
-    n_inducing_interaction : int or None, default=8
+    n_inducing_interaction : int, "auto" or None, default="auto"
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
-        number of rows. None is every value.
+        number of rows. "auto" is 8, and where a pair is as rough as its grid bears more of them, as
+        long as the bound gains, up to 2048 points of all grids. None is every value.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the latent functions: its mean is half of them. 0 is no prior, as
@@ -115,7 +116,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     Source: Adam, Durrande and John (2018), with errata; natural-gradient steps in the place of
     stochastic optimisation.
 
-    With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair.
+    With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair
+    (1500 on the finest grid).
     Missing numbers have an effect of their own.
 
     Examples
@@ -146,7 +148,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         rank=None,
         sparse=True,
         n_inducing=20,
-        n_inducing_interaction=8,
+        n_inducing_interaction="auto",
         shrinkage=4.0,
         min_gain=0.05,
         max_iter=30,

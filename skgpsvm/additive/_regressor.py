@@ -66,9 +66,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         features together would have over half as many as there are rows, or one a sixteenth. Where
         the feature has fewer values, these. None is every value of any feature, for some hundred
         rows.
-    n_inducing_interaction : int or None, default=8
+    n_inducing_interaction : int, "auto" or None, default="auto"
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
-        number of rows. None is every value.
+        number of rows. "auto" is 8, and where a pair is as rough as its grid bears more of them, as
+        long as the bound gains, up to 2048 points of all grids. None is every value.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
@@ -131,10 +132,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     stochastic optimisation.
 
     With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
-    O(n r^2) for r columns, about 70 an effect and 120 a pair, and memory O(r^2) beyond X. Without,
-    an evaluation is O(n^3), and a fit half a minute to a minute for a thousand rows. Missing
-    numbers have an effect of their own. Outside the range of the training rows, effects go back to
-    zero, and their variances to the prior's, within a few length scales.
+    O(n r^2) for r columns, about 70 an effect and 120 a pair (1500 on the finest grid), and memory
+    O(r^2) beyond X. Without, an evaluation is O(n^3), and a fit half a minute to a minute for a
+    thousand rows. Missing numbers have an effect of their own. Outside the range of the training
+    rows, effects go back to zero, and their variances to the prior's, within a few length scales.
 
     Examples
     --------
@@ -164,7 +165,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         rank=None,
         sparse="auto",
         n_inducing=20,
-        n_inducing_interaction=8,
+        n_inducing_interaction="auto",
         shrinkage=4.0,
         min_gain=0.05,
         max_iter=30,

@@ -38,6 +38,8 @@ class TermSearch:
         Pairs that are asked for.
     most : int or inf
         Other pairs that may be kept.
+    finer : callable
+        From a basis and a state to the basis with finer grids of pairs, or None.
     max_iter : int
         Rounds of a stage.
     min_gain : float
@@ -61,6 +63,7 @@ class TermSearch:
     exact: bool
     given: list
     most: float
+    finer: Callable
     max_iter: int
     min_gain: float
     random_state: object
@@ -119,8 +122,8 @@ class TermSearch:
         ascent, state = self.ascent, self.state
         terms, known, tried = ascent.basis.terms + pairs, ascent.named(state), {}
         for kernel in self.kernels if pairs else self.kernels[:1]:
-            self.ascent = self.more(replace(ascent.basis, terms=terms, pair_kernel=kernel))
-            self.state = self.ascent.start(state["noise"], known)
+            self.state = state
+            self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel), known)
             if len(self.kernels) > 1 and pairs:
                 self._iterate(f"{stage}, {kernel} pairs", self.ascent.trial)
             tried[kernel] = self.ascent, self.state
@@ -138,6 +141,22 @@ class TermSearch:
         self.dropped = self.ascent.prune(self.state, self._least_gain, most)
         if self.dropped:
             self.learn("effects kept")
+
+    def refine(self):
+        """Make the grids of pairs finer as long as that gains."""
+        while not self.exact and (basis := self.finer(self.ascent.basis, self.state)) is not None:
+            rough = self.ascent, self.state
+            self._begin(basis, rough[0].named(rough[1]))
+            self.learn(f"interactions on {basis.n_inducing_pair} points")
+            gain = self.state["value"] - rough[1]["value"]
+            if gain < self.ascent.tol * self.ascent.rows.total_weight:
+                self.ascent, self.state = rough
+                break
+
+    def _begin(self, basis, known):
+        """The ascent of a basis, from hyper-parameters that are `named`."""
+        self.ascent, noise = self.more(basis), self.state["noise"]
+        self.state = self.ascent.start(noise, known)
 
     def _least_gain(self, term):
         if term in self.given or not self.min_gain:
