@@ -244,6 +244,20 @@ def test_single_precision_serves_every_likelihood(likelihood, inference):
     assert score > 0.9 or inference == "gradient"
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+def test_minibatches_keep_what_the_start_has_learned(likelihood):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (4000, 2))
+    truth = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 / 3
+    y = truth + 0.1 * rng.standard_t(3, 4000)
+    options = {"n_inducing": 40, "batch_size": 400, "max_iter": 12, "random_state": 0}
+    options |= {"likelihood": likelihood, "inference": "natural_gradient"}
+    model = SVGPRegressor(**options).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(X) - truth) ** 2)) < 0.03
+    assert abs(np.log(model.noise_variance_ / 0.03)) < 0.3
+
+
 def test_white_noise_of_the_kernel_is_part_of_the_latent():
     X, y = waves(100)
     model = given(1.5 * RBF(1.0) + WhiteKernel(0.2), X[:20], noise_variance=0.1).fit(X, y)

@@ -47,8 +47,8 @@ class SVGPRegressor(VariationalRegressor):
         Stop when a round gains less, in nats a row; or when a pass changes the posterior means by
         less, relative to their norm.
     batch_size : int, default=None
-        Rows in a minibatch of natural gradients and of Adam. None is all rows for natural gradients
-        up to 10,000 rows, else 1024.
+        Rows in a minibatch of natural gradients and of Adam. None is all rows for natural
+        gradients, but 1024 for those with Gaussian noise on more than 10,000 rows.
     learning_rate : float, default=0.05
         Step size of Adam.
     normalize_y : bool, default=True
@@ -216,4 +216,8 @@ class SVGPRegressor(VariationalRegressor):
         return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
 
     def _batch_size(self, start, rows):
-        return None if self._is_collapsed(start, rows) else super()._batch_size(start, rows)
+        if self._is_collapsed(start, rows):
+            return None
+        if self.likelihood != "gaussian":
+            return self.batch_size
+        return super()._batch_size(start, rows)
