@@ -30,6 +30,7 @@ from skgpsvm.additive._bound import (
     collapsed,
     collapsed_and_slopes,
     gains,
+    precision_root,
     products,
 )
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
@@ -375,6 +376,14 @@ def test_pairs_have_points_at_every_value():
     assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
     # What a grid of other points can only approach.
     assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
+
+
+def test_rounding_of_large_sums_is_borne():
+    factor = 1e8 * torch.randn(200, 20, generator=torch.Generator().manual_seed(0)).double()
+    gram = factor @ factor.T
+    assert torch.linalg.eigvalsh(gram)[0] < -1
+    root = precision_root(gram)
+    assert_allclose(root @ root.T, gram, atol=1e-11 * gram.max())
 
 
 @pytest.mark.parametrize("rough", [True, False])

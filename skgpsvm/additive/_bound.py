@@ -11,7 +11,7 @@ from .._linalg import cholesky, gaussian_kl, upper_inverse
 from .._posteriors import Posterior
 
 _LEAST_LOSS = 1e-2  # nats, of a rank that is chosen
-_ROUNDING = 1e-14
+_ROUNDING, _EPSILON = 1e-14, torch.finfo(torch.float64).eps
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _bound(effects, sums, gram, cross, prior, noise, covariance, rank):
     """At sums over whitened features and the sum of prior variances."""
     var, eye = noise.exp(), torch.eye(len(gram)).to(gram)
     gram, cross, residual = gram / var, cross / var, (prior - gram.trace()) / var
-    chol = cholesky(eye + gram, "precision of the weights", jitter=0)
+    chol = precision_root(gram)
     cov, w = torch.cholesky_inverse(chol), torch.cholesky_solve(cross[:, None], chol)[:, 0]
     log_det = 2 * chol.diagonal().log().sum()
     loss, by_gram = 0.0, -cov
@@ -151,6 +151,12 @@ def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
     return at.value.item(), dict(zip(theta, slopes, strict=True)) | {"noise": at.by_noise}
 
 
+def precision_root(gram):
+    """Lower root of I + gram, of the weights' precision; gram (p, p) is no surer than its sums."""
+    eye = torch.eye(len(gram)).to(gram)
+    return cholesky(eye + gram, "precision of the weights", jitter=len(gram) * _EPSILON)
+
+
 def diagonal_blocks(matrix, sizes):
     """Diagonal blocks of a square matrix."""
     starts = [0, *itertools.accumulate(sizes)]
@@ -161,7 +167,7 @@ def gains(effects, sums, noise):
     """What each term adds to the collapsed bound of a full covariance, nats, (n_terms,)."""
     var = noise.exp()
     gram, cross, residuals = products(effects, sums)
-    chol = cholesky(torch.eye(len(gram)).to(gram) + gram / var, jitter=0)
+    chol = precision_root(gram / var)
     cov = torch.cholesky_inverse(chol)
     weights = cov @ cross / var
     found = []
@@ -191,7 +197,7 @@ def reduction(gram, effects, covariance, rank):
             *(reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
         )
     if covariance == "full":
-        root = upper_inverse(cholesky(eye + gram, "precision of the weights", jitter=0))
+        root = upper_inverse(precision_root(gram))
         return eye - root @ root.T
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp_min(0)
@@ -292,9 +298,7 @@ class AdditivePosterior(EffectsPosterior):
 
     def __init__(self, effects, gram, cross, covariance="full", rank=None):
         self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
-        precision = torch.eye(len(gram)).to(gram) + gram
-        chol = cholesky(precision, "precision of the weights", jitter=0)
-        self.weights = torch.cholesky_solve(cross[:, None], chol)[:, 0]
+        self.weights = torch.cholesky_solve(cross[:, None], precision_root(gram))[:, 0]
         self.reduction = reduction(gram, effects, covariance, rank)
 
     @property
