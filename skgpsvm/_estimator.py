@@ -440,7 +440,7 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
 
     def _outputs(self, array):
         """As many axes of outputs (last) as the y of `fit` had."""
-        return array[..., 0] if self._y_ndim == 1 else array
+        return array[..., 0][()] if self._y_ndim == 1 else array
 
 
 def merged_rows(X, targets, weights):

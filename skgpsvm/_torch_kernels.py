@@ -294,7 +294,8 @@ class TorchKernel(ABC):
             Most features that the exact part may have. Terms are taken in order; one that no
             longer fits is left to the rest, and smaller later ones are still taken. Feature
             kernels without free hyper-parameters, as those of a mean function, are always taken:
-            their prior may be vague, which no projection bears.
+            their prior may be vague, which no projection bears. Noise alone is no rest, as it
+            says nothing at the points: the first other term stays with it.
 
         Returns
         -------
@@ -304,12 +305,14 @@ class TorchKernel(ABC):
         exact, rest = [], []
         for term in _flatten([self], _Sum):
             size = term.n_exact_features(d)
-            held = isinstance(term, FeatureKernel) and not term._position
-            if held or (size is not None and size <= max_features):
+            if _is_held(term) or (size is not None and size <= max_features):
                 max_features -= size
                 exact.append(term)
             else:
                 rest.append(term)
+        if rest and all(isinstance(term, _White) for term in rest):
+            with_noise = [term for term in exact if not _is_held(term)][:1]
+            exact, rest = [t for t in exact if t not in with_noise], with_noise + rest
         return _sum_or_none(exact), _sum_or_none(rest)
 
 
@@ -504,6 +507,11 @@ class _White(TorchKernel):
 
     def diag(self, X, theta):
         return self.value("noise_level", theta, X).expand(X.shape[0]).clone()
+
+
+def _is_held(term):
+    """Whether a term is a feature kernel without free hyper-parameters."""
+    return isinstance(term, FeatureKernel) and not term._position
 
 
 def _flatten(nodes, composite):

@@ -1,5 +1,6 @@
 """Sparse variational GPs: the collapsed bound, its gradient, and the two estimators."""
 
+import json
 import warnings
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.stats import kstest, norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 
 from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
 from skgpsvm.active_learning import bald
@@ -242,6 +243,22 @@ def test_single_precision_serves_every_likelihood(likelihood, inference):
     assert_allclose(single, double, atol=5e-3)
     # Ten steps of Adam are too few for the other.
     assert score > 0.9 or inference == "gradient"
+
+
+def test_what_was_learned_serves_as_parameters():
+    X, y = waves(60)
+    model = SVGPRegressor(n_inducing=10, random_state=0).fit(X, y)
+    assert json.loads(json.dumps(model.noise_variance_)) == model.noise_variance_
+    options = {"kernel": model.kernel_, "noise_variance": model.noise_variance_}
+    assert clone(model).set_params(**options, optimizer=None).fit(X, y).score(X, y) > 0.9
+
+
+def test_linear_kernels_bear_white_noise():
+    X, y = waves(100)
+    kernel = DotProduct() + WhiteKernel()
+    sparse = SVGPRegressor(kernel, random_state=0).fit(X, y)
+    exact = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    assert_allclose(sparse.predict(X), exact.predict(X), atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

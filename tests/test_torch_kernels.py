@@ -382,6 +382,8 @@ SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3
         (SUM, D, 1),  # neither fits, the constant after DotProduct does
         (SUM, 0, None),
         (RBF() + WhiteKernel(), 100, None),
+        (DotProduct() + WhiteKernel(), 100, None),  # noise is not left alone
+        (DotProduct() + WhiteKernel() + 1.0, 100, 1),
         (Linear(), D, D),
         (Linear(), D - 1, None),
         (1.0 * (RBF() + Linear()), 100, None),  # not a sum at the top
