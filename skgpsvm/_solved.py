@@ -30,7 +30,8 @@ _LEARNING_TOL = 1e-3  # nats a row
 _FEWEST_CALIBRATED = 500
 _HELD_OUT = 0.1
 _CALIBRATION_STEPS = 100
-_MOST_CHANGE = math.log(100)  # of noise and latent variance by calibration
+_MOST_CHANGE = math.log(100)  # of noise and power by calibration
+_NOISE_PRIOR = 0.2  # standard deviation of the change of the noise's logarithm
 _POWER_PRIOR = 1.0  # rate of the power's logarithm: few rows, or noisy ones, say little of it
 
 
@@ -255,7 +256,8 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         def density(logs):
             total = logs[:t].exp() + shrinkage(variances, prior, logs[t].exp()) * variances
             misfit = (weights @ (total.log() + squares / total)).sum()
-            return -0.5 * misfit - _POWER_PRIOR * logs[t]
+            changes = ((logs[:t] - noise) / _NOISE_PRIOR).square().sum()
+            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[t]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn.base import clone
@@ -64,6 +65,21 @@ def test_fewer_rows_or_given_hyper_parameters_are_not_calibrated():
     X, y = quick_sine(0)
     assert clone(QUICK).fit(X[:499], y[:499]).variance_power_ == 1
     assert clone(QUICK).set_params(optimizer=None).fit(X, y).variance_power_ == 1
+
+
+def test_few_rows_hardly_move_the_noise():
+    model = clone(QUICK).fit(*quick_sine(0))
+
+    def moved(n):
+        y = 2 * torch.ones(n, 1).double()
+        weights, zero = torch.ones(n).double(), torch.zeros_like(y)
+        learned = torch.zeros(1).double()
+        parts = model._latents[0], learned, y, weights, zero, zero + 1e-9, zero + 1
+        return model._most_likely(*parts).noise[0]
+
+    # Rows held out whose squares are four times the learned noise.
+    assert 0 < moved(3) < 0.3
+    assert moved(30_000) > np.log(4) - 0.01
 
 
 def test_warm_start_without_calibration_has_no_power():
