@@ -498,6 +498,12 @@ def test_bad_input_and_parameters_are_told(options, shape, message):
         HybridBayesianSVC(**options).fit(X, np.arange(20) % 2)
 
 
+def test_more_processes_are_refused(monkeypatch):
+    monkeypatch.setattr("skgpsvm._distributed.n_ranks", lambda: 2)
+    with pytest.raises(ValueError, match="HybridBayesianSVC runs in one process; there are 2"):
+        HybridBayesianSVC()._check_hybrid_parameters()
+
+
 def test_rows_of_another_shape_are_refused_in_prediction(digits):
     X, _, y, _ = digits
     model = HybridBayesianSVC(Images, max_iter=1, random_state=0).fit(X, y)

@@ -13,8 +13,9 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
+from .._distributed import refuse_ranks
 from .._estimator import Rows
-from .._inducing_estimator import check_shareable, feature_scales
+from .._inducing_estimator import feature_scales
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._torch_kernels import torch_kernel
@@ -131,7 +132,7 @@ class HybridEstimator(LatentEstimator):
                 "tensor, that gives one of the same shape; or None."
             )
         self._check_kernel()
-        check_shareable(True)
+        refuse_ranks(self)
 
     def _fit(self, X, y, sample_weight):
         previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
