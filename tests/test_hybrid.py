@@ -26,6 +26,7 @@ from skgpsvm._calibration import Calibration
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._posteriors import InducingPosterior
+from skgpsvm._prediction import regression_sites
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
@@ -271,12 +272,20 @@ def test_every_class_is_trained_on_however_much_is_held_out():
     assert model.predict_proba(X).shape == (9, 3)
 
 
-def test_early_stopping_keeps_the_best_weights(monkeypatch):
+@pytest.mark.parametrize(
+    ("losses", "n_iter"),
+    [
+        ([[3.0], [1.0], [2.0], [2.5], [0.5]], 4),
+        # The second loss falls for longer.
+        ([[3.0, 9.0], [1.0, 8.0], [1.5, 7.0], [1.5, 6.0], [1.5, 6.5], [1.5, 6.0], [0.5, 1.0]], 6),
+    ],
+)
+def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     X, y = blobs(200)
-    losses = iter([3.0, 1.0, 2.0, 2.5, 0.5])
-    monkeypatch.setattr(HybridBayesianSVC, "_held_out_loss", lambda *_: next(losses))
+    losses = iter(losses)
+    monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: next(losses))
     kept = quick(early_stopping=True, n_iter_no_change=2, max_iter=30).fit(X, y)
-    assert kept.n_iter_ == 4
+    assert kept.n_iter_ == n_iter
     # The schedule knows max_iter; two passes of it are what was kept.
     whole = quick(max_iter=30)
     monkeypatch.setattr(JointTraining, "finished", lambda self, state: state["n_epochs"] == 2)
@@ -359,6 +368,45 @@ def test_regression_head_predicts_and_knows_its_error(likelihood):
     assert model.score(X_test, y_test) > 0.8
     assert 0.8 < np.mean(np.abs(y_test - mean) < 2 * std) < 1
     assert 0 < model.noise_variance_ < y.var()
+
+
+def noisy_friedman(n, share, random_state):
+    """Rows, targets whose noise has a share of their standard deviation, and its variance."""
+    X, f = make_friedman1(n, random_state=random_state)
+    std = share / np.sqrt(1 - share**2) * f.std()
+    return X, f + std * np.random.RandomState(random_state).normal(size=n), std**2
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_intervals_of_a_regression_head_are_right_whatever_the_noise(share):
+    X, y, noise_variance = noisy_friedman(2000, share, 0)
+    model = HybridSVGPRegressor(random_state=0).fit(X[:1000], y[:1000])
+    mean, std = model.predict(X[1000:], return_std=True)
+    assert 0.9 < np.mean(np.abs(y[1000:] - mean) < 1.96 * std) < 0.98
+    # What the network misses is noise to it; where there is little noise that is most.
+    assert 0.6 * noise_variance < model.noise_variance_ < noise_variance + 0.03 * y.var()
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+def test_noise_of_a_regression_head_is_the_likeliest_of_the_held_out_rows(likelihood, monkeypatch):
+    X, y, _ = noisy_friedman(300, 0.5, 0)
+    y = np.c_[y, 100 * np.random.RandomState(1).permutation(y)]
+    model = HybridSVGPRegressor(likelihood=likelihood, max_iter=5, dtype="float64", random_state=0)
+    training = training_of(model, monkeypatch, X, y)
+    seen = {tuple(row) for row in training.rows.X.tolist()}
+    held = np.array([tuple(row) not in seen for row in X])
+    scale = y.std(axis=0)
+    mean, var = model.latent_mean_and_variance(X[held])
+    moments = t64(y[held] / scale), t64(mean / scale), t64(var / scale**2)
+
+    def density(factor):
+        sites = regression_sites(likelihood, t64(factor * model.noise_variance_ / scale**2))
+        shift = sites.parameters() - t64(model._latents[0].weights["noise"])
+        log_p = sites.likelihood.log_marginal(*moments).sum()
+        return (log_p - 0.5 * shift.square().sum()).item()
+
+    for factors in np.vstack([np.eye(2), -np.eye(2)]):
+        assert density(1.05**factors) < density(1.0)
 
 
 def test_validation_loss_of_a_regressor_is_in_units_of_y():

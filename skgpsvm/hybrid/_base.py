@@ -37,7 +37,7 @@ class HybridEstimator(LatentEstimator):
     """An estimator whose latents are functions of a network's features.
 
     A subclass gives the likelihood as sites (`_sites`), the prior variance of so many latents
-    (`_prior_variance`), the loss of held-out rows (`_held_out_loss`), the fitted attributes that
+    (`_prior_variance`), losses of held-out rows (`_held_out_losses`), the fitted attributes that
     follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
     """
 
@@ -171,7 +171,7 @@ class HybridEstimator(LatentEstimator):
             learning_rate=self.learning_rate,
             augmentation=self.augmentation,
             patience=self.n_iter_no_change if self.early_stopping and held_out else None,
-            held_out_loss=lambda network: self._held_out_loss(network, *held_moments(network)),
+            held_out_losses=lambda network: self._held_out_losses(network, *held_moments(network)),
             generator=generator,
         )
 

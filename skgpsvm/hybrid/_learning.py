@@ -15,7 +15,7 @@ class JointTraining:
     r"""Adam on all parameters, at rates that fall to zero along a cosine.
 
     The state is a dict: ``weights`` (the network's state dict), ``adam``, ``generator``,
-    ``n_epochs``, and of early stopping ``best`` (weights), ``best_loss`` and ``n_worse`` epochs.
+    ``n_epochs``, and of early stopping ``best`` (weights), ``least_losses`` and ``n_worse`` epochs.
 
     Parameters
     ----------
@@ -29,9 +29,11 @@ class JointTraining:
         Of the extractor; the head's is ten times that.
     augmentation : callable or None
     patience : int or None
-        Epochs without improvement on the held-out rows after which training ends; None trains on.
-    held_out_loss : callable
-        The loss of the held-out rows by the network as it is.
+        Epochs in which no loss of the held-out rows fell, after which training ends; None trains
+        on.
+    held_out_losses : callable
+        One or more losses of the held-out rows by the network as it is; the best weights are those
+        of the least first one.
     generator : torch.Generator
 
     Notes
@@ -51,14 +53,14 @@ class JointTraining:
         learning_rate,
         augmentation,
         patience,
-        held_out_loss,
+        held_out_losses,
         generator,
     ):
         self.network, self.sites, self.rows = network, sites, rows
         self.generator = generator
         self.max_iter, self.batch_size = max_iter, batch_size
         self.learning_rate, self._augmentation = learning_rate, augmentation
-        self._patience, self._held_out_loss = patience, held_out_loss
+        self._patience, self._held_out_losses = patience, held_out_losses
         self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
 
     def initial(self):
@@ -69,7 +71,7 @@ class JointTraining:
             "generator": self.generator.get_state(),
             "n_epochs": 0,
             "best": None,
-            "best_loss": math.inf,
+            "least_losses": torch.tensor(math.inf),
             "n_worse": 0,
         }
 
@@ -118,15 +120,16 @@ class JointTraining:
         return self.at(state)
 
     def finished(self, state):
-        """Whether the loss of the held-out rows has stopped falling."""
+        """Whether all losses of the held-out rows have stopped falling."""
         return self._patience is not None and state["n_worse"] >= self._patience
 
     def _compare(self, state):
-        loss = self._held_out_loss(self.network.eval())
-        if loss < state["best_loss"]:
-            state |= {"best": state["weights"], "best_loss": loss, "n_worse": 0}
-        else:
-            state["n_worse"] += 1
+        losses = torch.tensor(self._held_out_losses(self.network.eval()), dtype=torch.float64)
+        fell = losses < state["least_losses"]
+        if fell[0]:
+            state["best"] = state["weights"]
+        state["least_losses"] = losses.fmin(state["least_losses"])
+        state["n_worse"] = 0 if fell.any() else state["n_worse"] + 1
 
     def _objective(self, X, y, weights):
         """Its estimate from a batch, in nats."""

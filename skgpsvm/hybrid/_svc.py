@@ -204,9 +204,9 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         # One latent is the difference of two classes, whose prior variance is twice theirs.
         return _PRIOR_VARIANCE * (2 if n_latents == 1 else 1)
 
-    def _held_out_loss(self, network, *moments):
+    def _held_out_losses(self, network, *moments):
         calibration = Calibration().updated(*moments)
-        return calibration.loss / calibration.weight
+        return [calibration.loss / calibration.weight]
 
     def _held_share(self):
         return self.validation_fraction  # to calibrate by, whether or not to stop by

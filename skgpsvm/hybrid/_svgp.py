@@ -11,21 +11,30 @@ from .._prediction import (
     classification_sites,
     regression_sites,
 )
+from .._training import NOISE_BOUNDS, by_autograd, lbfgs
 from ._base import HybridEstimator
 
 _START_NOISE = 0.1
+_NOISE_STEPS = 50
+_NOISE_PRIOR_STD = 1.0  # of the likeliest noise's logarithm, about that of the bound
 
 
 class _Likely(HybridEstimator):
     """A head with a proper likelihood."""
 
-    def _held_out_loss(self, network, mean, var, targets, weights):
-        likelihood = self._sites().at(network.noise.detach()).likelihood
-        return -(weights @ likelihood.log_marginal(targets, mean, var) / weights.sum()).item()
+    def _log_density(self, noise, mean, var, targets, weights):
+        likelihood = self._sites().at(noise).likelihood
+        return weights @ likelihood.log_marginal(targets, mean, var)
+
+    def _held_out_loss(self, noise, *moments):
+        return -(self._log_density(noise, *moments) / moments[-1].sum()).item()
+
+    def _held_out_losses(self, network, *moments):
+        return [self._held_out_loss(network.noise.detach(), *moments)]
 
     def _found(self, network, moments):
-        loss = self._held_out_loss(network, *moments) if moments else float("nan")
-        return {"validation_loss_": loss}
+        losses = self._held_out_losses(network, *moments) if moments else [float("nan")]
+        return {"validation_loss_": losses[0]}
 
 
 class HybridSVGPClassifier(LatentClassifier, _Likely):
@@ -203,8 +212,9 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
 class HybridSVGPRegressor(LatentRegressor, _Likely):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
-    Deep kernel learning: module, kernel, noise and posterior maximise one bound on the evidence.
-    Outputs share all of them but the posterior and the noise. See the :ref:`user guide <hybrid>`.
+    Deep kernel learning: module, kernel, noise and posterior maximise one bound on the evidence;
+    with rows held out, the noise is then the one under which those are likeliest. Outputs share all
+    but posterior and noise. See the :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
@@ -237,10 +247,11 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         First step size of Adam for the module; ten times that for the head. Both fall to zero along
         a cosine over ``max_iter`` passes.
     early_stopping : bool, default=True
-        Whether training ends when the held-out rows' loss has stopped falling, and the weights of
-        the best pass are kept.
+        Whether training ends when the held-out rows' loss has stopped falling, with the noise that
+        they show and with that of the bound; the weights of the best pass are kept.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, to stop by, with ``early_stopping``.
+        Share of the rows that are held out of training, to stop and to set the noise by, with
+        ``early_stopping``.
     n_iter_no_change : int, default=5
         Passes without improvement that end training, with ``early_stopping``.
     warm_start : bool, default=False
@@ -255,7 +266,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     Attributes
     ----------
     noise_variance_ : float or ndarray of shape (t,)
-        In squared units of y.
+        In squared units of y; the noise that the held-out rows show, where there are any.
     kernel_ : Kernel
         Of the features, with the learned hyper-parameters.
     inducing_points_ : ndarray of shape (m, D)
@@ -370,8 +381,25 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     def _prior_variance(self, n_latents):
         return 1.0
 
+    def _noise(self, network, moments):
+        """That under which rows held out are likeliest; where there are none, the bound's."""
+        learned = network.noise.detach()
+        if not moments:
+            return learned
+
+        def density(noise):
+            misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
+            return self._log_density(noise, *moments) - 0.5 * misfit
+
+        bounds = learned.new_tensor([NOISE_BOUNDS]).expand(len(learned), 2)
+        return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
+
+    def _held_out_losses(self, network, *moments):
+        likeliest = self._held_out_loss(self._noise(network, moments), *moments)
+        return [likeliest, *super()._held_out_losses(network, *moments)]
+
     def _found(self, network, moments):
-        noise_variance = self._noise_variance(network.noise.detach().cpu())
+        noise_variance = self._noise_variance(self._noise(network, moments).cpu())
         loss = super()._found(network, moments)["validation_loss_"]
         in_units = {"validation_loss_": loss + float(np.log(self._y_std).sum())}
         return {**in_units, "noise_variance_": noise_variance}
