@@ -31,6 +31,19 @@ _ROUNDING = 1e-6  # of a unit, which is no further one
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
+def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
+    """Refuse what is no number, an integer where asked for, of at least or ``above`` a minimum."""
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if optional and value is None:
+        return
+    wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum
+    if wrong or (above and value == minimum):
+        kind = "an integer" if integer else "a number"
+        least = f"above {minimum}" if above else f"of at least {minimum}"
+        none = ", or None" if optional else ""
+        raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+
+
 class Rows:
     """Training rows of positive weight as tensors, in chunks that bound the memory.
 
@@ -251,17 +264,8 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         if not (value is None or isinstance(value, (str, bool, np.bool_))) or value not in allowed:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
 
-    def _check_number(self, name, minimum, *, integer=False, optional=False, above=False):
-        value = getattr(self, name)
-        kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-        if optional and value is None:
-            return
-        wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum
-        if wrong or (above and value == minimum):
-            kind = "an integer" if integer else "a number"
-            least = f"above {minimum}" if above else f"of at least {minimum}"
-            none = ", or None" if optional else ""
-            raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+    def _check_number(self, name, minimum, **options):
+        check_number(name, getattr(self, name), minimum, **options)
 
     def _check_kernel(self):
         kernel = self.kernel

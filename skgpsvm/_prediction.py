@@ -7,7 +7,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
-from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, to_tensor
+from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number, to_tensor
 from ._sites import LikelihoodSites
 from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
 
@@ -111,6 +111,7 @@ class LatentEstimator(TorchEstimator):
         samples : ndarray of shape (n_samples, n, c)
         """
         X = self._check_new(X)
+        check_number("n_samples", n_samples, 1, integer=True)
         device, dtype = self._torch_options(X)
         generator = torch.Generator()
         generator.manual_seed(int(check_random_state(random_state).randint(2**31)))

@@ -3,6 +3,7 @@
 import functools
 import math
 import warnings
+from numbers import Integral
 
 import numpy as np
 from scipy.special import entr, ndtri, softmax
@@ -11,7 +12,7 @@ from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
-from ._estimator import is_missing
+from ._estimator import check_number, is_missing
 
 _ROWS = 2**16  # scored at a time
 _CHUNK = 2**20  # latent values drawn at a time
@@ -200,6 +201,7 @@ def bald(classifier, X, n_samples=128, random_state=0):
 
     Source: Houlsby et al. (2011), arXiv:1112.5745, equation 2.
     """
+    check_number("n_samples", n_samples, 1, integer=True)
     model, X = _latent_model(classifier, X, "latent_mean_and_variance", "predict_proba_from_latent")
     mean, var = model.latent_mean_and_variance(X)
     z = _normal_draws(n_samples, mean.shape[1], check_random_state(random_state))
@@ -218,9 +220,10 @@ def _normal_draws(n_samples, c, rng):
 
 def _highest(scores, n_instances, rng=None):
     """Indices of the highest scores, best first; ties by `rng`, without it the first."""
-    if not 1 <= n_instances <= len(scores):
+    whole = isinstance(n_instances, Integral) and not isinstance(n_instances, bool)
+    if not (whole and 1 <= n_instances <= len(scores)):
         raise ValueError(
-            f"Cannot choose {n_instances} of {len(scores)} points; give a number from 1 to "
+            f"Cannot choose {n_instances!r} of {len(scores)} points; give an integer from 1 to "
             f"{len(scores)}."
         )
     order = np.arange(len(scores)) if rng is None else rng.permutation(len(scores))
@@ -357,8 +360,9 @@ class ScoreQueryStrategy(BaseEstimator):
         ------
         ValueError
             Where there is no candidate, or no labelled point to fit, or `candidates` are neither
-            rows of `X` nor points.
+            rows of `X` nor points, or `batch_size` is no positive integer.
         """
+        check_number("batch_size", batch_size, 1, integer=True)
         check_consistent_length(X, y, sample_weight)
         X, y = _table(X), column_or_1d(y if hasattr(y, "dtype") else np.array(y, dtype=object))
         missing = _is_missing(y)

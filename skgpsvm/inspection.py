@@ -9,6 +9,8 @@ from scipy.stats import norm
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
+from ._estimator import check_number
+
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
 _NAMES_ABREAST = 18  # characters of tick labels, beyond which they are slanted
@@ -171,8 +173,7 @@ def _effects(estimator, X, features, level, n_points, latent):
     check_is_fitted(estimator)
     if not (isinstance(level, Real) and 0 < level < 1):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
-    if not (isinstance(n_points, Integral) and n_points >= 4):
-        raise ValueError(f"n_points={n_points!r} must be an integer of at least 4.")
+    check_number("n_points", n_points, 4, integer=True)
     X, names, levels = estimator._check_new(X), _feature_names(estimator), _level_names(estimator)
     terms = _chosen(estimator, features, names)
     used = sorted({j for term in terms for j in term})
@@ -348,8 +349,7 @@ def _panels(pyplot, ax, n_panels, n_cols):
     """Axes of the panels, (n_panels,)."""
     if not n_panels:
         raise ValueError("There is no effect to draw: none is asked for, or the model has none.")
-    if not (isinstance(n_cols, Integral) and n_cols >= 1):
-        raise ValueError(f"n_cols={n_cols!r} must be an integer of at least 1.")
+    check_number("n_cols", n_cols, 1, integer=True)
     if ax is not None and not hasattr(ax, "get_subplotspec"):
         axes = np.ravel(np.asarray(ax, dtype=object))
         if len(axes) != n_panels:

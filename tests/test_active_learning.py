@@ -327,9 +327,9 @@ def test_ties():
     np.testing.assert_array_equal(again, draws[3])
 
 
-@pytest.mark.parametrize("n_instances", [0, 6])
+@pytest.mark.parametrize("n_instances", [0, 6, 2.5, None, "3", True])
 def test_more_or_less_than_the_pool_holds(n_instances):
-    with pytest.raises(ValueError, match=f"Cannot choose {n_instances} of 5 points"):
+    with pytest.raises(ValueError, match=f"Cannot choose {n_instances!r} of 5 points"):
         margin_sampling(Given(), random_proba(5), n_instances)
 
 
@@ -476,6 +476,15 @@ def test_more_than_there_are_candidates(iris):
             X, y, fitted(*iris), fit_clf=False, candidates=[70, 80], batch_size=9
         )
     assert set(indices) == {70, 80}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, "3", None, True])
+def test_numbers_of_draws_and_of_choices_are_positive_integers(iris, wrong):
+    X, y, _ = iris
+    with pytest.raises(ValueError, match=f"n_samples={wrong!r} must be an integer of at least 1"):
+        bald(Latent(), X, n_samples=wrong)
+    with pytest.raises(ValueError, match=f"batch_size={wrong!r} must be an integer of at least 1"):
+        ScoreQueryStrategy().query(X, y, Given(), batch_size=wrong)
 
 
 def test_nothing_to_choose_or_to_fit(iris):

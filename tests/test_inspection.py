@@ -287,6 +287,7 @@ def test_colour_may_be_abbreviated(plain):
         ({"level": "a"}, "level='a' must be between 0 and 1"),
         ({"features": []}, "There is no effect to draw"),
         ({"level": 95}, "level=95 must be between 0 and 1"),
+        ({"n_cols": True}, "n_cols=True must be an integer of at least 1"),
         ({"n_points": 2}, "n_points=2 must be an integer of at least 4"),
         ({"ax": []}, "ax has 0 Axes for 4 effects"),
         ({"latent": 1}, r"latent=1 must say whose effects, one of \[0\]"),

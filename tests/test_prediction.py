@@ -35,6 +35,20 @@ def test_moments_of_draws_and_of_predictions_agree(kind):
         model.predict(X, return_std=True, return_cov=True)
 
 
+@pytest.mark.parametrize("n_samples", [0, -1, 2.5, "3", None])
+@pytest.mark.parametrize("kind", [SVGPRegressor, AdditiveGPRegressor])
+def test_numbers_of_draws_are_positive_integers(kind, n_samples):
+    X, y = waves(20, 2)
+    model = kind(n_inducing=8).fit(X, y)
+    message = f"n_samples={n_samples!r} must be an integer of at least 1"
+    draws = [lambda: model.sample_y(X, n_samples), lambda: model.sample_latent(X, n_samples)]
+    if kind is AdditiveGPRegressor:
+        draws.append(lambda: model.sobol_indices(n_samples=n_samples))
+    for draw in draws:
+        with pytest.raises(ValueError, match=message):
+            draw()
+
+
 def test_latents_must_be_of_the_model():
     model = SVGPClassifier(n_inducing=8, random_state=0)
     with pytest.raises(NotFittedError):

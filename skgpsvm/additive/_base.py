@@ -11,7 +11,7 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
-from .._estimator import Rows
+from .._estimator import Rows, check_number
 from .._prediction import LatentEstimator
 from .._training import Run
 from ._basis import AdditiveBasis
@@ -463,6 +463,7 @@ class AdditiveGP(LatentEstimator):
         check_is_fitted(self)
         if not 0 < level < 1:
             raise ValueError(f"level={level!r} must be between 0 and 1.")
+        check_number("n_samples", n_samples, 1, integer=True)
         rng, draws = check_random_state(random_state), 0.0
         for latent in self._latents:
             draws = draws + latent.posterior("cpu").drawn_variances(n_samples, rng)
