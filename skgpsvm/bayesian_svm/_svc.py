@@ -88,7 +88,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         What they multiply the latents' posterior variance by.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
-        models by.
+        models by, slightly optimistic since hyper-parameters were learned on the same rows.
     objective_curve_ : ndarray of shape (n_iterations,)
         Objective before each iteration, in nats; not a bound on the evidence, since the hinge is a
         pseudo-likelihood.

@@ -94,7 +94,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         The logarithm of the evidence, nats, summed over the classes' models. Not a bound.
     loo_log_loss_ : float
         Mean logarithm of the probability of a row's label under the model without the row, times
-        -1: the log-loss to expect of new rows, hyper-parameters held.
+        -1: the log-loss to expect of new rows, but slightly optimistic, since hyper-parameters
+        were learned on the same rows.
     loo_proba_ : ndarray of shape (n, n_classes)
         Class probabilities of each row that was last passed, under the model without it (without
         one copy of it, where its weight is above one). NaN for rows of weight 0.

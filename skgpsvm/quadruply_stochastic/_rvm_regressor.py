@@ -65,7 +65,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     relevance_ : ndarray of shape (r,) or (t, r)
         Prior precisions of their weights, those of each output in a row.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output.
+        Variance of the noise, in squared units of y; one for each output. It is learned down to a
+        millionth of the variance of y.
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats; with a full covariance and
         Gaussian noise the evidence itself.
