@@ -107,8 +107,8 @@ class InducingEstimator(LatentEstimator):
             state,
             inference.step,
             self.max_iter,
-            converged=inference.converged,
             attributes=attributes if alone else None,
+            **{"finished" if inference.is_exact else "converged": inference.converged},
         )
         return start.at(state), learning or curve, self._findings(inference.at(state), state)
 
@@ -202,13 +202,14 @@ class InducingEstimator(LatentEstimator):
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *options, origin=origin)
             state, step, ascent = self._continued(old, rows)
+            is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
             curves.append(
                 run.stage(
                     f"stream {len(curves)}",
                     state,
                     step,
                     self.max_iter,
-                    converged=lambda state: state["change"] < self.tol,
+                    **{"finished" if is_exact else "converged": self._is_settled},
                 )
             )
             latents.append(old.at(state))
@@ -217,6 +218,9 @@ class InducingEstimator(LatentEstimator):
         run.end(attributes)
         vars(self).update(attributes)
         return self
+
+    def _is_settled(self, state):
+        return state["change"] < self.tol
 
     def _continued(self, old, rows):
         """State, step and ascent on new rows whose prior is a fitted posterior."""

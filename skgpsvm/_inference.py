@@ -91,6 +91,8 @@ class _Inference:
     generator : torch.Generator
     """
 
+    is_exact = False
+
     def __init__(self, ascent, adam, max_iter, tol, batch_size, generator):
         self.ascent, self.adam = ascent, adam
         self.max_iter, self.tol = max_iter, tol
@@ -120,6 +122,12 @@ class CoordinateInference(_Inference):
     """
 
     sweep = staticmethod(CoordinateAscent.sweep)
+
+    @property
+    def is_exact(self):
+        """Whether one sweep finds the posterior, whatever it starts from."""
+        whole = self.batch_size is None and not self.adam.trained
+        return whole and self.ascent.likelihood.conjugate
 
     def initial(self, start):
         """The state from which `step` starts: at the prior, or at the moments of a start."""

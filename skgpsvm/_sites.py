@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from ._linalg import add_gram, root_norms
+from .likelihoods import Gaussian
 
 
 @dataclass
@@ -42,10 +43,12 @@ class SiteLikelihood(ABC):
         `CoordinateAscent.leave_one_out`.
     tied : bool
         Whether `touched` means nothing at the prior, where `tied_update` is used instead.
+    conjugate : bool
+        Whether the sites are the same at all means and variances.
     """
 
     coupling = 1.0
-    tied = False
+    tied = conjugate = False
 
     def parameters(self):
         """Logarithms of the parameters, (k,)."""
@@ -92,6 +95,7 @@ class LikelihoodSites(SiteLikelihood):
 
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
+        self.conjugate = isinstance(likelihood, Gaussian)
 
     def parameters(self):
         values = [value.detach().ravel() for value in self.likelihood.parameters()]

@@ -13,7 +13,6 @@ from ._linalg import (
     root_norms,
     weight_moments,
 )
-from .likelihoods import Gaussian
 
 _NEAR, _LEAST_PRECISION = 1e-6, 1e-12
 _POINT = ("coef", "means", "root", "linear", "precision")  # that steps may go back to
@@ -68,7 +67,7 @@ class DecoupledInference:
     def __init__(self, likelihood, basis, bases, rows, index, tol, kept=None):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
         self.index, self.tol, self._preconditioners = index, tol, None
-        self.conjugate = isinstance(likelihood.likelihood, Gaussian)
+        self.conjugate = likelihood.conjugate
         everyone = torch.ones(len(rows), 1, dtype=torch.float64, device=rows.device)
         c = likelihood.n_latents
         self.kept = (everyone if kept is None else kept).repeat_interleave(c, 1)

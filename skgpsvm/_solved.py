@@ -20,7 +20,6 @@ from ._torch_kernels import directions, torch_kernel
 from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning, warn
-from .likelihoods import Gaussian
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
@@ -91,8 +90,7 @@ class SolvedGP(VariationalGP):
         start, index = self._with_bases(start, rows, random_state)
         likelihood, basis, bases = self._parts(start, rows)
         kept = self._kept(rows, random_state)
-        gaussian = isinstance(likelihood.likelihood, Gaussian)
-        all_rows = gaussian and not bases.independent and len(index) == len(rows)
+        all_rows = likelihood.conjugate and not bases.independent and len(index) == len(rows)
         kind = ExactInference if all_rows else DecoupledInference
         solve = kind(likelihood, basis, bases, rows, index, self.tol, kept)
         state = solve.initial(start.state(rows.device))

@@ -69,6 +69,26 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
     assert one.elbo_ == pytest.approx(collapsed.elbo_, rel=1e-4)
 
 
+@pytest.mark.parametrize("inference", ["collapsed", "natural_gradient"])
+def test_one_step_that_is_exact_does_not_warn(inference):
+    X, y = waves(100)
+    one, many = (given(RBF(1.0), X[:20], inference=inference, max_iter=n) for n in (1, 50))
+    for start in (0, 50):  # the second as a stream
+        for model in (one, many):
+            model.partial_fit(X[start : start + 50], y[start : start + 50])
+        assert_allclose(one.predict(X), many.predict(X), atol=1e-12)
+        assert one.elbo_ == pytest.approx(many.elbo_, rel=1e-12)
+
+
+def test_one_step_that_is_not_exact_warns():
+    X, y = waves(100)
+    model = given(RBF(1.0), X[:20], inference="natural_gradient", max_iter=1, batch_size=20)
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 before its change fell below tol"):
+        model.fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 before its change fell below tol"):
+        given(RBF(1.0), X[:20], likelihood="laplace", max_iter=1).fit(X, y)
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
 @pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
 def test_every_way_learns_a_function(likelihood, inference):

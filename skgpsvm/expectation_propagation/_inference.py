@@ -94,6 +94,8 @@ class _Learning:
         Unit of the inducing points, for each feature.
     """
 
+    is_exact = False  # see `CoordinateInference`
+
     def __init__(self, propagation, trained, bounds, scale):
         self.propagation, self.trained = propagation, trained
         self.packing = Packing(trained, {"Z": scale}, {"theta": bounds})
