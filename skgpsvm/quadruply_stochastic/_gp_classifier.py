@@ -22,8 +22,6 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         Prior covariance of each latent function; with Fourier features a sum of RBF and Matern
         kernels times constants. Its values, bounds and "fixed" marks rule the optimisation. None is
         a squared exponential with a length scale for each feature.
-    likelihood : {"softmax"}, default="softmax"
-        Softmax of the latents, with two classes the logistic function of one.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
         How the mean's coefficients are found: preconditioned conjugate gradients, which see all
         functions at all rows in every iteration; or stochastic steps, whose cost depends on neither
@@ -130,11 +128,12 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     True
     """
 
+    likelihood = "softmax"
+
     def __init__(
         self,
         kernel=None,
         *,
-        likelihood="softmax",
         solver="cg",
         basis="fourier",
         n_basis=4000,
@@ -161,7 +160,6 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         random_state=None,
     ):
         self.kernel = kernel
-        self.likelihood = likelihood
         self.solver = solver
         self.basis = basis
         self.n_basis = n_basis
@@ -186,10 +184,6 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    def _check_variational_parameters(self):
-        super()._check_variational_parameters()
-        self._check_choice("likelihood", ("softmax",))
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):
