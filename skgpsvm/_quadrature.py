@@ -29,9 +29,12 @@ def gauss_hermite(n_nodes, like):
     return like.new_tensor(x), like.new_tensor(w)
 
 
+_legendre = functools.cache(np.polynomial.legendre.leggauss)
+
+
 def gauss_legendre(n_nodes, like):
-    """Nodes and weights on the unit interval."""
-    x, w = np.polynomial.legendre.leggauss(n_nodes)
+    """Nodes and weights on the unit interval, with the dtype and device of a tensor."""
+    x, w = _legendre(n_nodes)
     return like.new_tensor(0.5 + 0.5 * x), like.new_tensor(0.5 * w)
 
 

@@ -6,7 +6,9 @@ from numbers import Real
 import numpy as np
 import torch
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)  # on [-1, 1]
+from .._quadrature import gauss_legendre
+
+_N_NODES = 12
 
 
 class Measure(ABC):
@@ -44,23 +46,18 @@ class Uniform(Measure):
         by_nodes = 0.0
         for u in (left, right):
             u = torch.where(near, u, 0.0)
-            t, w = _gauss_legendre(u)
+            t, w = gauss_legendre(_N_NODES, u)
             by_nodes = by_nodes + u * (profile.excess(u[:, None] * t) @ w)
         closed = profile.integral(left) + profile.integral(right) - width
         return torch.where(near, by_nodes, closed) / width
 
     def mean_excess(self, profile, unit):
         width = (self._high - self._low) / unit
-        t, w = _gauss_legendre(width)
+        t, w = gauss_legendre(_N_NODES, width)
         by_nodes = 2 * (w * (1 - t)) @ profile.excess(width.clamp_max(1) * t)
         wide = width.clamp_min(1)
         closed = 2 * profile.double_integral(wide) / wide.square() - 1
         return torch.where(width < 1, by_nodes, closed)
-
-
-def _gauss_legendre(like):
-    """Nodes and weights on [0, 1], with the dtype and device of a tensor."""
-    return like.new_tensor((1 + _NODES) / 2), like.new_tensor(_WEIGHTS / 2)
 
 
 class Gaussian(Measure):
