@@ -7,7 +7,6 @@ import torch
 from .._bases import Dictionary
 from .._linalg import cholesky, upper_inverse
 from .._training import by_autograd, lbfgs
-from ..likelihoods import Gaussian
 from ._bounds import quadratic_bound
 
 PRECISIONS = (math.exp(-14.0), math.exp(28.0))  # between which those of the weights are held
@@ -255,7 +254,7 @@ class RelevanceSweeps:
         return max(_CHUNK_ENTRIES // state["precisions"].shape[1], 64)
 
     def _is_gaussian(self):
-        return isinstance(self._sites.likelihood, Gaussian)
+        return self._sites.conjugate
 
     def _unit(self, state):
         """What precisions of rows are multiplied by in the sums, (c,)."""
