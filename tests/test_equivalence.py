@@ -58,8 +58,8 @@ def iris():
     ("hinge", "likelihood", "n_classes"),
     [
         (BinarySites(), BinaryHinge(), 2),
-        (ContrastSites(3, "hard"), MulticlassHinge("mean"), 3),
-        (ContrastSites(2, "soft"), MulticlassHinge("mean"), 2),
+        (ContrastSites(3, "hard"), MulticlassHinge(), 3),
+        (ContrastSites(2, "soft"), MulticlassHinge(), 2),
     ],
     ids=["binary", "hard", "two classes"],
 )

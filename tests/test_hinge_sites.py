@@ -46,7 +46,7 @@ def test_two_classes_have_one_rival():
 def test_loss_is_the_negative_expected_log_prob():
     for hinge, likelihood in (
         (BinarySites(), BinaryHinge()),
-        (HINGES["hard"](), MulticlassHinge("mean")),
+        (HINGES["hard"](), MulticlassHinge()),
     ):
         y, mean, var, *touched = touched_moments(hinge)
         # The same function, called with differently gathered arguments.

@@ -43,8 +43,7 @@ LIKELIHOODS = {
     "Softmax": Softmax,
     "RobustMax": lambda: RobustMax(0.02),
     "BinaryHinge": BinaryHinge,
-    "MulticlassHinge-mean": lambda: MulticlassHinge("mean"),
-    "MulticlassHinge-bound": lambda: MulticlassHinge("bound"),
+    "MulticlassHinge": MulticlassHinge,
 }
 REGRESSION = (Gaussian, Laplace, StudentT, Poisson)
 MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
@@ -480,14 +479,13 @@ def t1_moments():
     return torch.tensor(T1.y), torch.tensor(mean), torch.tensor(var)
 
 
-@pytest.mark.parametrize("contrast", ["mean", "bound"])
-def test_published_terms_of_problem_t1(contrast):
-    likelihood = MulticlassHinge(contrast)
+def test_published_terms_of_problem_t1():
+    likelihood = MulticlassHinge()
     y, mean, var = t1_moments()
     mean_b, var_b = likelihood.violation_moments(y, mean, var)
     _, r = expected_hinge(mean_b, var_b)
     ell = likelihood.expected_log_prob(y, mean, var)
-    assert likelihood.contrast_class(y, mean, var).tolist() == [1, 0, 2, 1]
+    assert likelihood.contrast_class(y, mean).tolist() == [1, 0, 2, 1]
     # Printed to ten digits.
     for value, expected in (
         (mean_b, [0.4130357826, 1.1327681721, 0.6678630457, 1.0469102146]),
@@ -526,35 +524,26 @@ def test_oracle_reproduces_the_published_objectives():
 def test_discontinuity_where_wrong_classes_tie_in_mean():
     y, mean = torch.tensor([0, 0]), torch.zeros(2, 3).double()
     var = t64([[0.5, 0.2, 2.0], [0.5, 2.0, 0.2]])
-    # Printed to six decimals. The mean rule takes the first of the two, the bound rule the worst.
-    by_mean = MulticlassHinge("mean").expected_log_prob(y, mean, var)
-    np.testing.assert_allclose(by_mean, [-2.303841, -2.870829], rtol=0, atol=1e-6)
-    by_bound = MulticlassHinge("bound").expected_log_prob(y, mean, var)
-    np.testing.assert_allclose(by_bound, [-2.870829, -2.870829], rtol=0, atol=1e-6)
+    # Printed to six decimals. The first of the two is taken.
+    value = MulticlassHinge().expected_log_prob(y, mean, var)
+    np.testing.assert_allclose(value, [-2.303841, -2.870829], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("contrast", ["mean", "bound"])
-def test_contrast_class_is_the_best_or_the_worst_of_all_wrong_classes(contrast):
-    y, mean, var = rows(MulticlassHinge(), b=100)
-    t = MulticlassHinge(contrast).contrast_class(y, mean, var)
+def test_contrast_class_is_the_best_of_all_wrong_classes():
+    y, mean, _ = rows(MulticlassHinge(), b=100)
+    t = MulticlassHinge().contrast_class(y, mean)
     for i in range(100):
         wrong = [j for j in range(3) if j != y[i]]
-        if contrast == "mean":
-            score = [mean[i, j] for j in wrong]
-        else:
-            moments = [(1 + mean[i, j] - mean[i, y[i]], var[i, j] + var[i, y[i]]) for j in wrong]
-            score = [m + (m**2 + v) ** 0.5 for m, v in moments]
-        assert t[i] == wrong[int(np.argmax(score))]
+        assert t[i] == wrong[int(np.argmax([mean[i, j] for j in wrong]))]
 
 
-@pytest.mark.parametrize("contrast", ["mean", "bound"])
-def test_only_the_true_and_the_contrast_class_get_gradients(contrast):
-    likelihood = MulticlassHinge(contrast)
+def test_only_the_true_and_the_contrast_class_get_gradients():
+    likelihood = MulticlassHinge()
     y, mean, var = t1_moments()
     mean.requires_grad_()
     var.requires_grad_()
     likelihood.expected_log_prob(y, mean, var).sum().backward()
-    t = likelihood.contrast_class(y, mean, var)
+    t = likelihood.contrast_class(y, mean)
     compared = torch.zeros(4, 3, dtype=torch.bool).scatter(1, torch.stack([y, t], 1), True)
     assert torch.equal(mean.grad != 0, compared)
     assert torch.equal(var.grad != 0, compared)
@@ -562,9 +551,8 @@ def test_only_the_true_and_the_contrast_class_get_gradients(contrast):
     torch.testing.assert_close(mean.grad.sum(-1), torch.zeros(4).double(), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("contrast", ["mean", "bound"])
-def test_common_shifts_change_nothing_and_relabelling_permutes(contrast):
-    likelihood = MulticlassHinge(contrast)
+def test_common_shifts_change_nothing_and_relabelling_permutes():
+    likelihood = MulticlassHinge()
     y, mean, var = t1_moments()
     value = likelihood.expected_log_prob(y, mean, var)
     shifted = likelihood.expected_log_prob(y, mean + t64([[5.0], [-2.0], [0.3], [9.0]]), var)
@@ -574,21 +562,12 @@ def test_common_shifts_change_nothing_and_relabelling_permutes(contrast):
     torch.testing.assert_close(relabelled, value, rtol=0, atol=1e-14)
 
 
-def test_bound_rule_is_continuous_and_never_above_the_mean_rule():
-    y, mean, var = rows(MulticlassHinge(), b=200)
-    by_mean = MulticlassHinge("mean").expected_log_prob(y, mean, var)
-    by_bound = MulticlassHinge("bound").expected_log_prob(y, mean, var)
-    assert (by_bound <= by_mean).all()
-    assert (by_bound < by_mean).any()
-
-
-@pytest.mark.parametrize("contrast", ["mean", "bound"])
-def test_multiclass_log_prob_uses_the_true_maximum(contrast):
+def test_multiclass_log_prob_uses_the_true_maximum():
     y, f, _ = rows(MulticlassHinge(), b=50)
     wrong = f.clone()
     wrong[range(50), y] = -torch.inf
     expected = -2 * (1 + wrong.amax(-1) - f[range(50), y]).clamp_min(0)
-    value = MulticlassHinge(contrast).log_prob(y, f)
+    value = MulticlassHinge().log_prob(y, f)
     torch.testing.assert_close(value, expected, rtol=0, atol=1e-14)
 
 
@@ -963,11 +942,6 @@ def test_student_t_needs_a_variance(dof):
 def test_share_of_random_labels_is_between_none_and_all(noise):
     with pytest.raises(ValueError, match="noise must be between 0 and 1, got"):
         RobustMax(noise)
-
-
-def test_unknown_contrast():
-    with pytest.raises(ValueError, match="contrast must be 'mean' or 'bound', got 'max'"):
-        MulticlassHinge("max")
 
 
 @pytest.mark.parametrize("make", [Probit, Logistic, BinaryHinge])

@@ -148,9 +148,7 @@ def test_minibatches_of_a_partition_average_to_the_full_value():
 
 def test_t1_objective_and_gradients(t1):
     T1 = oracles.T1
-    value = elbo(
-        inducing_t1(T1, **t1), MulticlassHinge("mean"), t64(T1.X), torch.as_tensor(T1.y), 4
-    )
+    value = elbo(inducing_t1(T1, **t1), MulticlassHinge(), t64(T1.X), torch.as_tensor(T1.y), 4)
     value.backward()
     # The published numbers have no jitter; the specification allows 1e-5 for a relative 1e-6.
     np.testing.assert_allclose(value.item(), -10.5500609479, rtol=0, atol=1e-5)
@@ -178,7 +176,7 @@ def test_t1_at_the_prior():
     features = basis(T1_KERNEL, T1.Z)
     mean, root = t64(np.zeros((3, 2))), t64(np.eye(2)).expand(3, -1, -1)
     prior = InducingPosterior(features, mean, root)
-    value = elbo(prior, MulticlassHinge("mean"), t64(T1.X), torch.as_tensor(T1.y), 4)
+    value = elbo(prior, MulticlassHinge(), t64(T1.X), torch.as_tensor(T1.y), 4)
     # -N (1 + sqrt(1 + 2 variance)), whatever data, inducing points and jitter; the variance of the
     # violation is floored by 1e-12.
     np.testing.assert_allclose(value, -4 * (1 + np.sqrt(3)), rtol=1e-12)

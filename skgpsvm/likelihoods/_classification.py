@@ -217,23 +217,12 @@ class MulticlassHinge(_Hinge):
 
     `log_prob` is ``-2 max(b, 0)`` with the margin violation ``b = 1 + max_{t != y} f_t - f_y``: a
     *pseudo*-likelihood, which does not sum to one over the classes. Under a Gaussian the contrast
-    class t of each row is fixed by the rule `contrast`, and then no gradient flows through the
-    choice. `expected_log_prob` is ``-E[b] - sqrt(E[b^2])`` and `log_marginal` exact for the
-    violation so fixed, which is at most the violation with the maximum inside. So objectives built
-    on them bound the evidence of that relaxed model only, and must not be compared with those of
-    proper likelihoods. `predict` gives the probability that a class has the largest latent value:
-    the limit of the paper's sampled frequencies, over-confident on noisy data.
-
-    Parameters
-    ----------
-    contrast : {"mean", "bound"}
-        The wrong class that a row is compared with: the one with the largest mean, or the one with
-        the largest expected hinge. Ties go to the lowest code.
-
-    Raises
-    ------
-    ValueError
-        If `contrast` is neither.
+    class t of each row is the wrong one of largest mean, of several the first, and no gradient
+    flows through that choice. `expected_log_prob` is ``-E[b] - sqrt(E[b^2])`` and `log_marginal`
+    exact for the violation so fixed, which is at most the violation with the maximum inside. So
+    objectives built on them bound the evidence of that relaxed model only, and must not be compared
+    with those of proper likelihoods. `predict` gives the probability that a class has the largest
+    latent value: the limit of the paper's sampled frequencies, over-confident on noisy data.
 
     Notes
     -----
@@ -241,22 +230,16 @@ class MulticlassHinge(_Hinge):
     Wistuba and Rawat 2018.
     """
 
-    def __init__(self, contrast="mean"):
-        super().__init__()
-        if contrast not in ("mean", "bound"):
-            raise ValueError(f"contrast must be 'mean' or 'bound', got {contrast!r}")
-        self.contrast = contrast
-
     @torch.no_grad()
-    def contrast_class(self, y, mean, var):
+    def contrast_class(self, y, mean):
         """Code of the wrong class that each row is compared with.
 
         Parameters
         ----------
         y : torch.Tensor of shape (b,)
             Class codes.
-        mean, var : torch.Tensor of shape (..., b, c)
-            Moments of the latent values, c >= 2.
+        mean : torch.Tensor of shape (..., b, c)
+            Means of the latent values, c >= 2.
 
         Returns
         -------
@@ -270,16 +253,10 @@ class MulticlassHinge(_Hinge):
         """
         if mean.shape[-1] < 2:
             raise ValueError("MulticlassHinge needs at least two latent functions, got one")
-        true = _index(y, mean)
-        if self.contrast == "mean":
-            score = mean.clone()
-        else:
-            mean_b = 1 + mean - mean.gather(-1, true)
-            score, _ = expected_hinge(mean_b, var + var.gather(-1, true))
-        return score.scatter_(-1, true, -torch.inf).argmax(-1)
+        return mean.scatter(-1, _index(y, mean), -torch.inf).argmax(-1)
 
     def violation_moments(self, y, mean, var):
-        true, wrong = _index(y, mean), _index(self.contrast_class(y, mean, var), mean)
+        true, wrong = _index(y, mean), _index(self.contrast_class(y, mean), mean)
         mean_b = 1 + mean.gather(-1, wrong) - mean.gather(-1, true)
         var_b = var.gather(-1, wrong) + var.gather(-1, true)
         return mean_b[..., 0], var_b[..., 0]
