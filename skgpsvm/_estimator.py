@@ -28,6 +28,7 @@ _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
 _MOST_UNITS = 100  # that a row's weight is divided into
 _ROUNDING = 1e-6  # of a unit, which is no further one
+_PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
@@ -207,6 +208,12 @@ class Rows:
             part.X = self.X[at]
         else:
             part._kept = index if self._kept is None else self._kept[index]
+        return part
+
+    def tamed(self):
+        """These rows with `tamed` targets."""
+        part, arrays = copy(self), (self.targets.cpu().numpy(), self.weights.cpu().numpy())
+        part.targets = self._tensor(tamed(*arrays))
         return part
 
     def subset(self, max_rows, random_state):
@@ -407,7 +414,13 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
 
 
 class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
-    """Targets and weights of a regressor; targets are centred and scaled where asked for."""
+    """Targets and weights of a regressor; targets are centred and scaled where asked for.
+
+    Those are the mean and the deviation of `tamed` targets where noise has heavy tails.
+    """
+
+    def _is_heavy_tailed(self):
+        return self.likelihood in ("student_t", "laplace")
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with normalised targets (n, t)."""
@@ -426,8 +439,9 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
-                mean = average(targets)
-                var = average((targets - mean) ** 2)
+                shown = tamed(targets, weights) if self._is_heavy_tailed() else targets
+                mean = average(shown)
+                var = average((shown - mean) ** 2)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -469,6 +483,26 @@ def merged_rows(X, targets, weights):
     origin = np.full(len(used), -1)
     origin[used] = group.ravel()
     return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def tamed(targets, weights):
+    """Targets (n, t), none further from their median than three robust standard deviations.
+
+    The median, and the median deviation from it, are those of all ranks' rows.
+    """
+    every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
+    centre = _median(every, weights)
+    reach = 3 * _PER_MEDIAN_DEVIATION * _median(np.abs(every - centre), weights)
+    reach[reach == 0] = np.inf
+    return np.clip(targets, centre - reach, centre + reach)
+
+
+def _median(values, weights):
+    """Weighted median of each column, (t,)."""
+    order = np.argsort(values, axis=0)
+    totals = np.cumsum(weights[order], axis=0)
+    middle = (totals < totals[-1] / 2).sum(0, keepdims=True)
+    return np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
 
 
 def is_missing(value):

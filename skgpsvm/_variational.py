@@ -107,6 +107,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         trained = [part for part in super()._trained(start, rows) if part in PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
+        rows = rows.tamed() if self._is_heavy_tailed() else rows
         bounds = torch.tensor(start.kernel.bounds, device=rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
 

@@ -14,6 +14,7 @@ from skgpsvm._estimator import (
     TorchRegressor,
     check_weights,
     merged_rows,
+    tamed,
     to_tensor,
 )
 
@@ -456,6 +457,21 @@ def repeated_rows(seed=0):
     X, y = rng.randint(3, size=(60, 2)).astype(float), rng.randint(2, size=60)
     weights = rng.randint(4, size=60).astype(float)
     return X, y, weights
+
+
+def test_tamed_targets_are_near_their_median():
+    rng = np.random.default_rng(0)
+    targets = rng.normal(5, 2, (10_000, 2))
+    targets[:100, 0] = 1e9
+    found = tamed(targets, np.ones(10_000))
+    assert_allclose([found.min(), found.max()], [5 - 6, 5 + 6], atol=0.2)
+    assert np.mean(found == targets) > 0.99
+    weights = rng.integers(1, 4, 99).astype(float)
+    repeated = np.repeat(targets[:99, 1:], weights.astype(int), axis=0)
+    assert tamed(repeated, np.ones(len(repeated))).max() == tamed(targets[:99, 1:], weights).max()
+    same = np.ones((5, 1))
+    same[0] = 7
+    assert_array_equal(tamed(same, np.ones(5)), same)
 
 
 def test_merged_rows_are_different_and_have_the_summed_weights():

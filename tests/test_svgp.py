@@ -118,6 +118,15 @@ def test_learning_finds_the_noise_and_the_features_that_matter():
     assert model.elbo_ == pytest.approx(model.objective_curve_[-1], rel=1e-6)
 
 
+@pytest.mark.parametrize("estimator", [SVGPRegressor, DecoupledGPRegressor, AdditiveGPRegressor])
+def test_gross_errors_do_not_hide_all_else(estimator):
+    X, y = waves(300)
+    y[::15] += 1e4
+    X_new, truth = waves(200, seed=1, noise=0.0)
+    model = estimator(likelihood="student_t", n_inducing=40, random_state=0).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(X_new) - truth) ** 2)) < 0.1
+
+
 def test_student_t_bears_outliers():
     X, y = waves(300)
     wild = y.copy()
