@@ -731,10 +731,28 @@ def test_missing_and_unknown_values():
     effects, unknown = model.explain(strange, return_std=True)
     assert_array_equal(effects[:, 1], 0)
     assert (unknown[:, 1] > 5 * std[:, 1].max()).all()
-    # Missing at prediction only: no effect is known, and none is made up.
-    complete, y = table(200)[0].dropna(), table(200)[1][table(200)[0]["size"].notna()]
-    model = AdditiveGPRegressor(interactions=None).fit(complete, y)
-    assert_array_equal(model.explain(complete.assign(size=np.nan))[:, 0], 0)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_numbers_that_only_now_are_missing_have_the_priors_variance(sparse):
+    frame, y = table(200)
+    known = frame["size"].notna()
+    complete, y = frame[known], y[known]
+    options = {"interactions": [("size", "kind")], "kernel_interaction": "matern52", "min_gain": 0}
+    model = AdditiveGPRegressor(sparse=sparse, **options).fit(complete, y)
+    absent = complete.assign(size=np.nan)
+    effects, std = model.explain(absent, return_std=True)
+    assert_array_equal(effects[:, [0, 3]], 0)
+    own, pair = np.exp(0.5 * model._latents[0].theta["variance"][[0, 3]]) * model._y_std
+    assert_allclose(std[:, 0], own)
+    # Of a pair with a level that is known, as it is centred.
+    shares = complete["kind"].value_counts(normalize=True)
+    share = complete["kind"].map(shares).astype(float)
+    assert_allclose(std[:, 3], pair * np.sqrt(1 - share**2 / (shares**2).sum()))
+    predicted = model.predict(absent, return_std=True)[1]
+    assert (predicted > np.hypot(own, model.predict(complete, return_std=True)[1].min())).all()
+    cov = model.predict(absent[:3], return_cov=True)[1]
+    assert_allclose(np.sqrt(cov.diagonal()), predicted[:3])
 
 
 def test_a_missing_level_that_was_seen_is_a_level():

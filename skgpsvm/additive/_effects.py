@@ -32,6 +32,8 @@ class Prior(ABC):
         variances = theta["variance"].exp().split([len(basis.terms), len(basis.absent)])
         self.variance = torch.cat([variances[0].new_tensor([basis.constant]), variances[0]])
         self._absent = [variance.view(1, 1) for variance in variances[1]]
+        seen = [bool(f.n_levels) or f.missing for f in basis.features]
+        self._unseen = ~torch.tensor(seen, device=self.variance.device)  # of missing numbers
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
         mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
         pairs = iter([pairs[place] for place in basis.pair_places])
@@ -81,13 +83,13 @@ class Prior(ABC):
         return zip(self.terms, self.factors, self.variance, strict=True)
 
     def variances(self, at):
-        """Prior variances (b, 1 + n_terms)."""
+        """Prior variances (b, 1 + n_terms); of numbers that only now are missing as of any."""
         places, missing = at
-        found = []
+        unknown, found = missing * self._unseen, []
         for term, factors, variance in self._terms():
             own = variance.expand(len(missing))
-            for factor in factors:
-                own = own * factor.variances(places[factor])
+            for j, factor in zip(term, factors, strict=True):
+                own = own * (factor.variances(places[factor]) + unknown[:, j])
             if (absent := self.absent(term)) is not None:
                 own = own + absent[0] * missing[:, term[0]]
             found.append(own)
@@ -111,7 +113,7 @@ class Prior(ABC):
         """Prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
         at = self.at(u)
         total = sum(self.covariances(at, at))
-        return total.diagonal_scatter(self.variances(at).sum(1))  # of unknown levels too
+        return total.diagonal_scatter(self.variances(at).sum(1))  # of what is unknown too
 
 
 class Effects(Prior):

@@ -134,8 +134,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
     O(n r^2) for r columns, about 70 an effect and 120 a pair (1500 on the finest grid), and memory
     O(r^2) beyond X. Without, an evaluation is O(n^3), and a fit half a minute to a minute for a
-    thousand rows. Missing numbers have an effect of their own. Outside the range of the training
-    rows, effects go back to zero, and their variances to the prior's, within a few length scales.
+    thousand rows. Missing numbers have an effect of their own; where `fit` saw none, it is zero
+    with the prior's variance. Outside the range of the training rows, effects go back to zero, and
+    their variances to the prior's, within a few length scales.
 
     Examples
     --------
