@@ -564,6 +564,10 @@ def test_repeated_rows_need_points():
     assert_allclose(models[0].predict(data), models[1].predict(data))
     light = AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=np.full(60, 0.5))
     assert light._latents[0].form is None
+    # A few rows have most of the weight, whose mean is one.
+    uneven = np.where(np.arange(60) < 6, 5.0, 30 / 54)
+    heavy = AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=uneven)
+    assert heavy._latents[0].form == ("full", None)
 
 
 def test_numbers_far_away():
