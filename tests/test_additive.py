@@ -631,7 +631,10 @@ def test_more_rows_of_other_likelihoods_sharpen(kind):
     if kind == "poisson":
         model = AdditiveGPRegressor(likelihood="poisson", **quick)
     first = model.fit(data[:200], y[:200]).latent_mean_and_variance(data)[1].mean()
+    curve = model.objective_curve_
     second = model.partial_fit(data[200:], y[200:]).latent_mean_and_variance(data)
+    assert 1 < model.n_iter_ == len(model.objective_curve_) < len(curve)
+    assert model.objective_curve_[-1] > model.objective_curve_[0]
     whole = type(model)(**model.get_params()).fit(data, y).latent_mean_and_variance(data)
     assert second[1].mean() < 0.8 * first
     assert np.corrcoef(second[0][:, 0], whole[0][:, 0])[0, 1] > 0.95

@@ -43,6 +43,11 @@ def takes_more_rows(estimator):
     return True
 
 
+def _iterated(curve):
+    """Fitted attributes that say how the fit went."""
+    return {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
+
+
 @dataclass
 class AdditiveLatent:
     """A fitted latent function: its basis, hyper-parameters, and what the rows say of its weights.
@@ -187,8 +192,7 @@ class AdditiveGP(LatentEstimator):
         search.prune()
         search.refine()
         attributes = self._attributes(search)
-        curve = search.curve
-        attributes |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
+        attributes |= _iterated(search.curve)
         run.end(attributes)
         vars(self).update(attributes)
         return self
@@ -381,10 +385,12 @@ class AdditiveGP(LatentEstimator):
         state["noise"] = like.new_tensor(self._noise)
         earlier = [[like.new_tensor(a) for a in p.arrays.values()] for p in self._latents]
         state = ascent.continued(state, earlier)
-        run.stage("more rows", state, ascent.step, self.max_iter, converged=ascent.converged)
+        curve = run.stage(
+            "more rows", state, ascent.step, self.max_iter, converged=ascent.converged
+        )
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
         latents = [latent.at(posterior) for latent, posterior in pairs]
-        attributes = self._described(latents)
+        attributes = self._described(latents) | _iterated(curve)
         run.end(attributes)
         vars(self).update(attributes)
         return self

@@ -103,7 +103,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     elbo_ : float
         Lower bound on the log evidence, nats, of the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior along the way, stage after stage.
+        The bound and the logarithm of the prior along the way, stage after stage; after
+        ``partial_fit``, of its rows.
     n_iter_ : int
         Passes taken.
     n_features_in_ : int

@@ -119,7 +119,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`; the
         evidence itself without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior along the way, stage after stage.
+        The bound and the logarithm of the prior along the way, stage after stage; after
+        ``partial_fit``, of its rows.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
