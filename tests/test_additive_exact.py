@@ -110,6 +110,7 @@ def dense(basis, theta, u, v):
 def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     basis, theta, sums = mixed(shares=shares)
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)  # several blocks
+    monkeypatch.setattr("skgpsvm.additive._exact._LEAST_ENTRIES", 0)
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
     assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
@@ -138,6 +139,7 @@ def test_evidence_is_the_density_of_targets():
 @pytest.mark.parametrize("shares", [True, False])
 def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)
+    monkeypatch.setattr("skgpsvm.additive._exact._LEAST_ENTRIES", 0)
     basis, theta, sums = mixed(shares=shares)
     _, slopes = evidence_and_slopes(basis, theta, sums)
     assert set(slopes) == {"length", "variance", "noise"}
@@ -622,3 +624,13 @@ def test_the_basis_of_a_posterior_holds_without_pairs():
     assert_allclose(var, t64([[1 / total]] * 2))
     assert posterior.variances().shape == (0,)
     assert posterior.drawn_variances(3, np.random.RandomState(0)).shape == (3, 0)
+
+
+def test_more_points_than_rows_are_not_begun_with(monkeypatch):
+    monkeypatch.setattr(_base, "GaussianAscent", None)
+    data, y = friedman(30)
+    wide = np.c_[data, np.random.default_rng(0).normal(size=(30, 15))]
+    model = AdditiveGPRegressor(interactions=1).fit(wide, y)
+    assert model._latents[0].form is None
+    with pytest.raises(TypeError):
+        AdditiveGPRegressor(interactions=1).fit(*friedman(60))  # where points are fewer

@@ -170,8 +170,9 @@ class AdditiveGP(LatentEstimator):
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
             basis = replace(basis, terms=basis.terms + given)
-        ascent = self._ascent(basis, rows, generator)
         make = self._exact_ascent if exact else self._ascent
+        wide = exact and basis.n_weights > rows.n_rows  # so that points would cost more
+        ascent = (make if wide else self._ascent)(basis, rows, generator)
         search = TermSearch(
             run=run,
             ascent=ascent,

@@ -121,6 +121,13 @@ class AdditiveBasis:
         """The terms of two features."""
         return [term for term in self.terms if len(term) == 2]
 
+    @property
+    def n_weights(self):
+        """Of the terms of one feature: inducing points, or levels."""
+        points = {j: len(own) for j, own in self.points.items()}
+        alone = [term[0] for term in self.terms if len(term) == 1]
+        return sum(self.features[j].n_levels or points.get(j, self.n_inducing) for j in alone)
+
     # The features of rows
 
     def unit(self, X):

@@ -1,5 +1,6 @@
 """Additive processes without inducing points: evidence, derivatives and posterior from all rows."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from ._effects import Prior
 from ._processes import PROFILES, Centred
 
 _BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
+_LEAST_ENTRIES = 2**12  # of each, to be worth a call
 _ROUNDING = 1e-10  # of eigenvalues
 _VAGUE = 1e-5  # root of a precision
 _DRAWS = 50  # at once
@@ -51,8 +53,9 @@ class RowPrior(Prior):
     """
 
     def __init__(self, basis, theta, u):
+        self._groups = []  # of processes that are computed together, and their features
         super().__init__(basis, theta)
-        self._theta, self.rows = theta, self.at(u)
+        self._theta, self.rows = theta, self._at_rows(u)
         in_pairs = dict.fromkeys(p for own in self.factors if len(own) == 2 for p in own)
         alone = [p for p in self.processes if isinstance(p, Centred) and p not in in_pairs]
         self._numbers = alone + [p for p in in_pairs if isinstance(p, Centred)]
@@ -75,9 +78,26 @@ class RowPrior(Prior):
         return self._centred(self.basis.pair_kernel, self.basis.pair_axes, lengths)
 
     def _centred(self, kernel, axes, lengths):
-        atoms = ([torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes)
-        parts = zip(lengths, atoms, strict=True)
-        return [Centred(PROFILES[kernel], length, *own) for length, own in parts]
+        """The process of each axis, computed together where they have as many atoms."""
+        atoms = [[torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes]
+        found = {}
+        for n_atoms in {len(points) for points, _ in atoms}:
+            places = [place for place, (own, _) in enumerate(atoms) if len(own) == n_atoms]
+            measure = map(torch.stack, zip(*(atoms[place] for place in places), strict=True))
+            group = Centred(PROFILES[kernel], lengths[places], *measure)
+            members = {place: group[k] for k, place in enumerate(places)}
+            self._groups.append((group, members.values(), [axes[place] for place in places]))
+            found |= members
+        return [found[place] for place in range(len(axes))]
+
+    def _at_rows(self, u):
+        """The rows of the fit as of `at`."""
+        found = {}
+        for group, members, axes in self._groups:
+            parts = zip(*group.at(u[:, axes].T), strict=True)
+            found |= dict(zip(members, parts, strict=True))
+        others = {p: p.at(u[:, j]) for p, j in self.processes.items() if p not in found}
+        return found | others, u.isnan().to(u)
 
     def _part(self, at, index):
         places, missing = at
@@ -85,7 +105,8 @@ class RowPrior(Prior):
 
     def _blocks(self, n, n_others):
         """Slices of n rows whose covariances with others are few."""
-        size = max(1, _BLOCK_ENTRIES // (n_others * max(len(self._all), 1)))
+        per_process = _BLOCK_ENTRIES // max(len(self._all), 1)
+        size = max(1, max(per_process, _LEAST_ENTRIES) // n_others)
         return [slice(start, start + size) for start in range(0, n, size)]
 
     def _mixed(self, between):
@@ -184,7 +205,7 @@ class RowPrior(Prior):
 def _factorised(K, root):
     """Root of A = I + B^1/2 K B^1/2, for square roots of precisions B."""
     inner = root[:, None] * K * root
-    inner.diagonal().add_(1)
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
     return cholesky(inner, "covariance of the rows", jitter=0)
 
 
@@ -210,8 +231,8 @@ def _solved(K, root, chol, linear):
 
 def _evidence(K, chol, scaled, solved, rest):
     """The log evidence, nats, without what does not depend on K."""
-    log_det = 2 * chol.diagonal().log().sum()
-    return 0.5 * ((rest * (K @ rest)).sum() - (scaled * solved).sum() - log_det)
+    log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * ((rest * (K @ rest) - scaled * solved).sum((-2, -1)) - log_det)
 
 
 def _scaled_sites(own, sums):
@@ -241,8 +262,10 @@ def evidence_gains(basis, own, sums):
     prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
     K, covariances = prior.matrix(), prior.covariances(prior.rows, prior.rows)
     next(covariances)  # of the constant
-    without = [_evidence_at(K - cov, *sites) for cov in covariances]
-    return _evidence_at(K, *sites) - torch.stack(without)
+    size = max(1, _BLOCK_ENTRIES // K.numel())
+    groups = iter(lambda: list(itertools.islice(covariances, size)), [])
+    without = [_evidence_at(K - torch.stack(group), *sites) for group in groups]
+    return _evidence_at(K, *sites) - torch.cat(without)
 
 
 def evidence_and_slopes(basis, own, sums):

@@ -17,6 +17,8 @@ from ._learning import (
 class _AllRows(AdditiveAscent):
     """Without inducing points."""
 
+    has_points = False
+
     def _value(self, own, sums):
         return evidence(self.basis, own, sums).item()
 

@@ -38,12 +38,10 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     single = {j: _features(basis, j, u[:, j]) for j in features}
     parts = zip(posteriors, precisions.T, strict=True)
     covariances = [posterior.of_residuals(X, precision) for posterior, precision in parts]
-    found = {}
+    known, found = set(basis.terms), {}
     for place, i in enumerate(features):
         sizes = {j: single[i].shape[1] * single[j].shape[1] for j in features[place + 1 :]}
-        tested = [
-            j for j, size in sizes.items() if (i, j) not in basis.terms and size <= _MOST_FEATURES
-        ]
+        tested = [j for j, size in sizes.items() if (i, j) not in known and size <= _MOST_FEATURES]
         step = max(1, _FEATURES_AT_ONCE // max([1, *(sizes[j] for j in tested)]))
         for start in range(0, len(tested), step):
             some = tested[start : start + step]

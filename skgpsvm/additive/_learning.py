@@ -47,6 +47,8 @@ class AdditiveAscent:
         Gain at which rounds end.
     """
 
+    has_points = True  # that are inducing
+
     def __init__(self, basis, rows, limits, form, learned, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.learned, self._earlier = limits, learned, None

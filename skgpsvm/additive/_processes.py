@@ -65,7 +65,7 @@ class Centred:
         The stationary covariance g, one of `PROFILES`.
     length : Tensor of shape (...)
         Length scales on the unit interval, one for each process.
-    atoms : Tensor of shape (k,)
+    atoms : Tensor of shape (..., k)
         The measure: points,
     weights : Tensor of shape (..., k)
         and what is at each.
@@ -89,7 +89,7 @@ class Centred:
     def __getitem__(self, index):
         one = copy(self)
         for name, value in vars(self).items():
-            if name not in ("profile", "atoms"):
+            if name != "profile":
                 setattr(one, name, value[index])
         return one
 
@@ -174,7 +174,7 @@ class CentredAtPoints(Centred):
 
     def __init__(self, profile, length, points, polynomials, mean):
         F, nodes = polynomials.transform, polynomials.nodes
-        super().__init__(profile, length, nodes, mean @ F)
+        super().__init__(profile, length, nodes.expand(*length.shape, -1), mean @ F)
         self._points, self._h = points, self._weighted(points)
         of_h = self._at_atoms @ F.T
         self.cov = F @ self._g(nodes, nodes) @ F.T - self._outer(of_h, of_h)

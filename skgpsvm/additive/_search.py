@@ -90,6 +90,8 @@ class TermSearch:
         """Add pairs that the user or the rows want, and learn with them."""
         if self.exact:
             found = self._tested(_LIKELY) if self.most else []
+            if not (self.given or found or self.ascent.has_points):
+                return
             self._grow(self.given + found, "all rows")
         most = math.inf if self.exact and self.most else self.most  # too many go at the end
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
@@ -111,10 +113,13 @@ class TermSearch:
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
         moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
-        found = {}
-        for pair, (score, mean, var) in moments.items():
-            p = gamma.sf(score, mean**2 / var, scale=var / mean) if var > 0 else 1.0
-            found[pair] = (score - mean) / max(var, torch.finfo(torch.float64).tiny) ** 0.5, p
+        score, mean, var = torch.tensor(list(moments.values())).double().view(-1, 3).T
+        z = (score - mean) / var.clamp_min(torch.finfo(var.dtype).tiny).sqrt()
+        p = torch.ones_like(var)
+        some = var > 0
+        shape, scale = (mean.square() / var)[some], (var / mean)[some]
+        p[some] = torch.as_tensor(gamma.sf(score[some], shape, scale=scale))
+        found = dict(zip(moments, zip(z.tolist(), p.tolist(), strict=True), strict=True))
         return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
     def _grow(self, pairs, stage):
