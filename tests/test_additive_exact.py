@@ -634,3 +634,13 @@ def test_more_points_than_rows_are_not_begun_with(monkeypatch):
     assert model._latents[0].form is None
     with pytest.raises(TypeError):
         AdditiveGPRegressor(interactions=1).fit(*friedman(60))  # where points are fewer
+
+
+def test_effects_are_not_chosen_among_more_features_than_rows():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(70, 60))
+    y = 1.5 * data[:, 0] - data[:, 1] + 0.7 * data[:, 2] + 0.5 * rng.normal(size=70)
+    model = AdditiveGPRegressor(interactions=None).fit(data[:40], y[:40])
+    assert len(model.terms_) == 60
+    assert model.dropped_terms_ == []
+    assert AdditiveGPRegressor(interactions=None).fit(data, y).dropped_terms_

@@ -66,7 +66,8 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
-        points log(P). 0 keeps all.
+        points log(P). 0 keeps all. Without inducing points and with more features than rows all
+        effects of one feature stay.
     max_iter : int, default=30
         Passes over the rows of each stage.
     tol : float, default=5e-4

@@ -82,7 +82,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
-        points log(P). 0 keeps all.
+        points log(P). 0 keeps all. Without inducing points and with more features than rows all
+        effects of one feature stay.
     max_iter : int, default=30
         Rounds of twenty steps of L-BFGS-B, or passes over the rows, of each stage.
     tol : float, default=1e-4

@@ -164,7 +164,9 @@ class TermSearch:
         self.state = self.ascent.start(noise, known)
 
     def _least_gain(self, term):
-        if term in self.given or not self.min_gain:
+        ascent = self.ascent
+        chosen = self.exact and len(ascent.basis.features) > ascent.rows.n_rows  # by chance
+        if term in self.given or not self.min_gain or (len(term) == 1 and chosen):
             return -math.inf
         if len(term) == 1:
             return self.min_gain
