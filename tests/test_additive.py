@@ -386,6 +386,15 @@ def test_rounding_of_large_sums_is_borne():
     assert_allclose(root @ root.T, gram, atol=1e-11 * gram.max())
 
 
+@pytest.mark.parametrize("interactions", ["auto", 1, [(0, 1)]])
+def test_points_at_every_pair_of_many_values_are_refused(interactions):
+    data, y = friedman(400)
+    options = {"sparse": True, "n_inducing_interaction": None}
+    with pytest.raises(ValueError, match="160,000 here, and matrices of 191 GiB; up to 16,384"):
+        AdditiveGPRegressor(**options, interactions=interactions).fit(data, y)
+    AdditiveGPRegressor(**options, interactions=None).fit(data, y)
+
+
 @pytest.mark.parametrize("rough", [True, False])
 def test_grids_of_pairs_grow_where_they_must(rough):
     rng = np.random.default_rng(0)

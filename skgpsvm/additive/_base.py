@@ -25,6 +25,7 @@ from ._search import TermSearch
 
 _PAIR_LENGTH = 0.25  # least length scale of a pair whose grid is not fine
 _ROUGH_LENGTH = 1.5  # times the least length scale of pairs: their grids might be finer
+_MOST_GRID_POINTS = 2**14  # of pairs with a point at every value, 2 GiB a matrix
 _PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
@@ -169,6 +170,7 @@ class AdditiveGP(LatentEstimator):
         varying = {j for (j,) in basis.terms}
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
+            self._check_grids(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
         make = self._exact_ascent if exact else self._ascent
         wide = exact and basis.n_weights > rows.n_rows  # so that points would cost more
@@ -220,6 +222,22 @@ class AdditiveGP(LatentEstimator):
                     f"{d}."
                 )
         return sorted(set(pairs)), 0
+
+    def _check_grids(self, basis, given, most):
+        """Refuse points of pairs at every value that no memory holds, before they are made."""
+        if self.n_inducing_interaction is not None:
+            return
+        sizes = {j: basis.features[j].n_levels or len(basis.pair_points[j]) for (j,) in basis.terms}
+        largest = sorted(sizes, key=sizes.get)[-2:]
+        pairs = given or ([largest] if most and len(largest) == 2 else [])
+        points = sum(sizes[i] * sizes[j] for i, j in pairs)
+        if points > _MOST_GRID_POINTS:
+            raise ValueError(
+                f"n_inducing_interaction=None has a point for any two values of a pair: {points:,} "
+                f"here, and matrices of {8 * points**2 / 2**30:,.0f} GiB; up to "
+                f"{_MOST_GRID_POINTS:,} are allowed. Take 'auto' or a number, list pairs of "
+                "features with fewer values as interactions, or take sparse=False."
+            )
 
     def _pair_kernels(self, exact):
         """Kernels of pairs, of which the rows choose one."""
