@@ -784,6 +784,27 @@ def test_nullable_columns_have_a_missing_level(dtype):
     assert_allclose(AdditiveGPRegressor().fit(frame, y).predict(frame), y, atol=0.1)
 
 
+@pytest.mark.parametrize("others", [[], ["kind"]])
+def test_objects_that_are_numbers_are_numbers(others):
+    frame, y = table()
+    frame = frame[["size", *others]]
+    objects = frame.assign(size=frame["size"].astype(object).where(frame["size"].notna(), None))
+    assert objects["size"].dtype == object
+    expected = AdditiveGPRegressor(**quick).fit(frame, y).predict(frame)
+    assert_array_equal(AdditiveGPRegressor(**quick).fit(objects, y).predict(objects), expected)
+
+
+def test_other_objects_are_categories():
+    values = {
+        "strings": ["1", "2", None],
+        "bools": [True, False, None],
+        "none": [None] * 3,
+        "counts": [1, np.int64(2), np.nan],
+    }
+    frame = pd.DataFrame({name: pd.Series(own, dtype=object) for name, own in values.items()})
+    assert_array_equal(categorical_mask("from_dtype", frame), [True, True, True, False])
+
+
 @pytest.mark.parametrize("others", [[], ["size"], ["size", "kind"]])
 @pytest.mark.parametrize("kind", ["naive", "zoned", "period", "difference", "objects"])
 def test_dates_are_refused(kind, others):

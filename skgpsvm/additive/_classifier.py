@@ -33,9 +33,9 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Pairs of features that have an effect of their own, by number or name; or how many may
         be found. "auto" is 10 with inducing points, and any number without.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
-        Columns that are categories: those of a table whose type says so, or bools, integers or
-        names. A missing category is a level; of one that `fit` did not see the effect is zero with
-        its prior variance.
+        Columns that are categories: those of a table whose type says so, objects too unless they
+        are all numbers; or bools, integers or names. A missing category is a level; of one that
+        `fit` did not see the effect is zero with its prior variance.
     scaling : {"power", "minmax"}, default="power"
         Whether skewed features are transformed by Yeo and Johnson's power before their range is
         mapped to the unit interval.

@@ -1,6 +1,7 @@
 """Columns of users' tables as numbers: categories, missing values, ranges."""
 
 import datetime
+from numbers import Real
 
 import numpy as np
 import torch
@@ -123,6 +124,13 @@ def _is_dated(column):
     return isinstance(first, (datetime.date, datetime.time, datetime.timedelta))
 
 
+def _has_numbers(column):
+    """Whether objects are numbers, but for some None; bools are none."""
+    known = [value for value in column if value is not None]
+    numbers = (isinstance(value, Real) and not isinstance(value, bool) for value in known)
+    return all(numbers) and not all(is_missing(value) for value in known)
+
+
 def columns(X, chosen):
     """Some columns of a table or an array."""
     if hasattr(X, "columns"):
@@ -151,7 +159,9 @@ def categorical_mask(categorical_features, X):
             )
         types = [str(X[name].dtype).lower().split("(")[0] for name in names]
         mask = [
-            kind in _CATEGORICAL_TYPES and not _is_dated(X[name])
+            kind in _CATEGORICAL_TYPES
+            and not _is_dated(X[name])
+            and not (kind == "object" and _has_numbers(X[name]))
             for kind, name in zip(types, names, strict=True)
         ]
         mask = np.array(mask, dtype=bool)
