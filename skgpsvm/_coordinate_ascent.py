@@ -10,7 +10,7 @@ from ._linalg import (
     root_norms,
     weight_moments,
 )
-from ._sites import ByLatent
+from ._sites import batch_loss, batch_sites
 
 _HELD_BYTES = 2**28
 _MOST_HALVINGS = 10
@@ -222,22 +222,3 @@ class CoordinateAscent:
         prior, left = spread(weight_moments(*self.prior)[1]), 1 - dense(sites.precision) * v
         left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
         return left_mean.double(), left_var.double(), y, weights.double()
-
-
-def batch_sites(likelihood, A, residual, y, mean, root):
-    """`Sites` of a batch, its rows by latent, and the latents touched."""
-    groups, touched, moments = _touched_moments(likelihood, A, residual, y, mean, root)
-    return likelihood.sites(y, *moments), groups, touched
-
-
-def batch_loss(likelihood, A, residual, y, mean, root):
-    """The loss of each row of a batch, (b,); differentiable."""
-    return likelihood.loss(y, *_touched_moments(likelihood, A, residual, y, mean, root)[2])
-
-
-def _touched_moments(likelihood, A, residual, y, mean, root):
-    latents = A @ mean.to(A.dtype).T
-    touched = likelihood.touched(y, latents)
-    groups = ByLatent(A, touched, likelihood.n_latents)
-    var = residual[:, None] + groups.spread(root.to(A.dtype))
-    return groups, touched, (latents.gather(1, touched), var)

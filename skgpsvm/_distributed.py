@@ -105,3 +105,13 @@ def _exchange():
             "has ended, is not in this fit, or took longer than the time-out of the process group "
             "(init_process_group's timeout). What stopped it stands in that rank's own error."
         ) from error
+
+
+def check_shareable(minibatches):
+    """Refuse steps on minibatches where ranks share the rows."""
+    if minibatches and n_ranks() > 1:
+        raise ValueError(
+            f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "
+            "at None, and what Adam learns (inference='gradient', natural gradients with an "
+            "optimizer, learn_inducing=True of BayesianSVC) to one process."
+        )

@@ -2,9 +2,10 @@
 
 import torch
 
-from ._coordinate_ascent import CoordinateAscent, batch_loss
-from ._linalg import gaussian_kl, relative_change
+from ._coordinate_ascent import CoordinateAscent
+from ._linalg import gaussian_kl, relative_change, upper_root
 from ._posteriors import WhitenedBasis
+from ._sites import batch_loss
 from ._training import NOISE_BOUNDS, minibatches
 
 _SWEEPS_BETWEEN = 3
@@ -255,9 +256,3 @@ class GradientInference(_Inference):
         state["root"] = upper_root(state["raw_root"])
         state["change"] = relative_change(state["mean"], before)
         return objective
-
-
-def upper_root(raw):
-    """An upper triangular matrix with positive diagonal from a free one, batched."""
-    diagonal = raw.diagonal(dim1=-2, dim2=-1).exp()
-    return raw.triu(1) + torch.diag_embed(diagonal)

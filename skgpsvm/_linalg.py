@@ -174,3 +174,9 @@ def mirror(lower):
 def _blocks(p):
     """Slices of at most 128 columns: wide enough for fast products, few enough zeros."""
     return [slice(i, min(i + 128, p)) for i in range(0, p, 128)]
+
+
+def upper_root(raw):
+    """An upper triangular matrix with positive diagonal from a free one, batched."""
+    diagonal = raw.diagonal(dim1=-2, dim2=-1).exp()
+    return raw.triu(1) + torch.diag_embed(diagonal)

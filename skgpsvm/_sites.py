@@ -176,3 +176,22 @@ class ByLatent:
         """Sum of weight * a for each latent, (c, p); weights (b, k)."""
         pairs = zip(self._groups, self._sorted(weights), strict=True)
         return torch.stack([w @ group for group, w in pairs])
+
+
+def batch_sites(likelihood, A, residual, y, mean, root):
+    """`Sites` of a batch, its rows by latent, and the latents touched."""
+    groups, touched, moments = _touched_moments(likelihood, A, residual, y, mean, root)
+    return likelihood.sites(y, *moments), groups, touched
+
+
+def batch_loss(likelihood, A, residual, y, mean, root):
+    """The loss of each row of a batch, (b,); differentiable."""
+    return likelihood.loss(y, *_touched_moments(likelihood, A, residual, y, mean, root)[2])
+
+
+def _touched_moments(likelihood, A, residual, y, mean, root):
+    latents = A @ mean.to(A.dtype).T
+    touched = likelihood.touched(y, latents)
+    groups = ByLatent(A, touched, likelihood.n_latents)
+    var = residual[:, None] + groups.spread(root.to(A.dtype))
+    return groups, touched, (latents.gather(1, touched), var)

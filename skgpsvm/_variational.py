@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
 from ._distributed import n_ranks
-from ._inducing_estimator import InducingEstimator, smooth_kernel, with_mean
+from ._inducing_estimator import InducingEstimator
 from ._inference import NaturalGradientInference
 from ._prediction import (
     LIKELIHOODS,
@@ -17,6 +17,7 @@ from ._prediction import (
     classification_sites,
     regression_sites,
 )
+from ._scales import smooth_kernel, with_mean
 from ._starts import LEAST_GAIN, at_gaussian_posterior, explaining, with_lengths
 from ._torch_kernels import torch_kernel
 

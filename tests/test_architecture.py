@@ -26,6 +26,7 @@ NUMPY_MODULES = {
     "_latents",  # fitted state, which is NumPy
     "_variational",  # what estimators share
     "_solved",  # what estimators share
+    "_scales",  # scikit-learn's scaler and kernels
     "_starts",  # reads scikit-learn kernels' attributes
     "_prediction",  # what estimators share
     "additive/_base",  # what the estimators share

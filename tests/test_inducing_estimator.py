@@ -1,187 +1,30 @@
-"""What estimators with inducing points share: feature scales, start kernels and latents."""
+"""What fits of estimators with inducing points have in common."""
 
 import numpy as np
 import pytest
-import torch
-from numpy.testing import assert_allclose, assert_array_equal
-from problems import t64
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-from sklearn.preprocessing import StandardScaler
+from numpy.testing import assert_array_equal
+from sklearn.gaussian_process.kernels import RBF
 
-from skgpsvm import _inducing_estimator
-from skgpsvm._inducing_estimator import feature_scales, linear_kernel, smooth_kernel
-from skgpsvm._latents import Latents
+from skgpsvm import BayesianSVC, SVGPClassifier
+from skgpsvm._inducing_estimator import _history
 
-CPU = torch.device("cpu")
+X = np.random.default_rng(0).normal(size=(30, 2))
+Y = np.digitize(X[:, 0], [-0.5, 0.5])
 
 
-def scattered(n=50, seed=0):
-    """Rows of three features of different means and spreads, and weights, some of them 0."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3)) * [1.0, 20.0, 0.01] + [0.0, 300.0, -5.0]
-    weights = rng.uniform(0.5, 2, n)
-    weights[::4] = 0
-    return X, weights
+def test_history_of_several_fits_is_as_long_as_the_longest():
+    found = _history([[1.0, 2.0, 4.0], [10.0]])
+    assert found["n_iter_"] == 3
+    assert_array_equal(found["objective_curve_"], [11.0, 12.0, 14.0])
 
 
-# Feature scales
+def test_fits_one_versus_rest_are_told_as_one():
+    model = BayesianSVC(n_inducing=5, multi_class="ovr", random_state=0).fit(X, Y)
+    assert len(model.objective_curve_) == model.n_iter_
 
 
-def test_scales_are_the_weighted_moments(monkeypatch):
-    X, weights = scattered()
-    monkeypatch.setattr(_inducing_estimator, "CHUNK_ROWS", 7)
-    scaler = feature_scales(X, weights)
-    mean = np.average(X, axis=0, weights=weights)
-    assert_allclose(scaler.mean_, mean, rtol=1e-13)
-    var = np.average((X - mean) ** 2, axis=0, weights=weights)
-    # The means of chunks, to rounding of 1e-16, against deviations a five-hundredth of them.
-    assert_allclose(scaler.var_, var, rtol=1e-10)
-    assert_allclose(scaler.scale_, np.sqrt(var), rtol=1e-10)
-
-
-def test_scales_take_weights_as_repetitions():
-    X, _ = scattered()
-    counts = np.resize([1, 0, 3, 2], 50)
-    weighted = feature_scales(X, counts.astype(float))
-    repeated = feature_scales(np.repeat(X, counts, axis=0), np.ones(counts.sum()))
-    assert_allclose(weighted.scale_, repeated.scale_, rtol=1e-11)
-
-
-def test_chunks_without_weight_count_for_nothing(monkeypatch):
-    X, _ = scattered()
-    weights = np.r_[np.zeros(20), np.ones(30)]
-    monkeypatch.setattr(_inducing_estimator, "CHUNK_ROWS", 10)
-    assert_allclose(feature_scales(X, weights).scale_, X[20:].std(0), rtol=1e-10)
-
-
-def test_scales_of_float32_rows_are_computed_in_float64():
-    X, weights = scattered()
-    X = X.astype(np.float32)
-    expected = feature_scales(X.astype(np.float64), weights)
-    assert_array_equal(feature_scales(X, weights).scale_, expected.scale_)
-
-
-def test_constant_feature_has_unit_scale():
-    X, weights = scattered()
-    X[:, 1] = 4.0
-    scaler = feature_scales(X, weights)
-    assert scaler.scale_[1] == 1
-    assert scaler.var_[1] == 0
-
-
-def test_rows_whose_squares_overflow_are_refused():
-    X, weights = scattered()
-    with pytest.raises(ValueError, match="Squares of X, times the weights, overflow"):
-        feature_scales(1e200 * X, weights)
-
-
-# Kernels to start from
-
-
-def test_smooth_kernel_has_a_length_scale_from_each_feature_s_spread():
-    X, _ = scattered()
-    scaler = StandardScaler().fit(X)
-    kernel = smooth_kernel(scaler, 5.0)
-    scales = X.std(0) * np.sqrt(3 / 2)
-    expected = ConstantKernel(5.0) * RBF(scales)
-    assert_allclose(kernel(X), expected(X), rtol=1e-12)
-    # Two random rows are 2 d standard deviations apart, squared: a correlation of exp(-2).
-    Z = (X - X.mean(0)) / X.std(0)
-    difference = Z[:, None] - Z
-    assert_allclose(kernel(X), 5.0 * np.exp(-(difference**2).sum(-1) / 3), rtol=1e-9)
-    low, high = np.exp(kernel.bounds).T
-    assert_allclose(low, [1e-3, *1e-3 * scales])
-    assert_allclose(high, [1e5, *1e3 * scales])
-
-
-def test_linear_kernel_has_its_variance_on_average():
-    X, _ = scattered()
-    kernel = linear_kernel(StandardScaler().fit(X), 7.0)
-    # Standardised features have unit mean square, so the kernel's diagonal has mean `variance`.
-    assert kernel.diag(X).mean() == pytest.approx(7.0, rel=1e-12)
-    Z = (X - X.mean(0)) / X.std(0)
-    assert_allclose(kernel(X), 7.0 / 3 * Z @ Z.T, rtol=0, atol=1e-9)
-    assert kernel.n_dims == 0
-
-
-def test_kernels_do_not_count_constant_features():
-    X, _ = scattered()
-    padded = np.c_[X[:, :2], np.full(50, 3.0)]
-    for make in (smooth_kernel, linear_kernel):
-        kernel = make(StandardScaler().fit(padded), 2.0)
-        alone = make(StandardScaler().fit(X[:, :2]), 2.0)
-        assert_allclose(kernel(padded), alone(X[:, :2]), rtol=1e-12, atol=1e-12)
-
-
-def test_kernels_of_constant_rows_are_finite():
-    X = np.full((5, 2), 3.0)
-    scaler = StandardScaler().fit(X)
-    assert_allclose(smooth_kernel(scaler, 2.0)(X), 2.0)
-    assert_array_equal(linear_kernel(scaler, 2.0)(X), np.zeros((5, 5)))
-
-
-@pytest.mark.parametrize("make", [smooth_kernel, linear_kernel])
-def test_kernels_do_not_depend_on_the_units_of_the_features(make):
-    X, _ = scattered()
-    units = np.array([1e-3, 1.0, 1e4])
-    a = make(StandardScaler().fit(X), 2.0)(X)
-    b = make(StandardScaler().fit(X * units), 2.0)(X * units)
-    assert_allclose(a, b, rtol=0, atol=1e-9)
-
-
-# Latents
-
-
-def latents(c=2, seed=0):
-    rng = np.random.default_rng(seed)
-    root = np.triu(0.1 * rng.normal(size=(c, 4, 4)), 1) + np.eye(4)
-    return Latents(
-        2.0 * RBF([1.0, 0.5]), rng.normal(size=(4, 2)), np.log([0.3]), rng.normal(size=(c, 4)), root
-    )
-
-
-def test_start_without_moments_has_no_state_of_them():
-    part = latents()
-    start = Latents(part.kernel, part.Z, part.noise)
-    assert start.state(CPU).keys() == {"theta", "Z", "noise"}
-    assert part.state(CPU).keys() == {"theta", "Z", "noise", "mean", "root"}
-
-
-def test_latents_of_their_own_state_are_the_same():
-    part = latents()
-    state = part.state(CPU)
-    same = part.at(state)
-    assert_allclose(same.kernel.theta, part.kernel.theta, rtol=1e-15)
-    for name in ("Z", "noise", "mean", "root"):
-        assert_array_equal(getattr(same, name), getattr(part, name))
-    # A copy: steps on the state leave the latents as they are.
-    before = part.Z.copy()
-    state["Z"] += 1
-    assert_array_equal(part.Z, before)
-
-
-def test_latents_at_another_state_have_its_parts():
-    part = latents()
-    state = part.state(CPU)
-    moved = part.at({**state, "theta": state["theta"] + 1, "noise": state["noise"] - 1, "other": 3})
-    assert_allclose(moved.kernel.theta, part.kernel.theta + 1)
-    assert_allclose(moved.noise, part.noise - 1)
-    assert_array_equal(moved.Z, part.Z)
-    assert moved.jitter == part.jitter
-    assert_allclose(part.kernel.theta, np.log([2.0, 1.0, 0.5]))
-
-
-def test_posterior_of_latents_has_their_weights():
-    part = latents()
-    posterior = part.posterior(CPU)
-    X = t64([[0.3, -1.0], [2.0, 0.1]])
-    A, residual = posterior.basis(X)
-    mean, var = posterior.marginals(X)
-    assert_allclose(mean, A.numpy() @ part.mean.T, rtol=1e-13)
-    spread = [((A.numpy() @ root) ** 2).sum(1) for root in part.root]
-    assert_allclose(var.T, spread + residual.numpy(), rtol=1e-13)
-    # The jitter is relative to the kernel's variance of 2.
-    A, residual = Latents(part.kernel, part.Z, part.noise, jitter=1e-2).basis(CPU)(t64(part.Z))
-    K = part.kernel(part.Z)
-    expected = 2.0 - np.diag(K @ np.linalg.solve(K + 2e-2 * np.eye(4), K))
-    assert_allclose(residual, expected, rtol=1e-10)
+@pytest.mark.parametrize("estimator", [BayesianSVC, SVGPClassifier])
+def test_given_points_stay_where_learning_leaves_them(estimator):
+    options = {"inducing_points": X[:4], "learn_inducing": False, "optimizer": None}
+    model = estimator(1.0 * RBF(1.0), **options, random_state=0).fit(X, Y)
+    assert_array_equal(model.inducing_points_, X[:4])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import t64
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm._bases import Dictionary, KernelBases
@@ -71,3 +72,58 @@ def test_parts_of_other_states_are_left_alone():
     found = INDUCING.at(state)
     assert_allclose(found.kernel.theta, 0)
     assert_allclose(INDUCING.kernel.theta, np.log([2.0, 1.5]))
+
+
+def drawn(c=2, seed=0):
+    rng = np.random.default_rng(seed)
+    root = np.triu(0.1 * rng.normal(size=(c, 4, 4)), 1) + np.eye(4)
+    return Latents(
+        2.0 * RBF([1.0, 0.5]), rng.normal(size=(4, 2)), np.log([0.3]), rng.normal(size=(c, 4)), root
+    )
+
+
+def test_start_without_moments_has_no_state_of_them():
+    part = drawn()
+    start = Latents(part.kernel, part.Z, part.noise)
+    assert start.state("cpu").keys() == {"theta", "Z", "noise"}
+    assert part.state("cpu").keys() == {"theta", "Z", "noise", "mean", "root"}
+
+
+def test_latents_of_their_own_state_are_the_same():
+    part = drawn()
+    state = part.state("cpu")
+    same = part.at(state)
+    assert_allclose(same.kernel.theta, part.kernel.theta, rtol=1e-15)
+    for name in ("Z", "noise", "mean", "root"):
+        assert_array_equal(getattr(same, name), getattr(part, name))
+    # A copy: steps on the state leave the latents as they are.
+    before = part.Z.copy()
+    state["Z"] += 1
+    assert_array_equal(part.Z, before)
+
+
+def test_latents_at_another_state_have_its_parts():
+    part = drawn()
+    state = part.state("cpu")
+    moved = part.at({**state, "theta": state["theta"] + 1, "noise": state["noise"] - 1, "other": 3})
+    assert_allclose(moved.kernel.theta, part.kernel.theta + 1)
+    assert_allclose(moved.noise, part.noise - 1)
+    assert_array_equal(moved.Z, part.Z)
+    assert moved.jitter == part.jitter
+    assert_allclose(part.kernel.theta, np.log([2.0, 1.0, 0.5]))
+
+
+def test_posterior_of_latents_has_their_weights():
+    part = drawn()
+    posterior = part.posterior("cpu")
+    X = t64([[0.3, -1.0], [2.0, 0.1]])
+    A, residual = posterior.basis(X)
+    mean, var = posterior.marginals(X)
+    assert_allclose(mean, A.numpy() @ part.mean.T, rtol=1e-13)
+    spread = [((A.numpy() @ root) ** 2).sum(1) for root in part.root]
+    assert_allclose(var.T, spread + residual.numpy(), rtol=1e-13)
+    # The jitter is relative to the kernel's variance of 2.
+    A, residual = Latents(part.kernel, part.Z, part.noise, jitter=1e-2).basis("cpu")(t64(part.Z))
+    K = part.kernel(part.Z)
+    expected = 2.0 - np.diag(K @ np.linalg.solve(K + 2e-2 * np.eye(4), K))
+    assert_allclose(residual, expected, rtol=1e-10)

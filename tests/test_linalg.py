@@ -16,6 +16,7 @@ from skgpsvm._linalg import (
     root_norms,
     triangular_product,
     upper_inverse,
+    upper_root,
     weight_moments,
 )
 from skgpsvm.exceptions import NotPositiveDefiniteError, NumericalWarning
@@ -186,3 +187,11 @@ def test_gaussian_kl_is_stationary_and_zero_at_the_prior():
     assert torch.equal(kl, torch.zeros(2, dtype=torch.float64))
     assert not mean.grad.any()
     assert not chol.grad.any()
+
+
+def test_upper_root_has_a_positive_diagonal():
+    raw = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    root = upper_root(raw)
+    assert torch.equal(root, root.triu())
+    np.testing.assert_allclose(root.diagonal(dim1=1, dim2=2), raw.diagonal(dim1=1, dim2=2).exp())
+    assert torch.equal(root.triu(1), raw.triu(1))

@@ -9,8 +9,9 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._calibration import Calibration
 from .._hinge_sites import BinarySites, ContrastSites
-from .._inducing_estimator import InducingEstimator, linear_kernel, smooth_kernel
+from .._inducing_estimator import InducingEstimator
 from .._prediction import CalibratedClassifier
+from .._scales import linear_kernel, smooth_kernel
 from ._kernel_choice import chosen_theta
 
 _PRIOR_VARIANCE = 5.0

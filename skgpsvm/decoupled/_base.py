@@ -8,8 +8,8 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from .._distributed import refuse_ranks
 from .._estimator import to_tensor
-from .._inducing_estimator import feature_scales
 from .._latents import Latents
+from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._starts import median_scales
 from .._torch_kernels import torch_kernel

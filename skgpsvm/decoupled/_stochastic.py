@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .._inference import upper_root
-from .._linalg import cholesky, gaussian_kl, weight_moments
+from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._training import NOISE_BOUNDS, minibatches
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")

@@ -8,15 +8,11 @@ from sklearn.base import clone
 from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
-from .._distributed import gather
+from .._distributed import check_shareable, gather
 from .._estimator import Rows, TorchClassifier
-from .._inducing_estimator import (
-    InducingEstimator,
-    check_shareable,
-    smooth_kernel,
-    with_mean,
-)
+from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
+from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
 from .._starts import explaining
 from .._torch_kernels import torch_kernel

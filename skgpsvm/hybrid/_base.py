@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
 from .._estimator import Rows
-from .._inducing_estimator import feature_scales
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
+from .._scales import feature_scales
 from .._torch_kernels import torch_kernel
 from .._training import Run
 from ..inducing import select_inducing_points

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .._coordinate_ascent import batch_loss
+from .._sites import batch_loss
 from .._training import NOISE_BOUNDS, minibatches
 from ._network import private_random
 

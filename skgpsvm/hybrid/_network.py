@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from .._inference import upper_root
-from .._linalg import gaussian_kl
+from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
 

@@ -9,7 +9,7 @@ import torch
 from .._bases import JITTER
 from .._distributed import refuse_ranks
 from .._features import FourierFeatures
-from .._inducing_estimator import feature_scales
+from .._scales import feature_scales
 from .._solved import SolvedGP
 from ._factors import chevron
 from ._stochastic import StochasticSteps

@@ -9,8 +9,8 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import KFold
 
 from .._distributed import refuse_ranks
-from .._inducing_estimator import feature_scales
 from .._latents import Latents
+from .._scales import feature_scales
 from .._starts import LEAST_GAIN, median_scales, with_lengths
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
