@@ -75,7 +75,6 @@ class InducingEstimator(LatentEstimator):
         latents, curves, findings = zip(*fits, strict=True)
         attributes = {**self._attributes(latents, findings), **_history(curves)}
         run.end(attributes)
-        vars(self).update(attributes)
         return self
 
     def _agreed_options(self, X):
@@ -215,7 +214,6 @@ class InducingEstimator(LatentEstimator):
             findings.append(self._findings(ascent, state))
         attributes = {**self._attributes(latents, findings, streamed=True), **_history(curves)}
         run.end(attributes)
-        vars(self).update(attributes)
         return self
 
     def _is_settled(self, state):

@@ -142,7 +142,6 @@ class SolvedGP(VariationalGP):
             "objective_curve_": np.array(curve),
         }
         run.end(attributes)
-        vars(self).update(attributes)
         return self
 
     def _parts(self, latents, rows):

@@ -109,12 +109,13 @@ class Run:
         return curve
 
     def end(self, attributes):
-        """Tell the callbacks that the fit has ended, and forget its checkpoint."""
+        """Give the estimator what was found, tell its callbacks, and forget its checkpoint."""
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes
         )
         if self._checkpoint:
             self._checkpoint.remove()
+        vars(self._estimator).update(attributes)
 
 
 def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):

@@ -55,7 +55,6 @@ class Halving(CallbackSupportMixin, BaseEstimator):
             self.states_.append(state)
             self.curves_.append(curve)
         run.end({"value_": state["value"].item()})
-        self.value_ = state["value"].item()
         return self
 
     def draw_seed(self):

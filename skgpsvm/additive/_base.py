@@ -197,7 +197,6 @@ class AdditiveGP(LatentEstimator):
         attributes = self._attributes(search)
         attributes |= _iterated(search.curve)
         run.end(attributes)
-        vars(self).update(attributes)
         return self
 
     def _wanted_interactions(self, d, exact):
@@ -411,7 +410,6 @@ class AdditiveGP(LatentEstimator):
         latents = [latent.at(posterior) for latent, posterior in pairs]
         attributes = self._described(latents) | _iterated(curve)
         run.end(attributes)
-        vars(self).update(attributes)
         return self
 
     # Effects

@@ -196,7 +196,6 @@ class HybridEstimator(LatentEstimator):
         found = attributes(learning.best(state))
         found |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
         run.end(found)
-        vars(self).update(found)
         return self
 
     def _batch_size(self, n):
