@@ -28,7 +28,7 @@ class Feature:
     centre, scale, power : float
         The numbers are centred, scaled, and transformed by Yeo and Johnson's function.
     low, high : float
-        Range of the transformed numbers.
+        Range of the scaled numbers.
     """
 
     n_levels: int = 0
@@ -41,9 +41,15 @@ class Feature:
     high: float = 1.0
 
     def unit(self, x):
-        """Numbers on the unit interval, further outside the range."""
-        transformed = yeo_johnson((x - self.centre) / self.scale, self.power)
-        return (transformed - self.low) / (self.high - self.low)
+        """Numbers on the unit interval; outside the range further along the tangents at its ends.
+
+        The transformation itself is bounded on one side, with powers beyond 0 and 2.
+        """
+        x = (x - self.centre) / self.scale
+        held = x.clamp(self.low, self.high)
+        low, high = yeo_johnson(x.new_tensor([self.low, self.high]), self.power)
+        slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
+        return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
 
 
 def yeo_johnson(x, power):

@@ -9,7 +9,7 @@ from scipy.stats import skew
 from sklearn.preprocessing import OrdinalEncoder, PowerTransformer
 
 from .._estimator import CHUNK_ROWS, is_missing
-from ._basis import Feature, yeo_johnson
+from ._basis import Feature
 
 _CATEGORICAL_TYPES = (
     "category",
@@ -24,8 +24,7 @@ _CATEGORICAL_TYPES = (
 _DATES = ("date", "time", "period", "duration")
 _ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
 _SKEWED = 0.5  # skewness from which on there is one
-_POWERS = (0.0, 2.0)  # beyond, one side of the numbers out of range would be bounded
-_LEAST_SPREAD = 1e-6  # of quartiles, in standard deviations
+_POWERS = (-2.0, 4.0)
 
 
 class TableEncoder:
@@ -221,7 +220,7 @@ def described(X, weights, n_levels, scaling):
         if scaling == "power":
             feature.centre, feature.scale, feature.power = _power(some[:, j])
         ends = (np.array([low[j], high[j]]) - feature.centre) / feature.scale
-        feature.low, feature.high = yeo_johnson(torch.tensor(ends), feature.power).tolist()
+        feature.low, feature.high = ends.tolist()
         found.append(feature)
     return found
 
@@ -251,13 +250,11 @@ def distinct(rows, numbers, most):
 def _power(column):
     """Centre, scale and power of a column, whose power is 1 unless it is skewed."""
     column = column[np.isfinite(column)].astype(np.float64)
-    std = column.std()
-    if not std > 0:
+    centre, scale = column.mean(), column.std()
+    if not scale > 0:
         return 0.0, 1.0, 1.0
-    if abs(skew((column - column.mean()) / std)) < _SKEWED:
-        return column.mean(), std, 1.0
-    low, centre, high = np.quantile(column, [0.25, 0.5, 0.75])
-    scale = high - low if high - low > _LEAST_SPREAD * std else std
     column = (column - centre) / scale
+    if abs(skew(column)) < _SKEWED:
+        return centre, scale, 1.0
     power = PowerTransformer(standardize=False).fit(column[:, None]).lambdas_[0]
     return centre, scale, float(np.clip(power, *_POWERS))
