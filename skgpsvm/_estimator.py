@@ -29,6 +29,7 @@ _MOST_MERGED = 2**21
 _MOST_UNITS = 100  # that a row's weight is divided into
 _ROUNDING = 1e-6  # of a unit, which is no further one
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
+_MOST_TAMED = 0.2  # share of the weight
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
@@ -439,9 +440,9 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
-                shown = tamed(targets, weights) if self._is_heavy_tailed() else targets
-                mean = average(shown)
-                var = average((shown - mean) ** 2)
+                mean, var = self._moments(targets, average)
+                if self._is_heavy_tailed() and np.isfinite(var).all():
+                    mean, var = self._moments(tamed(targets, weights), average)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -455,6 +456,11 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
                 f"{len(self._y_mean)}."
             )
         return X, (targets - self._y_mean) / self._y_std, weights, origin
+
+    @staticmethod
+    def _moments(targets, average):
+        mean = average(targets)
+        return mean, average((targets - mean) ** 2)
 
     def _outputs(self, array):
         """As many axes of outputs (last) as the y of `fit` had."""
@@ -488,11 +494,14 @@ def merged_rows(X, targets, weights):
 def tamed(targets, weights):
     """Targets (n, t), none further from their median than three robust standard deviations.
 
-    The median, and the median deviation from it, are those of all ranks' rows.
+    The median, and the median deviation from it, are those of all ranks' rows. Where more than a
+    fifth are further away these are no gross errors, and the targets stay as they are.
     """
     every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
     centre = _median(every, weights)
-    reach = 3 * _PER_MEDIAN_DEVIATION * _median(np.abs(every - centre), weights)
+    away = np.abs(every - centre)
+    reach = 3 * _PER_MEDIAN_DEVIATION * _median(away, weights)
+    reach[weights @ (away > reach) > _MOST_TAMED * weights.sum()] = np.inf
     reach[reach == 0] = np.inf
     return np.clip(targets, centre - reach, centre + reach)
 

@@ -310,7 +310,7 @@ class TorchKernel(ABC):
                 exact.append(term)
             else:
                 rest.append(term)
-        if rest and all(isinstance(term, _White) for term in rest):
+        if rest and all(map(_is_noise, rest)):
             with_noise = [term for term in exact if not _is_held(term)][:1]
             exact, rest = [t for t in exact if t not in with_noise], with_noise + rest
         return _sum_or_none(exact), _sum_or_none(rest)
@@ -512,6 +512,12 @@ class _White(TorchKernel):
 def _is_held(term):
     """Whether a term is a feature kernel without free hyper-parameters."""
     return isinstance(term, FeatureKernel) and not term._position
+
+
+def _is_noise(term):
+    """Whether the covariance of different rows is zero, however they lie."""
+    of_noise = isinstance(term, _Product) and any(map(_is_noise, term.parts))
+    return isinstance(term, _White) or of_noise
 
 
 def _flatten(nodes, composite):

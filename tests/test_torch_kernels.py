@@ -384,6 +384,7 @@ SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3
         (RBF() + WhiteKernel(), 100, None),
         (DotProduct() + WhiteKernel(), 100, None),  # noise is not left alone
         (DotProduct() + WhiteKernel() + 1.0, 100, 1),
+        (DotProduct() + 0.5 * WhiteKernel(), 100, None),
         (Linear(), D, D),
         (Linear(), D - 1, None),
         (1.0 * (RBF() + Linear()), 100, None),  # not a sum at the top

@@ -290,7 +290,7 @@ class AdditiveGP(LatentEstimator):
         """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
         n = basis.n_inducing_pair
         most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
-        finer = min(2 * n, most, self._most_points(rows, len(basis.axes))[1])
+        finer = min(2 * n, max(n, most), self._most_points(rows, len(basis.axes))[1])
         low, lower = (self._least_lengths((basis.n_inducing, k))[1] for k in (n, finer))
         rough = state["length"][:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
         if self.n_inducing_interaction != "auto" or lower >= low or not rough.any():

@@ -120,7 +120,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     stochastic optimisation.
 
     With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair
-    (1500 on the finest grid). Missing numbers have an effect of their own; where `fit` saw none, it
+    (2100 on the finest grid). Missing numbers have an effect of their own; where `fit` saw none, it
     is zero with the prior's variance.
 
     Examples

@@ -136,7 +136,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     stochastic optimisation.
 
     With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
-    O(n r^2) for r columns, about 70 an effect and 120 a pair (1500 on the finest grid), and memory
+    O(n r^2) for r columns, about 70 an effect and 120 a pair (2100 on the finest grid), and memory
     O(r^2) beyond X. Without, an evaluation is O(n^3), and a fit half a minute to a minute for a
     thousand rows. Missing numbers have an effect of their own; where `fit` saw none, it is zero
     with the prior's variance. Outside the range of the training rows, effects go back to zero, and

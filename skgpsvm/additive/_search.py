@@ -113,7 +113,7 @@ class TermSearch:
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
         moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
-        score, mean, var = torch.tensor(list(moments.values())).double().view(-1, 3).T
+        score, mean, var = torch.tensor(list(moments.values()), dtype=torch.float64).view(-1, 3).T
         z = (score - mean) / var.clamp_min(torch.finfo(var.dtype).tiny).sqrt()
         p = torch.ones_like(var)
         some = var > 0
