@@ -417,11 +417,11 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
 class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
     """Targets and weights of a regressor; targets are centred and scaled where asked for.
 
-    Those are the mean and the deviation of `tamed` targets where noise has heavy tails.
+    That is by the mean and the deviation of `tamed` targets where noise has heavy tails.
     """
 
     def _is_heavy_tailed(self):
-        return self.likelihood in ("student_t", "laplace")
+        return False
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with normalised targets (n, t)."""

@@ -125,6 +125,9 @@ class LatentEstimator(TorchEstimator):
 class LatentRegressor(TorchRegressor, LatentEstimator):
     """Latents in units of the normalised y; a subclass knows ``likelihood``, and learns noise."""
 
+    def _is_heavy_tailed(self):
+        return self.likelihood in ("student_t", "laplace")
+
     def _variance_of_noise(self, parameters):
         """Of the normalised outputs, (t,), at the likelihood's parameters."""
         likelihood = self._sites().at(parameters).likelihood
