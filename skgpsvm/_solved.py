@@ -243,17 +243,22 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         prior = solve.basis.projected_variance(X)[:, None]
         moments = means[out, t:], variances[out], prior
         weights = weights * share[out]
-        return self._most_likely(latents, state["noise"], y, weights, *moments), bound
+        known = latents, state["noise"], y, weights
+        return self._most_likely(*known, *moments, spread=_NOISE_PRIOR), bound
 
-    def _most_likely(self, latents, noise, y, weights, means, variances, prior):
-        """The latents with noise and power under which rows held out are most likely."""
+    def _most_likely(self, latents, noise, y, weights, means, variances, prior, *, spread=math.inf):
+        """The latents with noise and power under which rows held out are most likely.
+
+        The change of the noise's logarithm has a Gaussian prior with a standard deviation, the
+        spread: infinite where the means are not solved for, whose errors look like noise.
+        """
         t = variances.shape[1]
         squares = (y - means).square()
 
         def density(logs):
             total = logs[:t].exp() + shrinkage(variances, prior, logs[t].exp()) * variances
             misfit = (weights @ (total.log() + squares / total)).sum()
-            changes = ((logs[:t] - noise) / _NOISE_PRIOR).square().sum()
+            changes = ((logs[:t] - noise) / spread).square().sum()
             return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[t]
 
         start = torch.cat([noise, noise.new_zeros(1)])
