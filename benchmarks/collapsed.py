@@ -22,7 +22,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import SVGPRegressor
 from skgpsvm._collapsed import _CHUNK_ROWS, CollapsedBound
-from skgpsvm._estimator import Rows
+from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 
 from . import _report

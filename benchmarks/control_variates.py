@@ -18,8 +18,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import QSGPRegressor
-from skgpsvm._estimator import Rows
 from skgpsvm._features import FourierBases
+from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn

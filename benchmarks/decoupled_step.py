@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._estimator import Rows
 from skgpsvm._inference import AdamSteps
+from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent

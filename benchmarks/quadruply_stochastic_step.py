@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._estimator import Rows
 from skgpsvm._features import FourierBases, FourierFeatures
 from skgpsvm._posteriors import WhitenedBasis
+from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian

@@ -25,9 +25,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
 from skgpsvm._coordinate_ascent import CoordinateAscent
-from skgpsvm._estimator import CHUNK_ROWS, Rows
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import WhitenedBasis
+from skgpsvm._rows import CHUNK_ROWS, Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.inducing import select_inducing_points
 

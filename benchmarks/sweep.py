@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._estimator import Rows
+from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.expectation_propagation._inference import RULES, InnerLearning
 from skgpsvm.expectation_propagation._propagation import Propagation

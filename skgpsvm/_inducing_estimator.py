@@ -9,10 +9,10 @@ from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, check_shareable, first, n_ranks, together
-from ._estimator import Rows
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._prediction import LatentEstimator
+from ._rows import Rows
 from ._scales import feature_scales
 from ._torch_kernels import torch_kernel
 from ._training import Run

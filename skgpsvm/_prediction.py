@@ -7,7 +7,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
-from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number, to_tensor
+from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
+from ._rows import to_tensor
 from ._sites import LikelihoodSites
 from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
 

@@ -5,7 +5,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
 from ._distributed import gather, n_ranks
-from ._estimator import CHUNK_ROWS, differs
+from ._estimator import differs
+from ._rows import CHUNK_ROWS
 from .kernels import Linear
 
 

@@ -10,10 +10,10 @@ import torch
 
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
-from ._estimator import Rows, to_tensor
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
 from ._posteriors import shrinkage
+from ._rows import Rows, to_tensor
 from ._scales import feature_scales
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, torch_kernel

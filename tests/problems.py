@@ -11,9 +11,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._coordinate_ascent import CoordinateAscent
-from skgpsvm._estimator import Rows
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
+from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._solve import DecoupledInference
 from skgpsvm._torch_kernels import torch_kernel
@@ -49,9 +49,18 @@ def codes(values):
     return torch.as_tensor(np.asarray(values))
 
 
-def rows_of(X, y, weights=None):
+def rows_of(X, y, weights=None, dtype=torch.float64):
     weights = np.ones(len(X)) if weights is None else weights
-    return Rows(X, y, weights, torch.device("cpu"), torch.float64)
+    return Rows(X, y, weights, torch.device("cpu"), dtype)
+
+
+def weighted_rows(n=50, d=3, seed=0):
+    """Rows in order, as `merged_rows` leaves them, class codes, and weights, every third one 0."""
+    rng = np.random.RandomState(seed)
+    weights = rng.uniform(0.5, 2, size=n)
+    weights[::3] = 0
+    X, y = rng.normal(size=(n, d)), rng.randint(3, size=n)
+    return X[np.argsort(X[:, 0])], y, weights
 
 
 def ascent_of(hinge, kernel, X, y, Z, weights=None):

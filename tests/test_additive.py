@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
-from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, _estimator
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, _rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.additive import _processes
 from skgpsvm.additive._basis import AdditiveBasis, Feature, yeo_johnson
@@ -439,7 +439,7 @@ def test_two_points_bear_pairs():
 
 
 def test_different_numbers_of_columns_that_have_few(monkeypatch):
-    monkeypatch.setattr(_estimator, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(_rows, "CHUNK_ROWS", 3)
     data = np.array([[1, 1, np.nan], [0, 2, np.nan], [1, 3, np.nan], [0, 4, 7], [2, 5, np.nan]])
     found = distinct(rows_of(data, np.zeros(5)), [0, 1, 2], 3)
     assert {j: own.tolist() for j, own in found.items()} == {0: [0, 1, 2], 2: [7]}
@@ -1083,8 +1083,8 @@ def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
     np.save(tmp_path / "X.npy", data)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     whole = AdditiveGPRegressor(**quick).fit(data, y)
-    monkeypatch.setattr("skgpsvm._estimator._HELD_BYTES", 0)
-    monkeypatch.setattr("skgpsvm._estimator._MOST_MERGED", 0)
+    monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 0)
+    monkeypatch.setattr("skgpsvm._rows._MOST_MERGED", 0)
     # Rows in another order: where the optimiser stops depends on rounding.
     read = AdditiveGPRegressor(**quick).fit(mapped, y)
     assert_allclose(read.predict(data), whole.predict(data), rtol=1e-4)

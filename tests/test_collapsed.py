@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from skgpsvm import _collapsed
 from skgpsvm._collapsed import CollapsedBound, CollapsedLearning
-from skgpsvm._estimator import Rows
+from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 

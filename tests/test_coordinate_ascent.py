@@ -25,10 +25,10 @@ from sklearn.datasets import load_digits
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import _coordinate_ascent as _ascent
-from skgpsvm._estimator import Rows
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
+from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT

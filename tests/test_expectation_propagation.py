@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
 
 from skgpsvm import EPClassifier, SVGPClassifier
-from skgpsvm._estimator import Rows
+from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.expectation_propagation._inference import (
     RULES,

@@ -525,7 +525,7 @@ def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
     X, X_test, y, _ = digits
     options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
     held = HybridBayesianSVC(Images, **options).fit(X, y)
-    monkeypatch.setattr("skgpsvm._estimator._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
     read = HybridBayesianSVC(Images, **options).fit(X, y)
     assert_same_bits(held, read, X_test)
 

@@ -11,8 +11,9 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
-from .._estimator import Rows, check_number
+from .._estimator import check_number
 from .._prediction import LatentEstimator
+from .._rows import Rows
 from .._training import Run
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior

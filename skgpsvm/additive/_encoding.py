@@ -8,7 +8,8 @@ import torch
 from scipy.stats import skew
 from sklearn.preprocessing import OrdinalEncoder, PowerTransformer
 
-from .._estimator import CHUNK_ROWS, is_missing
+from .._estimator import is_missing
+from .._rows import CHUNK_ROWS
 from ._basis import Feature
 
 _CATEGORICAL_TYPES = (

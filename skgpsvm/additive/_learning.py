@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from .._estimator import CHUNK_ROWS
+from .._rows import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 

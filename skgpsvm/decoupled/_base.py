@@ -7,8 +7,8 @@ import torch
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from .._distributed import refuse_ranks
-from .._estimator import to_tensor
 from .._latents import Latents
+from .._rows import to_tensor
 from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._starts import median_scales

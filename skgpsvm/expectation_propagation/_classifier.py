@@ -9,9 +9,10 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import check_shareable, gather
-from .._estimator import Rows, TorchClassifier
+from .._estimator import TorchClassifier
 from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
+from .._rows import Rows
 from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
 from .._starts import explaining

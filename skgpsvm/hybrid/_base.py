@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
-from .._estimator import Rows
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
+from .._rows import Rows
 from .._scales import feature_scales
 from .._torch_kernels import torch_kernel
 from .._training import Run

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from .._torch_kernels import RBF_PROFILE, TorchKernel, _spare, register_torch_kernel, stationary
+from .._torch_kernels import TorchKernel, register_torch_kernel, spare
 from ._base import LengthScaleKernel, format_values
+from ._stationary import RBF_PROFILE, stationary
 
 _BLOCK_ENTRIES = 2**15  # of a matrix, which stay in the cache
 _FACTORS = 4  # of a product, which in single precision bears multipliers below e^11
@@ -216,7 +217,7 @@ def _one_scaled(A, B, b, scale):
         torch.cat([A.square(), A], 1),
         torch.cat([weight, -2 * weight * B], 1).T,
     ).relu_()
-    return torch.sub(_log_factor(b).sum(1), exponent, out=_spare(exponent)).exp_()
+    return torch.sub(_log_factor(b).sum(1), exponent, out=spare(exponent)).exp_()
 
 
 def _both_scaled(A, a, B, b, scale):

@@ -1,0 +1,261 @@
+"""Training rows: made one where they are alike, as weighted tensors in chunks, shared by ranks."""
+
+from copy import copy
+
+import numpy as np
+import torch
+
+from ._distributed import all_sum, gather, n_ranks, rank
+
+CHUNK_ROWS = 4096
+_HELD_BYTES = 2**28
+_MOST_MERGED = 2**21
+_MOST_UNITS = 100  # that a row's weight is divided into
+_ROUNDING = 1e-6  # of a unit, which is no further one
+_PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
+_MOST_TAMED = 0.2  # share of the weight
+
+
+class Rows:
+    """Training rows of positive weight as tensors, in chunks that bound the memory.
+
+    Parameters
+    ----------
+    X : ndarray or memmap of shape (n, d)
+        Moved to the device whole where that takes at most 256 MiB, else chunk by chunk.
+    targets : ndarray of shape (n,) or (n, t)
+        Codes, or floats.
+    weights : ndarray of shape (n,)
+    device : torch.device
+    dtype : torch.dtype
+    origin : ndarray, optional
+        As of `merged_rows`.
+    shared : bool
+        Whether these are a rank's share of the rows; else every rank has the same ones.
+
+    Attributes
+    ----------
+    n_rows : int
+        Of all ranks; ``len`` is that of this one.
+    total_weight : float
+        Of the rows of all ranks.
+    """
+
+    def __init__(self, X, targets, weights, device, dtype, *, origin=None, shared=True):
+        self.device, self.dtype, self._shared = device, dtype, shared
+        self._kept = None if (weights > 0).all() else np.flatnonzero(weights)
+        self._origin = origin
+        if self._kept is not None:
+            place = np.full(len(X), -1)
+            place[self._kept] = np.arange(len(self._kept))
+            self._origin = place if origin is None else np.where(origin < 0, -1, place[origin])
+        floats = np.issubdtype(targets.dtype, np.floating)
+        self.targets = self._tensor(self._keep(targets), dtype if floats else None)
+        self.weights = self._tensor(self._keep(weights), dtype)
+        self.total_weight = self.sum(self.weights.sum())[0].item()
+        if not 0 < self.total_weight < np.inf:
+            raise ValueError(
+                f"Row weights of up to {weights.max(initial=0)} do not fit in {dtype}: scale them, "
+                "or use dtype='float64'."
+            )
+        counts = gather(len(self)) if shared else [len(self)]
+        self.n_rows, self._offset = sum(counts), sum(counts[: rank() if shared else 0])
+        self.X = X
+        if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
+            self.X, self._kept = self._tensor(self._keep(X), dtype), None
+
+    def __len__(self):
+        return len(self.targets)
+
+    def _keep(self, array):
+        return array if self._kept is None else array[self._kept]
+
+    def _tensor(self, array, dtype=None):
+        return to_tensor(array, self.device, dtype)
+
+    def take(self, index):
+        """The rows of a slice or an index tensor: X (b, d), targets (b,), weights (b,)."""
+        targets, weights = self.targets[index], self.weights[index]
+        if isinstance(self.X, torch.Tensor):
+            return self.X[index], targets, weights
+        source = index if isinstance(index, slice) else index.cpu().numpy()
+        source = source if self._kept is None else self._kept[source]
+        return self._tensor(self.X[source], self.dtype), targets, weights
+
+    def sum(self, *tensors):
+        """Sums over the ranks that share the rows."""
+        return all_sum(*tensors) if self._shared else tensors
+
+    def spaced(self, max_rows):
+        """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""
+        n = min(self.n_rows, max_rows)
+        return torch.linspace(0, self.n_rows - 1, n, dtype=torch.float64).round().long()
+
+    def own(self, index):
+        """Which of this rank's rows are among those at an index (k,) into all ranks' rows."""
+        index = index - self._offset
+        return index[(index >= 0) & (index < len(self))]
+
+    def collect(self, *tensors):
+        """Tensors by row of all ranks that share the rows, one rank's below the other's."""
+        if n_ranks() == 1 or not self._shared:
+            return tensors
+        ranks = gather([tensor.cpu() for tensor in tensors])
+        return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
+
+    def unmerged(self, values):
+        """Values of these rows (n, ...) for all that the user gave; NaN for weight 0."""
+        if self._origin is None:
+            return values
+        origin = torch.as_tensor(self._origin, device=values.device)
+        absent = values.new_full((1, *values.shape[1:]), torch.nan)
+        return torch.cat([values, absent])[origin]
+
+    def chunks(self, size=None):
+        """Slices that cover all rows in order, of ``size`` or as many as elsewhere."""
+        size = size or CHUNK_ROWS
+        return [slice(i, i + size) for i in range(0, max(len(self), 1), size)]
+
+    def passes(self, basis, size=None):
+        """A function that goes over all rows in chunks, as often as it is called.
+
+        Parameters
+        ----------
+        basis : WhitenedBasis
+        size : int, optional
+            As of `chunks`.
+
+        Returns
+        -------
+        chunks : callable
+            Gives X, targets, weights, features and residual variances of each chunk. Those two are
+            held for the next pass where they take at most 256 MiB.
+        """
+        held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= _HELD_BYTES
+
+        def chunks():
+            for index in self.chunks(size):
+                X, targets, weights = self.take(index)
+                found = held.get(index.start) or basis(X)
+                if fits:
+                    held[index.start] = found
+                yield X, targets, weights, *found
+
+        return chunks
+
+    def units(self):
+        """Which of all ranks' rows each unit of weight is of, an array.
+
+        A row has as many as mean weights: what is drawn of the rows is drawn of them, so that a
+        weight is the same as repetition.
+        """
+        (weights,) = self.collect(self.weights)
+        relative = weights.double() / weights.double().mean()
+        units = (relative - _ROUNDING).ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        return np.repeat(np.arange(self.n_rows), units)
+
+    def of_units(self, units, chosen):
+        """This rank's rows with the share of weight that some units, an index array, have."""
+        share = _shares(units, chosen)
+        return self.part(share.nonzero()[0], share[share > 0])
+
+    def divided(self, units, chosen):
+        """These rows without, and with alone, the units at an index array into `units`."""
+        others = np.delete(np.arange(len(units)), chosen)
+        return self.of_units(units, others), self.of_units(units, chosen)
+
+    def part(self, index, share=1.0):
+        """This rank's rows at an index array, on this rank alone, read where these are.
+
+        They have a share of their weights, a float or an array as long as the index.
+        """
+        part, index = copy(self), np.asarray(index)
+        at = torch.as_tensor(index, device=self.device)
+        part.targets = self.targets[at]
+        part.weights = self.weights[at] * torch.as_tensor(share).to(self.weights)
+        part.total_weight = part.weights.sum().item()
+        part.n_rows, part._shared, part._origin = len(index), False, None
+        if isinstance(self.X, torch.Tensor):
+            part.X = self.X[at]
+        else:
+            part._kept = index if self._kept is None else self._kept[index]
+        return part
+
+    def tamed(self):
+        """These rows with `tamed` targets."""
+        part, arrays = copy(self), (self.targets.cpu().numpy(), self.weights.cpu().numpy())
+        part.targets = self._tensor(tamed(*arrays))
+        return part
+
+    def subset(self, max_rows, random_state):
+        """At most ``max_rows`` of all ranks' rows, by units without replacement, on every rank."""
+        share = np.ones(self.n_rows)
+        if self.n_rows > max_rows:
+            units = self.units()
+            share = _shares(units, random_state.choice(len(units), max_rows, replace=False))
+        elif n_ranks() == 1:
+            return self
+        index = share.nonzero()[0]
+        tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
+        X, targets, weights = (tensor.cpu().numpy() for tensor in tensors)
+        arrays = X, targets, weights * share[index].astype(weights.dtype)
+        arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
+        return Rows(*arrays, self.device, self.dtype, shared=False)
+
+
+def _shares(units, chosen):
+    """Share of the units of each row that are among those at an index array, (n,)."""
+    total = np.bincount(units)
+    return np.bincount(units[chosen], minlength=len(total)) / total
+
+
+def merged_rows(X, targets, weights):
+    """Rows that are alike made one, their weights summed, and sorted; those of weight 0 left out.
+
+    So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
+    two million numbers, and with them every large memmap, come back as they are.
+
+    Returns
+    -------
+    X, targets, weights : ndarray
+    origin : ndarray or None
+        Which of them each given row has become, -1 for weight 0; None where they are as they were.
+    """
+    if X.size > _MOST_MERGED:
+        return X, targets, weights, None
+    used = weights > 0
+    X, targets, weights = X[used], targets[used], weights[used]
+    values = np.column_stack([X, targets])
+    np.nan_to_num(values, copy=False, nan=np.inf)  # no number is, and NaN is not like itself
+    _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    origin = np.full(len(used), -1)
+    origin[used] = group.ravel()
+    return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+
+
+def tamed(targets, weights):
+    """Targets (n, t), none further from their median than three robust standard deviations.
+
+    The median, and the median deviation from it, are those of all ranks' rows. Where more than a
+    fifth are further away these are no gross errors, and the targets stay as they are.
+    """
+    every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
+    centre = _median(every, weights)
+    away = np.abs(every - centre)
+    reach = 3 * _PER_MEDIAN_DEVIATION * _median(away, weights)
+    reach[weights @ (away > reach) > _MOST_TAMED * weights.sum()] = np.inf
+    reach[reach == 0] = np.inf
+    return np.clip(targets, centre - reach, centre + reach)
+
+
+def _median(values, weights):
+    """Weighted median of each column, (t,)."""
+    order = np.argsort(values, axis=0)
+    totals = np.cumsum(weights[order], axis=0)
+    middle = (totals < totals[-1] / 2).sum(0, keepdims=True)
+    return np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
+
+
+def to_tensor(array, device, dtype=None):
+    """Copy of an array of any memory layout."""
+    return torch.from_numpy(np.array(array, order="C")).to(device=device, dtype=dtype)

@@ -1,0 +1,282 @@
+"""Training rows: weights, chunks, subsets, layouts in memory, and rows that are alike."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import rows_of, weighted_rows
+
+from skgpsvm import _rows
+from skgpsvm._rows import Rows, merged_rows, tamed, to_tensor
+
+CPU = torch.device("cpu")
+N = 50  # of `weighted_rows`
+
+LAYOUTS = {
+    "C": lambda X: X,
+    "Fortran": np.asfortranarray,
+    "reversed rows": lambda X: X[::-1].copy()[::-1],
+    "reversed columns": lambda X: X[:, ::-1].copy()[:, ::-1],
+    "every other column": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+}
+
+
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS)
+def layout(request):
+    """A function that lays an array out in memory in one of several ways, its values kept."""
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["held", "streamed"])
+def held(request, monkeypatch):
+    """Whether rows are moved to the device at once or chunk by chunk."""
+    monkeypatch.setattr(_rows, "_HELD_BYTES", 2**28 if request.param else 0)
+    return request.param
+
+
+def test_rows_of_weight_zero_are_absent(held):
+    X, y, weights = weighted_rows()
+    rows = rows_of(X, y, weights)
+    kept = weights > 0
+    assert len(rows) == kept.sum()
+    for got, expected in zip(rows.take(slice(0, N)), (X, y, weights), strict=True):
+        assert_array_equal(got, expected[kept])
+
+
+def test_slices_and_indices_take_the_same_rows(held):
+    X, y, weights = weighted_rows()
+    rows = rows_of(X, y, weights)
+    for got, expected in zip(
+        rows.take(torch.tensor([3, 4, 5, 6])), rows.take(slice(3, 7)), strict=True
+    ):
+        assert_array_equal(got, expected)
+    X_taken, y_taken, _ = rows.take(torch.tensor([7, 2, 2]))
+    assert_array_equal(X_taken, X[weights > 0][[7, 2, 2]])
+    assert_array_equal(y_taken, y[weights > 0][[7, 2, 2]])
+
+
+def test_chunks_cover_all_rows_in_order(held):
+    X, y, weights = weighted_rows()
+    rows = rows_of(X, y, weights)
+    assert rows.chunks() == [slice(0, _rows.CHUNK_ROWS)]
+    parts = [rows.take(chunk)[0] for chunk in rows.chunks(7)]
+    assert max(map(len, parts)) == 7
+    assert_array_equal(torch.cat(parts), X[weights > 0])
+
+
+def test_memory_layout_does_not_matter(held, layout):
+    X, y, weights = weighted_rows()
+    assert_array_equal(
+        rows_of(layout(X), y, weights).take(slice(0, N))[0],
+        rows_of(X, y, weights).take(slice(0, N))[0],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+def test_rows_are_of_the_dtype_asked_for(held, dtype, given):
+    X, y, weights = weighted_rows()
+    X_taken, y_taken, weights_taken = rows_of(X.astype(given), y, weights, dtype).take(slice(0, 9))
+    assert X_taken.dtype == weights_taken.dtype == dtype
+    assert y_taken.dtype == torch.int64
+
+
+def test_held_rows_are_a_copy():
+    X, y, weights = weighted_rows()
+    rows = rows_of(X, y, weights)
+    before = rows.take(slice(0, N))[0].clone()
+    X[:] = 0
+    assert_array_equal(rows.take(slice(0, N))[0], before)
+
+
+def test_read_only_memmap_is_read_chunk_by_chunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(_rows, "_HELD_BYTES", 0)
+    X, y, weights = weighted_rows()
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    rows = rows_of(mapped, y, weights)
+    assert rows.X is mapped
+    assert_array_equal(rows.take(slice(0, N))[0], X[weights > 0])
+
+
+def test_subset_draws_whole_rows_of_one_weight_without_replacement(held):
+    X, y, _ = weighted_rows()
+    rows = rows_of(X, y, np.full(N, 0.7))
+    some = rows.subset(10, np.random.RandomState(0))
+    again = rows.subset(10, np.random.RandomState(0))
+    assert len(some) == 10
+    parts, parts_again = some.take(slice(0, 10)), again.take(slice(0, 10))
+    for part, part_again in zip(parts, parts_again, strict=True):
+        assert_array_equal(part, part_again)
+    known = {(*x, t, 0.7) for x, t in zip(X.tolist(), y.tolist(), strict=True)}
+    drawn = {(*x.tolist(), t.item(), w.item()) for x, t, w in zip(*parts, strict=True)}
+    assert len(drawn) == 10
+    assert drawn <= known
+
+
+def test_subset_draws_rows_by_their_weight(held):
+    X, y, _ = weighted_rows()
+    weights = np.where(np.arange(N) < 3, 20.0, 1.0)
+    rows, place = rows_of(X, y, weights), {tuple(x): i for i, x in enumerate(X.tolist())}
+    units, random_state, mean = len(rows.units()), np.random.RandomState(0), np.zeros(N)
+    for _ in range(500):
+        some = rows.subset(10, random_state)
+        assert some.n_rows == len(some) <= 10
+        X_some, _, drawn = some.take(slice(0, 10))
+        index = [place[tuple(x)] for x in X_some.tolist()]
+        assert (drawn.numpy() <= weights[index]).all()
+        mean[index] += drawn.numpy() / 500
+    # Each unit is drawn with one probability; the error is about three standard deviations.
+    assert_allclose(mean[:3], weights[:3] * 10 / units, rtol=0.1)
+    assert_allclose(mean[3:].mean(), 10 / units, rtol=0.1)
+
+
+def test_subset_of_few_rows_is_all_of_them():
+    rows = rows_of(*weighted_rows())
+    assert rows.subset(N, np.random.RandomState(0)) is rows
+
+
+@pytest.mark.parametrize("weight", [1e-60, 1e60])
+def test_weights_that_the_dtype_cannot_hold_are_refused(weight):
+    X, y, _ = weighted_rows()
+    assert len(rows_of(X, y, np.full(N, weight))) == N
+    with pytest.raises(ValueError, match=r"do not fit in torch\.float32: scale them"):
+        rows_of(X, y, np.full(N, weight), torch.float32)
+
+
+def test_one_vanishing_weight_among_others_does_no_harm():
+    X, y, weights = weighted_rows()
+    weights[1] = 1e-60
+    assert rows_of(X, y, weights, torch.float32).weights.sum() > 0
+
+
+def test_tensors_copy_any_layout(layout):
+    X = weighted_rows()[0]
+    tensor = to_tensor(layout(X), CPU)
+    assert_array_equal(tensor, X)
+    tensor.zero_()
+    assert X.any()
+
+
+def test_values_come_back_in_the_order_of_the_rows_given():
+    X, y, weights = weighted_rows()
+    index = np.r_[:N, 3, 5]
+    X, y, weights = X[index], y[index], weights[index]
+    *merged, origin = merged_rows(X, y, weights)
+    for rows in (Rows(*merged, CPU, torch.float64, origin=origin), rows_of(X, y, weights)):
+        values = rows.unmerged(rows.X[:, 0])
+        assert_array_equal(values, np.where(weights > 0, X[:, 0], np.nan))
+    none_left = Rows(X[:3], y[:3], np.ones(3), CPU, torch.float64, origin=np.array([1, -1, 2, 0]))
+    assert_array_equal(
+        none_left.unmerged(none_left.X[:, 0]), X[[1, 0, 2, 0], 0] * [1, np.nan, 1, 1]
+    )
+
+
+def repeated_rows(seed=0):
+    """Rows with repetitions: X (60, 2), codes (60,), weights (60,) of which some are 0."""
+    rng = np.random.RandomState(seed)
+    X, y = rng.randint(3, size=(60, 2)).astype(float), rng.randint(2, size=60)
+    weights = rng.randint(4, size=60).astype(float)
+    return X, y, weights
+
+
+def test_tamed_targets_are_near_their_median():
+    rng = np.random.default_rng(0)
+    targets = rng.normal(5, 2, (10_000, 2))
+    targets[:100, 0] = 1e9
+    found = tamed(targets, np.ones(10_000))
+    assert_allclose([found.min(), found.max()], [5 - 6, 5 + 6], atol=0.2)
+    assert np.mean(found == targets) > 0.99
+    weights = rng.integers(1, 4, 99).astype(float)
+    repeated = np.repeat(targets[:99, 1:], weights.astype(int), axis=0)
+    assert tamed(repeated, np.ones(len(repeated))).max() == tamed(targets[:99, 1:], weights).max()
+    same = np.ones((5, 1))
+    same[0] = 7
+    assert_array_equal(tamed(same, np.ones(5)), same)
+    # A function of a part of the rows is no error.
+    partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
+    assert_array_equal(tamed(partly, np.ones(100)), partly)
+
+
+def test_merged_rows_are_different_and_have_the_summed_weights():
+    X, y, weights = repeated_rows()
+    merged_X, merged_y, merged, origin = merged_rows(X, y, weights)
+    table = {}
+    for row, code, weight in zip(X, y, weights, strict=True):
+        if weight > 0:
+            table[(*row, code)] = table.get((*row, code), 0) + weight
+    assert [(*row, code) for row, code in zip(merged_X, merged_y, strict=True)] == sorted(table)
+    # Sums of small integers are exact.
+    assert merged.tolist() == [table[key] for key in sorted(table)]
+    assert merged_X.dtype == X.dtype
+    assert merged_y.dtype == y.dtype
+    used = weights > 0
+    assert_array_equal(merged_X[origin[used]], X[used])
+    assert_array_equal(merged_y[origin[used]], y[used])
+    assert_array_equal(origin[~used], -1)
+
+
+def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
+    X, y, weights = repeated_rows()
+    once = merged_rows(X, y, weights)
+    order = np.random.RandomState(1).permutation(60)
+    again = merged_rows(X[order], y[order], weights[order])
+    index = np.repeat(np.arange(60), weights.astype(int))
+    repeated = merged_rows(X[index], y[index], np.ones(len(index)))
+    for parts in zip(once[:3], again[:3], repeated[:3], strict=True):
+        assert_array_equal(parts[0], parts[1])
+        assert_array_equal(parts[0], parts[2])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_units_divide_rows_by_their_weight(scale):
+    weights = np.array([1.0, 1.0, 0.3, 37.7])
+    rows = Rows(np.eye(4), np.zeros(4), scale * weights, CPU, torch.float64)
+    units = rows.units()
+    # The mean weight is 10.
+    assert units.tolist() == [0, 1, 2, 3, 3, 3, 3]
+    without, alone = rows.divided(units, np.array([1, 4]))
+    assert_allclose(without.weights, scale * np.array([1, 0.3, 0.75 * 37.7]))
+    assert_allclose(alone.weights, scale * np.array([1, 0.25 * 37.7]))
+    assert_array_equal(alone.X, np.eye(4)[[1, 3]])
+
+
+def test_rows_that_miss_the_same_values_are_alike():
+    X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 1.0], [2.0, 1.0]])
+    merged_X, _, weights, origin = merged_rows(X, np.zeros(4), np.array([1.0, 2.0, 4.0, 8.0]))
+    assert_array_equal(merged_X[origin], X)
+    assert_array_equal(weights[origin], [5, 2, 5, 8])
+
+
+def test_rows_with_different_targets_are_kept_apart():
+    X = np.zeros((4, 2))
+    targets = np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [0.0, 3.0]])
+    merged_X, merged_targets, weights, origin = merged_rows(
+        X, targets, np.array([1.0, 2.0, 4.0, 8.0])
+    )
+    assert_array_equal(merged_X, np.zeros((3, 2)))
+    assert_array_equal(merged_targets, [[0, 3], [1, 2], [1, 3]])
+    assert_array_equal(weights, [8, 5, 2])
+    assert_array_equal(origin, [1, 2, 1, 0])
+
+
+def test_different_rows_are_only_sorted():
+    X, y, _ = weighted_rows()
+    order = np.random.RandomState(1).permutation(N)
+    merged_X, merged_y, weights, origin = merged_rows(X[order], y[order], np.ones(N))
+    assert_array_equal(origin, order)
+    assert_array_equal(merged_X, X)
+    assert_array_equal(merged_y, y)
+    assert_array_equal(weights, np.ones(N))
+
+
+def test_many_numbers_are_left_as_they_are(monkeypatch):
+    X, y, weights = repeated_rows()
+    monkeypatch.setattr(_rows, "_MOST_MERGED", X.size - 1)
+    found = merged_rows(X, y, weights)
+    assert found[0] is X
+    assert found[1] is y
+    assert found[2] is weights
+    assert found[3] is None
+    monkeypatch.setattr(_rows, "_MOST_MERGED", X.size)
+    assert len(merged_rows(X, y, weights)[0]) < len(X)
