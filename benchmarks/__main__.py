@@ -8,6 +8,7 @@ killed. The extra ``gpflow`` adds GPflow to the peers.
 import argparse
 import subprocess
 import sys
+import time
 
 # What the run as it comes leaves out; None for those that do not run over sets.
 SCRIPTS = {
@@ -49,7 +50,7 @@ def main():
     size.add_argument("--all", action="store_true", help="every set and split")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
     options = parser.parse_args()
-    failed = []
+    failed, minutes = [], {}
     for script, fewer in SCRIPTS.items():
         command = [sys.executable, "-m", f"benchmarks.{script}"]
         if options.quick:
@@ -58,8 +59,13 @@ def main():
             command += ["--jobs", str(options.jobs)]
             command += [] if options.quick or options.all else fewer
         print(f"\n$ python {' '.join(command[1:])}", flush=True)
+        start = time.monotonic()
         if subprocess.run(command).returncode:
             failed.append(script)
+        minutes[script] = (time.monotonic() - start) / 60
+    print("\nMinutes")
+    for script, taken in (minutes | {"all": sum(minutes.values())}).items():
+        print(f"{taken:6.1f}  {script}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

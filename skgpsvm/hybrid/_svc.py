@@ -83,7 +83,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     spread_ : float
         What they multiply the latents' posterior variance by.
     validation_loss_ : float
-        Calibrated log loss of the held-out rows, nats a row; NaN where there are none.
+        Log loss of the held-out rows, by which it is calibrated, nats a row; other rows have a
+        little more. NaN where there are none.
     objective_curve_ : ndarray of shape (n_iterations,)
         Mean of the objective's estimates in each pass, nats; not a bound on the evidence, since the
         hinge is a pseudo-likelihood.

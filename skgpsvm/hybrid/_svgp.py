@@ -99,7 +99,8 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
-        Negative log probability of the held-out rows, nats a row; NaN where there are none.
+        Negative log probability of the held-out rows, the least of all passes, nats a row; NaN
+        where there are none.
     objective_curve_ : ndarray of shape (n_iterations,)
         Mean of the bound's estimates in each pass, nats.
     n_iter_ : int
@@ -274,7 +275,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
-        Negative log probability of the held-out rows, nats a row; NaN where there are none.
+        Negative log probability of the held-out rows, the least of all passes at the noise that
+        they show, nats a row; other rows have a little more. NaN where there are none.
     objective_curve_ : ndarray of shape (n_iterations,)
         Mean of the bound's estimates in each pass, nats.
     n_iter_ : int
