@@ -219,7 +219,8 @@ class AdditiveBasis:
         for index in rows.chunks():
             X, _, weights = rows.take(index)
             u = self.unit(X)
-            columns = [self.columns(Chebyshev(self.size, u), u, j) for j in range(u.shape[1])]
+            polynomials = Chebyshev(self.size, u)
+            columns = [self.columns(polynomials, u, j) for j in range(u.shape[1])]
             own = [(weights[:, None] * T).T @ T for T in columns]
             totals = own if totals is None else [a + b for a, b in zip(totals, own, strict=True)]
         self.means, self.seconds = [], []

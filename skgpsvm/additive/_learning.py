@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from .._linalg import add_gram, add_grams, mirror
 from .._rows import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
@@ -138,6 +139,11 @@ class AdditiveAscent:
         """`Rows` whose residuals say which pairs interact."""
         return self.rows.subset(_ROWS_OF_TEST, random_state)
 
+    def _zeros(self, *latents):
+        """A place for Gram matrices of the columns, (..., r, r)."""
+        r = sum(part.shape[1] for part in self.basis(self.rows.take(slice(0))[0]))
+        return self.rows.weights.new_zeros(*latents, r, r)
+
     def _row_moments(self, posteriors, X, columns=None):
         """Means and variances (b, c) of rows of the fit, whose columns may be known."""
         columns = self.basis(X) if columns is None else columns
@@ -260,14 +266,14 @@ class GaussianAscent(AdditiveAscent):
         self._read()
 
     def _read(self):
-        parts = 0.0, 0.0, 0.0
+        gram, cross, squares = self._zeros(), 0.0, 0.0
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             columns = torch.cat(self.basis(X), 1)
             weighted = weights[:, None] * columns
-            own = weighted.T @ columns, weighted.T @ y, weights @ y.square()
-            parts = [total + part for total, part in zip(parts, own, strict=True)]
-        self._gram, self._cross, self._squares = self.rows.sum(*parts)
+            add_gram(gram, columns, weighted)
+            cross, squares = cross + weighted.T @ y, squares + weights @ y.square()
+        self._gram, self._cross, self._squares = self.rows.sum(mirror(gram), cross, squares)
 
     def _noise(self, state, k):
         return state["noise"][k]
@@ -358,9 +364,7 @@ class SiteAscent(AdditiveAscent):
     def continued(self, state, earlier):
         """Likewise; the sites of these rows are vague at first."""
         state, self._learns_noise = super().continued(state, earlier), False
-        c = len(earlier)
-        r = sum(len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs)
-        none = state["length"].new_zeros(c, r, r)
+        none = self._zeros(len(earlier))
         generator = self._generator.get_state()
         sums = {"gram": none, "cross": none[:, 0], "generator": generator}
         return {**state, **sums, "n_steps": 0, "share": 1.0}
@@ -436,21 +440,20 @@ class SiteAscent(AdditiveAscent):
 
     def _site_sums(self, noise, row_moments, index):
         """Sums over the rows at an index (None: over all) of sites, losses and `_tried` losses."""
-        sites, parts = self._sites.at(noise), None
+        sites, gram, parts = self._sites.at(noise), self._zeros(self._sites.n_latents), None
         for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
             X, y, weights = self.rows.take(chunk)
             columns = self.basis(X)
             T, moments = torch.cat(columns, 1), row_moments(X, columns)
             found = sites.sites(y, *moments)
-            precision, linear = weights * found.precision.T, weights * found.linear.T
+            add_grams(gram, T, weights[:, None] * found.precision)
             own = [
-                torch.stack([(p[:, None] * T).T @ T for p in precision]),
-                linear @ T,
+                (weights * found.linear.T) @ T,
                 weights @ found.loss,
                 *(weights @ loss for loss in self._tried(noise, y, *moments)),
             ]
             parts = own if parts is None else [a + b for a, b in zip(parts, own, strict=True)]
-        return self.rows.sum(*parts)
+        return self.rows.sum(mirror(gram), *parts)
 
     def _tried(self, noise, y, mean, var):
         """Losses of rows (b, k) at each parameter of the likelihood a little lower, and higher."""
