@@ -308,7 +308,7 @@ class Woodbury:
 
     Notes
     -----
-    Source: Evans and Nair specification, section 5.4.
+    Source: Woodbury's identity, for fewer rows than features.
     """
 
     def __init__(self, values, precision):

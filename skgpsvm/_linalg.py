@@ -46,8 +46,8 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
 
     Notes
     -----
-    Source: section 9 of the multi-class Bayesian SVM specification (jitter, growth by 10 up to
-    1e-2); the float64 default of `jitter` serves float32 input too, because the algebra is float64.
+    The jitter grows by 10 up to 1e-2; the float64 default of `jitter` serves float32 input too,
+    because the algebra is float64.
     """
     K = K.double()
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -126,7 +126,7 @@ def gaussian_kl(mean, chol):
 
     Notes
     -----
-    Source: multi-class Bayesian SVM specification, (S12).
+    Source: the divergence of two normal distributions, of which the second is standard.
     """
     mean, chol = mean.double(), chol.double()
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -275,7 +275,7 @@ class WeightPosterior(Posterior):
 
     Notes
     -----
-    Source: Evans and Nair, section 3 and Proposition 4; specification, 4.5 and 4.11. Departs from
+    Source: Evans and Nair, section 3 and Proposition 4. Departs from
     the source: the augmented variance counts twice near the rows, and is capped at the prior's.
     """
 

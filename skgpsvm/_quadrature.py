@@ -136,8 +136,7 @@ def argmax_probability(mean, var):
     matters are taken to be that, which can cost 1e-6 where several of them tie. Rows are processed
     in blocks, so that temporary tensors hold about a million numbers.
 
-    Source: multi-class Bayesian SVM specification, section 5.3.
-    Departs from the source: Gauss–Hermite nodes about each m_j err by 0.03 at a ratio of 10.
+    Gauss–Hermite nodes about each m_j err by 0.03 at a ratio of 10.
     """
     if mean.ndim > 2:
         rows = argmax_probability(mean.flatten(0, -2), var.flatten(0, -2))

@@ -61,7 +61,7 @@ class DecoupledInference:
 
     Notes
     -----
-    Source: Cheng and Boots (2017), eq. 7; specification, sections 10.2 and 10.3.
+    Source: Cheng and Boots (2017), eq. 7, collapsed; Rudi et al. (2017) for the preconditioner.
     """
 
     def __init__(self, likelihood, basis, bases, rows, index, tol, kept=None):

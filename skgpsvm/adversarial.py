@@ -47,7 +47,7 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
     -----
     The loss is the cross-entropy of a softmax of the predictive means: that of the hinge has no
     gradient for rows outside the margin, and would only look robust. Source: Goodfellow et al.
-    (2015); multi-class Bayesian SVM specification, section 5.6.
+    (2015).
     """
     _check_strength(strength, clip)
 

@@ -65,7 +65,7 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
     constant up to rounding are left out, and rows that agree to 1e-5 standard deviations are alike:
     they would make the kernel matrix singular. A few Lloyd iterations, from a k-means++ start, do.
 
-    Source: multi-class Bayesian SVM specification, section 9, "Inducing inputs".
+    Source: Arthur and Vassilvitskii (2007) for how k-means starts.
 
     Examples
     --------

@@ -484,7 +484,7 @@ class AdditiveGP(LatentEstimator):
 
         Notes
         -----
-        Source: additive GP specification, section 6, (S28).
+        Source: Sobol (2001), of the terms, whose zero means make them orthogonal.
         """
         check_is_fitted(self)
         if not 0 < level < 1:

@@ -116,7 +116,7 @@ def collapsed(effects, sums, noise, covariance="full", rank=None):
 
     Notes
     -----
-    Source: additive GP specification, (S24) less (S25) or (S26).
+    Source: Titsias (2009), of all effects together; less what the best posterior of the form loses.
     """
     _, gram, cross, prior = _products(effects, sums)
     return _bound(effects, sums, gram, cross, prior.sum(), noise, covariance, rank).value
@@ -189,7 +189,7 @@ def reduction(gram, effects, covariance, rank):
 
     Notes
     -----
-    Source: additive GP specification, (S22), (S25), (S26).
+    Source: Titsias (2009), of all effects together; Adam, Durrande and John (2018) for the forms.
     """
     eye = torch.eye(len(gram)).to(gram)
     if covariance == "mean_field":
@@ -256,7 +256,7 @@ class EffectsPosterior(Posterior):
 
         Notes
         -----
-        Source: additive GP specification, (S28).
+        Source: Sobol (2001).
         """
 
     @abstractmethod
@@ -293,7 +293,7 @@ class AdditivePosterior(EffectsPosterior):
 
     Notes
     -----
-    Source: additive GP specification, section 4.2.
+    Source: Adam, Durrande and John (2018), in whitened coordinates.
     """
 
     def __init__(self, effects, gram, cross, covariance="full", rank=None):

@@ -273,7 +273,8 @@ def evidence_and_slopes(basis, own, sums):
 
     Notes
     -----
-    Source: additive GP specification, section 4.5; Rasmussen and Williams (2006), (3.27), (5.9).
+    Source: Adam, Durrande and John (2018), appendix B; Rasmussen and Williams (2006), (3.27)
+    and (5.9).
     """
     with torch.enable_grad():
         theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}

@@ -31,7 +31,7 @@ def score_moments(basis, X, residuals, precisions, posteriors):
 
     Notes
     -----
-    Source: additive GP specification, (S35).
+    Source: Lin (1997), the score test of a variance component; here of the collapsed bound.
     """
     u = basis.unit(X)
     features = sorted({j for term in basis.terms for j in term})

@@ -325,8 +325,8 @@ class SiteAscent(AdditiveAscent):
 
     Notes
     -----
-    Source: additive GP specification, (S27) and the minibatches after it. Hyper-parameters maximise
-    the collapsed bound of the sites held; where these have converged, its gradient is the bound's.
+    Source: Khan and Lin (2017), conjugate computation. Hyper-parameters maximise the collapsed
+    bound of the sites held; where these have converged, its gradient is the bound's.
     """
 
     _steps, _least_step = 5, 0.0

@@ -78,7 +78,7 @@ class Centred:
 
     Notes
     -----
-    Source: additive GP specification, (S4).
+    Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8).
     """
 
     def __init__(self, profile, length, atoms, weights):
@@ -168,8 +168,9 @@ class CentredAtPoints(Centred):
 
     Notes
     -----
-    Source: additive GP specification, (S8). Covariances with the rows of a fit are interpolated by
-    polynomials: to 1e-8 by 34 of them for a squared exponential of length scale 0.1.
+    Source: Adam, Durrande and John (2018), (8), by quadrature. Covariances with the rows of a fit
+    are interpolated by polynomials: to 1e-8 by 34 of them for a squared exponential of length
+    scale 0.1.
     """
 
     def __init__(self, profile, length, points, polynomials, mean):
@@ -209,7 +210,7 @@ class Levels:
 
     Notes
     -----
-    Source: additive GP specification, (S9).
+    Source: Adam, Durrande and John (2018), (8), over levels.
     """
 
     def __init__(self, share):

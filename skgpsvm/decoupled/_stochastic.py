@@ -38,7 +38,7 @@ class StochasticBound:
     Notes
     -----
     Source: Cheng and Boots (2017), eqs. 7 to 14, and Salimbeni et al. (2018) for the orthogonal
-    one; specification, sections 3.3 to 3.5 and 10.1. Departs from the source: columns of the
+    one; the user guide for the others. Departs from the source: columns of the
     bases' kernel matrix enter by value, their diagonal exactly.
     """
 
@@ -233,7 +233,7 @@ class StochasticDescent:
 
     Notes
     -----
-    Source: Cheng and Boots (2017), Algorithm 1; specification, section 4.
+    Source: Cheng and Boots (2017), Algorithm 1.
     """
 
     def __init__(

@@ -205,7 +205,7 @@ class MinibatchLearning(InnerLearning):
 
     Notes
     -----
-    Source: specification, 4.9, whitened frame with a refresh in each epoch.
+    Source: the paper's minibatches, in whitened coordinates, with a refresh in each epoch.
     """
 
     def __init__(self, batch_size, generator, *learning):
@@ -261,7 +261,7 @@ class OuterLearning(_Learning):
     Notes
     -----
     Source: generalised FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
-    those of `InnerLearning`: specification, 6.1.
+    those of `InnerLearning`.
     """
 
     def __init__(self, tol, *problem):

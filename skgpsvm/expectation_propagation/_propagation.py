@@ -228,7 +228,7 @@ class Propagation:
         .. math:: -\tilde\nu_i H a_i + \tilde\mu_i (\mu + p) + 2 \psi_i \Sigma a_i + \theta_i \mu,
             \qquad H = \Sigma + \mu\mu^\top + 2 \Sigma A \Sigma + p\mu^\top + \mu p^\top,
 
-        and what the residual variances add. Source: specification, 4.7, "exact".
+        and what the residual variances add.
         """
         basis, root, mean = self.basis(state), state["root"][0], state["mean"][0]
         gram = torch.zeros_like(root)
@@ -383,7 +383,7 @@ def _power_terms(mean, var, residual, y, power):
 def probit_ratios(z):
     r"""The ratio :math:`\varrho = \varphi / \Phi` and :math:`\varrho (\varrho + z)`, for any z.
 
-    Source: specification, section 10.
+    Source: the scaled complementary error function, whose ratio does not underflow.
     """
     ratio = math.sqrt(2 / math.pi) / torch.special.erfcx(-z / math.sqrt(2))
     x = (-z).clamp_min(-_TAIL)

@@ -38,7 +38,7 @@ class JointTraining:
 
     Notes
     -----
-    Source: Wistuba and Rawat (2018), section 3.4; specification, section 4.6.
+    Source: Wistuba and Rawat (2018), section 3.4.
     """
 
     def __init__(

@@ -61,8 +61,7 @@ class FeatureMap(nn.Module):
     Notes
     -----
     Features have mean zero and variance one in a batch in training, and over the running moments
-    afterwards. Source: multi-class Bayesian SVM specification, section 4.6: without it the
-    objective stays on the plateau where all latents are zero.
+    afterwards. Without it the objective stays on the plateau where all latents are zero.
     """
 
     def __init__(self, extractor, row_shape, mean, var):

@@ -209,7 +209,7 @@ class ANOVARBF(_ANOVA):
     Atoms cost n kernel values for each row: of many values take a hundred quantiles or so. The
     covariance matrix of all atoms is singular.
 
-    Source: additive GP specification, sections 3.2 to 3.4, equations S4 to S8 and S10.
+    Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8).
 
     Examples
     --------
@@ -274,9 +274,9 @@ class ANOVAMatern(_ANOVA):
 
     Notes
     -----
-    Source: additive GP specification, sections 3.2 to 3.4. With :math:`F` the integral of
-    :math:`g` from 0, the uniform measure on :math:`[a, b]` has :math:`h(x) = F(b - x) + F(x - a)`
-    and :math:`H = 2 \int_0^{b - a} F(u) du`, up to scale; :math:`F` and its integral are
+    Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8). With :math:`F` the integral
+    of :math:`g` from 0, the uniform measure on :math:`[a, b]` has :math:`h(x) = F(b - x) + F(x -
+    a)` and :math:`H = 2 \int_0^{b - a} F(u) du`, up to scale; :math:`F` and its integral are
     polynomials times an exponential.
 
     Examples
@@ -345,7 +345,7 @@ class ANOVACategorical(_OneFeature):
     level that was not seen, as is NaN: its effect has variance one and no covariance with those of
     other levels. The covariance matrix of all levels has rank n_levels - 1.
 
-    Source: additive GP specification, equation S9.
+    Source: Adam, Durrande and John (2018), (8), over levels.
 
     Examples
     --------

@@ -36,7 +36,7 @@ class Probit(_Bernoulli):
 
     Notes
     -----
-    Source: scalable EP specification, section 3; multi-class Bayesian SVM specification, 5.5.
+    Source: Rasmussen and Williams (2006), section 3.9, (3.82).
     """
 
     def log_prob(self, y, f):
@@ -201,7 +201,7 @@ class BinaryHinge(_Hinge):
 
     Notes
     -----
-    Source: multi-class Bayesian SVM specification, sections 3.7 and 5.5, (S9); Wenzel et al. 2017.
+    Source: Polson and Scott (2011); Wenzel et al. (2017).
     """
 
     def violation_moments(self, y, mean, var):
@@ -226,8 +226,7 @@ class MulticlassHinge(_Hinge):
 
     Notes
     -----
-    Source: multi-class Bayesian SVM specification, (S1), (S9), (S19), sections 4.1 and 5.3;
-    Wistuba and Rawat 2018.
+    Source: Wistuba and Rawat (2018); the user guide for the soft contrast.
     """
 
     @torch.no_grad()
@@ -284,7 +283,7 @@ def expected_hinge(mean_b, var_b):
 
     Notes
     -----
-    Source: multi-class Bayesian SVM specification, (S9) and section 9. The sum is rewritten as
+    Source: Polson and Scott (2011). The sum is rewritten as
     ``2 max(E[b], 0) + var_b / (r + |E[b]|)``, which does not cancel where E[b] is very negative.
     """
     size = mean_b.abs()

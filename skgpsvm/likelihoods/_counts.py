@@ -28,7 +28,7 @@ class Poisson(Likelihood):
     `log_marginal` has its 32 nodes about the mode of the posterior of f, with the spread that its
     curvature implies, and so holds for large counts too; at a variance of 4 it errs by 3e-6 nats.
 
-    Source: additive GP specification, section 3.6.
+    Source: McCullagh and Nelder (1989), chapter 6.
     """
 
     step = 0.5

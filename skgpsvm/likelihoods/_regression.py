@@ -62,7 +62,7 @@ class Laplace(Likelihood):
 
     Notes
     -----
-    Source: quadruply stochastic GP specification, section 4.7.1 (the expected absolute value).
+    Source: the mean of a folded normal distribution, Leone et al. (1961).
     """
 
     def __init__(self, scale=1.0):

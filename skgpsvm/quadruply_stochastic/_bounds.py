@@ -26,7 +26,7 @@ class QuadraticBound(ABC):
 
     Notes
     -----
-    Source: Evans and Nair specification, 4.7 (A); Jaakkola and Jordan (2000), Boehning (1992).
+    Source: Jaakkola and Jordan (2000), Boehning (1992), in the place of Evans and Nair's.
     Departs from the source: its Theorem 3 is not a bound.
     """
 

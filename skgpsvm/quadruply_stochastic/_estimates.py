@@ -60,7 +60,7 @@ def of_rows(mine, theirs, var, linear, precision):
 
     Notes
     -----
-    Source: Evans and Nair, Theorems 1 and 2; its specification, 4.3. Departs from the source: the
+    Source: Evans and Nair, Theorems 1 and 2. Departs from the source: the
     linear term is split between the draws.
     """
     return (precision * (mine * theirs + var) - linear * (mine + theirs)).sum()

@@ -32,7 +32,7 @@ def chevron(bases, rows, index, precision, n_dense):
 
     Notes
     -----
-    Source: Evans and Nair, Proposition 1; its specification, 4.5.
+    Source: Evans and Nair, Proposition 1.
     """
     c, M, k = precision.shape[1], bases.size, min(n_dense, bases.size)
     data = precision.new_zeros(c, M)

@@ -72,7 +72,7 @@ class RelevanceSweeps:
 
     Notes
     -----
-    Source: Evans and Nair specification, 3, 4.5, 4.10 and Algorithm D; Tipping (2001) for the fixed
+    Source: Evans and Nair, sections 3 and 4; Tipping (2001) for the fixed
     point; Tipping and Faul (2003) for single weights. Departs from the source: means solve their
     system directly. With a full covariance the fixed point, which slows down while hundreds of
     functions explain the same, gives way to the exact maximum over one precision after the other
@@ -277,7 +277,7 @@ def joint_precisions(coef, data):
 
     Notes
     -----
-    Source: Evans and Nair specification, 4.10: :math:`s \mu^2 + s / (d + s) = 1`.
+    Source: the fixed point :math:`s \mu^2 + s / (d + s) = 1`.
     """
     squares = coef.square()
     return 2 / (squares + (squares.square() + 4 * squares / data.clamp_min(_TINY)).sqrt())
@@ -297,7 +297,7 @@ def fixed_point(coef, determined):
 
     Notes
     -----
-    Source: Tipping (2001), eq. 16; Evans and Nair specification, 4.10.
+    Source: Tipping (2001), eq. 16.
     """
     return determined.clamp_min(_TINY**0.5) / coef.square().clamp_min(_TINY)
 

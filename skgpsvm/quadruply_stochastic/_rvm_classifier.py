@@ -74,7 +74,7 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
 
     Notes
     -----
-    Source: Evans and Nair, specification 4.7 (A), 4.10 and Algorithm D; Tipping (2001), Tipping and
+    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and
     Faul (2003); the bounds of Jaakkola and Jordan for two classes, of Boehning for more. Departs
     from the source: sweeps are over all rows and functions that are left, not over samples of them;
     more than two classes.

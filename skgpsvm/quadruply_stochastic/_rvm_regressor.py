@@ -86,9 +86,9 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
 
     Notes
     -----
-    Source: Evans and Nair, specification 4.10 and Algorithm D; Tipping (2001), Tipping and Faul
+    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul
     (2003). Departs from the source: sweeps are over all rows and functions that are left, not over
-    samples of them; see `RelevanceSweeps` in the code for the precisions.
+    samples of them; the user guide says how precisions are found.
 
     Several outputs share the functions, each with precisions of its own; one stays while it is
     relevant to any. The first sweeps cost O(n M^2) once and O(M^3) each, with Laplace noise

@@ -64,7 +64,7 @@ class StochasticSteps:
 
     Notes
     -----
-    Source: Evans and Nair, sections 3 and 4 and Algorithm A of the specification. Departs from the
+    Source: Evans and Nair, sections 3 and 4. Departs from the
     source: the linear term is split, the control variate interpolates, and steps are constant with
     an average, unless asked for otherwise.
     """
