@@ -104,8 +104,9 @@ plt.show()
 # -------------------
 #
 # Trained on 0 to 4 only, what do networks say about 5 to 9? The prior returns where no features of
-# the training images are near: latent functions have a larger variance there, and classes are more
-# even. A softmax has only its logits to go by.
+# the training images are near, so that classes are more even: the entropy of the probabilities
+# tells. The latent variance alone tells less, here less than the entropy of a softmax, which has
+# only its logits to go by.
 
 known, known_test = y_train < 5, y_test < 5
 few = HybridBayesianSVC(Extractor, max_iter=30, random_state=0).fit(X_train[known], y_train[known])

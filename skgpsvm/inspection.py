@@ -339,8 +339,8 @@ def _pyplot():
         import matplotlib.pyplot
     except ImportError as error:
         raise ImportError(
-            "ComponentEffectDisplay draws with matplotlib, which is missing; install it, or "
-            "skgpsvm[plot]."
+            "ComponentEffectDisplay draws with matplotlib, which is missing: pip install "
+            "matplotlib."
         ) from error
     return matplotlib.pyplot
 

@@ -402,6 +402,6 @@ def _safetensors():
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ImportError(
-            "Weights are written and read by safetensors: pip install skgpsvm[hybrid]."
+            "Weights are written and read by safetensors: pip install safetensors."
         ) from error
     return save_file, safe_open
