@@ -4,9 +4,16 @@ import sys
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    is_classifier,
+)
 from sklearn.callback import CallbackSupportMixin
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -257,6 +264,24 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
     def _outputs(self, array):
         """As many axes of outputs (last) as the y of `fit` had."""
         return array[..., 0][()] if self._y_ndim == 1 else array
+
+
+def unwrapped(model, X, wanted):
+    """The first part of a fitted model that is ``wanted``, or None, and `X` as that part sees it.
+
+    Parts are the last step of a pipeline, the best estimator of a search, and modAL's learner.
+    """
+    while not wanted(model):
+        if isinstance(model, Pipeline):
+            X = model[:-1].transform(X) if len(model) > 1 else X
+            model = model[-1]
+        elif hasattr(model, "best_estimator_"):
+            model = model.best_estimator_
+        elif hasattr(model, "estimator") and not is_classifier(model):
+            model = model.estimator
+        else:
+            return None, X
+    return model, X
 
 
 def is_missing(value):

@@ -8,7 +8,7 @@ import torch
 from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._coordinate_ascent import CoordinateAscent
-from ._distributed import check_equal, check_shareable, first, n_ranks, together
+from ._distributed import check_equal, check_shareable, first, gather, n_ranks, together
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._prediction import LatentEstimator
@@ -16,6 +16,7 @@ from ._rows import Rows
 from ._scales import feature_scales
 from ._torch_kernels import torch_kernel
 from ._training import Run
+from .exceptions import warn
 from .inducing import select_inducing_points
 
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
@@ -183,7 +184,15 @@ class InducingEstimator(LatentEstimator):
         self._check_streamed()
         check_equal({"a model to continue": joblib.hash(getattr(self, "_latents", None))})
         if not self.__sklearn_is_fitted__():
-            return self._fit(X, y, sample_weight, classes)
+            self._fit(X, y, sample_weight, classes)
+            n_rows, wanted = sum(gather(len(y))), self.n_inducing
+            if n_rows < wanted and isinstance(self.inducing_points, str):
+                warn(
+                    f"{type(self).__name__}.partial_fit holds what this first call, of only "
+                    f"{n_rows} rows, says of the kernel and {wanted} inducing points: give it more "
+                    "rows, or lower n_inducing."
+                )
+            return self
         return self._stream(X, y, sample_weight, classes)
 
     def _stream(self, X, y, sample_weight, classes=None):

@@ -31,7 +31,7 @@ class Run:
         self._context = estimator._init_callback_context(max_subtasks=None)
         self._context.call_on_fit_task_begin(estimator=estimator, **self._shown)
         checkpoint = getattr(estimator, "_checkpoint", None)
-        self._checkpoint = None
+        self._checkpoint, self._unconverged = None, {}
         if checkpoint:
             shards = gather(joblib.hash(data))
             self._checkpoint = together(checkpoint.open, estimator, rank(), *shards)
@@ -58,7 +58,7 @@ class Run:
         max_iter : int
         finished, converged : callable, optional
             Take the state after each iteration and end the stage where true. A stage that should
-            have ``converged`` and did not ends with a `ConvergenceWarning`.
+            have ``converged`` and did not is in the `ConvergenceWarning` of `end`.
         attributes : callable, optional
             Takes the state and returns the fitted attributes it stands for, for callbacks that
             ask for the estimator as it is.
@@ -99,23 +99,33 @@ class Run:
                 saved = {"state": dict(state), "curve": curve, "done": done}
                 self._checkpoint.save(name, saved, due=due)
         if converged and not done:
-            warn(
-                f"{type(self._estimator).__name__} reached max_iter={max_iter} before its change "
-                f"fell below tol, in stage {name!r}. Raise max_iter, or tol if the scores are good "
-                "enough.",
-                ConvergenceWarning,
-            )
+            self._unconverged[name] = max_iter
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
     def end(self, attributes):
-        """Give the estimator what was found, tell its callbacks, and forget its checkpoint."""
+        """Give the estimator what was found, tell its callbacks, and forget its checkpoint.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If stages should have converged and did not.
+        """
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes
         )
         if self._checkpoint:
             self._checkpoint.remove()
         vars(self._estimator).update(attributes)
+        if self._unconverged:
+            names = ", ".join(map(repr, self._unconverged))
+            stages = f"stage{'s' * (len(self._unconverged) > 1)} {names}"
+            warn(
+                f"{type(self._estimator).__name__} reached "
+                f"max_iter={max(self._unconverged.values())} before its change fell below tol, in "
+                f"{stages}. Raise max_iter, or tol if the scores are good enough.",
+                ConvergenceWarning,
+            )
 
 
 def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):

@@ -9,10 +9,9 @@ import numpy as np
 from scipy.special import entr, ndtri, softmax
 from scipy.stats import qmc
 from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
-from ._estimator import check_number, is_missing
+from ._estimator import check_number, is_missing, unwrapped
 
 _ROWS = 2**16  # scored at a time
 _CHUNK = 2**20  # latent values drawn at a time
@@ -42,23 +41,19 @@ def _in_batches(score):
 
 def _latent_model(classifier, X, *methods):
     """The part of a fitted classifier that has these methods, and `X` as that part sees it."""
-    part = classifier
-    while not (is_classifier(part) and all(hasattr(part, method) for method in methods)):
-        if isinstance(part, Pipeline):
-            X = part[:-1].transform(X) if len(part) > 1 else X
-            part = part[-1]
-        elif hasattr(part, "best_estimator_"):  # scikit-learn's searches
-            part = part.best_estimator_
-        elif hasattr(part, "estimator") and not is_classifier(part):  # modAL's learners
-            part = part.estimator
-        else:
-            raise TypeError(
-                f"This score needs a classifier with {' and '.join(methods)}, such as "
-                f"skgpsvm.BayesianSVC, alone or as the last step of a Pipeline; got "
-                f"{type(classifier).__name__}. Use variation_ratio, predictive_entropy or margin, "
-                "which need predict_proba only."
-            )
-    return part, X
+    model, X = unwrapped(
+        classifier,
+        X,
+        lambda part: is_classifier(part) and all(hasattr(part, method) for method in methods),
+    )
+    if model is None:
+        raise TypeError(
+            f"This score needs a classifier with {' and '.join(methods)}, such as "
+            f"skgpsvm.BayesianSVC, alone or as the last step of a Pipeline; got "
+            f"{type(classifier).__name__}. Use variation_ratio, predictive_entropy or margin, "
+            "which need predict_proba only."
+        )
+    return model, X
 
 
 @_in_batches

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from ._estimator import check_number
+from ._estimator import check_number, unwrapped
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
@@ -77,9 +77,10 @@ class ComponentEffectDisplay:
         Parameters
         ----------
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
-            A fitted one.
+            A fitted one, or a Pipeline or search around one.
         X : array-like or table of shape (n, d)
-            Rows whose ranges the effects are drawn over, such as those of the fit.
+            Rows whose ranges the effects are drawn over, such as those of the fit. Of a Pipeline
+            effects are of what its other steps make of them.
         features : list of int, str, or pairs of them, default=None
             Which terms, by number or name of their features. None is all, by their share.
         level : float, default=0.95
@@ -165,10 +166,12 @@ class ComponentEffectDisplay:
 
 def _effects(estimator, X, features, level, n_points, latent):
     """A Bunch for each term, as the display's constructor takes them."""
-    if not hasattr(estimator, "explain"):
+    given = type(estimator).__name__
+    estimator, X = unwrapped(estimator, X, lambda part: hasattr(part, "explain"))
+    if estimator is None:
         raise ValueError(
-            f"{type(estimator).__name__} has no effects; ComponentEffectDisplay takes an "
-            "AdditiveGPRegressor or AdditiveGPClassifier, fitted."
+            f"{given} has no effects; ComponentEffectDisplay takes an AdditiveGPRegressor or "
+            "AdditiveGPClassifier, fitted, alone or as the last step of a Pipeline."
         )
     check_is_fitted(estimator)
     if not (isinstance(level, Real) and 0 < level < 1):

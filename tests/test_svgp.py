@@ -209,6 +209,14 @@ def test_stream_of_gaussian_noise_is_a_fit_of_all_rows():
         assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_first_rows_fewer_than_the_points_are_told():
+    X, y = waves(30)
+    model = SVGPRegressor(RBF(1.0), n_inducing=20, optimizer=None)
+    with pytest.warns(UserWarning, match="first call, of only 10 rows, .* and 20 inducing points"):
+        model.partial_fit(X[:10], y[:10])
+    model.partial_fit(X[10:], y[10:])
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
 def test_draws_have_the_moments_of_the_prediction(likelihood):
     X, y = waves(100)
@@ -468,6 +476,7 @@ def test_full_passes_at_a_fixed_kernel_never_lower_the_bound(likelihood, n_class
         optimizer=None,
         learn_inducing=False,
         n_inducing=20,
+        max_iter=50,
         tol=1e-6,
         random_state=0,
     )

@@ -110,6 +110,12 @@ def test_only_a_stage_that_should_have_converged_warns():
         Halving(max_iter=2, converged_below=0.2).fit(X, Y)
 
 
+def test_stages_warn_together():
+    with pytest.warns(ConvergenceWarning, match="in stages 'stage 0', 'stage 1'") as told:
+        Halving(max_iter=2, converged_below=0.2, n_stages=2).fit(X, Y)
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_objective_that_is_not_finite_raises(value):
     class Diverging(Halving):

@@ -108,6 +108,7 @@ class AdditiveGP(LatentEstimator):
         self._check_choice("kernel_interaction", (None, *PROFILES))
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
+        self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         self._check_number("rank", 1, integer=True, optional=True)
         self._check_number("n_inducing", 2, integer=True, optional=True)

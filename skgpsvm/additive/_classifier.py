@@ -46,9 +46,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         low rank; or independent effects, whose bands are too narrow where features are correlated.
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
-    sparse : bool, default=True
-        Whether effects have inducing points, whose cost is linear in the number of rows. Without,
-        effects may be rough and pairs are many; a pass is O(n^3) and memory O(n^2).
+    sparse : {"auto", True, False}, default="auto"
+        Whether effects have inducing points, whose cost is linear in the number of rows; "auto" is
+        with them. Without, effects may be rough and pairs are many; a pass is O(n^3) and memory
+        O(n^2).
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
@@ -149,7 +150,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         measure="empirical",
         covariance="full",
         rank=None,
-        sparse=True,
+        sparse="auto",
         n_inducing=20,
         n_inducing_interaction="auto",
         shrinkage=4.0,
@@ -186,7 +187,6 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", ("softmax", "probit"))
-        self._check_choice("sparse", (True, False))
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):

@@ -219,7 +219,6 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, "poisson"))
-        self._check_choice("sparse", ("auto", True, False))
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         X, targets, weights, origin = super()._check_training_data(

@@ -48,6 +48,8 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        these, in units of X.
     learn_inducing : bool, default=False
         Whether gradient steps move the inducing points.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"

@@ -40,7 +40,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
         adds as many bases from each minibatch.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Without effect for "sgd", whose bases come from the minibatches.
+        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        these, in units of X. Without effect for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
         Whether the inducing points are moved, by "sgd" the mean's bases too.
     optimizer : {"auto"} or None, default="auto"

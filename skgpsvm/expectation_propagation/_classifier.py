@@ -48,6 +48,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
     optimizer : {"auto", "sign", "adadelta"} or None, default="auto"

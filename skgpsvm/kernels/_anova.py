@@ -275,9 +275,9 @@ class ANOVAMatern(_ANOVA):
     Notes
     -----
     Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8). With :math:`F` the integral
-    of :math:`g` from 0, the uniform measure on :math:`[a, b]` has :math:`h(x) = F(b - x) + F(x - a)`
-    and :math:`H = 2 \int_0^{b - a} F(u) du`, up to scale; :math:`F` and its integral are polynomials
-    times an exponential.
+    of :math:`g` from 0, the uniform measure on :math:`[a, b]` has
+    :math:`h(x) = F(b - x) + F(x - a)` and :math:`H = 2 \int_0^{b - a} F(u) du`, up to scale;
+    :math:`F` and its integral are polynomials times an exponential.
 
     Examples
     --------

@@ -64,6 +64,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k; hyper-parameters are learned from them too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
+        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
     optimizer : {"auto", "stochastic"} or None, default="auto"

@@ -30,11 +30,13 @@ class SVGPClassifier(VariationalClassifier):
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
+        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel is learned.
-    max_iter : int, default=50
+    max_iter : int, default=100
         Passes over the rows, at most.
     tol : float, default=1e-2
         Stop when a pass changes the posterior means by less, relative to their norm.
@@ -98,7 +100,7 @@ class SVGPClassifier(VariationalClassifier):
         inducing_points="kmeans",
         learn_inducing=True,
         optimizer="auto",
-        max_iter=50,
+        max_iter=100,
         tol=1e-2,
         batch_size=None,
         learning_rate=0.05,
