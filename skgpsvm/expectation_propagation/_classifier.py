@@ -36,7 +36,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
 
     Parameters
     ----------
-    kernel : Kernel, default=None
+    kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
         optimisation. None is a squared exponential with a length scale for each feature.
     approximation : {"sep", "gfitc"}, default="sep"
