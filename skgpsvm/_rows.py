@@ -10,6 +10,7 @@ from ._distributed import all_sum, gather, n_ranks, rank
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MOST_MERGED = 2**21
+_MOST_WEIGHT = 1.1  # of rows that are not taken to be repeated
 _MOST_UNITS = 100  # that a row's weight is divided into
 _ROUNDING = 1e-6  # of a unit, which is no further one
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
@@ -85,6 +86,26 @@ class Rows:
     def sum(self, *tensors):
         """Sums over the ranks that share the rows."""
         return all_sum(*tensors) if self._shared else tensors
+
+    def are_repeated(self):
+        """Whether rows weigh more than 1.1, on average over all weight, as repeated ones do.
+
+        Where equal rows have no scatter, the exact evidence is that of no noise at all.
+        """
+        (squares,) = self.sum(self.weights.double().square().sum())
+        return squares.item() > _MOST_WEIGHT * self.total_weight
+
+    def thinned(self):
+        """These rows with weights of no more than one on average.
+
+        Copies of a row have no scatter: as evidence they would be that of little noise.
+        """
+        mean = self.total_weight / self.n_rows
+        if mean <= 1:
+            return self
+        part = copy(self)
+        part.weights, part.total_weight = self.weights / mean, self.n_rows
+        return part
 
     def spaced(self, max_rows):
         """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""

@@ -183,6 +183,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         start = super()._learned(run, start, rows, scaler, random_state, generator)
         if self.likelihood != "gaussian" or self.optimizer is None:
             return start
+        rows = rows.thinned()
         units = rows.units()
         order = random_state.permutation(len(units))
         given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])

@@ -23,9 +23,11 @@ from ._torch_kernels import torch_kernel
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
-_MANY_ROWS = 5000  # from which on a slow start pays
+_MANY_ROWS, _MANY_FEATURES = 5000, 20  # from which on a slow start pays
 # Factors of the length scales to start from in turn, until the bound is above that of mere noise.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
+_WAVES = (0.125, 0.03)  # others of so few features, as a trend may hide waves
+_FEW_FEATURES = 2
 
 
 class VariationalGP(InducingEstimator):
@@ -109,6 +111,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         if not trained or not (collapsed or fresh):
             return start, []
         rows = rows.tamed() if self._is_heavy_tailed() else rows
+        thinned = rows.thinned() if self.likelihood == "gaussian" else rows
         bounds = torch.tensor(start.kernel.bounds, device=rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
 
@@ -125,7 +128,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             return self._attributes([found.at(swept)], [findings])
 
         def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
-            some = rows.subset(n_rows, random_state) if n_rows < rows.n_rows else rows
+            some = thinned.subset(n_rows, random_state) if n_rows < rows.n_rows else thinned
             bound = CollapsedBound(torch_kernel(start.kernel), some)
             learning = CollapsedLearning(bound, trained, bounds, scale, self.tol, maximize)
             stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
@@ -137,18 +140,27 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
 
         state = start.state(rows.device)
         state["noise"] = self._variance_of_noise(state["noise"]).log()
+        d = rows.X.shape[1]
+
+        def attempt(factor):
+            own = {**state, "theta": with_lengths(start, factor).state(rows.device)["theta"]}
+            (n_rows, rounds), told = STAGES[0], f", lengths {factor}"
+            if rows.n_rows > _MANY_ROWS or d >= _MANY_FEATURES:
+                climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM)
+            return own, climb(own, n_rows, rounds, attempt=told)[1]
+
         if fresh:
             tried = []
             for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
-                theta = with_lengths(start, factor).state(rows.device)["theta"]
-                tried.append({**state, "theta": theta})
-                (n_rows, rounds), attempt = STAGES[0], f", lengths {factor}"
-                if rows.n_rows > _MANY_ROWS:
-                    climb(tried[-1], n_rows, 1, attempt=f"{attempt}, Adam", maximize=BY_ADAM)
-                _, gain = climb(tried[-1], n_rows, rounds, attempt=attempt)
-                if gain > LEAST_GAIN:
+                tried.append(attempt(factor))
+                if tried[-1][1] > LEAST_GAIN:
                     break
-            state = tried[-1] if gain > LEAST_GAIN else tried[0]
+            best, gain = tried[-1] if tried[-1][1] > LEAST_GAIN else tried[0]
+            for factor in _WAVES if "theta" in trained and d <= _FEW_FEATURES else ():
+                other = attempt(factor)
+                if other[1] > gain + LEAST_GAIN:
+                    best, gain = other
+            state = best
         if collapsed:
             curve = self._learned_further(climb, state, rows, fresh)
             return learned(state), curve

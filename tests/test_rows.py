@@ -241,6 +241,19 @@ def test_units_divide_rows_by_their_weight(scale):
     assert_array_equal(alone.X, np.eye(4)[[1, 3]])
 
 
+def test_thinned_rows_weigh_one_on_average():
+    weights = np.array([1.0, 1.0, 4.0])
+    rows = Rows(np.eye(3), np.zeros(3), weights, CPU, torch.float64)
+    thinned = rows.thinned()
+    assert_allclose(thinned.weights, weights / 2)
+    assert thinned.total_weight == 3
+    assert rows.total_weight == 6
+    assert rows.are_repeated()
+    light = Rows(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
+    assert light.thinned() is light
+    assert not Rows(np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64).are_repeated()
+
+
 def test_rows_that_miss_the_same_values_are_alike():
     X = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, 1.0], [2.0, 1.0]])
     merged_X, _, weights, origin = merged_rows(X, np.zeros(4), np.array([1.0, 2.0, 4.0, 8.0]))

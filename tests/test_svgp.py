@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, waves
 from scipy.stats import kstest, norm
 from sklearn.base import clone
+from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
@@ -207,6 +208,30 @@ def test_stream_of_gaussian_noise_is_a_fit_of_all_rows():
     ):
         # Through the inverse of a covariance and back.
         assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_waves_are_found_under_a_trend(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(400, 1))
+    y = 2 * X[:, 0] + 0.7 * np.sin(40 * np.pi * X[:, 0]) + 0.1 * rng.normal(size=400)
+    assert SVGPRegressor(random_state=0).fit(X, y).score(X, y) > 0.97
+
+
+def test_features_that_matter_are_found_among_many():
+    X, y = make_friedman1(1400, n_features=60, noise=1, random_state=0)
+    model = SVGPRegressor(random_state=0).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > 0.9
+
+
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor])
+def test_bootstrap_samples_are_not_without_noise(kind):
+    X, y = make_friedman1(1150, n_features=6, noise=1, random_state=0)
+    drawn = np.random.default_rng(0).integers(0, 150, 450)
+    model = kind(random_state=0).fit(X[drawn], y[drawn])
+    mean, std = model.predict(X[150:], return_std=True)
+    assert model.score(X[150:], y[150:]) > 0.9
+    assert np.mean(np.abs(y[150:] - mean) < 1.96 * std) > 0.9
 
 
 def test_first_rows_fewer_than_the_points_are_told():

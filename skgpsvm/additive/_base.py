@@ -33,8 +33,6 @@ _ROUGH = "matern12"  # kernel of pairs, without inducing points
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and times the root of features.
 _MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
-# Of a row there, on average over the weight: of repeated rows the evidence is that of no noise.
-_MOST_WEIGHT = 1.1
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
@@ -324,8 +322,7 @@ class AdditiveGP(LatentEstimator):
         if self.sparse != "auto":
             return not self.sparse
         most = min(_MOST_ROWS, _MOST_BY_FEATURES / math.sqrt(self.n_features_in_))
-        (squares,) = rows.sum(rows.weights.square().sum())
-        few = rows.n_rows <= most and squares.item() <= _MOST_WEIGHT * rows.total_weight
+        few = rows.n_rows <= most and not rows.are_repeated()
         return few and self._is_gaussian() and self.covariance == "full" and not streamed
 
     def _exact_ascent(self, basis, rows, generator):

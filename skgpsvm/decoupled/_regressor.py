@@ -183,8 +183,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
             Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Weights that are not counts should have a mean of 1: copies of a row are evidence of
-            little noise.
+            With Gaussian noise hyper-parameters are learned as of weights of 1 on average, where
+            they are more: copies of a row have no scatter, and would be evidence of little noise.
 
         Returns
         -------
