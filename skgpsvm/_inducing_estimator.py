@@ -151,11 +151,14 @@ class InducingEstimator(LatentEstimator):
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
-        return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)
+        return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _batch_size(self, start, rows):
         """Rows in a minibatch; None is all."""
         return self.batch_size
+
+    def _tolerance(self, rows):
+        return self.tol
 
     def _trained(self, start, rows):
         """What gradient steps train."""

@@ -12,7 +12,7 @@ from .._hinge_sites import BinarySites, ContrastSites
 from .._inducing_estimator import InducingEstimator
 from .._prediction import CalibratedClassifier
 from .._scales import linear_kernel, smooth_kernel
-from ._kernel_choice import chosen_theta
+from ._kernel_choice import CLOSER, chosen_theta
 
 _PRIOR_VARIANCE = 5.0
 
@@ -60,7 +60,8 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     max_iter : int, default=200
         Sweeps, or epochs of gradient inference, at most.
     tol : float, default=1e-2
-        Stop when an iteration changes the posterior means by less, relative to their norm.
+        Stop when an iteration changes the posterior means by less, relative to their norm; a tenth
+        of it with more features than rows, where leave-one-out predictions need the optimum.
     batch_size : int, default=None
         Rows in a minibatch. None is all rows with coordinate ascent, 256 with gradients.
     learning_rate : float, default=0.05
@@ -249,6 +250,9 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
             run, name, start.kernel, self._sites(), rows, start.Z, scale, random_state
         )
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
+
+    def _tolerance(self, rows):
+        return self.tol / (CLOSER if rows.n_rows < rows.X.shape[1] else 1)
 
     def _start_kernel(self, scaler):
         """The kernel given, or a squared exponential, a constant and a linear term."""
