@@ -501,8 +501,26 @@ def test_few_rows_of_gaussian_noise_have_no_points(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_base, "_MOST_ROWS", 50)
         assert not is_exact()
-    monkeypatch.setattr(_base, "_MOST_BY_FEATURES", 130)  # 58 rows of five features
+    monkeypatch.setattr(_base, "_MOST_NUMBERS", 290)  # 58 rows of five features
     assert not is_exact()
+
+
+@pytest.mark.filterwarnings("ignore:AdditiveGPClassifier reached max_iter")
+def test_more_points_than_rows_are_none():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(30, 8))
+    options = {"interactions": None, "max_iter": 5, "tol": 1e-2}
+
+    def is_exact(**more):
+        model = AdditiveGPClassifier(**options, **more).fit(data, data[:, 0] > 0)
+        return not model.sparse_
+
+    assert is_exact()
+    assert not is_exact(sparse=True)
+    assert not is_exact(batch_size=10)
+    assert not is_exact(n_inducing=None)
+    rows = AdditiveGPClassifier(**options).partial_fit(data, data[:, 0] > 0)
+    assert rows.sparse_
 
 
 def test_more_rows_need_points():

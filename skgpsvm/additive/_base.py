@@ -31,8 +31,8 @@ _PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first,
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 _POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
-# Rows of a fit without inducing points that is not asked for, and times the root of features.
-_MOST_ROWS, _MOST_BY_FEATURES = 1500, 5000
+# Rows of a fit without inducing points that is not asked for, and these times features.
+_MOST_ROWS, _MOST_NUMBERS = 1500, 20_000
 _LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
@@ -158,7 +158,9 @@ class AdditiveGP(LatentEstimator):
         run = Run(self, shown, y, X, targets, weights)
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        exact = self._is_exact(rows, streamed)
+        basis = self._first_basis(X, weights, rows)
+        wide = basis.n_weights > rows.n_rows  # so that points would cost more
+        exact = self._is_exact(rows, wide, streamed)
         given, most = self._wanted_interactions(X.shape[1], exact)
         if self.kernel_interaction == _ROUGH and (given or most) and not exact:
             raise ValueError(
@@ -166,15 +168,14 @@ class AdditiveGP(LatentEstimator):
                 "has: see sparse, or take another kernel."
             )
         kernels = self._pair_kernels(exact)
-        basis = self._first_basis(X, weights, rows, kernels[0])
+        basis = replace(basis, pair_kernel=kernels[0])
         varying = {j for (j,) in basis.terms}
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
             self._check_grids(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
         make = self._exact_ascent if exact else self._ascent
-        wide = exact and basis.n_weights > rows.n_rows  # so that points would cost more
-        ascent = (make if wide else self._ascent)(basis, rows, generator)
+        ascent = (make if wide and exact else self._ascent)(basis, rows, generator)
         search = TermSearch(
             run=run,
             ascent=ascent,
@@ -244,7 +245,7 @@ class AdditiveGP(LatentEstimator):
             return [self.kernel_interaction]
         return [_ROUGH, self.kernel] if exact else [self.kernel]
 
-    def _first_basis(self, X, weights, rows, pair_kernel):
+    def _first_basis(self, X, weights, rows):
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
         varying = [j for j, feature in enumerate(features) if not feature.constant]
@@ -257,7 +258,7 @@ class AdditiveGP(LatentEstimator):
             features=features,
             terms=[(j,) for j in varying],
             kernel=self.kernel,
-            pair_kernel=pair_kernel,
+            pair_kernel=self.kernel,
             n_inducing=points[0],
             n_inducing_pair=points[1],
             points={},
@@ -317,13 +318,17 @@ class AdditiveGP(LatentEstimator):
         least = self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
         return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
 
-    def _is_exact(self, rows, streamed):
-        """Whether the fit ends without inducing points."""
+    def _is_exact(self, rows, wide, streamed):
+        """Whether the fit ends without inducing points, of which there would be more than rows."""
         if self.sparse != "auto":
             return not self.sparse
-        most = min(_MOST_ROWS, _MOST_BY_FEATURES / math.sqrt(self.n_features_in_))
-        few = rows.n_rows <= most and not rows.are_repeated()
-        return few and self._is_gaussian() and self.covariance == "full" and not streamed
+        if streamed or self.covariance != "full":
+            return False
+        wide = wide and self.n_inducing is not None
+        if not self._is_gaussian():
+            return wide and self.batch_size is None
+        few = rows.n_rows <= min(_MOST_ROWS, _MOST_NUMBERS / self.n_features_in_)
+        return (few or wide) and not rows.are_repeated()
 
     def _exact_ascent(self, basis, rows, generator):
         least = [self.length_scale_bounds[0]] * 2

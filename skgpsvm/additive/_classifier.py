@@ -47,9 +47,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     rank : int, default=None
         Of "precision". None is as much as loses next to nothing.
     sparse : {"auto", True, False}, default="auto"
-        Whether effects have inducing points, whose cost is linear in the number of rows; "auto" is
-        with them. Without, effects may be rough and pairs are many; a pass is O(n^3) and memory
-        O(n^2).
+        Whether effects have inducing points, whose cost is linear in the number of rows. Without,
+        effects may be rough and pairs are many; a pass is O(n^3) and memory O(n^2). "auto" is with
+        them, but where there would be more of them than rows, if the covariance is full and
+        ``batch_size`` is None.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where

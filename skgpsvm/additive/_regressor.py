@@ -58,10 +58,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     sparse : {"auto", True, False}, default="auto"
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
         effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
-        for up to 1500 rows, or 5000 / sqrt(d) if that is less, with Gaussian noise and a full
-        covariance, but in ``partial_fit``, and where rows are repeated or weigh more than 1.1, on
-        average over all weight: where equal rows have no scatter, noise would be learned to be
-        none.
+        for up to 1500 rows, or 20,000 / d if that is less, with Gaussian noise, and where there
+        would be more points than rows; but for other covariances than the full one, in
+        ``partial_fit``, and where rows are repeated or weigh more than 1.1, on average over all
+        weight: where equal rows have no scatter, noise would be learned to be none.
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature, but no more than 10 where all
         features together would have over half as many as there are rows, or one a sixteenth. Where
