@@ -77,7 +77,7 @@ class SVGPRegressor(VariationalRegressor):
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way; while it is learned on, of weights as of ``fit``.
+        The bound along the way, of rows that weigh no more than 1 on average where it is collapsed.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
@@ -170,8 +170,8 @@ class SVGPRegressor(VariationalRegressor):
             Several outputs share kernel and inducing points.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            With Gaussian noise hyper-parameters are learned as of weights of 1 on average, where
-            they are more: copies of a row have no scatter, and would be evidence of little noise.
+            The collapsed bound learns hyper-parameters as of weights of 1 on average, where they
+            are more: copies of a row have no scatter, and would be evidence of little noise.
 
         Returns
         -------
