@@ -864,6 +864,13 @@ def test_columns_of_one_name_are_refused():
         AdditiveGPRegressor().fit(pd.concat([frame, frame[["size"]]], axis=1), y)
 
 
+@pytest.mark.parametrize("categorical", [None, [0]])
+def test_targets_are_asked_for(categorical):
+    gam = AdditiveGPRegressor(categorical_features=categorical)
+    with pytest.raises(ValueError, match=r"AdditiveGPRegressor.* requires y to be passed"):
+        gam.fit(np.zeros((5, 2)), None)
+
+
 def test_categories_of_one_dimension_are_refused():
     with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
         AdditiveGPRegressor(categorical_features=[0]).fit(np.arange(20.0), np.arange(20.0))

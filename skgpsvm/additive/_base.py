@@ -142,8 +142,8 @@ class AdditiveGP(LatentEstimator):
         if self._encoder is None:
             return validate_data(self, X, reset=reset, **options)
         validate_data(self, X, reset=reset, skip_check_array=True)
-        X, y = self._encoder.transform(X), options.pop("y", None)
-        return check_array(X, **options) if y is None else check_X_y(X, y, **options)
+        check = check_X_y if "y" in options else check_array
+        return check(self._encoder.transform(X), estimator=self, **options)
 
     # Fitting
 
