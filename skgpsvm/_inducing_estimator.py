@@ -14,7 +14,7 @@ from ._latents import Latents
 from ._prediction import LatentEstimator
 from ._rows import Rows
 from ._scales import feature_scales
-from ._torch_kernels import torch_kernel
+from ._torch_kernels import theta_bounds, torch_kernel
 from ._training import Run
 from .exceptions import warn
 from .inducing import select_inducing_points
@@ -146,7 +146,7 @@ class InducingEstimator(LatentEstimator):
             rows,
             trained,
             self._adam_rate,
-            torch.tensor(start.kernel.bounds, device=rows.device),
+            theta_bounds(start.kernel, rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents

@@ -42,7 +42,7 @@ class AdamSteps:
     def __init__(self, likelihood, kernel, rows, trained, learning_rate, bounds, scale):
         self.likelihood, self.kernel, self.rows = likelihood, kernel, rows
         self.trained, self.learning_rate = trained, learning_rate
-        self.bounds = {"theta": bounds.unbind(-1) if len(bounds) else (), "noise": NOISE_BOUNDS}
+        self.bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
         self.units = {"Z": scale}
 
     @torch.enable_grad()

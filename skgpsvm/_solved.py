@@ -16,7 +16,7 @@ from ._posteriors import shrinkage
 from ._rows import Rows, to_tensor
 from ._scales import feature_scales
 from ._solve import DecoupledInference, ExactInference
-from ._torch_kernels import directions, torch_kernel
+from ._torch_kernels import directions, theta_bounds, torch_kernel
 from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning, warn
@@ -188,7 +188,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         order = random_state.permutation(len(units))
         given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
         evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, given))
-        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
+        bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
         learning = CollapsedLearning(evidence, parts, bounds, scale, _LEARNING_TOL)

@@ -19,7 +19,8 @@ def scaled_lengths(kernel, factor):
     """Theta of a kernel with its free length scales multiplied, within their bounds."""
     free = [h for h in kernel.hyperparameters if not h.fixed]
     lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
-    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), *kernel.bounds.T)
+    low, high = kernel.bounds.reshape(-1, 2).T
+    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), low, high)
 
 
 def median_scales(rows, scaler, random_state):

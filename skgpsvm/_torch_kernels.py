@@ -101,6 +101,11 @@ def directions(kernel):
     return (numbers[:, None] == numbers.repeat_interleave(sizes)).double()
 
 
+def theta_bounds(kernel, device):
+    """Bounds of the theta of a scikit-learn kernel, (k, 2), also where it has no entries."""
+    return torch.tensor(kernel.bounds, device=device).view(-1, 2)
+
+
 def _build(kernel, start):
     """Torch form of a kernel whose first free hyper-parameter is entry `start` of theta."""
     if type(kernel) not in _REGISTRY:

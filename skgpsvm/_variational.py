@@ -19,7 +19,7 @@ from ._prediction import (
 )
 from ._scales import smooth_kernel, with_mean
 from ._starts import LEAST_GAIN, at_gaussian_posterior, explaining, with_lengths
-from ._torch_kernels import torch_kernel
+from ._torch_kernels import theta_bounds, torch_kernel
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds
@@ -112,7 +112,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             return start, []
         rows = rows.tamed() if self._is_heavy_tailed() else rows
         thinned = rows.thinned() if self.likelihood == "gaussian" else rows
-        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
+        bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
 
         def learned(state):

@@ -23,7 +23,7 @@ from sklearn.gaussian_process.kernels import (
 )
 
 from skgpsvm import _torch_kernels
-from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm._torch_kernels import theta_bounds, torch_kernel
 from skgpsvm.kernels import Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
 
 D = 3
@@ -130,6 +130,13 @@ def test_theta_is_an_argument(kernel):
     moved = theta + torch.linspace(-0.3, 0.4, len(theta), dtype=theta.dtype)
     expected = kernel.clone_with_theta(moved.numpy())(X, Z)
     assert_allclose(k(tX, tZ, moved), expected, rtol=1e-12, atol=1e-12)
+
+
+@each([RBF(ARD) + Matern(2.0, "fixed"), 1.5 * RBF(2.0), RBF(ARD, "fixed")])
+def test_bounds_have_a_row_for_each_entry_of_theta(kernel):
+    bounds = theta_bounds(kernel, torch.device("cpu"))
+    assert bounds.shape == (kernel.n_dims, 2)
+    assert_allclose(bounds.ravel(), kernel.bounds.ravel(), rtol=0)
 
 
 @each(LEAVES + COMPOSITES)

@@ -8,7 +8,7 @@ from .._calibration import Calibration
 from .._coordinate_ascent import CoordinateAscent
 from .._inference import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
-from .._torch_kernels import directions, torch_kernel
+from .._torch_kernels import directions, theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
 
 _FEW = (1500, 128)  # rows and inducing points
@@ -52,7 +52,7 @@ class LeaveOneOutChoice:
     def __init__(self, kernel, hinge, rows, Z):
         self.kernel, self.hinge, self.rows, self.Z = torch_kernel(kernel), hinge, rows, Z
         self.start = torch.tensor(kernel.theta, device=Z.device)
-        self.bounds = torch.tensor(kernel.bounds, device=Z.device)
+        self.bounds = theta_bounds(kernel, Z.device)
         self.directions = directions(kernel).to(Z.device)
 
     def solve(self, theta, start=None):

@@ -12,7 +12,7 @@ from .._rows import to_tensor
 from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._starts import median_scales
-from .._torch_kernels import torch_kernel
+from .._torch_kernels import theta_bounds, torch_kernel
 from ..kernels import MultiscaleRBF
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
@@ -104,7 +104,7 @@ class DecoupledGP(SolvedGP):
             self.batch_size or _MINIBATCH,
             self.learning_rate,
             [part for part in PARTS if part not in self._held()],
-            torch.tensor(start.kernel.bounds, device=device),
+            theta_bounds(start.kernel, device),
             torch.tensor(scaler.scale_, device=device),
             generator,
         )

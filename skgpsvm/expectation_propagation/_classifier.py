@@ -16,7 +16,7 @@ from .._rows import Rows
 from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
 from .._starts import explaining
-from .._torch_kernels import torch_kernel
+from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
 from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLearning, settled
 from ._propagation import Propagation
@@ -247,7 +247,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     def _problem(self, start, rows, scaler):
         """What both ways of learning are given."""
         propagation = Propagation(torch_kernel(start.kernel), rows, start.jitter)
-        bounds = torch.tensor(start.kernel.bounds, device=rows.device)
+        bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         return propagation, self._trained(start, rows), bounds, scale
 

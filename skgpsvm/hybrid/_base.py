@@ -18,7 +18,7 @@ from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._scales import feature_scales
-from .._torch_kernels import torch_kernel
+from .._torch_kernels import theta_bounds, torch_kernel
 from .._training import Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
@@ -165,7 +165,7 @@ class HybridEstimator(LatentEstimator):
             network,
             self._sites(),
             trained_on,
-            torch.tensor(start.kernel.bounds, device=device).reshape(-1, 2),
+            theta_bounds(start.kernel, device),
             max_iter=self.max_iter,
             batch_size=self._batch_size(len(trained_on)),
             learning_rate=self.learning_rate,

@@ -11,6 +11,7 @@ from .._distributed import refuse_ranks
 from .._features import FourierFeatures
 from .._scales import feature_scales
 from .._solved import SolvedGP
+from .._torch_kernels import theta_bounds
 from ._factors import chevron
 from ._stochastic import StochasticSteps
 
@@ -158,10 +159,9 @@ class QuadruplyStochasticGP(SolvedGP):
         batch_size = min(self.batch_size or _MINIBATCH, len(rows))
         bases, limits = start.mean_bases(rows.device), None
         if self.optimizer == "stochastic":
-            noise = start.state("cpu")["noise"]
+            noise = start.state(rows.device)["noise"]
             free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
-            limits = torch.cat([torch.tensor(start.kernel.bounds).view(-1, 2), free])
-            limits = limits.to(rows.device)
+            limits = torch.cat([theta_bounds(start.kernel, rows.device), free])
         steps = StochasticSteps(
             self._sites(),
             bases,
