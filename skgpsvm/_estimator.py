@@ -301,6 +301,13 @@ def _labels(y):
     return np.unique(np.concatenate(parts or [y]))
 
 
+def history(*curves):
+    """Fitted attributes that say how one or several fits, of objectives by iteration, went."""
+    length = max(map(len, curves))
+    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
+    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}
+
+
 def check_weights(sample_weight, X):
     """Row weights as float64 (n,): finite, not negative; ones for None."""
     if sample_weight is None:

@@ -9,6 +9,7 @@ from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._coordinate_ascent import CoordinateAscent
 from ._distributed import check_equal, check_shareable, first, gather, n_ranks, together
+from ._estimator import history
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._prediction import LatentEstimator
@@ -74,8 +75,7 @@ class InducingEstimator(LatentEstimator):
             rows = Rows(X, part, weights, *options, origin=origin)
             fits.append(self._fit_latents(run, name, X, weights, rows, start, seed, alone))
         latents, curves, findings = zip(*fits, strict=True)
-        attributes = {**self._attributes(latents, findings), **_history(curves)}
-        run.end(attributes)
+        run.end(self._attributes(latents, findings) | history(*curves))
         return self
 
     def _agreed_options(self, X):
@@ -224,8 +224,7 @@ class InducingEstimator(LatentEstimator):
             )
             latents.append(old.at(state))
             findings.append(self._findings(ascent, state))
-        attributes = {**self._attributes(latents, findings, streamed=True), **_history(curves)}
-        run.end(attributes)
+        run.end(self._attributes(latents, findings, streamed=True) | history(*curves))
         return self
 
     def _is_settled(self, state):
@@ -239,9 +238,3 @@ class InducingEstimator(LatentEstimator):
         state = now | ascent.initial(now["mean"], now["root"])
         ascent.prior = state["precision"], state["linear"]
         return state, partial(self._ascents.sweep, ascent), ascent
-
-
-def _history(curves):
-    length = max(map(len, curves))
-    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
-    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}

@@ -10,6 +10,7 @@ import torch
 
 from ._bases import JITTER
 from ._collapsed import CollapsedLearning
+from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
 from ._posteriors import shrinkage
@@ -136,12 +137,7 @@ class SolvedGP(VariationalGP):
         rows = Rows(X, targets, weights, *self._agreed_options(X))
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
         latents, curve, bound = descend(run, X, weights, rows, generator)
-        attributes = {
-            **self._attributes([latents], [bound]),
-            "n_iter_": len(curve),
-            "objective_curve_": np.array(curve),
-        }
-        run.end(attributes)
+        run.end(self._attributes([latents], [bound]) | history(curve))
         return self
 
     def _parts(self, latents, rows):

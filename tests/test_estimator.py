@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
 
 from skgpsvm import _estimator
-from skgpsvm._estimator import TorchClassifier, TorchRegressor, check_weights
+from skgpsvm._estimator import TorchClassifier, TorchRegressor, check_weights, history
 
 CPU = torch.device("cpu")
 N, D = 50, 3
@@ -334,3 +334,12 @@ def test_outputs_have_the_axes_of_the_targets(columns):
     _, targets, _ = model.checked(X, y[:, columns])
     assert targets.shape == (30, np.size(columns))
     assert model._outputs(targets).shape == y[:, columns].shape
+
+
+# How fits went
+
+
+def test_history_of_several_fits_is_as_long_as_the_longest():
+    found = history([1.0, 2.0, 4.0], [10.0])
+    assert found["n_iter_"] == 3
+    assert_array_equal(found["objective_curve_"], [11.0, 12.0, 14.0])

@@ -6,16 +6,9 @@ from numpy.testing import assert_array_equal
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import BayesianSVC, SVGPClassifier
-from skgpsvm._inducing_estimator import _history
 
 X = np.random.default_rng(0).normal(size=(30, 2))
 Y = np.digitize(X[:, 0], [-0.5, 0.5])
-
-
-def test_history_of_several_fits_is_as_long_as_the_longest():
-    found = _history([[1.0, 2.0, 4.0], [10.0]])
-    assert found["n_iter_"] == 3
-    assert_array_equal(found["objective_curve_"], [11.0, 12.0, 14.0])
 
 
 def test_fits_one_versus_rest_are_told_as_one():

@@ -11,7 +11,7 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
-from .._estimator import check_number
+from .._estimator import check_number, history
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._training import Run
@@ -41,11 +41,6 @@ def takes_more_rows(estimator):
     if not estimator.sparse:
         raise AttributeError(f"partial_fit needs inducing points; sparse={estimator.sparse!r}.")
     return True
-
-
-def _iterated(curve):
-    """Fitted attributes that say how the fit went."""
-    return {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
 
 
 @dataclass
@@ -195,9 +190,7 @@ class AdditiveGP(LatentEstimator):
         search.find_pairs()
         search.prune()
         search.refine()
-        attributes = self._attributes(search)
-        attributes |= _iterated(search.curve)
-        run.end(attributes)
+        run.end(self._attributes(search) | history(search.curve))
         return self
 
     def _wanted_interactions(self, d, exact):
@@ -412,8 +405,7 @@ class AdditiveGP(LatentEstimator):
         )
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
         latents = [latent.at(posterior) for latent, posterior in pairs]
-        attributes = self._described(latents) | _iterated(curve)
-        run.end(attributes)
+        run.end(self._described(latents) | history(curve))
         return self
 
     # Effects

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
+from .._estimator import history
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
@@ -193,9 +194,7 @@ class HybridEstimator(LatentEstimator):
             finished=learning.finished,
             attributes=lambda state: attributes(learning.at(state)),
         )
-        found = attributes(learning.best(state))
-        found |= {"n_iter_": len(curve), "objective_curve_": np.array(curve)}
-        run.end(found)
+        run.end(attributes(learning.best(state)) | history(curve))
         return self
 
     def _batch_size(self, n):
