@@ -160,9 +160,6 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
     def _is_collapsed(self, start, rows):
         return self.likelihood == "gaussian"
 
-    def _trained(self, start, rows):
-        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
-
     def _learned_further(self, climb, state, rows, fresh):
         for n_rows, rounds in STAGES[1:]:
             if rows.n_rows > _EVIDENCE_ROWS[0]:

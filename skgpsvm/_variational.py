@@ -84,7 +84,10 @@ class VariationalGP(InducingEstimator):
 
 
 class VariationalRegressor(LatentRegressor, VariationalGP):
-    """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions."""
+    """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions.
+
+    A subclass says whether that bound is all there is to learn on (`_is_collapsed`).
+    """
 
     _start_noise = 0.1
 
@@ -101,6 +104,9 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
     def _sites(self):
         var = self._start_noise if self.noise_variance is None else self.noise_variance
         return regression_sites(self.likelihood, np.full(len(self._y_mean), var))
+
+    def _trained(self, start, rows):
+        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""

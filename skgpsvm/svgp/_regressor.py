@@ -215,9 +215,6 @@ class SVGPRegressor(VariationalRegressor):
             return self.likelihood == "gaussian" and (small or n_ranks() > 1)
         return self.inference == "collapsed"
 
-    def _trained(self, start, rows):
-        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
-
     def _batch_size(self, start, rows):
         if self._is_collapsed(start, rows):
             return None
