@@ -54,9 +54,6 @@ class RelevanceMachine(VariationalGP):
         self._check_kernel()
         refuse_ranks(self)
 
-    def _problems(self, targets, previous):
-        return [targets]
-
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         random_state = np.random.RandomState(seed)
         scaler = feature_scales(X, weights)
