@@ -177,7 +177,7 @@ class Rows:
 
     def of_units(self, units, chosen):
         """This rank's rows with the share of weight that some units, an index array, have."""
-        share = _shares(units, chosen)
+        share = shares(units, chosen)
         return self.part(share.nonzero()[0], share[share > 0])
 
     def divided(self, units, chosen):
@@ -213,7 +213,7 @@ class Rows:
         share = np.ones(self.n_rows)
         if self.n_rows > max_rows:
             units = self.units()
-            share = _shares(units, random_state.choice(len(units), max_rows, replace=False))
+            share = shares(units, random_state.choice(len(units), max_rows, replace=False))
         elif n_ranks() == 1:
             return self
         index = share.nonzero()[0]
@@ -224,8 +224,8 @@ class Rows:
         return Rows(*arrays, self.device, self.dtype, shared=False)
 
 
-def _shares(units, chosen):
-    """Share of the units of each row that are among those at an index array, (n,)."""
+def shares(units, chosen):
+    """Share of the units of each row that are among those at an index array into `units`, (n,)."""
     total = np.bincount(units)
     return np.bincount(units[chosen], minlength=len(total)) / total
 

@@ -14,7 +14,7 @@ from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
 from ._posteriors import shrinkage
-from ._rows import Rows, to_tensor
+from ._rows import Rows, shares, to_tensor
 from ._scales import feature_scales
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, theta_bounds, torch_kernel
@@ -221,8 +221,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
     def _kept(self, rows, random_state):
         if not self._is_calibrated(rows):
             return None
-        units, out = self._held_out(rows, random_state)
-        share = np.bincount(units[out], minlength=len(rows)) / np.bincount(units)
+        share = shares(*self._held_out(rows, random_state))
         return to_tensor(np.column_stack([np.ones(len(rows)), 1 - share]), rows.device)
 
     def _calibrated(self, latents, solve, state):
