@@ -549,7 +549,7 @@ def test_bad_input_and_parameters_are_told(options, shape, message):
 def test_more_processes_are_refused(monkeypatch):
     monkeypatch.setattr("skgpsvm._distributed.n_ranks", lambda: 2)
     with pytest.raises(ValueError, match="HybridBayesianSVC runs in one process; there are 2"):
-        HybridBayesianSVC()._check_hybrid_parameters()
+        HybridBayesianSVC()._check_parameters()
 
 
 def test_rows_of_another_shape_are_refused_in_prediction(digits):

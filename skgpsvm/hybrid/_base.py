@@ -97,7 +97,7 @@ class HybridEstimator(LatentEstimator):
 
     # Fitting
 
-    def _check_hybrid_parameters(self):
+    def _check_parameters(self):
         for name in ("early_stopping", "warm_start"):
             self._check_bool(name)
         for name in ("n_inducing", "max_iter", "n_iter_no_change"):
@@ -139,7 +139,7 @@ class HybridEstimator(LatentEstimator):
         previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
         if previous is None:
             vars(self).pop("_latents", None)
-        self._check_hybrid_parameters()
+        self._check_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, reset=previous is None

@@ -161,8 +161,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_hybrid_parameters(self):
-        super()._check_hybrid_parameters()
+    def _check_parameters(self):
+        super()._check_parameters()
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
 

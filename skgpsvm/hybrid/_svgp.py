@@ -165,8 +165,8 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_hybrid_parameters(self):
-        super()._check_hybrid_parameters()
+    def _check_parameters(self):
+        super()._check_parameters()
         self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
 
     @with_callbacks
@@ -342,8 +342,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_hybrid_parameters(self):
-        super()._check_hybrid_parameters()
+    def _check_parameters(self):
+        super()._check_parameters()
         self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
 
