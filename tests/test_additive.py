@@ -191,7 +191,7 @@ def test_importance_at_the_gaussian_optimum(no_jitter):
 def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
     rows, sites = rows_of(X, LABELS), LikelihoodSites(likelihood, 1)
     ascent = SiteAscent(
-        *(tiny(), rows, None, form, (), 0.0, 0.0),
+        *(tiny(), rows, None, form, 0.0, 0.0),
         sites=sites,
         batch_size=None,
         generator=torch.Generator(),
@@ -985,7 +985,7 @@ def test_levels_of_single_rows_have_no_effect():
 
 def test_slopes_of_the_prior_are_those_of_differences():
     ascent = SiteAscent(
-        *(tiny(), rows_of(X, LABELS), None, FORMS["full"], (), 3.0, 0.0),
+        *(tiny(), rows_of(X, LABELS), None, FORMS["full"], 3.0, 0.0),
         sites=LikelihoodSites(Logistic(), 1),
         batch_size=None,
         generator=torch.Generator(),

@@ -27,7 +27,7 @@ from skgpsvm.additive._exact import (
     evidence_gains,
 )
 from skgpsvm.additive._exact_learning import ExactGaussianAscent
-from skgpsvm.additive._learning import HYPER, GaussianAscent
+from skgpsvm.additive._learning import GaussianAscent
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
 exact = {"sparse": False, "min_gain": 0}
@@ -417,7 +417,7 @@ def test_priors_of_noise_and_lengths():
     assert_allclose(model.objective_curve_[-1] - model.elbo_, expected, rtol=1e-9)
 
     form = "full", None
-    ascent = ExactGaussianAscent(basis, rows_of(data, y[:, None]), None, form, HYPER, 3.0, 0.0)
+    ascent = ExactGaussianAscent(basis, rows_of(data, y[:, None]), None, form, 3.0, 0.0)
     own = {kind: t64(values) for kind, values in theta.items()} | {"noise": t64(-4.0)}
     _, slopes = ascent._log_prior(own)
     for kind, values in own.items():

@@ -20,7 +20,7 @@ from ._bound import AdditivePosterior
 from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
 from ._exact import ExactPosterior
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
-from ._learning import HYPER, GaussianAscent, SiteAscent
+from ._learning import GaussianAscent, SiteAscent
 from ._processes import PROFILES
 from ._search import TermSearch
 
@@ -333,7 +333,7 @@ class AdditiveGP(LatentEstimator):
         high = self.length_scale_bounds[1]
         limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
         form = self.covariance, self.rank
-        given = basis, rows, limits, form, HYPER, self.shrinkage, self.tol
+        given = basis, rows, limits, form, self.shrinkage, self.tol
         if self._is_gaussian():
             return gaussian(*given)
         sites, batch_size = self._sites(), self.batch_size

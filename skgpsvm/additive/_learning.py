@@ -39,8 +39,6 @@ class AdditiveAscent:
         Bounds of the logarithms of length scales, of effects and of pairs.
     form : tuple
         Covariance and rank, see `collapsed`.
-    learned : tuple of str
-        Which of `HYPER`.
     shrinkage : float
         Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; 0 is
         no prior.
@@ -50,10 +48,10 @@ class AdditiveAscent:
 
     has_points = True  # that are inducing
 
-    def __init__(self, basis, rows, limits, form, learned, shrinkage, tol):
+    def __init__(self, basis, rows, limits, form, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
-        self._limits, self.learned, self._earlier = limits, learned, None
-        self.shrinkage = shrinkage
+        self._limits, self.shrinkage = limits, shrinkage
+        self.learned, self._earlier = HYPER, None
 
     def _log_prior(self, own):
         """At the hyper-parameters of a latent, and its derivatives by name.
