@@ -7,7 +7,7 @@ from ._linalg import (
     mirror,
     natural_parameters,
     relative_change,
-    root_norms,
+    spreads,
     weight_moments,
 )
 from ._sites import batch_loss, batch_sites
@@ -212,13 +212,10 @@ class CoordinateAscent:
                 1, touched, one_copy * values
             )
 
-        def spread(roots):
-            return torch.stack([root_norms(A, root) for root in roots.to(A.dtype)], 1)
-
-        u, v = spread(newton_root), spread(root)
+        u, v = spreads(A, newton_root), spreads(A, root)
         curvature = self.likelihood.coupling * dense(sites.curvature)
         left_mean = A @ mean.to(A.dtype).T
         left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
-        prior, left = spread(weight_moments(*self.prior)[1]), 1 - dense(sites.precision) * v
+        prior, left = spreads(A, weight_moments(*self.prior)[1]), 1 - dense(sites.precision) * v
         left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
         return left_mean.double(), left_var.double(), y, weights.double()

@@ -151,6 +151,11 @@ def root_norms(A, root):
     )
 
 
+def spreads(A, roots):
+    """`root_norms` of rows A (b, p) for each of the roots (c, p, p), in the rows' dtype: (b, c)."""
+    return torch.stack([root_norms(A, root) for root in roots.to(A.dtype)], 1)
+
+
 def add_gram(total, A, B):
     """Add the lower triangle of ``A.T @ B``, symmetric, to float64 ``total`` (p, p) in place.
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._linalg import cholesky, gaussian_kl, root_norms, triangular_product, upper_inverse
+from ._linalg import cholesky, gaussian_kl, spreads, triangular_product, upper_inverse
 
 _CHUNK_ENTRIES = 2**22
 _LEAST_RATIO = 1e-12
@@ -179,9 +179,7 @@ class InducingPosterior(Posterior):
 
     def marginals(self, X):
         A, residual = self.basis(X)
-        mean = A @ self.mean.to(A.dtype).T
-        spread = [root_norms(A, root) for root in self.root.to(A.dtype)]
-        return mean, residual[:, None] + torch.stack(spread, 1)
+        return A @ self.mean.to(A.dtype).T, residual[:, None] + spreads(A, self.root)
 
     def kl(self):
         return gaussian_kl(self.mean, self.root).sum()

@@ -10,7 +10,7 @@ from ._linalg import (
     gaussian_kl,
     mirror,
     relative_change,
-    root_norms,
+    spreads,
     weight_moments,
 )
 
@@ -436,8 +436,7 @@ def covariance_divergence(root):
 def features(basis, X, root):
     """Features of the covariance (b, p), and latent variances (b, c)."""
     A, residual = basis(X)
-    spread = torch.stack([root_norms(A, part) for part in root.to(A.dtype)], 1)
-    return A, (residual[:, None] + spread).double()
+    return A, (residual[:, None] + spreads(A, root)).double()
 
 
 def roots(gram):
