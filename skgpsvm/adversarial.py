@@ -6,6 +6,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from ._estimator import check_number
 from .active_learning import variation_ratio
 
 __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
@@ -49,7 +50,8 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
     gradient for rows outside the margin, and would only look robust. Source: Goodfellow et al.
     (2015).
     """
-    _check_strength(strength, clip)
+    _check_size("strength", strength)
+    _check_clip(clip)
 
     def attack(rows, gradient):
         return _clipped(rows + strength * gradient(rows).sign(), clip)
@@ -97,12 +99,11 @@ def projected_gradient(
     -----
     Source: Madry et al. (2018); the loss is that of `fast_gradient_sign`.
     """
-    _check_strength(strength, clip)
-    if n_steps < 1:
-        raise ValueError(f"n_steps={n_steps!r} must be at least 1.")
+    _check_size("strength", strength)
+    _check_clip(clip)
+    check_number("n_steps", n_steps, 1, integer=True)
     step = 2.5 * strength / n_steps if step is None else step
-    if not 0 <= step < np.inf:
-        raise ValueError(f"step={step!r} must be a number of at least 0.")
+    _check_size("step", step)
     rng = check_random_state(random_state)
 
     def attack(rows, gradient):
@@ -149,9 +150,13 @@ def detection_roc(classifier, X, X_attacked, score=variation_ratio):
     )
 
 
-def _check_strength(strength, clip):
-    if not 0 <= strength < np.inf:
-        raise ValueError(f"strength={strength!r} must be a number of at least 0.")
+def _check_size(name, value):
+    check_number(name, value, 0)
+    if value == np.inf:
+        raise ValueError(f"{name}={value!r} must be finite.")
+
+
+def _check_clip(clip):
     if clip is not None and not (len(clip) == 2 and clip[0] < clip[1]):
         raise ValueError(f"clip={clip!r} must be None or two numbers, the lower one first.")
 

@@ -184,3 +184,17 @@ def test_bad_attacks_are_told(attack, table):
         projected_gradient(model, X, y, 0.1, step=-1)
     with pytest.raises(ValueError, match="n_steps=0"):
         projected_gradient(model, X, y, 0.1, n_steps=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_steps": 2.5}, "n_steps=2.5 must be an integer of at least 1"),
+        ({"step": "0.1"}, "step='0.1' must be a number of at least 0"),
+        ({"strength": None}, "strength=None must be a number of at least 0"),
+        ({"strength": np.inf}, "strength=inf must be finite"),
+    ],
+)
+def test_what_is_no_size_of_an_attack_is_told(table, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        projected_gradient(*table, **{"strength": 0.1, **wrong})
