@@ -156,17 +156,9 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             return own, climb(own, n_rows, rounds, attempt=told)[1]
 
         if fresh:
-            tried = []
-            for factor in _LENGTHS if "theta" in trained else _LENGTHS[:1]:
-                tried.append(attempt(factor))
-                if tried[-1][1] > LEAST_GAIN:
-                    break
-            best, gain = tried[-1] if tried[-1][1] > LEAST_GAIN else tried[0]
-            for factor in _WAVES if "theta" in trained and d <= _FEW_FEATURES else ():
-                other = attempt(factor)
-                if other[1] > gain + LEAST_GAIN:
-                    best, gain = other
-            state = best
+            free = "theta" in trained
+            waves = _WAVES if free and d <= _FEW_FEATURES else ()
+            state = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
         if collapsed:
             curve = self._learned_further(climb, state, rows, fresh)
             return learned(state), curve
@@ -182,6 +174,29 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
     def _attributes(self, latents, bounds, streamed=False):
         noise_variance = self._noise_variance(latents[0].state("cpu")["noise"])
         return {**super()._attributes(latents, bounds, streamed), "noise_variance_": noise_variance}
+
+
+def _best_attempt(attempt, factors, waves):
+    """The state of the first attempt above mere noise, else of the first; of waves that gain more.
+
+    Parameters
+    ----------
+    attempt : callable
+        From a factor of the length scales to a state, and its gain over mere noise, nats a row.
+    factors, waves : sequence of float
+        Factors that are tried until one is above mere noise, and those that are tried in any case.
+    """
+    tried = []
+    for factor in factors:
+        tried.append(attempt(factor))
+        if tried[-1][1] > LEAST_GAIN:
+            break
+    best, gain = tried[-1] if tried[-1][1] > LEAST_GAIN else tried[0]
+    for factor in waves:
+        other, gained = attempt(factor)
+        if gained > gain + LEAST_GAIN:
+            best, gain = other, gained
+    return best
 
 
 class VariationalClassifier(LatentClassifier, VariationalGP):
