@@ -77,7 +77,7 @@ class AdditiveLatent:
         )
         if self.form is None:
             return ExactPosterior(self.basis, theta, **arrays)
-        return AdditivePosterior(self.basis.at(theta), *arrays.values(), *self.form)
+        return AdditivePosterior(self.basis.at(theta), arrays["gram"], arrays["cross"], *self.form)
 
 
 class AdditiveGP(LatentEstimator):
@@ -170,7 +170,7 @@ class AdditiveGP(LatentEstimator):
             self._check_grids(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
         make = self._exact_ascent if exact else self._ascent
-        ascent = (make if wide and exact else self._ascent)(basis, rows, generator)
+        ascent = (make if wide else self._ascent)(basis, rows, generator)
         search = TermSearch(
             run=run,
             ascent=ascent,
@@ -392,13 +392,16 @@ class AdditiveGP(LatentEstimator):
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
         ascent = self._ascent(self._latents[0].basis, rows, generator)
-        like, kinds = rows.weights, ("length", "variance")
+        like = rows.weights
         state = {
             kind: like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))
-            for kind in kinds
+            for kind in ("length", "variance")
         }
         state["noise"] = like.new_tensor(self._noise)
-        earlier = [[like.new_tensor(a) for a in p.arrays.values()] for p in self._latents]
+        earlier = [
+            [like.new_tensor(part.arrays[name]) for name in ("gram", "cross")]
+            for part in self._latents
+        ]
         state = ascent.continued(state, earlier)
         curve = run.stage(
             "more rows", state, ascent.step, self.max_iter, converged=ascent.converged
