@@ -956,7 +956,9 @@ def test_interactions_are_chosen_by_users():
     assert next(iter(found.interaction_scores_)) == "a & b"
 
 
-@pytest.mark.parametrize("given", [[(0, 9)], [(1, 1)], [3], "x", True, -1, [("a", "b")]])
+@pytest.mark.parametrize(
+    "given", [[(0, 9)], [(1, 1)], [(0, 1.0)], [(0, True)], [3], "x", True, -1, [("a", "b")]]
+)
 def test_bad_interactions(given):
     with pytest.raises(ValueError, match=r"interactions=.* must be None, 'auto', the number"):
         AdditiveGPRegressor(interactions=given).fit(*friedman(50))

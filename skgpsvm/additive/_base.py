@@ -207,8 +207,12 @@ class AdditiveGP(LatentEstimator):
             pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in wanted]
         except TypeError:
             pairs = [()]
+
+        def is_column(j):
+            return isinstance(j, (int, np.integer)) and not isinstance(j, bool) and 0 <= j < d
+
         for pair in pairs:
-            if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(range(d)):
+            if len(pair) != 2 or pair[0] == pair[1] or not all(map(is_column, pair)):
                 raise ValueError(
                     f"interactions={wanted!r} must be None, 'auto', the number of pairs to look "
                     "for, or a list of pairs of different features, by name or by number below "
