@@ -1,6 +1,7 @@
 """The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
 import sys
+from numbers import Real
 
 import numpy as np
 import torch
@@ -36,6 +37,12 @@ def check_number(name, value, minimum, *, integer=False, optional=False, above=F
         least = f"above {minimum}" if above else f"of at least {minimum}"
         none = ", or None" if optional else ""
         raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+
+
+def check_level(level):
+    """Refuse what is no probability of an interval."""
+    if not (isinstance(level, Real) and 0 < level < 1):
+        raise ValueError(f"level={level!r} must be between 0 and 1.")
 
 
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):

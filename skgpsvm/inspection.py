@@ -2,14 +2,14 @@
 
 from copy import copy
 from math import ceil
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 from scipy.stats import norm
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from ._estimator import check_number, unwrapped
+from ._estimator import check_level, check_number, unwrapped
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
@@ -174,8 +174,7 @@ def _effects(estimator, X, features, level, n_points, latent):
             "AdditiveGPClassifier, fitted, alone or as the last step of a Pipeline."
         )
     check_is_fitted(estimator)
-    if not (isinstance(level, Real) and 0 < level < 1):
-        raise ValueError(f"level={level!r} must be between 0 and 1.")
+    check_level(level)
     check_number("n_points", n_points, 4, integer=True)
     X, names, levels = estimator._check_new(X), _feature_names(estimator), _level_names(estimator)
     terms = _chosen(estimator, features, names)

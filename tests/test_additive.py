@@ -1163,8 +1163,9 @@ def test_bad_levels_and_links():
     with pytest.raises(ValueError, match="likelihood='probit' is for two classes; y has 3"):
         AdditiveGPClassifier(likelihood="probit").fit(data, y)
     model = AdditiveGPRegressor(**quick).fit(data, y)
-    with pytest.raises(ValueError, match="level=2 must be between 0 and 1"):
-        model.sobol_indices(level=2)
+    for level in (2, "a", None):
+        with pytest.raises(ValueError, match=f"level={level!r} must be between 0 and 1"):
+            model.sobol_indices(level=level)
 
 
 def test_streams_refuse_balanced_classes():

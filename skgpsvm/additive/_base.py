@@ -11,7 +11,7 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
-from .._estimator import check_number, history
+from .._estimator import check_level, check_number, history
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._training import Run
@@ -489,8 +489,7 @@ class AdditiveGP(LatentEstimator):
         Source: Sobol (2001), of the terms, whose zero means make them orthogonal.
         """
         check_is_fitted(self)
-        if not 0 < level < 1:
-            raise ValueError(f"level={level!r} must be between 0 and 1.")
+        check_level(level)
         check_number("n_samples", n_samples, 1, integer=True)
         rng, draws = check_random_state(random_state), 0.0
         for latent in self._latents:
