@@ -147,15 +147,44 @@ class StochasticSteps:
         self._recount(state, state["n_seen"] if more else 0.0)
         state["n_averaged"], state["first"] = 0, state["n_steps"]
         state["sum"], state["last"] = torch.zeros_like(state["sum"]), state["last"] * 0
-        auxiliary = []
-        for index in self.rows.chunks():
-            X, y, _ = self.rows.take(index)
-            prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
-            prior = prior.expand(-1, self.bound.n_latents)
-            auxiliary.append(self.bound.auxiliary(y, torch.zeros_like(prior), prior))
-        state["auxiliary"] = torch.cat(auxiliary)
+        state["auxiliary"] = self._first_auxiliary(state)
         precision = self.bound.sites(self.rows.targets, state["auxiliary"])[1].double()
         state["seen_precision"] = (self.rows.weights.double() @ precision) / self.rows.total_weight
+
+    def _first_auxiliary(self, state):
+        """Of all rows (n, c), from draws of their own: a stream passes each of its rows once."""
+        found = torch.zeros(len(self.rows), self.bound.n_latents).to(state["coef"])
+        if self._likelihood.conjugate:
+            return found
+        self._generator.set_state(state["generator"].cpu())
+        self._prepare(state)
+        for index in self.rows.chunks(self._batch_size):
+            X, y, _ = self.rows.take(index)
+            draws, latents, _ = self._estimates(state, X)
+            if self.nystroem:
+                var = features(self.basis, X, state["root"])[1]
+            else:
+                var = self._over_weights(state, draws[0], draws[0].values, latents)
+            found[index] = self._best_auxiliary(y, latents, var).to(found)
+        state["generator"] = self._generator.get_state()
+        return found
+
+    def _best_auxiliary(self, y, found, var):
+        """The best at estimates of two draws of the latents, and of their variances."""
+        mine, theirs = (f[:, : self.bound.n_latents] for f in found)
+        return self.bound.auxiliary(y, 0.5 * (mine + theirs), mine * theirs + var)
+
+    def _estimates(self, state, X):
+        """Two draws, estimates with each at rows (b, q), and its errors at the support (p, q)."""
+        support = state["support"].to(X)
+        draws = [draw(self.bases, self._n_sampled, X, support, self._generator) for _ in range(2)]
+        sums = [each.sums(state["coef"]) for each in draws]
+        errors = [state["at_support"] - at_support.double() for _, at_support in sums]
+        found = [f.double() for f, _ in sums]
+        if self._control == "interpolating":
+            weight = self._kriging(X, support)
+            found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
+        return draws, found, errors
 
     def _recount(self, state, before):
         """What the covariance has of the rows so far becomes what a weight ``before`` of them is.
@@ -187,14 +216,7 @@ class StochasticSteps:
         """A step on some rows; returns the estimate of the bound but for the covariance's part."""
         c = self.bound.n_latents
         X, y, weights = self.rows.take(index)
-        support, generator = state["support"].to(X), self._generator
-        draws = [draw(self.bases, self._n_sampled, X, support, generator) for _ in range(2)]
-        sums = [each.sums(state["coef"]) for each in draws]
-        errors = [state["at_support"] - at_support.double() for _, at_support in sums]
-        found = [f.double() for f, _ in sums]
-        if self._control == "interpolating":
-            weight = self._kriging(X, support)
-            found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
+        draws, found, errors = self._estimates(state, X)
         auxiliary = state["auxiliary"][index]
         if self._limits is not None:
             state["slope"] += self._slope(state, index, draws, found)
@@ -205,7 +227,7 @@ class StochasticSteps:
         value = of_rows(mine, theirs, var, stand * linear, stand * precision)
         value = value + of_prior(self.bases, *draws, state["coef"][:c])
         self._descend(state, draws, found, errors, stand * linear, stand * precision)
-        best = self.bound.auxiliary(y, 0.5 * (mine + theirs), mine * theirs + var)
+        best = self._best_auxiliary(y, found, var)
         state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), _newest(state["n_passes"]))
         here = (stand * precision).sum(0) / stand.sum()
         if not self._fixed:
