@@ -596,8 +596,9 @@ def test_stochastic_classification_approaches_the_solution(n_classes):
     stepped = QSGPClassifier(
         2.0 * RBF(1.5), solver="sgd", max_iter=100, batch_size=50, n_support=60, **shared
     ).fit(X, y)
-    # The quadratic bounds lose a little; the specification's tiny problem 0.03 nats of 3.
-    assert np.abs(stepped.predict_proba(X) - solved.predict_proba(X)).mean() < 0.05
+    # The quadratic bounds lose a little; the specification's tiny problem 0.03 nats of 3. Where the
+    # softmax's follow the means a tenth of the way, 0.019.
+    assert np.abs(stepped.predict_proba(X) - solved.predict_proba(X)).mean() < 0.015
     assert stepped.elbo_ < solved.elbo_ + 5
 
 

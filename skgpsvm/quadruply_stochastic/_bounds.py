@@ -31,6 +31,7 @@ class QuadraticBound(ABC):
     """
 
     fixed = False  # whether precisions do not depend on the auxiliaries
+    least_newest = 0.1  # weight of a row's newest auxiliary, which squares noise
 
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
@@ -94,9 +95,10 @@ class JaakkolaJordan(QuadraticBound):
 
 
 class Boehning(QuadraticBound):
-    """Softmax by its greatest curvature; auxiliaries are latent means."""
+    """Softmax by its greatest curvature; auxiliaries are means, whose noise steps average."""
 
     fixed = True
+    least_newest = 1.0
 
     def auxiliary(self, y, mean, square):
         return mean

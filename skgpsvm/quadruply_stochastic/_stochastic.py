@@ -11,7 +11,7 @@ from ._bounds import quadratic_bound
 from ._estimates import draw, of_prior, of_rows
 
 _RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
-_LEAST_AVERAGED = 0.1  # weight of a row's newest auxiliary, and of a minibatch's precisions
+_LEAST_AVERAGED = 0.1  # weight of a minibatch's precisions
 _LEAST_COVARIANCE = 0.02  # weight of the newest minibatch, where precisions change
 _ADAGRAD_RATE = 0.1
 _LEARNED_EVERY = 10  # steps to a step on the hyper-parameters
@@ -228,7 +228,8 @@ class StochasticSteps:
         value = value + of_prior(self.bases, *draws, state["coef"][:c])
         self._descend(state, draws, found, errors, stand * linear, stand * precision)
         best = self._best_auxiliary(y, found, var)
-        state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), _newest(state["n_passes"]))
+        newest = max(1 / (state["n_passes"] + 1), self.bound.least_newest)
+        state["auxiliary"][index] = auxiliary.lerp(best.to(auxiliary), newest)
         here = (stand * precision).sum(0) / stand.sum()
         if not self._fixed:
             state["seen_precision"] = state["seen_precision"].lerp(here, _LEAST_AVERAGED)
@@ -439,8 +440,3 @@ def _with_barrier(columns, at, rate):
     order = torch.arange(columns.shape[1], device=at.device)[:, None]
     kept = columns.where(at >= order, 0.0)
     return torch.where(at == order, 0.5 * (kept + (kept.square() + 4 * rate).sqrt()), kept)
-
-
-def _newest(n):
-    """Weight of the newest of n + 1 noisy numbers whose target moves."""
-    return max(1 / (n + 1), _LEAST_AVERAGED)
