@@ -23,6 +23,7 @@ from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._features import FourierBases, FourierFeatures
 from skgpsvm._posteriors import WeightPosterior, WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.exceptions import DivergenceError
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
 from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
@@ -741,6 +742,29 @@ def test_weights_are_repetitions_and_zeros_remove():
     expected = weighted.latent_mean_and_variance(X)
     for other in (repeated, removed):
         assert_allclose(other.latent_mean_and_variance(X), expected, rtol=1e-6, atol=1e-8)
+
+
+def rough(**options):
+    """Rows of a rough process, whose kernel matrix has no great eigenvalue, and a model of them."""
+    X, y = waves(600)
+    model = QSGPRegressor(0.7**2 * RBF(0.5), solver="sgd", noise_variance=0.02, n_basis=600)
+    return model.set_params(n_inducing=20, max_iter=4, random_state=0, **FIXED, **options), X, y
+
+
+def test_small_minibatches_take_smaller_steps():
+    model, X, y = rough(batch_size=8)
+    # Steps by the greatest eigenvalue alone end below -1e10.
+    assert model.fit(X, y).score(X, y) > 0.5
+
+
+def test_steps_that_end_worse_than_none_have_diverged():
+    model, X, y = rough(batch_size=100)
+    before = model.fit(X, y).predict(X)
+    model.set_params(warm_start=True, learning_rate=1e-2)
+    for diverge in (model.fit, model.partial_fit):
+        with pytest.raises(DivergenceError, match="Lower learning_rate, raise batch_size"):
+            diverge(X, y)
+        assert_array_equal(model.predict(X), before)
 
 
 @pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)

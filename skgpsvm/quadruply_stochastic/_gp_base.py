@@ -202,6 +202,7 @@ class QuadruplyStochasticGP(SolvedGP):
             return self._attributes([found(state)], [state["bound"]])
 
         curve = run.stage("posterior", state, steps.step, passes, attributes=attributes)
+        steps.check(state)
         so_far = {
             name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
             for name, part in state.items()

@@ -211,7 +211,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         ValueError
             If parameters, data or weights make no sense, or the kernel has no spectrum.
         DivergenceError
-            If the bound is no longer finite. The estimator is then not fitted or, with
+            If the bound is no longer finite, or stochastic steps end at one far below that of no
+            steps at all. The estimator is then not fitted or, with
             ``warm_start``, as it was.
         """
         return self._fit(X, y, sample_weight)
@@ -242,5 +243,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
             If ``solver="cg"``.
         ValueError
             If parameters, data or weights make no sense.
+        DivergenceError
+            As of `fit`. The estimator is then as it was.
         """
         return self._partial_fit(X, y, sample_weight, classes)

@@ -235,7 +235,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         ValueError
             If parameters, data or weights make no sense, or the kernel has no spectrum.
         DivergenceError
-            If the bound is no longer finite.
+            If the bound is no longer finite, or stochastic steps end at one far below that of no
+            steps at all.
 
         Warns
         -----
@@ -268,6 +269,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
             If ``solver="cg"``.
         ValueError
             If parameters, data or weights make no sense.
+        DivergenceError
+            As of `fit`. The estimator is then as it was.
         """
         return self._partial_fit(X, y, sample_weight)
 

@@ -7,6 +7,7 @@ from .._linalg import add_grams, cholesky, gaussian_kl, mirror
 from .._posteriors import WeightPosterior, WhitenedBasis
 from .._solve import features, roots
 from .._training import minibatches
+from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
 from ._estimates import draw, of_prior, of_rows
 
@@ -19,6 +20,7 @@ _LEARNING_RATE, _MOMENTS = 0.05, (0.9, 0.99)  # of Adam
 # Of the inverse of the greatest eigenvalue, by control variate: what noise of the draws allows.
 _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
 _TINY = 1e-30
+_MOST_LOST = 10.0  # times the loss at the prior, and a nat a row: few rows may be outliers
 
 
 class StochasticSteps:
@@ -212,6 +214,29 @@ class StochasticSteps:
         state["bound"] = value / len(batches) - self._divergence(state)
         return state["bound"]
 
+    def check(self, state):
+        """Refuse a state that is far worse than the prior.
+
+        Raises
+        ------
+        DivergenceError
+            If its bound is below the prior's by ten times as much as that, and as a nat a row.
+        """
+        prior, share = 0.0, state["n_seen"] / self.rows.total_weight
+        for index in self.rows.chunks():
+            X, y, weights = self.rows.take(index)
+            square = self.bases.kernel.diag(X, self.bases.theta)[:, None]
+            square = square.expand(-1, self.bound.n_latents)
+            auxiliary = self.bound.auxiliary(y, torch.zeros_like(square), square)
+            loss = self.bound.loss(y, auxiliary, torch.zeros_like(square), square)
+            prior -= share * (weights * loss).sum().item()
+        if state["bound"] < prior - _MOST_LOST * (abs(prior) + state["n_seen"]):
+            raise DivergenceError(
+                f"Stochastic steps ended at an objective of {state['bound']:.3g}, where no steps "
+                f"at all have {prior:.3g}. Lower learning_rate, raise batch_size or "
+                "n_sampled_basis, or use solver='cg'."
+            )
+
     def move(self, state, index):
         """A step on some rows; returns the estimate of the bound but for the covariance's part."""
         c = self.bound.n_latents
@@ -267,7 +292,9 @@ class StochasticSteps:
             self._rate = _ADAGRAD_RATE
         elif self._rate is None:
             scale = 1.0 if self.bases.independent else self.bases.size * greatest
-            most = scale * (1 + state["n_seen"] * state["seen_precision"].max() * greatest)
+            # What minibatches and draws of few add to the greatest eigenvalue.
+            few = K.diagonal().mean() * (1 / self._batch_size + 1 / max(self._n_sampled, 1))
+            most = scale * (1 + state["n_seen"] * state["seen_precision"].max() * (greatest + few))
             self._rate = (_RATES[self._control] / most).item()
         if self.nystroem:
             state["root"] = roots(mirror(state["gram"]))
