@@ -17,6 +17,7 @@ from ._linalg import (
 _NEAR, _LEAST_PRECISION = 1e-6, 1e-12
 _POINT = ("coef", "means", "root", "linear", "precision")  # that steps may go back to
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
+_LEAST_RATE = 2.0**-7  # if no longer step raises the bound, it is at its maximum but for _INNER
 _MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
 _MOST_WHOLE = 4000  # bases whose system is made
 _MOST_LANDMARKS = 1000
@@ -216,7 +217,8 @@ class DecoupledInference:
     def _linearise(self, state, again=False):
         """Sites at the present means and variances, with all that follows from them.
 
-        Where the bound is lower there than at the last ones, a shorter step from these, ``again``.
+        Where the bound is lower there than at the last ones, a shorter step from these, ``again``;
+        where that is very short, nothing is to be gained.
         """
         c, before, root = self.likelihood.n_latents, state["means"], state["root"]
         point = {name: state[name] for name in _POINT}
@@ -246,6 +248,8 @@ class DecoupledInference:
         if not self.conjugate:
             if value < state["best"] - _ROUNDING * abs(value):
                 state |= {**state["point"], "rate": state["rate"] / 2}
+                if state["rate"] < _LEAST_RATE:
+                    state["change"] = 0.0
                 return self._linearise(state, again=True)
             if state["n_sweeps"] and not again:
                 state["change"] = relative_change(state["means"], before) / state["rate"]

@@ -7,10 +7,12 @@ from numpy.testing import assert_allclose
 from oracles import collapsed, exact_gp_regression, means_at
 from problems import R, given, rows_of, sinc, solve_of, t64, unit_gram, waves
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
+from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import _bases, _solve
+from skgpsvm import DecoupledGPClassifier, _bases, _solve
 from skgpsvm._collapsed import CollapsedBound
 from skgpsvm._posteriors import DecoupledPosterior
 from skgpsvm._solve import ExactInference
@@ -177,3 +179,11 @@ def test_landmarks_save_iterations(monkeypatch, no_factor):
     every = clone(model).fit(X, y).n_iter_
     assert every <= 3
     assert every < some < 0.5 * one
+
+
+def test_passes_end_where_no_step_raises_the_bound():
+    X, y = load_iris(return_X_y=True)
+    some = np.random.RandomState(1).permutation(150)[:40]
+    X = StandardScaler().fit_transform(X[some])
+    model = DecoupledGPClassifier(random_state=0).fit(X, y[some])
+    assert model.n_iter_ < 50
