@@ -74,16 +74,16 @@ class CollapsedBound:
         size = self.weight * (math.log(2 * math.pi) + noise).sum()
         return -0.5 * (size + log_det + misfit)
 
-    def gain_over_noise(self, value):
-        """How much a value of the bound is above the evidence of mere noise, nats a row."""
-        noise_only = -0.5 * (math.log(2 * math.pi) + 1 + (self.squares / self.weight).log()).sum()
-        return value / self.weight.item() - noise_only.item()
-
     def value(self, theta, Z, noise):
         """The bound, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
         return self._value(*self.rows.sum(*sums), noise).item()
+
+    def gain_over_noise(self, theta, Z, noise):
+        """How much the bound is above the evidence of mere noise, nats a row."""
+        noise_only = -0.5 * (math.log(2 * math.pi) + 1 + (self.squares / self.weight).log()).sum()
+        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
 
     def value_and_gradient(self, theta, Z, noise):
         """The bound and its derivatives in theta, Z and the log noise variances (t,)."""

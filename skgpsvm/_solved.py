@@ -184,7 +184,8 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
-        learning = CollapsedLearning(evidence, parts, bounds, scale, _LEARNING_TOL)
+        wanted = self._with_prior(evidence, rows, scaler)
+        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL)
         before = start.state(rows.device)
         state = learning.start(dict(before))
         rounds, done = _EVIDENCE_ROUNDS, learning.finished

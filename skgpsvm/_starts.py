@@ -17,10 +17,15 @@ _SCALE_ROWS = 1000
 
 def scaled_lengths(kernel, factor):
     """Theta of a kernel with its free length scales multiplied, within their bounds."""
+    low, high = kernel.bounds.reshape(-1, 2).T
+    return np.clip(kernel.theta + np.log(factor) * free_lengths(kernel), low, high)
+
+
+def free_lengths(kernel):
+    """Which entries of theta are length scales, as 1 and 0."""
     free = [h for h in kernel.hyperparameters if not h.fixed]
     lengths = [h.name.endswith("length_scale") for h in free for _ in range(h.n_elements)]
-    low, high = kernel.bounds.reshape(-1, 2).T
-    return np.clip(kernel.theta + np.log(factor) * np.array(lengths, float), low, high)
+    return np.array(lengths, float)
 
 
 def median_scales(rows, scaler, random_state):

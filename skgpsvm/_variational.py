@@ -17,8 +17,16 @@ from ._prediction import (
     classification_sites,
     regression_sites,
 )
+from ._priors import Penalised
 from ._scales import smooth_kernel, with_mean
-from ._starts import LEAST_GAIN, at_gaussian_posterior, explaining, with_lengths
+from ._starts import (
+    LEAST_GAIN,
+    at_gaussian_posterior,
+    explaining,
+    free_lengths,
+    scaled_lengths,
+    with_lengths,
+)
 from ._torch_kernels import theta_bounds, torch_kernel
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
@@ -28,6 +36,7 @@ _MANY_ROWS, _MANY_FEATURES = 5000, 20  # from which on a slow start pays
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _WAVES = (0.125, 0.03)  # others of so few features, as a trend may hide waves
 _FEW_FEATURES = 2
+_MEDIAN_LENGTH = 2**0.5 * np.exp(2**0.5)  # of their prior, over where they start
 
 
 class VariationalGP(InducingEstimator):
@@ -136,13 +145,13 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
             some = thinned.subset(n_rows, random_state) if n_rows < rows.n_rows else thinned
             bound = CollapsedBound(torch_kernel(start.kernel), some)
-            learning = CollapsedLearning(bound, trained, bounds, scale, self.tol, maximize)
+            wanted = self._with_prior(bound, rows, scaler)
+            learning = CollapsedLearning(wanted, trained, bounds, scale, self.tol, maximize)
             stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
             ends = {end: learning.finished}
             if collapsed:
                 ends["attributes"] = attributes
-            curve = run.stage(stage, learning.start(state), learning.step, rounds, **ends)
-            return curve, bound.gain_over_noise(state["value"])
+            return run.stage(stage, learning.start(state), learning.step, rounds, **ends), bound
 
         state = start.state(rows.device)
         state["noise"] = self._variance_of_noise(state["noise"]).log()
@@ -153,7 +162,8 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             (n_rows, rounds), told = STAGES[0], f", lengths {factor}"
             if rows.n_rows > _MANY_ROWS or d >= _MANY_FEATURES:
                 climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM)
-            return own, climb(own, n_rows, rounds, attempt=told)[1]
+            _, bound = climb(own, n_rows, rounds, attempt=told)
+            return own, bound.gain_over_noise(*(own[part] for part in PARTS))
 
         if fresh:
             free = "theta" in trained
@@ -163,6 +173,14 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             curve = self._learned_further(climb, state, rows, fresh)
             return learned(state), curve
         return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
+
+    def _with_prior(self, bound, rows, scaler):
+        """A bound, with a prior of the default kernel where there are fewer rows than features."""
+        if self.kernel is not None or rows.n_rows >= rows.X.shape[1]:
+            return bound
+        kernel = self._start_kernel(scaler)
+        prior = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
+        return Penalised(bound, *(torch.as_tensor(part, device=rows.device) for part in prior))
 
     def _learned_further(self, climb, state, rows, fresh):
         """Learning on more rows, the state changed in place; the curve of objectives."""

@@ -4,12 +4,12 @@ import math
 
 import torch
 
+from .._priors import log_prior_of_deviations
 from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
 from ._learning import (
     AdditiveAscent,
     GaussianAscent,
     SiteAscent,
-    log_prior_of_deviations,
     stacked_moments,
 )
 

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from .._linalg import add_gram, add_grams, mirror
+from .._priors import log_prior_of_deviations
 from .._rows import CHUNK_ROWS
 from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
@@ -470,12 +471,6 @@ def stacked_moments(moments):
     """Means and variances (b, c) from those (b,) of each latent."""
     mean, var = zip(*moments, strict=True)
     return torch.stack(mean, 1), torch.stack(var, 1)
-
-
-def log_prior_of_deviations(log_variance, rate):
-    """Log densities of gamma distributions of shape 2 at standard deviations, and slopes."""
-    pull = rate * (0.5 * log_variance).exp()
-    return 2 * math.log(rate) + 0.5 * log_variance - pull, 0.5 * (1 - pull)
 
 
 def _newton(lower, here, higher):

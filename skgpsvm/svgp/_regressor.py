@@ -22,7 +22,7 @@ class SVGPRegressor(VariationalRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalised y. Its values, bounds
         and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
-        for each feature.
+        for each feature; where rows are fewer than features, they and the noise have a prior.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise; the second (four degrees of freedom) and third bear outliers.
     inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"

@@ -1,0 +1,54 @@
+"""Priors of hyper-parameters."""
+
+import math
+
+_NOISE_RATE = 2.0
+_LENGTH_PRECISION = 1 / 3
+
+
+class Penalised:
+    """A bound plus the log density of a prior of its hyper-parameters, up to a constant.
+
+    Lengths are log-normal, and so spread that the median changed by a factor of 6 is a standard
+    deviation away; the noise's standard deviation has a gamma distribution of shape 2.
+    `CollapsedLearning` can maximise the sum.
+
+    Parameters
+    ----------
+    bound : CollapsedBound or Evidence
+    median : Tensor of shape (k,)
+        Theta with the median lengths.
+    lengths : Tensor of shape (k,)
+        1 where theta is the logarithm of a length, else 0.
+
+    Notes
+    -----
+    Source: Hvarfner, Hellsten and Nardi (2024), for the lengths; see `log_prior_of_deviations`.
+    """
+
+    def __init__(self, bound, median, lengths):
+        self.bound, self._median, self._precision = bound, median, _LENGTH_PRECISION * lengths
+        self.kernel, self.weight = bound.kernel, bound.weight
+
+    def _log_prior(self, theta, noise):
+        """The log density and its derivatives in theta and the log noise variances."""
+        gap = theta - self._median
+        densities, by_noise = log_prior_of_deviations(noise, _NOISE_RATE)
+        log_prior = densities.sum() - 0.5 * self._precision @ gap.square()
+        return log_prior.item(), -self._precision * gap, by_noise
+
+    def value(self, theta, Z, noise):
+        """The sum, nats."""
+        return self.bound.value(theta, Z, noise) + self._log_prior(theta, noise)[0]
+
+    def value_and_gradient(self, theta, Z, noise):
+        """The sum and its derivatives in theta, Z and the log noise variances (t,)."""
+        value, by_theta, by_Z, by_noise = self.bound.value_and_gradient(theta, Z, noise)
+        log_prior, *pulls = self._log_prior(theta, noise)
+        return value + log_prior, by_theta + pulls[0], by_Z, by_noise + pulls[1]
+
+
+def log_prior_of_deviations(log_variance, rate):
+    """Log densities of gamma distributions of shape 2 at standard deviations, and slopes."""
+    pull = rate * (0.5 * log_variance).exp()
+    return 2 * math.log(rate) + 0.5 * log_variance - pull, 0.5 * (1 - pull)

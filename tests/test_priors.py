@@ -1,0 +1,51 @@
+"""Priors of hyper-parameters."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from problems import t64, waves
+from scipy.stats import gamma, norm
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from skgpsvm import DecoupledGPRegressor, SVGPRegressor
+from skgpsvm._evidence import Evidence
+from skgpsvm._priors import Penalised
+from skgpsvm._rows import Rows
+from skgpsvm._torch_kernels import torch_kernel
+
+
+def test_penalised_is_the_bound_plus_the_log_prior():
+    X, y = waves(20)
+    rows = Rows(X, y[:, None], np.ones(20), torch.device("cpu"), torch.float64)
+    kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 3.0])
+    bound = Evidence(torch_kernel(kernel), rows)
+    penalised = Penalised(bound, t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1]))
+    point = t64([*kernel.theta, -2.0])
+
+    def value(point, of):
+        return of.value(point[:4], t64(X[:0]), point[4:])
+
+    def log_prior(point):
+        lengths = norm([0.5, 1.0, 1.5], 3**0.5).logpdf(point[1:4])
+        return lengths.sum() + gamma(2, scale=0.5).logpdf(np.exp(0.5 * point[4]))
+
+    moved = point + t64([0.1, 0.2, 0.3, -0.4, 0.5])
+    added = [value(at, penalised) - value(at, bound) for at in (point, moved)]
+    wanted = [log_prior(at.numpy()) for at in (point, moved)]
+    assert np.diff(added) == pytest.approx(np.diff(wanted), rel=1e-9)
+    found, by_theta, _, by_noise = penalised.value_and_gradient(point[:4], t64(X[:0]), point[4:])
+    assert found == pytest.approx(value(point, penalised), rel=1e-12)
+    step = 1e-6 * torch.eye(5, dtype=torch.float64)
+    numeric = [(value(point + h, penalised) - value(point - h, penalised)) / 2e-6 for h in step]
+    assert_allclose(torch.cat([by_theta, by_noise]), numeric, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", [SVGPRegressor, DecoupledGPRegressor])
+def test_intervals_with_fewer_rows_than_features(estimator):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(560, 100))
+    y = X[:, :10].sum(1) + 0.5 * rng.normal(size=560)
+    model = estimator(random_state=0).fit(X[:60], y[:60])
+    mean, std = model.predict(X[60:], return_std=True)
+    assert np.mean(np.abs(y[60:] - mean) < 1.96 * std) > 0.85
