@@ -8,7 +8,7 @@ _LARGEST_JITTER = 1e-2
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
     "(standardise the features), a length scale much longer than the distances between rows, "
-    "or a kernel that is not positive definite."
+    "or a kernel that is not positive definite, as ExpSineSquared of several features."
 )
 _LEAST_NORM = 1e-3  # of what counts as more than nothing
 

@@ -13,7 +13,13 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ConstantKernel,
+    DotProduct,
+    ExpSineSquared,
+    WhiteKernel,
+)
 
 from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
 from skgpsvm.active_learning import bald
@@ -563,3 +569,10 @@ def test_bound_of_the_classifier_is_below_the_evidence():
     f = z @ np.linalg.cholesky(kernel(X)).T
     evidence = np.log(weights @ norm.cdf(f * [-1, 1, 1]).prod(1))
     assert evidence - 0.1 < model.elbo_ < evidence
+
+
+def test_periods_of_several_features_are_named_as_no_covariance():
+    X, y = waves(60)
+    kernel = 1.0 * ExpSineSquared() * RBF(1.0, "fixed")
+    with pytest.raises(NotPositiveDefiniteError, match="ExpSineSquared of several features"):
+        SVGPRegressor(kernel).fit(X, y)
