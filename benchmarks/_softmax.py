@@ -79,6 +79,10 @@ class SoftmaxNetwork(ClassifierMixin, BaseEstimator):
         """Labels, (n,)."""
         return self.classes_[self.decision_function(X).argmax(1)]
 
+    def _check_new(self, X):
+        """What attacks ask of a classifier; these rows are taken as they are."""
+        return X
+
     def to_torch(self, device=None):
         """The network as `skgpsvm.adversarial` takes it: logits are latents without variance."""
         module = nn.Sequential(self.network_)
