@@ -43,6 +43,13 @@ class SolvedGP(VariationalGP):
     """
 
     inference = "natural_gradient"  # of what learns hyper-parameters before the solve
+    _means = (*VariationalGP._means, None)
+    _solved_mean = "linear"  # where none is asked for
+
+    def _mean_function(self):
+        if self.mean is None:
+            return self._solved_mean if self.solver == "cg" else "zero"
+        return self.mean
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
@@ -156,6 +163,8 @@ class SolvedGP(VariationalGP):
 
 class SolvedRegressor(SolvedGP, VariationalRegressor):
     """Hyper-parameters by the exact evidence of some rows, variances calibrated on others."""
+
+    _solved_mean = "constant"
 
     def _is_collapsed(self, start, rows):
         return self.likelihood == "gaussian"

@@ -1,10 +1,12 @@
 """What the variational GPs share: learning in stages, and starts."""
 
 import numpy as np
+import pytest
 from problems import waves
 from sklearn.base import clone
+from sklearn.metrics import root_mean_squared_error as rmse
 
-from skgpsvm import SVGPRegressor
+from skgpsvm import DecoupledGPRegressor, QSGPRegressor, SVGPRegressor
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
@@ -20,11 +22,32 @@ def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
     assert slow.elbo_ > whole.elbo_ - 0.02 * 600
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPRegressor(n_inducing=32, random_state=0),
+        DecoupledGPRegressor(n_inducing=32, n_mean_bases=200, random_state=0),
+        QSGPRegressor(n_inducing=32, n_basis=300, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_far_from_a_peak_predictions_return_to_its_plane_not_to_the_mean(model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1300, 4))
+    f = np.exp(-np.square(X).sum(1))
+    y = f[:300] + 0.01 * rng.normal(size=300)
+    found = [
+        rmse(f[300:], clone(model).set_params(**mean).fit(X[:300], y).predict(X[300:]))
+        for mean in ({}, {"mean": "zero"})
+    ]
+    assert found[0] < 0.75 * found[1]
+
+
 def test_end_at_mere_noise_is_tried_again(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 40))
     y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=300)
-    model = SVGPRegressor(n_inducing=40, random_state=0)
+    model = SVGPRegressor(mean="zero", n_inducing=40, random_state=0)
     monkeypatch.setattr("skgpsvm._variational._MANY_FEATURES", 41)  # without the slow start
     assert clone(model).fit(X, y).score(X, y) > 0.9
     monkeypatch.setattr("skgpsvm._variational._LENGTHS", (1.0,))

@@ -108,8 +108,6 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     True
     """
 
-    _means = (*DecoupledGP._means, None)
-
     def __init__(
         self,
         kernel=None,
@@ -152,11 +150,6 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    def _mean_function(self):
-        if self.mean is None:
-            return "zero" if self.solver == "sgd" else "linear"
-        return self.mean
 
     @with_callbacks
     def fit(self, X, y, sample_weight=None):

@@ -31,9 +31,10 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
         the inducing points too, and how they are told apart. Without effect for "cg", which finds
         the optimum on its bases.
-    mean : {"zero", "constant", "linear"}, default="zero"
+    mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
-        part of the kernel. "sgd" knows "zero" only.
+        part of the kernel. None is "constant", with ``solver="sgd"`` "zero", the only one that it
+        knows.
     noise_variance : float, default=None
         To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd".
     n_mean_bases : int, default=10000
@@ -129,7 +130,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         likelihood="gaussian",
         solver="cg",
         parametrization="orthogonal",
-        mean="zero",
+        mean=None,
         noise_variance=None,
         n_mean_bases=10_000,
         n_inducing=256,

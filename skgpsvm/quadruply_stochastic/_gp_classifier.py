@@ -51,8 +51,9 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         Units in each of the two draws of a stochastic step: pairs, or kernels at rows.
     n_support : int, default=256
         Rows of the control variates.
-    mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function: coefficients with a vague prior, which are part of the kernel.
+    mean : {"zero", "constant", "linear"}, default=None
+        Mean function: coefficients with a vague prior, which are part of the kernel. None is
+        "linear", with stochastic steps, which vague terms slow down, "zero".
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k, from which the kernel is learned too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
@@ -146,7 +147,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         gradient="symmetric",
         n_sampled_basis=1024,
         n_support=256,
-        mean="linear",
+        mean=None,
         n_inducing=256,
         inducing_points="kmeans",
         learn_inducing=True,

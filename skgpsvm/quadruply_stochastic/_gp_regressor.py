@@ -57,9 +57,10 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Units in each of the two draws of a stochastic step: pairs, or kernels at rows.
     n_support : int, default=256
         Rows of the control variates.
-    mean : {"zero", "constant", "linear"}, default="zero"
+    mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
-        part of the kernel.
+        part of the kernel. None is "constant", with stochastic steps, which vague terms slow down,
+        "zero".
     noise_variance : float, default=None
         To start from, in squared units of the normalised y; None is 0.1.
     n_inducing : int, default=256
@@ -162,7 +163,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         gradient="symmetric",
         n_sampled_basis=1024,
         n_support=256,
-        mean="zero",
+        mean=None,
         noise_variance=None,
         n_inducing=256,
         inducing_points="kmeans",

@@ -29,7 +29,7 @@ class SVGPRegressor(VariationalRegressor):
         The closed form (Gaussian noise only); natural gradients for the posterior; or Adam for
         everything. "auto" is the closed form where it applies and n m^2 is at most 2e10, else
         natural gradients.
-    mean : {"zero", "constant", "linear"}, default="zero"
+    mean : {"zero", "constant", "linear"}, default="constant"
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
         part of the kernel as a fixed constant and a fixed linear term.
     noise_variance : float, default=None
@@ -112,7 +112,7 @@ class SVGPRegressor(VariationalRegressor):
         *,
         likelihood="gaussian",
         inference="auto",
-        mean="zero",
+        mean="constant",
         noise_variance=None,
         n_inducing=256,
         inducing_points="kmeans",
