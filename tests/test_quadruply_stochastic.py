@@ -353,6 +353,34 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
         assert slope[j].item() == pytest.approx(difference, rel=1e-4, abs=1e-3)
 
 
+@pytest.mark.parametrize("control", ["interpolating", "gram"])
+def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
+    places, y = waves(60)
+    kernel = 1.3 * RBF(1.2)
+    tk, theta = torch_kernel(kernel), t64(kernel.theta)
+    bases = FourierBases(tk, theta, FourierFeatures(300, 0), 3)
+    whitened, generator = WhitenedBasis(tk, theta, t64(places[:10])), torch.Generator()
+    rows, limits = rows_of(places, y[:, None]), t64([[-9.0, 9.0]] * 3)
+    options = (None, 20, 10, control, True, False, None, 1, generator.manual_seed(0), limits)
+    steps = StochasticSteps(gaussian_sites(0.2), bases, whitened, rows, *options)
+    state = steps.initial({"theta": theta, "noise": t64([np.log(0.2)])}, t64(places[:10]))
+    steps.begin(state)
+    X = t64(places[10:14])
+    with torch.no_grad():
+        for _ in range(9):  # 27 steps: 2 of Adam, and 3 are between renewals
+            steps.step(state)
+        assert not torch.equal(state["support_theta"], state["theta"])
+        support = bases.at(state["support_theta"]).mean(state["support"], state["coef"])
+        assert_allclose(state["at_support"], support, atol=1e-9)
+        found = torch.stack([torch.stack(steps._estimates(state, X)[1]) for _ in range(2000)])
+    found = found.flatten(0, 1)[..., 0]
+    gap = found.mean(0) - bases.at(state["theta"]).mean(X, state["coef"])[:, 0]
+    assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
+    with torch.no_grad():
+        steps.step(state)
+    assert torch.equal(state["support_theta"], state["theta"])  # renewed at the 30th
+
+
 def test_noise_and_kernel_are_learned_along_the_steps():
     X, y = waves(200)
     shared = {"n_basis": 100, "n_inducing": 30, "random_state": 0, "batch_size": 50}
@@ -592,7 +620,7 @@ def blobs(n_classes):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_stochastic_classification_approaches_the_solution(n_classes):
     X, y = blobs(n_classes)
-    shared = {**FIXED, "n_basis": 60, "n_inducing": 20, "random_state": 0}
+    shared = {**FIXED, "mean": "linear", "n_basis": 60, "n_inducing": 20, "random_state": 0}
     solved = QSGPClassifier(2.0 * RBF(1.5), **shared).fit(X, y)
     stepped = QSGPClassifier(
         2.0 * RBF(1.5), solver="sgd", max_iter=100, batch_size=50, n_support=60, **shared
@@ -606,7 +634,7 @@ def test_stochastic_classification_approaches_the_solution(n_classes):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_streams_of_classes_approach_the_solution(n_classes):
     X, y = blobs(n_classes)
-    shared = {**FIXED, "n_basis": 60, "n_inducing": 20, "random_state": 0}
+    shared = {**FIXED, "mean": "linear", "n_basis": 60, "n_inducing": 20, "random_state": 0}
     solved = QSGPClassifier(2.0 * RBF(1.5), **shared).fit(X, y).predict_proba(X)
     stepped = QSGPClassifier(
         2.0 * RBF(1.5), solver="sgd", max_iter=20, batch_size=50, n_support=60, **shared

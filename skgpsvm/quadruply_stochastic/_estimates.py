@@ -35,8 +35,11 @@ class Draw:
         return self.values @ part.T.to(self.values), self.support @ part.T.to(self.support)
 
 
-def draw(bases, n_units, X, support, generator):
-    """One unit of each of ``n_units`` strata of nearly equal length, none twice."""
+def draw(bases, support_bases, n_units, X, support, generator):
+    """One unit of each of ``n_units`` strata of nearly equal length, none twice.
+
+    At the support rows the functions may have other hyper-parameters.
+    """
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
     uniform = torch.rand(n_units, dtype=torch.float64, generator=generator)
@@ -44,7 +47,10 @@ def draw(bases, n_units, X, support, generator):
     coordinates, n_exact = bases.coordinates(units)
     copies = (len(coordinates) - n_exact) // max(n_units, 1)
     scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)]).to(X.device).double()
-    values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
+    if support_bases is bases:
+        values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
+    else:
+        values = bases.sampled(X, units), support_bases.sampled(support, units)
     return Draw(units, coordinates, scale, *values)
 
 

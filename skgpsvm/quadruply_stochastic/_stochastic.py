@@ -62,7 +62,8 @@ class StochasticSteps:
     limits : Tensor of shape (k, 2), optional
         Bounds of theta, then of the logarithms of the noise. Where there are any, both are learned,
         by a step of Adam on the estimates of every 10 minibatches, after the first tenth of the
-        steps; between them they are what they are in all estimates.
+        steps; between them they are what they are in all estimates. Control variates have those
+        of some steps ago, since to renew them takes all functions.
 
     Notes
     -----
@@ -96,6 +97,8 @@ class StochasticSteps:
         self._control, self._symmetric, self._adagrad = control_variate, symmetric, adagrad
         self._learning_rate, self._generator = learning_rate, generator
         self._half = n_steps // 2
+        # Of Adam's steps: so that it costs no more than the steps between.
+        self._renewed_every = -(-bases.n_units // max(_LEARNED_EVERY * self._n_sampled, 1))
         self._fixed = self.bound.fixed and limits is None
 
     def initial(self, start, support):
@@ -120,6 +123,7 @@ class StochasticSteps:
             **start,
             "coef": coef,
             "support": support,
+            "support_theta": start["theta"],
             "at_support": self.bases.mean(support, coef),
             "seen_precision": zeros(c),
             "sum": torch.zeros_like(coef[:c]),
@@ -179,7 +183,8 @@ class StochasticSteps:
     def _estimates(self, state, X):
         """Two draws, estimates with each at rows (b, q), and its errors at the support (p, q)."""
         support = state["support"].to(X)
-        draws = [draw(self.bases, self._n_sampled, X, support, self._generator) for _ in range(2)]
+        bases = self.bases, self._support_bases
+        draws = [draw(*bases, self._n_sampled, X, support, self._generator) for _ in range(2)]
         sums = [each.sums(state["coef"]) for each in draws]
         errors = [state["at_support"] - at_support.double() for _, at_support in sums]
         found = [f.double() for f, _ in sums]
@@ -276,16 +281,12 @@ class StochasticSteps:
         return {"coef": coef, "diag": self._diag(state), "columns": columns}
 
     def _prepare(self, state):
-        """What holds for a pass: kriging, the rate of a step, the root of the covariance."""
-        support, kernel, theta = state["support"], self.bases.kernel, state["theta"]
+        """What holds for a pass: the control variate, a step's rate, the covariance's root."""
+        support = state["support"]
         if self._limits is not None:
-            self.bound, self.bases, self.basis = self._at(theta, state["noise"])
-        K = kernel(support, support, theta)
-        if self._control == "interpolating":
-            ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
-            self._chol = cholesky(K + ridge, "kernel matrix of the support", jitter=0)
-        if self._control and not self.bases.independent:
-            self._prior_chol = cholesky(K, "kernel matrix of the support")
+            self.bound, self.bases, self.basis = self._at(state["theta"], state["noise"])
+        self._prepare_support(state)
+        K = self.bases.kernel(support, support, state["theta"])
         greatest = torch.linalg.eigvalsh(K)[-1] / len(K)
         self._rate = self._learning_rate
         if self._rate is None and self._adagrad:
@@ -298,6 +299,19 @@ class StochasticSteps:
             self._rate = (_RATES[self._control] / most).item()
         if self.nystroem:
             state["root"] = roots(mirror(state["gram"]))
+
+    def _prepare_support(self, state):
+        """Functions, kriging and prior of the support rows, at hyper-parameters of their own."""
+        support, theta = state["support"], state["support_theta"]
+        self._support_bases = self.bases
+        if not torch.equal(theta, self.bases.theta):
+            self._support_bases = self.bases.at(theta)
+        K = self.bases.kernel(support, support, theta)
+        if self._control == "interpolating":
+            ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
+            self._chol = cholesky(K + ridge, "kernel matrix of the support", jitter=0)
+        if self._control and not self.bases.independent:
+            self._prior_chol = cholesky(K, "kernel matrix of the support")
 
     def _at(self, theta, noise):
         """Bound, bases and features at other hyper-parameters."""
@@ -354,12 +368,16 @@ class StochasticSteps:
         point = torch.cat([state["theta"], state["noise"]]) + step
         sizes = len(state["theta"]), len(state["noise"])
         state["theta"], state["noise"] = point.clamp(*self._limits.unbind(1)).split(sizes)
+        renewed = state["n_learned"] % self._renewed_every == 0
+        if renewed:
+            state["support_theta"] = state["theta"]
         self._prepare(state)
-        state["at_support"] = self.bases.mean(state["support"], state["coef"])
+        if renewed:
+            state["at_support"] = self.bases.mean(state["support"], state["coef"])
 
     def _kriging(self, X, support):
         """Weights (b, p) of the support rows in the interpolation at rows."""
-        cross = self.bases.kernel(X, support, self.bases.theta).double()
+        cross = self.bases.kernel(X, support, self._support_bases.theta).double()
         return torch.cholesky_solve(cross.T, self._chol).T
 
     def _spread(self, state, X, draws, found, precision):
