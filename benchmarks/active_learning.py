@@ -35,7 +35,7 @@ POOL_ROWS = TEST_ROWS = 2000
 MIN_ROWS = 500
 STEPS = tuple(range(0, N_QUERIES + 1, 5))
 QUICK_STEPS = STEPS[:5]
-QUICK_SETS = ("vehicle", "vowel", "waveform5000")
+QUICK_SETS = ("vehicle",)
 SETTINGS = {"optimizer": None, "max_iter": 20}
 
 

@@ -115,6 +115,7 @@ def share_of_rank(rank, n_ranks, folder, n, m, n_steps):
             case.step()
         found[learning] = (time.perf_counter() - start) / n_steps, case.state["mean"]
     torch.save(found, f"{folder}/{rank}.pt")
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 
