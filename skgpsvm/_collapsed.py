@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ._linalg import add_gram, cholesky, mirror
+from ._linalg import add_gram, cholesky, gram_rounding, mirror
 from ._posteriors import WhitenedBasis
 from ._training import Packing, adam, lbfgs
 
@@ -45,8 +45,6 @@ class CollapsedBound:
 
     def __init__(self, kernel, rows):
         self.kernel, self.rows, self.jitter = kernel, rows, JITTER[rows.dtype]
-        # Products in single precision are positive definite but for their rounding.
-        self._rounding = torch.finfo(torch.float32).eps if rows.dtype == torch.float32 else 0
         weights = rows.weights.double()
         self.weight, self.squares = rows.sum(
             weights.sum(), weights @ rows.targets.double().square()
@@ -67,7 +65,8 @@ class CollapsedBound:
         """The bound at sums and log noise variances (t,)."""
         var = noise.exp()[:, None, None]
         inner = torch.eye(len(gram)).to(gram) + gram / var
-        chol = cholesky(inner, "precision of the weights", jitter=len(gram) * self._rounding)
+        jitter = gram_rounding(len(gram), self.rows.dtype)
+        chol = cholesky(inner, "precision of the weights", jitter=jitter)
         half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
         log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
         misfit = (self.squares + residuals) @ (-noise).exp() - half.square().sum()

@@ -4,6 +4,7 @@ import torch
 
 from ._linalg import (
     gaussian_kl,
+    gram_rounding,
     mirror,
     natural_parameters,
     relative_change,
@@ -124,7 +125,9 @@ class CoordinateAscent:
         """Put a state between the natural parameters of a start and of a target."""
         for name in ("precision", "linear"):
             state[name] = torch.lerp(start[name], target[name], step)
-        state["mean"], state["root"] = weight_moments(state["precision"], state["linear"])
+        rounding = gram_rounding(self.basis.size, self.rows.dtype)
+        parts = state["precision"], state["linear"]
+        state["mean"], state["root"] = weight_moments(*parts, rounding)
         state["change"] = relative_change(state["mean"], start["mean"])
 
     def _divergence(self, mean, root):

@@ -13,7 +13,7 @@ _LIKELY_CAUSES = (
 _LEAST_NORM = 1e-3  # of what counts as more than nothing
 
 
-def cholesky(K, name="matrix", *, jitter=1e-6):
+def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     """Lower Cholesky factor of a covariance matrix, in float64.
 
     `jitter` times the mean of the diagonal is always added to the diagonal. Where that is not
@@ -27,6 +27,8 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
         What `K` is, for messages.
     jitter : float
         Relative to the mean of the diagonal. 0 factorises `K` exactly as given, or raises.
+    expected : float
+        Jitter that needs no warning, as `K` is known to be rounded so much.
 
     Returns
     -------
@@ -42,7 +44,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
     Warns
     -----
     NumericalWarning
-        Once a call, if more than `jitter` was added.
+        Once a call, if more than `jitter` and than what is expected was added.
 
     Notes
     -----
@@ -66,7 +68,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6):
             )
         relative = grown
         L, info = _factor(K, relative * scale)
-    if (relative > jitter).any():
+    if (relative > max(jitter, expected)).any():
         warn(
             f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
             f"mean diagonal was needed instead of {jitter:.0e}. {_LIKELY_CAUSES}",
@@ -97,9 +99,15 @@ def upper_inverse(L):
     return torch.linalg.solve_triangular(L, eye, upper=False).mT
 
 
-def weight_moments(precision, linear):
+def gram_rounding(size, dtype):
+    """Rounding of Gram matrices of ``size`` features in a dtype, relative to the mean diagonal."""
+    return size * torch.finfo(dtype).eps if dtype == torch.float32 else 0.0
+
+
+def weight_moments(precision, linear, expected=0.0):
     """Means and triangular roots of the covariances for natural parameters, batched."""
-    root = upper_inverse(cholesky(precision, name="precision of the weights", jitter=1e-14))
+    name = "precision of the weights"
+    root = upper_inverse(cholesky(precision, name, jitter=1e-14, expected=expected))
     return (root @ (root.mT @ linear[..., None]))[..., 0], root
 
 
