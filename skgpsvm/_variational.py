@@ -46,7 +46,7 @@ class VariationalGP(InducingEstimator):
     _optimizers = ("auto", None)
     _means = ("zero", "constant", "linear")
     _start_variance = 1.0
-    _mean_variance = 100.0  # of coefficients of a mean function: vague beside the latents
+    _mean_variance = 5.0  # of coefficients of a mean function: vague beside the latents
 
     def _check_variational_parameters(self):
         self._check_choice("mean", self._means)
@@ -221,7 +221,6 @@ class VariationalClassifier(LatentClassifier, VariationalGP):
     """Likelihoods and class probabilities."""
 
     _start_variance = 5.0
-    _mean_variance = 5.0
 
     def _check_variational_parameters(self):
         super()._check_variational_parameters()

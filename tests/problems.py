@@ -205,6 +205,7 @@ def solve_of(
 def given(kernel, Z, **parameters):
     """A decoupled regressor whose hyper-parameters and inducing points Z stay as they are."""
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "tol": 1e-10}
+    fixed["mean"] = "zero"
     return DecoupledGPRegressor(kernel, inducing_points=Z, **{**fixed, **parameters})
 
 

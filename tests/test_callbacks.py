@@ -473,7 +473,8 @@ def test_scores_while_the_collapsed_bound_is_learned():
     X = rng.normal(size=(100, 2))
     y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=100)
     monitor = ScoringMonitor(scoring="r2")
-    model = SVGPRegressor(n_inducing=20, random_state=0).set_callbacks(monitor).fit(X, y)
+    model = SVGPRegressor(mean="zero", n_inducing=20, random_state=0)
+    model.set_callbacks(monitor).fit(X, y)
     log = pd.DataFrame(monitor.get_logs().data)
     scores = log[log.task_name == "iteration"].r2
     assert len(scores) > model.n_iter_

@@ -536,6 +536,7 @@ def test_fewer_bases_than_rows_solve_the_normal_equations():
     assert_allclose(ours.predict(X_new), means_at(kernel, bases, X, y, 0.05, X_new), atol=5e-6)
     sparse = SVGPRegressor(
         kernel,
+        mean="zero",
         inducing_points=X[:10],
         noise_variance=0.05,
         optimizer=None,
@@ -760,7 +761,12 @@ def test_learned_variances_are_between_zero_and_the_prior(solver):
     X, y = waves(80)
     steps = {"max_iter": 10, "batch_size": 40, "learning_rate": 0.1} if solver == "sgd" else {}
     model = DecoupledGPRegressor(
-        solver=solver, parametrization="decoupled", n_inducing=10, random_state=0, **steps
+        solver=solver,
+        parametrization="decoupled",
+        mean="zero",
+        n_inducing=10,
+        random_state=0,
+        **steps,
     ).fit(X, y)
     _, var = model.latent_mean_and_variance(np.r_[X, 100 * X])
     prior = model.kernel_.k1.constant_value * y.var()
@@ -832,7 +838,7 @@ def test_stream_of_gaussian_noise_solves_the_normal_equations_of_all_rows(n_outp
         expected = means_at(kernel, X[:50], X, target, 0.1, X, weights)
         # The jitter of 1e-9 over the noise, summed over rows, through two more factors.
         assert_allclose(mean[:, j], expected, atol=5e-5)
-    fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False}
+    fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "mean": "zero"}
     sparse = SVGPRegressor(kernel, inducing_points=X[:10], noise_variance=0.1, **fixed)
     sparse.fit(X, Y, sample_weight=weights)
     assert_allclose(

@@ -152,7 +152,7 @@ def test_kernels_without_frequencies_are_their_exact_features(kernel, solver):
     X, y = waves(40)
     model = QSGPRegressor(kernel, solver=solver, noise_variance=0.1, n_inducing=5, random_state=0)
     model.set_params(**FIXED, max_iter=100 if solver == "cg" else 400, normalize_y=False, tol=1e-8)
-    model.set_params(batch_size=None if solver == "cg" else 20).fit(X, y)
+    model.set_params(batch_size=None if solver == "cg" else 20, mean="zero").fit(X, y)
     exact = GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y)
     atol = 1e-6 if solver == "cg" else 0.05 * y.std()
     assert_allclose(model.predict(X), exact.predict(X), atol=atol)
@@ -170,7 +170,7 @@ def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
     features = FourierBases(torch_kernel(RBF(1.0, "fixed")), THETA, FourierFeatures(10, 0), 1)
     generator, counts = torch.Generator().manual_seed(0), torch.zeros(20)
     for _ in range(2000):
-        found = draw(features, 3, X[:1], X[:0], generator)
+        found = draw(features, features, 3, X[:1], X[:0], generator)
         assert len(found.coordinates.unique()) == 6
         counts[found.coordinates] += found.scale
     # A stratum's length times a count of 2000 draws, each in it with probability 1 / length.
@@ -526,7 +526,7 @@ def test_conjugate_gradients_are_ridge_regression_on_the_functions(kernel, covar
     X, y = waves(200)
     model = QSGPRegressor(kernel, noise_variance=0.1, n_basis=100, tol=1e-10, random_state=0)
     model.set_params(covariance=covariance, n_inducing=20, normalize_y=False, **FIXED)
-    model.fit(X, y)
+    model.set_params(mean="zero").fit(X, y)
     parts = torch_kernel(kernel), t64(kernel.theta)
     values = FourierBases(*parts, model.basis_, 3).values(t64(X))
     if covariance == "nystroem":
@@ -601,8 +601,9 @@ def test_more_features_tend_to_the_exact_process():
 )
 def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covariance):
     X, y = waves(150)
-    shared = {**FIXED, "noise_variance": 0.1, "n_dense_columns": 2, "random_state": 0}
+    shared = {**FIXED, "mean": "zero", "noise_variance": 0.1, "random_state": 0}
     shared |= {"n_basis": 40, "basis": basis, "covariance": covariance, "n_support": 50}
+    shared["n_dense_columns"] = 2
     solved = QSGPRegressor(1.5 * RBF(1.5), **shared).fit(X, y)
     stepped = QSGPRegressor(1.5 * RBF(1.5), solver="sgd", max_iter=150, batch_size=50, **shared)
     stepped.fit(X, y)
@@ -745,6 +746,7 @@ def test_augmented_variance_returns_to_the_prior_s():
         ConstantKernel(1.5, "fixed") * RBF(1.5),
         basis="inducing",
         covariance="mean_field",
+        mean="zero",
         normalize_y=False,
         **FIXED,
     )
@@ -845,6 +847,7 @@ def test_bounds_of_kernels_at_rows_are_below_the_evidence(covariance, n_dense):
         kernel,
         optimizer=None,
         noise_variance=noise,
+        mean="zero",
         normalize_y=False,
         basis="inducing",
         covariance=covariance,
