@@ -105,7 +105,8 @@ class Estimates:
         generator, steps, state = torch.Generator().manual_seed(number), self.steps, self.state
         index = torch.randperm(len(self.rows), generator=generator)[:BATCH]
         X, support = self.rows.take(index)[0], state["support"]
-        draws = [drawn(steps.bases, PAIRS, X, support, generator) for _ in range(2)]
+        bases = steps.bases, steps.bases
+        draws = [drawn(*bases, PAIRS, X, support, generator) for _ in range(2)]
         sums = [each.sums(self.coef) for each in draws]
         found, there = zip(*sums, strict=True)
         errors = [self.at_support - part for part in there]
