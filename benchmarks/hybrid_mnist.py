@@ -137,9 +137,10 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="threads; default all")
     options = parser.parse_args()
     torch.set_num_threads(options.jobs)
-    n_rows, epochs = (2000, 1) if options.quick else (options.rows, options.epochs)
+    n_rows, epochs = (1000, 1) if options.quick else (options.rows, options.epochs)
+    n_test, n_attacked = (1000, 200) if options.quick else (None, ATTACKED)
     X, y, X_test, y_test = load()
-    X, y = X[:n_rows], y[:n_rows]
+    X, y, X_test, y_test = X[:n_rows], y[:n_rows], X_test[:n_test], y_test[:n_test]
     n_fit = n_rows - int(HELD_OUT * n_rows)
 
     def networks(n_epochs):
@@ -172,7 +173,7 @@ def main():
             for name, found in p.items()
         ]
     )
-    under_attack = attacked(models, X_test[:ATTACKED], y_test[:ATTACKED])
+    under_attack = attacked(models, X_test[:n_attacked], y_test[:n_attacked])
 
     known, known_test = y < 5, y_test < 5
     few = networks(max(epochs - 1, 1))
@@ -190,7 +191,7 @@ def main():
         _report.header(
             f"MNIST, {n_rows} rows, {epochs} epochs of the paper's network",
             device=options.device or "CPU, seconds of processor time",
-            attacks=f"fast gradient sign on {ATTACKED} test images, clipped to [0, 1]",
+            attacks=f"fast gradient sign on {n_attacked} test images, clipped to [0, 1]",
             threads=torch.get_num_threads(),
         ),
         _report.table(table, "10,000 test digits", digits=4),

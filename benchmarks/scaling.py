@@ -114,7 +114,7 @@ def sweep_row(n, dtype, device, contrast, repeats):
 
 def sweep_section(quick):
     """Figure 1: a sweep beside its matrix products."""
-    n, repeats = (10_000, 3) if quick else (100_000, 7)
+    n, repeats = (2_000, 3) if quick else (100_000, 7)
     rows = []
     for threads in (1,) if quick else dict.fromkeys((1, os.cpu_count())):
         torch.set_num_threads(threads)
@@ -134,7 +134,7 @@ def sweep_section(quick):
 def growth_section(quick):
     """Figure 1: sweep time against n and C."""
     torch.set_num_threads(1)
-    sizes = (5_000, 10_000, 20_000) if quick else (10_000, 20_000, 50_000, 100_000, 200_000)
+    sizes = (1_000, 2_000, 5_000) if quick else (10_000, 20_000, 50_000, 100_000, 200_000)
     n, classes, repeats = sizes[-2], (2, 3, 5, 10, 20, 50), 3
     by_n = [medians([Sweep(size, C, torch.float32).sweep], repeats)[0] for size in sizes]
     by_c = [medians([Sweep(n, c, torch.float32).sweep], repeats)[0] for c in classes]
@@ -198,7 +198,7 @@ def ovr_section(quick):
     torch.set_num_threads(1)
     X, y = _data.load_classification("letter")
     X, _ = _data.prepared(X, X[:1])
-    X, y = (X[:2000], y[:2000]) if quick else (X, y)
+    X, y = (X[:500], y[:500]) if quick else (X, y)
     c = len(np.unique(y))
     equal = {"optimizer": None, "tol": 0, "max_iter": 10, "random_state": 0}
     Z = select_inducing_points(X, M, random_state=0)
