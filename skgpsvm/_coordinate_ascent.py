@@ -31,9 +31,6 @@ class CoordinateAscent:
     likelihood : BinarySites or ContrastSites
     basis : WhitenedBasis
     rows : Rows
-    prior : tuple of Tensors, optional
-        Natural parameters (precision, linear) that the rows add to; those of N(0, I) by default,
-        those of an earlier posterior for a stream.
 
     Notes
     -----
@@ -43,14 +40,25 @@ class CoordinateAscent:
     O(n p^2) and, for each row, O(p^2) for each latent that it touches, whatever c.
     """
 
-    def __init__(self, likelihood, basis, rows, prior=None):
+    def __init__(self, likelihood, basis, rows):
         self.likelihood, self.rows = likelihood, rows
         self.basis = basis
         eye = torch.eye(basis.size, dtype=torch.float64, device=rows.device)
-        self.prior = prior or (
-            eye.expand(likelihood.n_latents, -1, -1),
-            eye.new_zeros(likelihood.n_latents, basis.size),
-        )
+        eyes = eye.expand(likelihood.n_latents, -1, -1)
+        self._prior = eyes, eye.new_zeros(likelihood.n_latents, basis.size)
+        self._earlier = None  # the prior's moments, where it is not N(0, I)
+
+    @property
+    def prior(self):
+        """Natural parameters (precision, linear) that the rows add to.
+
+        Those of N(0, I) unless they are set, for a stream, to those of an earlier posterior.
+        """
+        return self._prior
+
+    @prior.setter
+    def prior(self, prior):
+        self._prior, self._earlier = prior, weight_moments(*prior)
 
     @property
     def basis(self):
@@ -132,12 +140,19 @@ class CoordinateAscent:
 
     def _divergence(self, mean, root):
         """KL to the prior, nats."""
-        prior_mean, prior_root = weight_moments(*self.prior)
-        shift = (mean - prior_mean)[..., None]
-        shift, root = (
-            torch.linalg.solve_triangular(prior_root, part, upper=True) for part in (shift, root)
-        )
-        return gaussian_kl(shift[..., 0], root).sum()
+        if self._earlier is not None:
+            prior_mean, prior_root = self._earlier
+            parts = (mean - prior_mean)[..., None], root
+            shift, root = (
+                torch.linalg.solve_triangular(prior_root, part, upper=True) for part in parts
+            )
+            mean = shift[..., 0]
+        return gaussian_kl(mean, root).sum()
+
+    def _prior_spreads(self, A):
+        if self._earlier is None:
+            return A.square().sum(1, keepdim=True).expand(-1, self.likelihood.n_latents)
+        return spreads(A, self._earlier[1])
 
     def _update(self, batch, mean, root, precision, linear):
         """Add a batch's sites to the totals; returns its loss."""
@@ -219,6 +234,6 @@ class CoordinateAscent:
         curvature = self.likelihood.coupling * dense(sites.curvature)
         left_mean = A @ mean.to(A.dtype).T
         left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
-        prior, left = spreads(A, weight_moments(*self.prior)[1]), 1 - dense(sites.precision) * v
+        prior, left = self._prior_spreads(A), 1 - dense(sites.precision) * v
         left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
         return left_mean.double(), left_var.double(), y, weights.double()
