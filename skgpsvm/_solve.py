@@ -24,6 +24,7 @@ _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
 _ENTRIES = 50  # of products of a Gram matrix that take as long as one of a pass
 _INNER = 0.1  # residual, relative to its start, at which sites are computed anew
+_DELAY = 10  # iterations
 
 
 class DecoupledInference:
@@ -55,14 +56,15 @@ class DecoupledInference:
         Rows that stand for all in the preconditioner; those that are bases, where bases are rows.
     tol : float
         At which Gaussian noise is done: the residual norm of the preconditioned system, relative to
-        that of the prior mean, and what the bound may still gain, nats a row. For other
-        likelihoods, relative change of the means.
+        that of the prior mean, and what the bound may still gain, nats a row; or what it has
+        gained in ten iterations, nats a row. For other likelihoods, relative change of the means.
     kept : Tensor of shape (n, g), optional
         Share of each row that a group of columns knows: 1.0, or less for rows held out from it.
 
     Notes
     -----
-    Source: Cheng and Boots (2017), eq. 7, collapsed; Rudi et al. (2017) for the preconditioner.
+    Source: Cheng and Boots (2017), eq. 7, collapsed; Rudi et al. (2017) for the preconditioner;
+    Strakoš and Tichý (2002) for what iterations have gained, which is most of what was left.
     """
 
     def __init__(self, likelihood, basis, bases, rows, index, tol, kept=None):
@@ -97,6 +99,7 @@ class DecoupledInference:
             "n_inner": 0,
             "whole": False,
             "change": float("inf"),
+            "bounds": [],
         }
         gram, cross = zeros.new_zeros(self._groups * c, p, p), zeros.new_zeros(self._groups * c, p)
         state["begun"] = not self.conjugate and "root" in start
@@ -161,7 +164,7 @@ class DecoupledInference:
             state["fresh"] = _relative(state) < _INNER
             return state["objective"]
         state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
-        state["change"] = self._unsolved(state)
+        state["change"] = self._unsolved(state, state["objective"])
         return state["objective"]
 
     def _is_long(self, state):
@@ -169,10 +172,17 @@ class DecoupledInference:
         few = self.conjugate and not state["whole"] and self.bases.size <= _MOST_WHOLE
         return few and state["n_inner"] * _ENTRIES >= self.bases.size
 
-    def _unsolved(self, state):
-        """The larger of the residual's norm, relative, and what the bound may gain, nats a row."""
+    def _unsolved(self, state, bound):
+        """The larger of the residual's norm, relative, and what the bound may gain, nats a row.
+
+        Or, where that is less, what the bound has gained in the last iterations, nats a row.
+        """
         left = self._left(state).view(self._groups, -1).sum(1).max().item()
-        return max(_relative(state), left / self.rows.total_weight)
+        earlier = state["bounds"][-_DELAY:]
+        gained = max(bound - earlier[0], 0.0) if len(earlier) == _DELAY else float("inf")
+        state["bounds"] = [*earlier, bound]
+        unsolved = max(_relative(state), left / self.rows.total_weight)
+        return min(unsolved, gained / self.rows.total_weight)
 
     def _left(self, state):
         """What each column (q, 1) may add to the bound, nats, if the preconditioner is right."""
@@ -333,11 +343,12 @@ class ExactInference(DecoupledInference):
         state["coef"] = state["coef"] + size * direction
         state["means"] = state["means"] + size * product
         self._turn(state, state["residual"] - size * over, norm)
-        state["change"] = self._unsolved(state)
         c = self.likelihood.n_latents
         coef, means = state["coef"][:c], state["means"][:c]
         fit = state["weight"][:c] * means * (state["target"] - 0.5 * means)
-        return state["base"] + (fit - 0.5 * coef * means).sum().item()
+        bound = state["base"] + (fit - 0.5 * coef * means).sum().item()
+        state["change"] = self._unsolved(state, bound)
+        return bound
 
     def _left(self, state):
         of_rows = (state["weight"] * state["residual"].square()).sum(1, keepdim=True)

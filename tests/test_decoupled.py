@@ -609,6 +609,21 @@ def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
     assert np.square(model.predict(X) - expected).mean() < 4e-2 * noise
 
 
+def test_iterations_end_where_ten_have_gained_next_to_nothing(monkeypatch):
+    monkeypatch.setattr(_solve, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 20)
+    X, y = waves(600)
+    kernel, noise, tol = RBF(0.5), 1e-2, 1e-3
+    model = given(kernel, X[:20], noise_variance=noise, tol=tol, max_iter=1000).fit(X, y)
+    # Well before what the preconditioner estimates to be left is as little.
+    monkeypatch.setattr(_solve, "_DELAY", 1000)
+    assert model.n_iter_ < clone(model).fit(X, y).n_iter_ - 3
+    gained = np.subtract(model.objective_curve_[10:], model.objective_curve_[:-10]) / len(X)
+    assert gained[-1] < tol < gained[:-1].min()
+    expected = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, y).predict(X)
+    assert np.square(model.predict(X) - expected).mean() < 2 * tol * noise
+
+
 def test_too_few_iterations_are_warned_of(monkeypatch):
     X, y, _ = sinc(200)
     monkeypatch.setattr(_solve, "_ENTRIES", 0)

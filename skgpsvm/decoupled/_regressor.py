@@ -55,8 +55,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
     tol : float, default=1e-2
         At which conjugate gradients stop: the norm of the preconditioned residual, relative to
-        the first, and what the bound may still gain, nats a row. Of other than Gaussian noise,
-        relative change of the means.
+        the first, and what the bound may still gain, nats a row; or what it has gained in ten
+        iterations. Of other than Gaussian noise, relative change of the means.
     batch_size : int, default=None
         Rows in a minibatch; None is 1024. For "cg" those of the rows that hyper-parameters of other
         than Gaussian noise are learned from, where None is all.

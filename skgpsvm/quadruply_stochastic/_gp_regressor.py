@@ -79,8 +79,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
     tol : float, default=1e-3
         At which conjugate gradients stop: the norm of the preconditioned residual, relative to
-        that of the prior mean, and what the bound may still gain, nats a row. Of other than
-        Gaussian noise, relative change of the means.
+        that of the prior mean, and what the bound may still gain, nats a row; or what it has
+        gained in ten iterations. Of other than Gaussian noise, relative change of the means.
     batch_size : int, default=None
         Rows in a minibatch; None is 512. For "cg" of the rows that hyper-parameters of other than
         Gaussian noise are learned from, where None is all.
