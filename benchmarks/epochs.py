@@ -117,7 +117,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     quick = parser.parse_args().quick
-    sizes = (2_000, 4_000) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
+    sizes = (1_100, 2_200) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
     rows = []
     for n in sizes:
         for name in MODELS:

@@ -114,7 +114,7 @@ def sweep_row(n, dtype, device, contrast, repeats):
 
 def sweep_section(quick):
     """Figure 1: a sweep beside its matrix products."""
-    n, repeats = (2_000, 3) if quick else (100_000, 7)
+    n, repeats = (1_000, 2) if quick else (100_000, 7)
     rows = []
     for threads in (1,) if quick else dict.fromkeys((1, os.cpu_count())):
         torch.set_num_threads(threads)
@@ -134,8 +134,9 @@ def sweep_section(quick):
 def growth_section(quick):
     """Figure 1: sweep time against n and C."""
     torch.set_num_threads(1)
-    sizes = (1_000, 2_000, 5_000) if quick else (10_000, 20_000, 50_000, 100_000, 200_000)
-    n, classes, repeats = sizes[-2], (2, 3, 5, 10, 20, 50), 3
+    sizes = (500, 1_000, 2_000) if quick else (10_000, 20_000, 50_000, 100_000, 200_000)
+    classes = (2, 3, 5) if quick else (2, 3, 5, 10, 20, 50)
+    n, repeats = sizes[-2], 3
     by_n = [medians([Sweep(size, C, torch.float32).sweep], repeats)[0] for size in sizes]
     by_c = [medians([Sweep(n, c, torch.float32).sweep], repeats)[0] for c in classes]
     parts = [
@@ -179,7 +180,7 @@ def measure_memory(n, d, c, settings):
 
 def memory_section(quick):
     """Figure 2: memory on a memmap."""
-    n, d, c = (100_000 if quick else 2_000_000), 8, 3
+    n, d, c = (20_000 if quick else 2_000_000), 8, 3
     settings = {"max_iter": 3}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         rows = pool.submit(measure_memory, n, d, c, settings).result()

@@ -35,14 +35,15 @@ PUBLISHED = "the paper: SEP error 2.7 %, log-loss 0.0694; SVI error 2.2 %, log-l
 
 
 def load(n_rows):
-    """The `Split` of the official training and test digits, pixels in [0, 1]."""
+    """The `Split` of the first training and twice as many test digits, pixels in [0, 1]."""
     with np.load(_data.folder() / "mnist.npz", allow_pickle=False) as archive:
         X, y, X_test, y_test = (
             archive[name] for name in ("X_train", "y_train", "X_test", "y_test")
         )
     X, X_test = (part.reshape(len(part), -1).astype(np.float32) / 255 for part in (X, X_test))
     y, y_test = ((part % 2).astype(np.int64) for part in (y, y_test))
-    return _data.Split(X[:n_rows], y[:n_rows], X_test, y_test, 2)
+    few = slice(2 * n_rows)
+    return _data.Split(X[:n_rows], y[:n_rows], X_test[few], y_test[few], 2)
 
 
 def fit(name, X, y, seed, clock):
@@ -82,7 +83,7 @@ def main():
             published=PUBLISHED,
             processes=f"{options.jobs} of one thread",
         ),
-        *_report.watched(results, "10,000 test digits", peer),
+        *_report.watched(results, f"{min(2 * n_rows, 10_000)} test digits", peer),
     ]
     _report.publish("paper2_mnist", parts, write=not options.quick)
     sys.exit(int((results["error"] != "").any()))
