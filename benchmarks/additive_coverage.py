@@ -66,7 +66,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=10, help="default 10")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
-    n, seeds = (500, 1) if options.quick else (5000, options.seeds)
+    n, seeds = (250, 1) if options.quick else (5000, options.seeds)
     tasks = [
         {
             "n": n,

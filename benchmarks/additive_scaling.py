@@ -150,7 +150,7 @@ def main():
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a fit; default 600")
     options = parser.parse_args()
     if options.quick:
-        sections = {"n": [(250, 4), (500, 4)], "d": [(250, 4), (250, 8)]}
+        sections = {"n": [(250, 4), (500, 4)], "d": [(250, 8)]}
     else:
         sections = {
             "n": [(n, D) for n in ROWS if n <= options.most_rows],

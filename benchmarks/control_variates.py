@@ -181,7 +181,7 @@ def main():
     options = parser.parse_args()
     n_rows, n_learning, n_evaluations = None, 1000, options.evaluations
     if options.quick:
-        n_rows, n_learning, n_evaluations = 4000, 200, 30
+        n_rows, n_learning, n_evaluations = 4000, 200, 10
     with np.load(_data.folder() / "regression" / "kin40k.npz", allow_pickle=False) as archive:
         X, y = (archive[name][:n_rows].astype(np.float64) for name in ("X", "y"))
     X, _ = _data.prepared(X, X[:1])

@@ -32,7 +32,7 @@ POLICIES = {
     "random": None,
 }
 ROUNDS, QUERIES = 10, 100
-POOL, QUICK_POOL = 60_000, 3000
+POOL, QUICK_POOL = 60_000, 1000
 EPOCHS = 30
 ROWS, FEATURES, CHUNK = 10**6, 20, 10**5  # of the generated pool
 
@@ -114,7 +114,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
-    n, seeds, rounds = (QUICK_POOL, 1, 2) if options.quick else (POOL, options.seeds, ROUNDS)
+    n, seeds, rounds = (QUICK_POOL, 1, 1) if options.quick else (POOL, options.seeds, ROUNDS)
     tasks = [
         {"set": "mnist", "n": n, "seed": seed, "method": method, "code": _harness.package_code()}
         for seed in range(seeds)

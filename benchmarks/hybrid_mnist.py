@@ -137,8 +137,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="threads; default all")
     options = parser.parse_args()
     torch.set_num_threads(options.jobs)
-    n_rows, epochs = (1000, 1) if options.quick else (options.rows, options.epochs)
-    n_test, n_attacked = (1000, 200) if options.quick else (None, ATTACKED)
+    n_rows, epochs = (500, 1) if options.quick else (options.rows, options.epochs)
+    n_test, n_attacked = (500, 100) if options.quick else (None, ATTACKED)
     X, y, X_test, y_test = load()
     X, y, X_test, y_test = X[:n_rows], y[:n_rows], X_test[:n_test], y_test[:n_test]
     n_fit = n_rows - int(HELD_OUT * n_rows)

@@ -174,7 +174,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5, help="default 5")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
-    n, seeds = (2000, 1) if options.quick else (N, options.seeds)
+    n, seeds = (400, 1) if options.quick else (N, options.seeds)
     methods = {OURS: _harness.package_code(), PEER: _additive_peers.CODES[PEER]}
     runs = [(name, seed) for name in FUNCTIONS for seed in range(seeds)]
     if not options.quick:

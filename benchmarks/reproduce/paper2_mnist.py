@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
-    n_rows, peer = 500 if options.quick else 60_000, "GPyTorch SVGP"
+    n_rows, peer = 300 if options.quick else 60_000, "GPyTorch SVGP"
     codes = dict.fromkeys(MODELS, _harness.package_code())
     codes[peer] = _peers.svgp_methods(M, ())[peer].code
     tasks = [{"n_rows": n_rows, "method": name, "code": code} for name, code in codes.items()]

@@ -271,7 +271,7 @@ def main():
     _harness.add_options(parser)
     options = parser.parse_args()
     m = 128 if options.full else 32
-    m, n_steps = (16, 50) if options.quick else (m, 2000)
+    m, n_steps = (16, 20) if options.quick else (m, 2000)
     names = QUICK_SETS if options.quick else options.sets or SETS
     tasks = [
         {"set": name, "seed": 0, "m": m, "n_steps": n_steps, "method": method, "code": entry.code}

@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20, help="default 20")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
     options = parser.parse_args()
-    n, seeds = (1000, 1) if options.quick else (5000, options.seeds)
+    n, seeds = (400, 1) if options.quick else (5000, options.seeds)
     tasks = [
         {"n": n, "seed": seed, "kernel": kernel, "covariance": covariance, "code": code}
         for code in (_harness.package_code(),)
