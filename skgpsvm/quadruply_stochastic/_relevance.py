@@ -121,11 +121,8 @@ class RelevanceSweeps:
         kl = 0.5 * (s * state["coef"].square() - determined - s.log()) - state["diag"].log()
         return -(state["loss"] + kl.sum()).item()
 
-    def density(self, state, rows):
-        """Log predictive density of other rows, nats, with the noise that these set.
-
-        The variances of a model of few functions are too small to judge its means by.
-        """
+    def moments(self, state, rows):
+        """Targets, weights, and means and variances (b, c) of other rows."""
         parts = []
         for index in rows.chunks(self._chunk(state)):
             X, y, weights = rows.take(index)
@@ -133,14 +130,28 @@ class RelevanceSweeps:
             y = y.double() if y.is_floating_point() else y
             moments = values @ state["coef"].T, self._spread(state, values)
             parts.append((y, weights.double(), *moments))
-        y, weights, *moments = (torch.cat(part) for part in zip(*parts, strict=True))
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+    def likeliest_noise(self, noise, moments):
+        """Log density, nats, of rows that several fits have not seen, and the noise they set.
+
+        The variances of a model of few functions are too small to judge its means by.
+
+        Parameters
+        ----------
+        noise : Tensor of shape (c,)
+            To start from.
+        moments : list
+            `moments` of each fit.
+        """
+        y, weights, *moments = (torch.cat(part) for part in zip(*moments, strict=True))
 
         def value(noise):
             return weights @ self._sites.at(noise).likelihood.log_marginal(y, *moments)
 
         if self._noise_bounds is None:
-            return value(state["noise"]).item()
-        return lbfgs(by_autograd(value), state["noise"], self._noise_bounds, _NOISE_STEPS)[1]
+            return value(noise).item(), noise
+        return lbfgs(by_autograd(value), noise, self._noise_bounds, _NOISE_STEPS)[::-1]
 
     # Parts of a sweep
 

@@ -1,5 +1,6 @@
 """What the relevance vector machines share: dictionary, length scales, fitted attributes."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,35 +78,35 @@ class RelevanceMachine(VariationalGP):
             del state["Z"]
             return sweeps, sweeps.initial(state)
 
-        def density(factor):
-            """Log density of rows that a fit with these length scales has not seen."""
-            total = 0.0
+        def unseen(start, folds, stage):
+            """Log density of rows that fits have not seen, and the noise that these set."""
+            moments = []
             for i, (given, held) in enumerate(folds):
-                learning, state = sweeps(with_lengths(start, factor), given)
-                stage = f"{name}length scales times {factor:.3g}, fold {i}"
+                learning, state = sweeps(start, given)
                 done = learning.converged
-                run.stage(stage, state, learning.step, _CHOICE_SWEEPS, finished=done)
-                total += learning.density(state, held)
-            return total
+                stage_of = f"{name}{stage}, fold {i}"
+                run.stage(stage_of, state, learning.step, _CHOICE_SWEEPS, finished=done)
+                moments.append(learning.moments(state, held))
+            return learning.likeliest_noise(state["noise"], moments)
 
-        if self.optimizer is not None and _has_lengths(kernel) and rows.n_rows >= _FEWEST_CHOICE:
-            some = rows.subset(_CHOICE_ROWS, random_state)
-            units, split = some.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
-            folds = [some.divided(units, held) for _, held in split.split(units)]
-            best, densities, least = 1.0, {}, LEAST_GAIN * some.total_weight
-            for factors in (_FACTORS, _FINER_FACTORS):
-                densities |= {factor: density(factor) for factor in best * factors}
-                good = max(densities.values()) - least
-                best = max(factor for factor, value in densities.items() if value >= good)
-            start = with_lengths(start, best)
+        learned = self.optimizer is not None and rows.n_rows >= _FEWEST_CHOICE
+        if learned and _has_lengths(kernel):
+            start = _scaled(unseen, start, rows.subset(_CHOICE_ROWS, random_state), random_state)
         learning, state = sweeps(start, rows)
+        least_noise = torch.full_like(state["noise"], -math.inf)
+        if learned and noise:
+            folds = _folds(rows, random_state)[: 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS]
+            _, least_noise = unseen(start, folds, "noise")
+
+        def found(state):
+            return start.at({**state, "noise": state["noise"].maximum(least_noise)})
 
         def attributes(state):
-            return self._attributes([start.at(state)], [state["value"]])
+            return self._attributes([found(state)], [state["value"]])
 
         done = {"converged": learning.converged, "attributes": attributes}
         curve = run.stage(f"{name}posterior", state, learning.step, self.max_iter, **done)
-        return start.at(state), curve, state["value"]
+        return found(state), curve, state["value"]
 
     def _noise(self, rows):
         """Logarithms to start from and, where they are learned, their bounds."""
@@ -135,6 +136,25 @@ def _functions(rows, n_basis, random_state):
         index = np.sort(random_state.choice(len(rows), n_basis, replace=False))
     index = torch.as_tensor(index, device=rows.device)
     return torch.unique(rows.take(index)[0].double(), dim=0)
+
+
+def _scaled(unseen, start, rows, random_state):
+    """The start with the longest length scales under which unseen rows are about likeliest."""
+    folds = _folds(rows, random_state)
+    best, densities = 1.0, {}
+    for factors in (_FACTORS, _FINER_FACTORS):
+        for factor in best * factors:
+            stage = f"length scales times {factor:.3g}"
+            densities[factor], _ = unseen(with_lengths(start, factor), folds, stage)
+        good = max(densities.values()) - LEAST_GAIN * rows.total_weight
+        best = max(factor for factor, value in densities.items() if value >= good)
+    return with_lengths(start, best)
+
+
+def _folds(rows, random_state):
+    """Pairs of rows: without a fold of the units of weight, and the fold."""
+    units, split = rows.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
+    return [rows.divided(units, held) for _, held in split.split(units)]
 
 
 def _has_lengths(kernel):

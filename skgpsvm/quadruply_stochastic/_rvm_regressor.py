@@ -41,7 +41,9 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     optimizer : {"auto"} or None, default="auto"
         Whether noise and length scales are learned: the second are multiplied by the factor under
         which held-out thirds of at most 500 rows are most likely. Other hyper-parameters of the
-        kernel stay as they are, and with fewer than 12 rows all.
+        kernel stay as they are, and with fewer than 12 rows all. The noise is that of the greatest
+        evidence; of predictions, no less than what thirds of the rows, held out, ask for: all three
+        of them, or one of more than 500 rows.
     max_iter : int, default=300
         Sweeps over the weights, at most.
     tol : float, default=1e-3
@@ -65,11 +67,11 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     relevance_ : ndarray of shape (r,) or (t, r)
         Prior precisions of their weights, those of each output in a row.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output. It is learned down to a
-        millionth of the variance of y.
+        Variance of the noise of predictions, in squared units of y; one for each output. It is
+        learned down to a millionth of the variance of y.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats; with a full covariance and
-        Gaussian noise the evidence itself.
+        Lower bound on the log evidence of the normalised y, nats, at the noise under which it is
+        greatest; with a full covariance and Gaussian noise the evidence itself.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound after each sweep.
     n_iter_ : int
