@@ -99,7 +99,7 @@ class DecoupledInference:
             "n_inner": 0,
             "whole": False,
             "change": float("inf"),
-            "bounds": [],
+            "gains": [],
         }
         gram, cross = zeros.new_zeros(self._groups * c, p, p), zeros.new_zeros(self._groups * c, p)
         state["begun"] = not self.conjugate and "root" in start
@@ -163,8 +163,9 @@ class DecoupledInference:
         if not self.conjugate:
             state["fresh"] = _relative(state) < _INNER
             return state["objective"]
-        state["objective"] += 0.5 * (size * norm)[: self.likelihood.n_latents].sum().item()
-        state["change"] = self._unsolved(state, state["objective"])
+        gains = 0.5 * size * norm
+        state["objective"] += gains[: self.likelihood.n_latents].sum().item()
+        state["change"] = min(self._unsolved(state), self._gained(state, gains))
         return state["objective"]
 
     def _is_long(self, state):
@@ -172,17 +173,20 @@ class DecoupledInference:
         few = self.conjugate and not state["whole"] and self.bases.size <= _MOST_WHOLE
         return few and state["n_inner"] * _ENTRIES >= self.bases.size
 
-    def _unsolved(self, state, bound):
-        """The larger of the residual's norm, relative, and what the bound may gain, nats a row.
+    def _unsolved(self, state):
+        """The larger of the residual's norm, relative, and what the bound may gain, nats a row."""
+        return max(_relative(state), self._most(self._left(state)))
 
-        Or, where that is less, what the bound has gained in the last iterations, nats a row.
-        """
-        left = self._left(state).view(self._groups, -1).sum(1).max().item()
-        earlier = state["bounds"][-_DELAY:]
-        gained = max(bound - earlier[0], 0.0) if len(earlier) == _DELAY else float("inf")
-        state["bounds"] = [*earlier, bound]
-        unsolved = max(_relative(state), left / self.rows.total_weight)
-        return min(unsolved, gained / self.rows.total_weight)
+    def _gained(self, state, gains):
+        """What the last iterations have gained, nats a row; in this one the columns' (q, 1)."""
+        state["gains"] = [*state["gains"], gains][-_DELAY:]
+        enough = len(state["gains"]) == _DELAY
+        return self._most(sum(state["gains"])) if enough else float("inf")
+
+    def _most(self, columns):
+        """The largest sum over a group's columns (q, 1), a row."""
+        sums = columns.view(self._groups, -1).sum(1)
+        return sums.max().item() / self.rows.total_weight
 
     def _left(self, state):
         """What each column (q, 1) may add to the bound, nats, if the preconditioner is right."""
@@ -343,12 +347,11 @@ class ExactInference(DecoupledInference):
         state["coef"] = state["coef"] + size * direction
         state["means"] = state["means"] + size * product
         self._turn(state, state["residual"] - size * over, norm)
+        state["change"] = self._unsolved(state)
         c = self.likelihood.n_latents
         coef, means = state["coef"][:c], state["means"][:c]
         fit = state["weight"][:c] * means * (state["target"] - 0.5 * means)
-        bound = state["base"] + (fit - 0.5 * coef * means).sum().item()
-        state["change"] = self._unsolved(state, bound)
-        return bound
+        return state["base"] + (fit - 0.5 * coef * means).sum().item()
 
     def _left(self, state):
         of_rows = (state["weight"] * state["residual"].square()).sum(1, keepdim=True)
