@@ -2,8 +2,8 @@
 
 Each runs in a process of its own. As it comes, the run is of one split, and of the sets those with
 few rows. ``--quick`` runs small versions, ``--jobs`` of them at once, in some five minutes of two
-cores; their times are not to be trusted. ``--all`` is every set and split, many
-hours, continued where it was killed. The extra ``gpflow`` adds GPflow to the peers.
+cores; their times are not to be trusted. ``--all`` is every set and split, many hours, continued
+where it was killed. The extra ``gpflow`` adds GPflow to the peers.
 """
 
 import argparse

@@ -194,7 +194,7 @@ def main():
             attacks=f"fast gradient sign on {n_attacked} test images, clipped to [0, 1]",
             threads=torch.get_num_threads(),
         ),
-        _report.table(table, "10,000 test digits", digits=4),
+        _report.table(table, f"{len(y_test):,} test digits", digits=4),
         f"Time an epoch, of softmax's: {seconds['Bayesian SVM'] / seconds['softmax']:.2f}.",
         _report.table(under_attack, "Under attack", digits=3),
         _report.table(novelty, "Trained on digits 0 to 4: areas, 5 to 9 against those", digits=3),
