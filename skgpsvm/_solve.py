@@ -118,8 +118,9 @@ class DecoupledInference:
                 sites = self.likelihood.sites(y, torch.zeros_like(var), var)
                 linear, precision = sites.linear, sites.precision
             held = weights.double()[:, None] * self.kept[index]
+            A = A.double()  # products of float32 may be indefinite by more than the prior
             add_grams(gram, A, held * precision.repeat(1, self._groups))
-            cross += (held * linear.repeat(1, self._groups)).T @ A.double()
+            cross += (held * linear.repeat(1, self._groups)).T @ A
         gram = mirror(gram)
         mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
         state["root"] = roots(gram[:c])
@@ -251,7 +252,8 @@ class DecoupledInference:
             loss += (weights[:, 0] * sites.loss).sum().item()
             state["linear"][index] = linear = old[0][index].lerp(sites.linear, size)
             state["precision"][index] = precision = old[1][index].lerp(sites.precision, size)
-            add_grams(gram, A, weights * precision)
+            if not self.conjugate:
+                add_grams(gram, A, weights * precision)
             linear, precision = (part.repeat(1, self._groups) for part in (linear, precision))
             sums += self._over_rows(K, weights * (linear - precision * f), index)
             if self.conjugate:

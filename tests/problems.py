@@ -184,17 +184,21 @@ def gaussian_sites(noise=R.noise, t=1):
     return LikelihoodSites(Gaussian(np.full(t, noise)), t)
 
 
-def solve_of(
-    kernel, Z, bases, X, y, noise, tol=1e-10, weights=None, kept=None, kind=DecoupledInference
-):
-    """Inference at given bases, with its end state."""
+def begun_solve(kernel, Z, bases, rows, noise, tol=1e-10, kept=None, kind=DecoupledInference):
+    """Inference at given bases, with its first state."""
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
-    y = y.reshape(len(X), -1)
     basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
-    index = torch.arange(len(bases)) % len(X)
-    parts = basis, KernelBases(tk, theta, t64(bases)), rows_of(X, y, weights)
-    inference = kind(gaussian_sites(noise, y.shape[1]), *parts, index, tol, kept)
-    state = inference.initial({"theta": theta})
+    index = torch.arange(len(bases)) % len(rows)
+    parts = basis, KernelBases(tk, theta, t64(bases)), rows
+    sites = gaussian_sites(noise, rows.take(slice(0, 1))[1].shape[1])
+    inference = kind(sites, *parts, index, tol, kept)
+    return inference, inference.initial({"theta": theta})
+
+
+def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
+    """Inference at given bases, with its end state."""
+    rows = rows_of(X, y.reshape(len(X), -1), weights)
+    inference, state = begun_solve(kernel, Z, bases, rows, noise, **options)
     for _ in range(200):
         inference.step(state)
         if inference.converged(state):

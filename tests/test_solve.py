@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from oracles import collapsed, exact_gp_regression, means_at
-from problems import R, given, rows_of, sinc, solve_of, t64, unit_gram, waves
+from problems import R, begun_solve, given, rows_of, sinc, solve_of, t64, unit_gram, waves
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -95,6 +95,17 @@ def test_further_groups_are_the_solutions_without_their_rows():
         for i, target in enumerate(Y.T):
             expected = means_at(kernel, X, X[rows], target[rows], 0.1, X)
             assert_allclose(means[:, 2 * j + i], expected, atol=1e-6)
+
+
+def test_covariance_of_rows_in_float32_is_that_of_their_features():
+    X, y = waves(20_000)
+    X, kernel = X.astype(np.float32), 10 * RBF(3.0)
+    rows = rows_of(X, y[:, None], dtype=torch.float32)
+    inference, state = begun_solve(kernel, X[:40], X[:5], rows, 1e-4)
+    A = inference.basis(torch.as_tensor(X))[0].double()
+    root = state["root"][0]
+    expected = torch.linalg.inv(A.T @ A / 1e-4 + torch.eye(A.shape[1]))
+    assert_allclose((root @ root.T).diagonal(), expected.diagonal(), rtol=1e-8)
 
 
 def test_row_weights_are_repetitions():
