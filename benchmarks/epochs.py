@@ -27,6 +27,7 @@ from . import _report
 from ._measure import PeakMemory, exponent
 
 D, M, STEP = 8, 128, 100_000
+SIZES, QUICK_SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000), (1_100, 2_200)
 COMMON = {
     "inference": "natural_gradient",
     "n_inducing": M,
@@ -116,8 +117,10 @@ def main():
     """Run all and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
-    quick = parser.parse_args().quick
-    sizes = (1_100, 2_200) if quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
+    parser.add_argument("--most-rows", type=int, default=SIZES[-1], help="less: printed only")
+    options = parser.parse_args()
+    kept = not options.quick and options.most_rows >= SIZES[-1]
+    sizes = QUICK_SIZES if options.quick else [n for n in SIZES if n <= options.most_rows]
     rows = []
     for n in sizes:
         for name in MODELS:
@@ -132,8 +135,8 @@ def main():
         f"Targets take 8 n bytes, and as much again checked. Exponents of time in n: {told}."
     )
     parts = [_report.header("Epochs against n"), _report.table(found, title, digits=2)]
-    _report.publish("epochs", parts, write=not quick)
-    if not quick:
+    _report.publish("epochs", parts, write=kept)
+    if kept:
         draw(found, _report.RESULTS / f"epochs-{date.today()}.png")
 
 
