@@ -35,7 +35,7 @@ class MeanBases(ABC):
 
     @abstractmethod
     def values(self, X):
-        """Of all of them at rows: (b, d) -> (b, M), in the dtype of the rows."""
+        """Of all of them at rows: (b, d) -> (b, M)."""
 
     @abstractmethod
     def sampled(self, X, units):
@@ -113,7 +113,7 @@ class MeanBases(ABC):
     def mean(self, X, coef):
         """Their sum at rows, (b, q), with coefficients (q, M)."""
         coef = self.spread(coef)
-        return sum(values @ coef[:, part].T.to(X.dtype) for part, values in self.blocks(X))
+        return sum(values @ coef[:, part].T.to(values.dtype) for part, values in self.blocks(X))
 
     def chunks(self, rows):
         """Slices that cover all rows, of as many as a block of values has."""
@@ -122,15 +122,19 @@ class MeanBases(ABC):
 
     def passes(self, rows, coef):
         """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
-        coef = self.spread(coef).T.to(rows.dtype)
+        coef = self.spread(coef).T
         for index in self.chunks(rows):
             X, y, weights = rows.take(index)
             values = self.values(X)
-            yield index, X, y, weights.double()[:, None], values, (values @ coef).double()
+            means = (values @ coef.to(values.dtype)).double()
+            yield index, X, y, weights.double()[:, None], values, means
 
 
 class KernelBases(MeanBases):
     r"""Functions :math:`k(\cdot, z_j)`, S their kernel matrix.
+
+    Their values are float64, but for those sampled: coefficients are large and cancel, the more so
+    the smoother the kernel.
 
     Parameters
     ----------
@@ -157,7 +161,7 @@ class KernelBases(MeanBases):
         return KernelBases(self.kernel, theta, self.points)
 
     def values(self, X):
-        return self.sampled(X, slice(None))
+        return self.sampled(X.double(), slice(None))
 
     def sampled(self, X, units):
         return self.kernel(X, self.points[units].to(X.dtype), self.theta)
@@ -165,7 +169,7 @@ class KernelBases(MeanBases):
     def blocks(self, X):
         for i in range(0, max(self.size, 1), _CHUNK_BASES):
             part = slice(i, min(i + _CHUNK_BASES, self.size))
-            yield part, self.sampled(X, part)
+            yield part, self.sampled(X.double(), part)
 
     def coordinates(self, units):
         return units, 0

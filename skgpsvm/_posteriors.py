@@ -293,9 +293,9 @@ class WeightPosterior(Posterior):
         mean, var = X.new_zeros(2, len(X), len(self.coef))
         dense = X.new_zeros(len(self.coef), len(X), self.columns.shape[2])
         for part, values in self.bases.blocks(X):
-            mean += values @ self.coef[:, part].T.to(X.dtype)
-            var += values.square() @ self._alone[:, part].T.square().to(X.dtype)
-            dense += values @ self.columns[:, part].to(X.dtype)
+            mean += values @ self.coef[:, part].T.to(values.dtype)
+            var += values.square() @ self._alone[:, part].T.square().to(values.dtype)
+            dense += values @ self.columns[:, part].to(values.dtype)
         return mean, var + dense.square().sum(2).T
 
     def _augmentation(self, X, var):

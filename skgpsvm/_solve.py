@@ -380,12 +380,12 @@ class ExactInference(DecoupledInference):
 
     def _product(self, coef):
         """The kernel matrix of all rows times coefficients (q, n); half of its entries are made."""
-        product, coef = torch.zeros_like(coef), coef.to(self.rows.dtype)
+        product = torch.zeros_like(coef)
         for index in self.bases.chunks(self.rows):
             X, stop = self.rows.take(index)[0], index.start + len(self.rows.weights[index])
-            K = self.bases.sampled(X, slice(index.start, None))
-            product[:, index] += (coef[:, index.start :] @ K.T).double()
-            product[:, stop:] += (coef[:, index] @ K[:, stop - index.start :]).double()
+            K = self.bases.sampled(X.double(), slice(index.start, None))
+            product[:, index] += coef[:, index.start :] @ K.T
+            product[:, stop:] += coef[:, index] @ K[:, stop - index.start :]
         return product
 
     def _conditioned(self, state, residual):
