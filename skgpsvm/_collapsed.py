@@ -66,7 +66,7 @@ class CollapsedBound:
         var = noise.exp()[:, None, None]
         inner = torch.eye(len(gram)).to(gram) + gram / var
         jitter = gram_rounding(len(gram), self.rows.dtype)
-        chol = cholesky(inner, "precision of the weights", jitter=jitter)
+        chol = cholesky(inner, "precision of the weights", jitter=jitter, expected=jitter)
         half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
         log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
         misfit = (self.squares + residuals) @ (-noise).exp() - half.square().sum()

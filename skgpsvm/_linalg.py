@@ -10,6 +10,7 @@ _LIKELY_CAUSES = (
     "(standardise the features), a length scale much longer than the distances between rows, "
     "or a kernel that is not positive definite, as ExpSineSquared of several features."
 )
+_COARSE = "Products in float32 are too coarse for these data: use dtype='float64'."
 _LEAST_NORM = 1e-3  # of what counts as more than nothing
 
 
@@ -28,7 +29,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     jitter : float
         Relative to the mean of the diagonal. 0 factorises `K` exactly as given, or raises.
     expected : float
-        Jitter that needs no warning, as `K` is known to be rounded so much.
+        Jitter that needs no warning, as `K` is known to be rounded so much, of float32.
 
     Returns
     -------
@@ -71,7 +72,8 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     if (relative > max(jitter, expected)).any():
         warn(
             f"The {name} is close to singular: a jitter of {float(relative.max()):.0e} times its "
-            f"mean diagonal was needed instead of {jitter:.0e}. {_LIKELY_CAUSES}",
+            f"mean diagonal was needed instead of {max(jitter, expected):.0e}. "
+            + (_COARSE if expected else _LIKELY_CAUSES),
             NumericalWarning,
         )
     return L

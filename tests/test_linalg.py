@@ -79,6 +79,15 @@ def test_growing_jitter_warns_once_and_says_why():
     )
 
 
+def test_more_than_the_rounding_of_float32_warns_what_to_do():
+    K = with_smallest_eigenvalue(-5e-4)
+    with pytest.warns(NumericalWarning, match="instead of 1e-04.*dtype='float64'"):
+        cholesky(K, jitter=1e-14, expected=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cholesky(K, jitter=1e-14, expected=2e-3)
+
+
 def test_only_the_failing_matrix_of_a_batch_gets_more_jitter():
     good, bad = random_covariance(5, 5), with_smallest_eigenvalue(-5e-4)
     with pytest.warns(NumericalWarning):

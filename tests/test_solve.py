@@ -6,13 +6,13 @@ import torch
 from numpy.testing import assert_allclose
 from oracles import collapsed, exact_gp_regression, means_at
 from problems import R, begun_solve, given, rows_of, sinc, solve_of, t64, unit_gram, waves
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import DecoupledGPClassifier, _bases, _solve
+from skgpsvm import DecoupledGPClassifier, DecoupledGPRegressor, _bases, _solve
 from skgpsvm._collapsed import CollapsedBound
 from skgpsvm._posteriors import DecoupledPosterior
 from skgpsvm._solve import ExactInference
@@ -106,6 +106,22 @@ def test_covariance_of_rows_in_float32_is_that_of_their_features():
     root = state["root"][0]
     expected = torch.linalg.inv(A.T @ A / 1e-4 + torch.eye(A.shape[1]))
     assert_allclose((root @ root.T).diagonal(), expected.diagonal(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])
+def test_means_of_smooth_kernels_in_float32_are_those_in_float64(kind):
+    X = np.random.default_rng(0).normal(size=(1200, 2)).astype(np.float32)
+    y = np.sin(2 * X).sum(1)
+    held = {"kernel": 4 * RBF(2.0), "inducing_points": X[:20], "learn_inducing": False}
+    held |= {"optimizer": None, "n_mean_bases": 100, "random_state": 0}
+    if is_classifier(kind()):
+        y = y > 0
+    else:
+        held["noise_variance"] = 1e-3
+    models = (kind(**held, dtype=dtype) for dtype in ("float32", "float64"))
+    fitted = [model.fit(X[:1000], y[:1000]) for model in models]
+    single, double = (model.latent_mean_and_variance(X[1000:])[0] for model in fitted)
+    assert_allclose(single, double, rtol=0, atol=1e-3)
 
 
 def test_row_weights_are_repetitions():

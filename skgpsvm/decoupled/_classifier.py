@@ -64,7 +64,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of products with the kernel matrix, summed in float64; None is that of X.
+        Of the covariance's features, and of minibatches; the mean of "cg" is solved for in float64.
+        None is that of X.
     random_state : int, RandomState instance or None, default=None
         Rules k-means, the rows that are bases, and minibatches.
 

@@ -71,8 +71,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of products with the kernel matrix, summed in float64; None is float64. "float32" halves the
-        time and is safe while the noise is not far below the signal.
+        Of the covariance's features, and of minibatches; the mean of "cg" is solved for in float64.
+        None is float64. "float32" is safe while the noise is not far below the signal.
     random_state : int, RandomState instance or None, default=None
         Rules k-means, the rows that are bases, those held out, and minibatches.
 
