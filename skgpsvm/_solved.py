@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ._bases import JITTER
-from ._collapsed import CollapsedLearning
+from ._collapsed import JITTER, CollapsedLearning
 from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
@@ -94,7 +93,7 @@ class SolvedGP(VariationalGP):
 
     def _solved(self, run, start, rows, random_state):
         """Latents, curve and bound by conjugate gradients."""
-        start = replace(start, jitter=JITTER)
+        start = replace(start, jitter=JITTER[rows.dtype])
         start, index = self._with_bases(start, rows, random_state)
         likelihood, basis, bases = self._parts(start, rows)
         kept = self._kept(rows, random_state)

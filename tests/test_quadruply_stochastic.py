@@ -740,6 +740,16 @@ def test_single_precision_bears_large_amplitudes():
     assert single.score(X, y) == pytest.approx(double.score(X, y), abs=0.02)
 
 
+def test_bound_of_smooth_kernels_in_float32_is_nearly_that_in_float64():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 2))
+    y = np.sin(2 * X).sum(1) + 0.05 * rng.normal(size=2000)
+    held = {"optimizer": None, "learn_inducing": False, "noise_variance": 2e-3, "random_state": 0}
+    model = QSGPRegressor(4 * RBF(2.0), n_basis=500, n_inducing=100, **held)
+    single, double = (clone(model).set_params(dtype=d).fit(X, y) for d in ("float32", "float64"))
+    assert single.elbo_ == pytest.approx(double.elbo_, abs=0.01 * len(X))
+
+
 def test_augmented_variance_returns_to_the_prior_s():
     X, y = waves(60)
     model = QSGPRegressor(

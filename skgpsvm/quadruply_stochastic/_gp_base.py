@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .._bases import JITTER
+from .._collapsed import JITTER
 from .._distributed import refuse_ranks
 from .._features import FourierFeatures
 from .._scales import feature_scales
@@ -127,7 +127,7 @@ class QuadruplyStochasticGP(SolvedGP):
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
             start = self._learned(run, start, rows, scaler, random_state, generator)
-            start = replace(start, jitter=JITTER, mean=None, root=None)
+            start = replace(start, jitter=JITTER[rows.dtype], mean=None, root=None)
             start, _ = self._with_bases(start, rows, random_state)
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()

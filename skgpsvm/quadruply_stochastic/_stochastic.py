@@ -2,7 +2,7 @@
 
 import torch
 
-from .._bases import JITTER
+from .._collapsed import JITTER
 from .._linalg import add_grams, cholesky, gaussian_kl, mirror
 from .._posteriors import WeightPosterior, WhitenedBasis
 from .._solve import features, roots
@@ -315,7 +315,7 @@ class StochasticSteps:
 
     def _at(self, theta, noise):
         """Bound, bases and features at other hyper-parameters."""
-        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER)
+        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
         return self._bound_at(noise), self.bases.at(theta), basis
 
     def _bound_at(self, noise):
