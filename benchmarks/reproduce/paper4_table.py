@@ -101,6 +101,11 @@ def report(results, codes):
     """Parts: each metric of all methods, ours above the paper's."""
     names = list(results["set"].unique())
     parts = [_report.failures(results), _report.other_code(results, codes)]
+    counts = results.pivot_table(index="method", columns="set", values="seed", aggfunc="count")
+    counts = counts.reindex(index=list(codes), columns=names).fillna(0)
+    if counts.nunique().max() > 1 or counts.nunique(axis=1).max() > 1:
+        frame = counts.rename_axis("method").reset_index()
+        parts.append(_report.table(frame, "Splits that the means are of", 0))
     titles = {
         **METRICS,
         "fit_seconds": "Seconds of processor time to fit, one thread; the paper's of a GTX 980 Ti",
