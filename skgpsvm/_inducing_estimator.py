@@ -148,10 +148,15 @@ class InducingEstimator(LatentEstimator):
             self._adam_rate,
             theta_bounds(start.kernel, rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
+            self._prior(rows, scaler),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
+
+    def _prior(self, rows, scaler):
+        """A prior of the kernel's hyper-parameters, or None."""
+        return None
 
     def _batch_size(self, start, rows):
         """Rows in a minibatch; None is all."""

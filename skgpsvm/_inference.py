@@ -37,10 +37,12 @@ class AdamSteps:
         Of theta.
     scale : Tensor of shape (d,)
         Unit of the steps on the inducing points, for each feature.
+    prior : LengthPrior, optional
+        Of theta.
     """
 
-    def __init__(self, likelihood, kernel, rows, trained, learning_rate, bounds, scale):
-        self.likelihood, self.kernel, self.rows = likelihood, kernel, rows
+    def __init__(self, likelihood, kernel, rows, trained, learning_rate, bounds, scale, prior=None):
+        self.likelihood, self.kernel, self.rows, self.prior = likelihood, kernel, rows, prior
         self.trained, self.learning_rate = trained, learning_rate
         self.bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
         self.units = {"Z": scale}
@@ -76,7 +78,12 @@ class AdamSteps:
         likelihood = self.likelihood.at(tensors["noise"])
         loss = batch_loss(likelihood, A, residual, y, mean, root)
         kl = gaussian_kl(mean, root).sum()
-        return -len(self.rows) / len(y) * (weights * loss).sum() - kl
+        of_prior = self.log_prior(tensors["theta"])
+        return of_prior - len(self.rows) / len(y) * (weights * loss).sum() - kl
+
+    def log_prior(self, theta):
+        """Log density of the prior of theta, up to a constant; zero without one."""
+        return theta.new_zeros(()) if self.prior is None else self.prior.log_density(theta)
 
 
 class _Inference:
@@ -158,7 +165,10 @@ class CoordinateInference(_Inference):
                 values.append(ascent.stochastic_sweep(state, group))
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
-        return sum(values) / len(values)
+        return sum(values) / len(values) + self._log_prior(state)
+
+    def _log_prior(self, state):
+        return self.adam.log_prior(state["theta"]).item()
 
     def _groups(self):
         """Minibatches of a pass, in groups with no other steps between; None is all rows."""
@@ -191,7 +201,7 @@ class NaturalGradientInference(CoordinateInference):
         if self.batch_size is not None:
             slack = _ROUGHNESS * self.ascent.rows.total_weight
             if state["n_steps"] and not values:
-                values = [self.at(state).objective(state)]
+                values = [self.at(state).objective(state) + self._log_prior(state)]
         before = dict(state)
         values = [*values, super().step(state)]
         if state["adam"] and self._learning(before) and values[-1] < max(values) - slack:

@@ -6,16 +6,13 @@ _NOISE_RATE = 2.0
 _LENGTH_PRECISION = 1 / 3
 
 
-class Penalised:
-    """A bound plus the log density of a prior of its hyper-parameters, up to a constant.
+class LengthPrior:
+    """A prior of length scales, log-normal.
 
-    Lengths are log-normal, and so spread that the median changed by a factor of 6 is a standard
-    deviation away; the noise's standard deviation has a gamma distribution of shape 2.
-    `CollapsedLearning` can maximise the sum.
+    It is so spread that the median changed by a factor of 6 is a standard deviation away.
 
     Parameters
     ----------
-    bound : CollapsedBound or Evidence
     median : Tensor of shape (k,)
         Theta with the median lengths.
     lengths : Tensor of shape (k,)
@@ -23,19 +20,42 @@ class Penalised:
 
     Notes
     -----
-    Source: Hvarfner, Hellsten and Nardi (2024), for the lengths; see `log_prior_of_deviations`.
+    Source: Hvarfner, Hellsten and Nardi (2024).
     """
 
-    def __init__(self, bound, median, lengths):
-        self.bound, self._median, self._precision = bound, median, _LENGTH_PRECISION * lengths
+    def __init__(self, median, lengths):
+        self._median, self._precision = median, _LENGTH_PRECISION * lengths
+
+    def log_density(self, theta):
+        """Up to a constant; a scalar tensor."""
+        return -0.5 * self._precision @ (theta - self._median).square()
+
+    def slope(self, theta):
+        """The derivative of the log density."""
+        return -self._precision * (theta - self._median)
+
+
+class Penalised:
+    """A bound plus the log density of a prior of its hyper-parameters, up to a constant.
+
+    The noise's standard deviation has a gamma distribution of shape 2, see
+    `log_prior_of_deviations`. `CollapsedLearning` can maximise the sum.
+
+    Parameters
+    ----------
+    bound : CollapsedBound or Evidence
+    prior : LengthPrior
+    """
+
+    def __init__(self, bound, prior):
+        self.bound, self._prior = bound, prior
         self.kernel, self.weight = bound.kernel, bound.weight
 
     def _log_prior(self, theta, noise):
         """The log density and its derivatives in theta and the log noise variances."""
-        gap = theta - self._median
         densities, by_noise = log_prior_of_deviations(noise, _NOISE_RATE)
-        log_prior = densities.sum() - 0.5 * self._precision @ gap.square()
-        return log_prior.item(), -self._precision * gap, by_noise
+        log_prior = densities.sum() + self._prior.log_density(theta)
+        return log_prior.item(), self._prior.slope(theta), by_noise
 
     def value(self, theta, Z, noise):
         """The sum, nats."""

@@ -17,7 +17,7 @@ from ._prediction import (
     classification_sites,
     regression_sites,
 )
-from ._priors import Penalised
+from ._priors import LengthPrior, Penalised
 from ._scales import smooth_kernel, with_mean
 from ._starts import (
     LEAST_GAIN,
@@ -58,6 +58,14 @@ class VariationalGP(InducingEstimator):
 
     def _optimizer(self):
         return None if self.optimizer is None else "adam"
+
+    def _prior(self, rows, scaler):
+        """That of the default kernel's lengths where there are fewer rows than features."""
+        if self.kernel is not None or rows.n_rows >= rows.X.shape[1]:
+            return None
+        kernel = self._start_kernel(scaler)
+        prior = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
+        return LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in prior))
 
     def _start_kernel(self, scaler):
         if self.kernel is None:
@@ -175,12 +183,8 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
 
     def _with_prior(self, bound, rows, scaler):
-        """A bound, with a prior of the default kernel where there are fewer rows than features."""
-        if self.kernel is not None or rows.n_rows >= rows.X.shape[1]:
-            return bound
-        kernel = self._start_kernel(scaler)
-        prior = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
-        return Penalised(bound, *(torch.as_tensor(part, device=rows.device) for part in prior))
+        prior = self._prior(rows, scaler)
+        return bound if prior is None else Penalised(bound, prior)
 
     def _learned_further(self, climb, state, rows, fresh):
         """Learning on more rows, the state changed in place; the curve of objectives."""
