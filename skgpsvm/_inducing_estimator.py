@@ -155,7 +155,7 @@ class InducingEstimator(LatentEstimator):
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _prior(self, rows, scaler):
-        """A prior of the kernel's hyper-parameters, or None."""
+        """A `LengthPrior` of the kernel, or None."""
         return None
 
     def _batch_size(self, start, rows):

@@ -2,6 +2,11 @@
 
 import math
 
+import torch
+
+from ._starts import free_lengths, scaled_lengths
+
+_MEDIAN_LENGTH = 2**0.5 * math.exp(2**0.5)  # over where they start
 _NOISE_RATE = 2.0
 _LENGTH_PRECISION = 1 / 3
 
@@ -33,6 +38,21 @@ class LengthPrior:
     def slope(self, theta):
         """The derivative of the log density."""
         return -self._precision * (theta - self._median)
+
+
+def few_rows_prior(kernel, rows):
+    """A `LengthPrior` where there are fewer rows than features, else None.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        As learning starts from it by default.
+    rows : Rows
+    """
+    if rows.n_rows >= rows.X.shape[1]:
+        return None
+    parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
+    return LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in parts))
 
 
 class Penalised:

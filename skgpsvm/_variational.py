@@ -17,14 +17,12 @@ from ._prediction import (
     classification_sites,
     regression_sites,
 )
-from ._priors import LengthPrior, Penalised
+from ._priors import Penalised, few_rows_prior
 from ._scales import smooth_kernel, with_mean
 from ._starts import (
     LEAST_GAIN,
     at_gaussian_posterior,
     explaining,
-    free_lengths,
-    scaled_lengths,
     with_lengths,
 )
 from ._torch_kernels import theta_bounds, torch_kernel
@@ -36,7 +34,6 @@ _MANY_ROWS, _MANY_FEATURES = 5000, 20  # from which on a slow start pays
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _WAVES = (0.125, 0.03)  # others of so few features, as a trend may hide waves
 _FEW_FEATURES = 2
-_MEDIAN_LENGTH = 2**0.5 * np.exp(2**0.5)  # of their prior, over where they start
 
 
 class VariationalGP(InducingEstimator):
@@ -60,12 +57,7 @@ class VariationalGP(InducingEstimator):
         return None if self.optimizer is None else "adam"
 
     def _prior(self, rows, scaler):
-        """That of the default kernel's lengths where there are fewer rows than features."""
-        if self.kernel is not None or rows.n_rows >= rows.X.shape[1]:
-            return None
-        kernel = self._start_kernel(scaler)
-        prior = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
-        return LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in prior))
+        return few_rows_prior(self._start_kernel(scaler), rows) if self.kernel is None else None
 
     def _start_kernel(self, scaler):
         if self.kernel is None:

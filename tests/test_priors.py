@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss
 from skgpsvm import (
     DecoupledGPClassifier,
     DecoupledGPRegressor,
+    EPClassifier,
     QSGPClassifier,
     SVGPClassifier,
     SVGPRegressor,
@@ -61,15 +62,23 @@ def test_intervals_with_fewer_rows_than_features(estimator):
 
 
 @pytest.mark.parametrize(
-    "estimator", [SVGPClassifier, DecoupledGPClassifier, partial(QSGPClassifier, n_basis=200)]
+    "estimator",
+    [
+        SVGPClassifier,
+        EPClassifier,
+        partial(EPClassifier, approximation="gfitc"),
+        partial(EPClassifier, batch_size=20),
+        DecoupledGPClassifier,
+        partial(QSGPClassifier, n_basis=200),
+    ],
 )
 def test_probabilities_with_fewer_rows_than_features(estimator):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(560, 100))
     y = X[:, 0] + X[:, 1] + 0.5 * rng.normal(size=560) > 0
     model = estimator(random_state=0).fit(X[:60], y[:60])
-    # Without the prior 0.44; the shares of the classes have 0.69.
-    assert log_loss(y[60:], model.predict_proba(X[60:])) < 0.35
+    # Without the prior 0.44, of expectation propagation 0.35; the shares of the classes have 0.69.
+    assert log_loss(y[60:], model.predict_proba(X[60:])) < 0.33
 
 
 def test_bound_is_without_the_prior():

@@ -12,6 +12,7 @@ from .._distributed import check_shareable, gather
 from .._estimator import TorchClassifier
 from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
+from .._priors import few_rows_prior
 from .._rows import Rows
 from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
@@ -100,6 +101,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         one copy of it, where its weight is above one). NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         The evidence along the way, from minibatches an estimate of it; with "gfitc" that of rounds.
+        With fewer rows than features the prior of length scales is in it.
     n_iter_ : int
         Updates, epochs or rounds taken; with more than two classes, the most of any.
     n_features_in_ : int
@@ -240,6 +242,9 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
         return with_mean(kernel, self.mean, scaler, _VARIANCE)
 
+    def _prior(self, rows, scaler):
+        return few_rows_prior(self._start_kernel(scaler), rows) if self.kernel is None else None
+
     def _trained(self, start, rows):
         wanted = {"theta": start.kernel.n_dims > 0, "Z": self.learn_inducing}
         return [part for part in PARTS if self.optimizer is not None and wanted[part]]
@@ -249,7 +254,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         propagation = Propagation(torch_kernel(start.kernel), rows, start.jitter)
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
-        return propagation, self._trained(start, rows), bounds, scale
+        return propagation, self._trained(start, rows), bounds, scale, self._prior(rows, scaler)
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         if start.mean is None and "theta" in self._trained(start, rows):

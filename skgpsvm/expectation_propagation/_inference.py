@@ -92,17 +92,28 @@ class _Learning:
         Of theta.
     scale : Tensor of shape (d,)
         Unit of the inducing points, for each feature.
+    prior : LengthPrior, optional
+        Of theta.
     """
 
     is_exact = False  # see `CoordinateInference`
 
-    def __init__(self, propagation, trained, bounds, scale):
-        self.propagation, self.trained = propagation, trained
+    def __init__(self, propagation, trained, bounds, scale, prior=None):
+        self.propagation, self.trained, self.prior = propagation, trained, prior
         self.packing = Packing(trained, {"Z": scale}, {"theta": bounds})
 
+    def _log_prior(self, state):
+        return 0.0 if self.prior is None else self.prior.log_density(state["theta"]).item()
+
     def _slope(self, state, visit):
-        slopes = self.propagation.gradient(state, visit)
-        return self.packing.slope(dict(zip(PARTS, slopes, strict=True)))
+        slopes = dict(zip(PARTS, self.propagation.gradient(state, visit), strict=True))
+        return self._packed(slopes, state)
+
+    def _packed(self, slopes, state):
+        """Slopes by name as one vector, that of the prior added."""
+        if self.prior is not None and "theta" in slopes:
+            slopes["theta"] = slopes["theta"] + self.prior.slope(state["theta"])
+        return self.packing.slope(slopes)
 
 
 class InnerLearning(_Learning):
@@ -145,7 +156,8 @@ class InnerLearning(_Learning):
     def step(self, state):
         """One update; returns the evidence before it."""
         visit = self.propagation.visit(state)
-        value, before = self.propagation.evidence(state, visit), state["mean"]
+        value = self.propagation.evidence(state, visit) + self._log_prior(state)
+        before = state["mean"]
         damping = _LEARNING_DAMPING if state["learning"] else state["damping"]
         if state["learning"]:
             self._learn(state, self._slope(state, visit), self._share(state["n_updates"]))
@@ -233,7 +245,7 @@ class MinibatchLearning(InnerLearning):
                 share = self._share(state["n_updates"] + i / len(batches))
                 self._learn(state, self._stochastic_slope(state, found[1]), share)
                 basis = self.propagation.new_basis(state)
-        value = log_sites + self.propagation.size(state)
+        value = log_sites + self.propagation.size(state) + self._log_prior(state)
         self.propagation.refresh(state)
         state["generator"] = self.generator.get_state()
         self._end(state, before, value)
@@ -245,7 +257,7 @@ class MinibatchLearning(InnerLearning):
         value = surrogate(self.propagation.new_basis({**state, **leaves}))
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         slopes = torch.autograd.grad(value, leaves.values())
-        return self.packing.slope(dict(zip(self.trained, slopes, strict=True)))
+        return self._packed(dict(zip(self.trained, slopes, strict=True)), state)
 
 
 class OuterLearning(_Learning):
@@ -279,7 +291,8 @@ class OuterLearning(_Learning):
         def value_and_gradient(point):
             state.update(self.packing.parts(point, state))
             visit = settled(self.propagation, state)
-            return self.propagation.evidence(state, visit), self._slope(state, visit)
+            value = self.propagation.evidence(state, visit) + self._log_prior(state)
+            return value, self._slope(state, visit)
 
         start, limits = self.packing.vector(state), self.packing.limits(state)
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)

@@ -66,7 +66,8 @@ class SVGPClassifier(VariationalClassifier):
     elbo_ : float
         Lower bound on the log evidence, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound, or its estimate from minibatches, along the way.
+        The bound, or its estimate from minibatches, along the way; with fewer rows than features
+        the prior of length scales is in it.
     n_iter_ : int
         Passes taken.
     n_features_in_ : int
