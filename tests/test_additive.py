@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import EDGES, rows_of, t64
+from problems import EDGES, rows_of, t64, waves
 from scipy.special import expit
 from scipy.stats import gamma, multivariate_normal
 from sklearn.datasets import load_iris, make_friedman1
@@ -1179,3 +1179,9 @@ def test_few_features_have_their_points_with_few_rows():
     X = rng.uniform(-3, 3, size=(200, 1))
     y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=200)
     assert AdditiveGPRegressor(n_inducing=60).fit(X, y).score(X, y) > 0.97
+
+
+def test_columns_whose_squares_overflow_are_refused():
+    X, y = waves(40)
+    with pytest.raises(ValueError, match="Squares of X overflow"):
+        AdditiveGPRegressor(interactions=None).fit(1e200 * X, y)

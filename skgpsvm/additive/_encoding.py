@@ -251,7 +251,10 @@ def distinct(rows, numbers, most):
 def _power(column):
     """Centre, scale and power of a column, whose power is 1 unless it is skewed."""
     column = column[np.isfinite(column)].astype(np.float64)
-    centre, scale = column.mean(), column.std()
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, scale = column.mean(), column.std()
+    if len(column) and not np.isfinite(scale):
+        raise ValueError("Squares of X overflow in float64: scale it down.")
     if not scale > 0:
         return 0.0, 1.0, 1.0
     column = (column - centre) / scale
