@@ -13,6 +13,7 @@ from ._estimator import history
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._prediction import LatentEstimator
+from ._priors import few_rows_prior
 from ._rows import Rows
 from ._scales import feature_scales
 from ._torch_kernels import theta_bounds, torch_kernel
@@ -33,6 +34,7 @@ class InducingEstimator(LatentEstimator):
     """
 
     _rate_is_optional = False
+    _has_prior = False  # of length scales
 
     @property
     def _adam_rate(self):
@@ -155,8 +157,10 @@ class InducingEstimator(LatentEstimator):
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _prior(self, rows, scaler):
-        """A `LengthPrior` of the kernel, or None."""
-        return None
+        """That of the default kernel's length scales, where few rows are to teach them, or None."""
+        if not self._has_prior or self.kernel is not None or self.optimizer is None:
+            return None
+        return few_rows_prior(self._start_kernel(scaler), rows)
 
     def _batch_size(self, start, rows):
         """Rows in a minibatch; None is all."""

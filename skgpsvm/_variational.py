@@ -17,7 +17,7 @@ from ._prediction import (
     classification_sites,
     regression_sites,
 )
-from ._priors import Penalised, few_rows_prior
+from ._priors import Penalised
 from ._scales import smooth_kernel, with_mean
 from ._starts import (
     LEAST_GAIN,
@@ -40,6 +40,7 @@ class VariationalGP(InducingEstimator):
     """Kernel with a mean function; the evidence bound is what is found out about a posterior."""
 
     _ascents = NaturalGradientInference
+    _has_prior = True
     _optimizers = ("auto", None)
     _means = ("zero", "constant", "linear")
     _start_variance = 1.0
@@ -55,9 +56,6 @@ class VariationalGP(InducingEstimator):
 
     def _optimizer(self):
         return None if self.optimizer is None else "adam"
-
-    def _prior(self, rows, scaler):
-        return few_rows_prior(self._start_kernel(scaler), rows) if self.kernel is None else None
 
     def _start_kernel(self, scaler):
         if self.kernel is None:

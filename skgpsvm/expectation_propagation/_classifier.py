@@ -12,7 +12,6 @@ from .._distributed import check_shareable, gather
 from .._estimator import TorchClassifier
 from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
-from .._priors import few_rows_prior
 from .._rows import Rows
 from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
@@ -126,6 +125,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     >>> ep.score(X, y) > 0.97
     True
     """
+
+    _has_prior = True
 
     def __init__(
         self,
@@ -241,9 +242,6 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     def _start_kernel(self, scaler):
         kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
         return with_mean(kernel, self.mean, scaler, _VARIANCE)
-
-    def _prior(self, rows, scaler):
-        return few_rows_prior(self._start_kernel(scaler), rows) if self.kernel is None else None
 
     def _trained(self, start, rows):
         wanted = {"theta": start.kernel.n_dims > 0, "Z": self.learn_inducing}
