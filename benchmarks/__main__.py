@@ -8,6 +8,7 @@ hours, continued where it was killed. The extra ``gpflow`` adds GPflow to the pe
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 # What the run as it comes is cut down to: scripts that time themselves, and those that take jobs.
 TIMINGS = {
-    "scaling": "--only sweep growth",
+    "scaling": "--only growth",
     "collapsed": "",
     "sweep": "",
     "epochs": "--most-rows 100000",
@@ -29,7 +30,7 @@ TIMINGS = {
 COMPARISONS = {
     "classification": "--seeds 1 --most-rows 600",
     "regression": "--seeds 1 --most-rows 4200",
-    "decoupled": "--most-rows 4500",
+    "decoupled": "--most-rows 4500 --methods DecoupledGPRegressor 'SVGPRegressor 512'",
     "mnist_odd_even": "--rows 10000",
     "active_learning": "--seeds 1 --most-rows 700",
     "additive": "--seeds 1 --most-rows 800",
@@ -74,7 +75,7 @@ def run(script, options):
     if options.quick:
         command += ["--quick"]
     elif not options.all:
-        command += SCRIPTS[script].split()
+        command += shlex.split(SCRIPTS[script])
     if script in COMPARISONS:
         command += ["--jobs", str(1 if options.quick else options.jobs)]
     told = f"\n$ python {' '.join(command[1:])}"
