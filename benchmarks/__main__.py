@@ -40,7 +40,7 @@ COMPARISONS = {
     "hybrid_active_learning": "--seeds 1",
     "reproduce.paper1_tables": "--seeds 1 --most-rows 1000",
     "reproduce.paper2_table": "--seeds 2",
-    "reproduce.paper2_mnist": "",
+    "reproduce.paper2_mnist": "--rows 10000",
     "reproduce.paper2_airline": "--rows 200000",
     "reproduce.paper3_table": "--sets kin40k",
     "reproduce.paper4_table": "--sets keggdirected --methods QSGPRegressor SVGPRegressor",
