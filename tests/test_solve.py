@@ -115,13 +115,14 @@ def test_means_of_smooth_kernels_in_float32_are_those_in_float64(kind):
     held = {"kernel": 4 * RBF(2.0), "inducing_points": X[:20], "learn_inducing": False}
     held |= {"optimizer": None, "n_mean_bases": 100, "random_state": 0}
     if is_classifier(kind()):
-        y = y > 0
+        # Sites depend on variances, whose inducing points have a jitter of float32.
+        y, atol = y > 0, 0.02
     else:
-        held["noise_variance"] = 1e-3
+        held["noise_variance"], atol = 1e-3, 1e-6
     models = (kind(**held, dtype=dtype) for dtype in ("float32", "float64"))
     fitted = [model.fit(X[:1000], y[:1000]) for model in models]
     single, double = (model.latent_mean_and_variance(X[1000:])[0] for model in fitted)
-    assert_allclose(single, double, rtol=0, atol=1e-3)
+    assert_allclose(single, double, rtol=0, atol=atol)
 
 
 def test_row_weights_are_repetitions():
