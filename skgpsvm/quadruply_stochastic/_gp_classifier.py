@@ -83,7 +83,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of features and products with them, summed in float64; None is that of X.
+        Of features and products with them, summed in float64; None is that of X. Kernels at rows
+        of ``solver="cg"`` are float64 in any case.
     random_state : int, RandomState instance or None, default=None
         Rules k-means, frequencies, rows drawn and minibatches.
 

@@ -97,7 +97,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
         Of features and products with them, summed in float64; None is float64. "float32" halves
-        the time and is safe while the noise is not far below the signal.
+        the time and is safe while the noise is not far below the signal. Kernels at rows of
+        ``solver="cg"`` are float64 in any case.
     random_state : int, RandomState instance or None, default=None
         Rules k-means, frequencies, rows drawn and minibatches.
 
