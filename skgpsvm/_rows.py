@@ -98,14 +98,23 @@ class Rows:
     def thinned(self):
         """These rows with weights of no more than one on average.
 
-        Copies of a row have no scatter: as evidence they would be that of little noise.
+        Copies of a row have no scatter: as evidence they would be that of little noise. All of it
+        counts where most of the weight is of rows that differ from others in the target alone.
         """
         mean = self.total_weight / self.n_rows
-        if mean <= 1:
+        if mean <= 1 or self._are_scattered():
             return self
         part = copy(self)
         part.weights, part.total_weight = self.weights / mean, self.n_rows
         return part
+
+    def _are_scattered(self):
+        """Whether most of the weight is of rows that differ from others in the target alone."""
+        if not isinstance(self.X, torch.Tensor):
+            return False
+        _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
+        (scattered,) = self.sum(self.weights[counts[group] > 1].sum())
+        return 2 * scattered.item() > self.total_weight
 
     def spaced(self, max_rows):
         """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""

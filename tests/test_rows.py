@@ -249,6 +249,8 @@ def test_thinned_rows_weigh_one_on_average():
     assert thinned.total_weight == 3
     assert rows.total_weight == 6
     assert rows.are_repeated()
+    ratings = Rows(np.ones((3, 2)), np.arange(3.0), weights, CPU, torch.float64)
+    assert ratings.thinned() is ratings
     light = Rows(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
     assert light.thinned() is light
     assert not Rows(np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64).are_repeated()
