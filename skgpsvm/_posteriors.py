@@ -38,7 +38,7 @@ class WhitenedBasis:
         Logarithms of the kernel's free hyper-parameters, float64.
     Z : Tensor of shape (m, d)
         Inducing points. Terms with an exact map are taken exactly as long as their features
-        number at most m.
+        number at most m; those of a mean function 4m, or 500.
     jitter : float
         Added to the diagonal of `Kzz`, relative to its mean.
 

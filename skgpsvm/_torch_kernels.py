@@ -8,6 +8,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 
 _REGISTRY = {}
+_MOST_HELD, _HELD_SHARE = 500, 4  # features of a mean function, and times as many as may be exact
 
 
 def register_torch_kernel(kernel_class):
@@ -296,19 +297,19 @@ class TorchKernel(ABC):
         max_features : int
             Most features that the exact part may have. Terms are taken in order; one that no
             longer fits is left to the rest, and smaller later ones are still taken. Feature
-            kernels without free hyper-parameters, as those of a mean function, are always taken:
-            their prior may be vague, which no projection bears. Noise alone is no rest, as it
-            says nothing at the points: the first other term stays with it.
+            kernels without free hyper-parameters, as those of a mean function, whose prior may be
+            vague, may have four times as many, and 500. Noise alone is no rest, as it says nothing
+            at the points: the first other term stays with it.
 
         Returns
         -------
         exact, rest : TorchKernel or None
             ``k = exact + rest``; either is None if it has no term. Both take the full `theta`.
         """
-        exact, rest = [], []
+        exact, rest, most_held = [], [], max(_MOST_HELD, _HELD_SHARE * max_features)
         for term in _flatten([self], _Sum):
             size = term.n_exact_features(d)
-            if _is_held(term) or (size is not None and size <= max_features):
+            if size is not None and size <= (most_held if _is_held(term) else max_features):
                 max_features -= size
                 exact.append(term)
             else:

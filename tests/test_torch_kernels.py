@@ -406,11 +406,12 @@ def test_split_adds_up(kernel, max_features, size):
     assert_allclose(sum(part.diag(X, theta) for part in parts), k.diag(X, theta), rtol=1e-14)
 
 
-def test_split_takes_what_is_held_in_any_case():
-    held = ConstantKernel(9.0, "fixed") + Linear(2.0, "fixed")
-    exact, rest = torch_kernel(held + Linear() + RBF()).split(D, 1)
-    assert exact.n_exact_features(D) == 1 + D
-    assert rest.n_exact_features(D) is None
+def test_split_takes_more_of_what_is_held():
+    kernel = torch_kernel(ConstantKernel(9.0, "fixed") + Linear(2.0, "fixed") + Linear() + RBF())
+    for d, most, size in ((D, 1, 1 + D), (500, 1, 501), (501, 1, 1), (501, 126, 502)):
+        exact, rest = kernel.split(d, most)
+        assert exact.n_exact_features(d) == size
+        assert rest.n_exact_features(d) is None
 
 
 def test_split_may_leave_nothing_to_the_rest():

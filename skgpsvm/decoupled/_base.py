@@ -1,5 +1,6 @@
 """What the decoupled regressor and classifier share: learning, bases, the two solvers."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -90,7 +91,7 @@ class DecoupledGP(SolvedGP):
         kernel = torch_kernel(start.kernel)
         parts = [start.kernel, *start.kernel.get_params().values()]
         white = any(isinstance(part, WhiteKernel) for part in parts)
-        if white or kernel.split(rows.X.shape[1], self.n_inducing)[0]:
+        if white or kernel.split(rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
                 f"solver='sgd' knows no white noise, no linear and no constant terms of a kernel; "
                 f"got {start.kernel!r}. Leave them out, or use solver='cg'."
