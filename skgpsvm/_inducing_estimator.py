@@ -12,6 +12,7 @@ from ._distributed import check_equal, check_shareable, first, gather, n_ranks, 
 from ._estimator import history
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
+from ._linalg import natural_parameters
 from ._prediction import LatentEstimator
 from ._priors import few_rows_prior
 from ._rows import Rows
@@ -244,6 +245,6 @@ class InducingEstimator(LatentEstimator):
         now = old.state(rows.device)
         likelihood = self._sites().at(now["noise"])
         ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
-        state = now | ascent.initial(now["mean"], now["root"])
-        ascent.prior = state["precision"], state["linear"]
+        ascent.prior = natural_parameters(now["mean"], now["root"])
+        state = now | ascent.initial()
         return state, partial(self._ascents.sweep, ascent), ascent
