@@ -1,5 +1,7 @@
 """Ways to the posterior: coordinate ascent or natural gradients, with Adam between; Adam alone."""
 
+from itertools import islice
+
 import torch
 
 from ._coordinate_ascent import CoordinateAscent
@@ -60,7 +62,7 @@ class AdamSteps:
             optimizer.zero_grad()
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
             objective = self._objective({**state, **tensors}, index)
-            (-objective / self.rows.weights.sum()).backward()
+            (-objective / self.rows.total_weight).backward()
             optimizer.step()
             with torch.no_grad():
                 for name in self.bounds.keys() & leaves.keys():
@@ -153,11 +155,10 @@ class CoordinateInference(_Inference):
     def step(self, state):
         """One pass over the rows; returns the objective, or the mean of its estimates."""
         self.generator.set_state(state["generator"])
-        values = []
+        values, subsets = [], self._subsets()
         for group in self._groups():
             if self._learning(state) and self._due(state):
-                subsets = [self._minibatches(_STEP_ROWS)[0] for _ in range(_STEPS_BETWEEN)]
-                self.adam.run(state, subsets)
+                self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
             ascent = self.at(state)
             if group is None:
                 values.append(self.sweep(ascent, state))
@@ -173,6 +174,11 @@ class CoordinateInference(_Inference):
     def _groups(self):
         """Minibatches of a pass, in groups with no other steps between; None is all rows."""
         return [None if self.batch_size is None else self._minibatches(self.batch_size)]
+
+    def _subsets(self):
+        """Endless minibatches for Adam, shuffled anew when all rows have been in one."""
+        while True:
+            yield from self._minibatches(_STEP_ROWS)
 
     def _due(self, state):
         """Whether Adam steps go before the next group."""

@@ -250,12 +250,13 @@ def test_many_minibatches_learn_between_them(monkeypatch):
     inference, state = natural(Gaussian(0.5), X, y, ["noise"], batch_size=2)
     runs = []
     run = inference.adam.run
-    monkeypatch.setattr(
-        inference.adam, "run", lambda *args: runs.append(len(args[1])) or run(*args)
-    )
+    monkeypatch.setattr(inference.adam, "run", lambda *args: runs.append(args[1]) or run(*args))
+    monkeypatch.setattr("skgpsvm._inference._STEP_ROWS", 3)
     inference.step(state)
     # Thirty minibatches in groups of ten, ten steps before each but the first, at the prior.
-    assert runs == [10, 10]
+    assert [len(batches) for batches in runs] == [10, 10]
+    # Those twenty take each row once.
+    assert torch.cat([*runs[0], *runs[1]]).unique().numel() == 60
     assert state["n_steps"] == 30
 
 
