@@ -55,7 +55,7 @@ class SolvedGP(VariationalGP):
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start = Latents(start.kernel, start.Z, start.noise, jitter=start.jitter)
+        start = Latents(start.kernel, start.Z, start.noise)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
 

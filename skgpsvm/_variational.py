@@ -10,6 +10,7 @@ from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, Collap
 from ._distributed import n_ranks
 from ._inducing_estimator import InducingEstimator
 from ._inference import NaturalGradientInference
+from ._latents import Latents
 from ._prediction import (
     LIKELIHOODS,
     LatentClassifier,
@@ -118,8 +119,9 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
     def _prepared(self, run, name, start, rows, scaler, random_state):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
-        if collapsed:
-            start = replace(start, jitter=JITTER[rows.dtype])
+        jitter = JITTER[rows.dtype] if collapsed else Latents.jitter
+        if start.jitter != jitter:
+            start = replace(start, jitter=jitter, mean=None, root=None)
         trained = [part for part in super()._trained(start, rows) if part in PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
