@@ -124,7 +124,10 @@ class LatentEstimator(TorchEstimator):
 
 
 class LatentRegressor(TorchRegressor, LatentEstimator):
-    """Latents in units of the normalised y; a subclass knows ``likelihood``, and learns noise."""
+    """Latents in units of the normalised y; a subclass has ``likelihood``, and learns noise.
+
+    ``_likelihood`` is the one that it was fitted with.
+    """
 
     def _is_heavy_tailed(self):
         return self.likelihood in ("student_t", "laplace")
@@ -227,12 +230,15 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         rng = check_random_state(random_state)
         latent = self.sample_latent(X, n_samples, rng)
         std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
-        noise = _STANDARD_NOISE[self.likelihood](rng, latent.shape) * std
+        noise = _STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
 
 
 class LatentClassifier(TorchClassifier, LatentEstimator):
-    """Class probabilities by the likelihood of the sites that a subclass gives (`_sites`)."""
+    """Class probabilities by ``_likelihood``, the one that a subclass was fitted with."""
+
+    def _fitted_likelihood(self):
+        return classification_sites(self._likelihood, len(self.classes_)).likelihood
 
     def predict_proba(self, X):
         """Class probabilities, averaged over the posterior.
@@ -246,7 +252,7 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         probabilities : ndarray of shape (n, n_classes)
         """
         check_is_fitted(self)
-        return self._map_moments(self._sites().likelihood.predict, X)
+        return self._map_moments(self._fitted_likelihood().predict, X)
 
     def decision_function(self, X):
         """Logits of `predict_proba`.
@@ -274,7 +280,7 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         -------
         probabilities : ndarray of shape (..., n_classes)
         """
-        latents, likelihood = self._checked_latents(latents), self._sites().likelihood
+        latents, likelihood = self._checked_latents(latents), self._fitted_likelihood()
         mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
         codes = torch.arange(len(self.classes_))[:, None].expand(-1, len(mean))
         log_p = [likelihood.log_prob(code, mean) for code in codes]

@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import ring, waves
 from sklearn.exceptions import NotFittedError
 
-from skgpsvm import AdditiveGPRegressor, SVGPClassifier, SVGPRegressor
+from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
+    HybridSVGPClassifier,
+    HybridSVGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpsvm._prediction import _STANDARD_NOISE, LIKELIHOODS
 
 
@@ -56,3 +63,22 @@ def test_latents_must_be_of_the_model():
     model.fit(*ring(40, 2))
     with pytest.raises(ValueError, match="its last axis must have length 1"):
         model.predict_proba_from_latent(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [SVGPClassifier, AdditiveGPClassifier, HybridSVGPClassifier])
+def test_probabilities_are_by_the_likelihood_of_the_fit(kind):
+    X, y = ring(40, 2)
+    model = kind(max_iter=200, random_state=0).fit(X, y)
+    expected, latents = model.predict_proba(X), model.sample_latent(X[:3])
+    given = model.predict_proba_from_latent(latents)
+    model.set_params(likelihood="probit")
+    assert_array_equal(model.predict_proba(X), expected)
+    assert_array_equal(model.predict_proba_from_latent(latents), given)
+
+
+@pytest.mark.parametrize("kind", [SVGPRegressor, AdditiveGPRegressor, HybridSVGPRegressor])
+def test_draws_are_by_the_likelihood_of_the_fit(kind):
+    X, y = waves(40, 2)
+    model = kind(max_iter=200, random_state=0).fit(X, y)
+    expected = model.sample_y(X[:3])
+    assert_array_equal(model.set_params(likelihood="laplace").sample_y(X[:3]), expected)

@@ -364,6 +364,7 @@ class AdditiveGP(LatentEstimator):
             "sparse_": posteriors[0].form is not None,
             "kernel_interaction_": basis.pair_kernel if basis.pairs else None,
             "elbo_": state["elbo"],
+            "_likelihood": self.likelihood,
             **self._of_noise(state["noise"].cpu()),
         }
 

@@ -5,6 +5,7 @@ import torch
 from sklearn.callback import with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
@@ -337,7 +338,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         ValueError
             If the covariance of counts is requested.
         """
-        if self.likelihood != "poisson" or (return_std and return_cov):
+        check_is_fitted(self)
+        if self._likelihood != "poisson" or (return_std and return_cov):
             return super().predict(X, return_std, return_cov)
         if return_cov:
             raise ValueError("likelihood='poisson' gives no covariance; use sample_y.")
@@ -361,7 +363,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
             Of "poisson", counts at exposure one.
         """
-        if self.likelihood != "poisson":
+        check_is_fitted(self)
+        if self._likelihood != "poisson":
             return super().sample_y(X, n_samples, random_state)
         rng = check_random_state(random_state)
         counts = rng.poisson(np.exp(self.sample_latent(X, n_samples, rng)))

@@ -29,7 +29,7 @@ from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_js
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
 _START_STD = 0.01  # of the means: breaks the tie of the classes
-_TARGETS = {"_y_mean", "_y_std", "_y_ndim"}  # what a regressor knows of them
+_HIDDEN = {"_y_mean", "_y_std", "_y_ndim", "_likelihood"}  # that predictions need
 _REBUILT = {"kernel_", "inducing_points_"}
 _STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
 
@@ -307,7 +307,7 @@ class HybridEstimator(LatentEstimator):
         known = {
             name: to_json(value)
             for name, value in vars(self).items()
-            if name in _TARGETS or (name[0] != "_" and name[-1] == "_" and name not in _REBUILT)
+            if name in _HIDDEN or (name[0] != "_" and name[-1] == "_" and name not in _REBUILT)
         }
         made_of = {"model": self._description(latents.kernel), "seed": latents.seed}
         made_of |= {"threshold": latents.threshold, "attributes": known}

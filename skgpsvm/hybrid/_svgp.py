@@ -34,7 +34,7 @@ class _Likely(HybridEstimator):
 
     def _found(self, network, moments):
         losses = self._held_out_losses(network, *moments) if moments else [float("nan")]
-        return {"validation_loss_": losses[0]}
+        return {"validation_loss_": losses[0], "_likelihood": self.likelihood}
 
 
 class HybridSVGPClassifier(LatentClassifier, _Likely):
@@ -206,7 +206,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         return 5.0
 
     def _output(self, mean, var):
-        probabilities = self._sites().likelihood.predict(mean, var)
+        probabilities = self._fitted_likelihood().predict(mean, var)
         return probabilities.clamp_min(torch.finfo(mean.dtype).tiny).log()
 
 
@@ -402,9 +402,9 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
 
     def _found(self, network, moments):
         noise_variance = self._noise_variance(self._noise(network, moments).cpu())
-        loss = super()._found(network, moments)["validation_loss_"]
-        in_units = {"validation_loss_": loss + float(np.log(self._y_std).sum())}
-        return {**in_units, "noise_variance_": noise_variance}
+        found = super()._found(network, moments)
+        found["validation_loss_"] += float(np.log(self._y_std).sum())
+        return {**found, "noise_variance_": noise_variance}
 
     def _output(self, mean, var):
         scale, shift = (torch.tensor(part).to(mean) for part in (self._y_std, self._y_mean))
