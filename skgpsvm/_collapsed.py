@@ -161,13 +161,16 @@ class CollapsedLearning:
     def _length_scales(self, state):
         """How far each feature must change for the kernel to fall by a factor of about e^(-1/2).
 
-        From the covariance of the first inducing point with copies moved by a tenth of a standard
-        deviation, which is exact for a squared exponential; one that does not fall gives ten.
+        From the covariance of the inducing point of largest variance with copies moved by a tenth
+        of a standard deviation, which is exact for a squared exponential; one that does not fall
+        gives ten.
         """
         _, kernel = self.bound.kernel.split(len(self.scale), len(state["Z"]))
         if kernel is None:
             return self.scale
         Z, theta, step = state["Z"], state["theta"], 0.1
-        moved = Z[:1] + step * torch.diag(self.scale)
-        fall = 1 - kernel(Z[:1], moved, theta)[0] / kernel(Z[:1], Z[:1], theta)[0, 0]
+        variances = kernel.diag(Z, theta)
+        z = Z[variances.argmax()][None]
+        moved = z + step * torch.diag(self.scale)
+        fall = 1 - kernel(z, moved, theta)[0] / variances.max()
         return self.scale * (step / (2 * fall).clamp_min((step / _MOST_UNITS) ** 2).sqrt())

@@ -117,3 +117,16 @@ def test_length_scales_are_those_of_the_kernel():
     # A step of a tenth of a standard deviation; beyond ten, the most that counts.
     assert_allclose(found[:2], [0.5, 2.0], rtol=0.02)
     assert_allclose(found[2], 10 * X.std(0)[2])
+
+
+def test_length_scales_are_known_where_a_point_has_no_variance():
+    X, y = waves()
+    kernel = Linear() * RBF([0.5, 2.0, 1e3])
+    learning = CollapsedLearning(
+        bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+    )
+    state = {"theta": t64(kernel.theta), "Z": t64(X[:8])}
+    first = learning._length_scales(state)
+    state["Z"] = torch.cat([torch.zeros(1, 3, dtype=torch.float64), state["Z"]])
+    assert first.isfinite().all()
+    assert torch.equal(learning._length_scales(state), first)
