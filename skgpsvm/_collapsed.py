@@ -81,7 +81,9 @@ class CollapsedBound:
 
     def gain_over_noise(self, theta, Z, noise):
         """How much the bound is above the evidence of mere noise, nats a row."""
-        noise_only = -0.5 * (math.log(2 * math.pi) + 1 + (self.squares / self.weight).log()).sum()
+        found = self.squares / self.weight
+        var = found.clamp_min(math.exp(_NOISE_BOUNDS[0]))
+        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + found / var).sum()
         return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
 
     def value_and_gradient(self, theta, Z, noise):

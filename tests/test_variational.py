@@ -9,6 +9,8 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.metrics import root_mean_squared_error as rmse
 
 from skgpsvm import DecoupledGPRegressor, QSGPRegressor, SVGPRegressor
+from skgpsvm._collapsed import CollapsedBound
+from skgpsvm._starts import LEAST_GAIN
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
@@ -68,3 +70,23 @@ def test_warm_start_from_the_closed_form_predicts_as_its_bound_says(inference):
     kl = model._latents[0].posterior("cpu").kl().item()
     expected = norm(mean[:, 0], noise**0.5).logpdf(y).sum() - var.sum() / (2 * noise) - kl
     assert model.elbo_ == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.fixture
+def gains(monkeypatch):
+    """Gains over mere noise of the starts that are tried."""
+    found, gain = [], CollapsedBound.gain_over_noise
+
+    def told(*args):
+        found.append(gain(*args))
+        return found[-1]
+
+    monkeypatch.setattr(CollapsedBound, "gain_over_noise", told)
+    return found
+
+
+def test_constant_output_does_not_hide_what_another_gains(gains):
+    X, y = waves(200)
+    SVGPRegressor(n_inducing=20, random_state=0).fit(X, np.c_[y, np.full(200, 3.0)])
+    assert len(gains) == 1
+    assert gains[0] > LEAST_GAIN
