@@ -59,8 +59,10 @@ def explaining(start, sites, rows, random_state):
     Returns
     -------
     start : Latents
-        As it came, if no shorter length scales explain more.
+        As it came, if no shorter length scales explain more, or none are free.
     """
+    if not free_lengths(start.kernel).any():
+        return start
     some = rows.subset(_ROWS, random_state) if rows.n_rows > _ROWS else rows
     (counts,) = some.sum(
         torch.bincount(some.targets, some.weights, max(sites.n_latents, 2)).double()

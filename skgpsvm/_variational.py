@@ -24,6 +24,7 @@ from ._starts import (
     LEAST_GAIN,
     at_gaussian_posterior,
     explaining,
+    free_lengths,
     with_lengths,
 )
 from ._torch_kernels import theta_bounds, torch_kernel
@@ -166,7 +167,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             return own, bound.gain_over_noise(*(own[part] for part in PARTS))
 
         if fresh:
-            free = "theta" in trained
+            free = "theta" in trained and free_lengths(start.kernel).any()
             waves = _WAVES if free and d <= _FEW_FEATURES else ()
             state = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
         if collapsed:

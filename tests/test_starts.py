@@ -51,6 +51,8 @@ def test_start_has_the_longest_length_scale_that_explains_something():
     easy = (X[:, 0] > 0).astype(int)
     kept = explaining(start, sites, rows_of(X, easy), np.random.RandomState(0))
     assert np.array_equal(kept.kernel.theta, start.kernel.theta)
+    held = Latents(5.0 * RBF(1.2, "fixed"), X[:60], ())
+    assert explaining(held, sites, rows_of(X, easy), np.random.RandomState(0)) is held
 
 
 @pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier, DecoupledGPClassifier])

@@ -5,7 +5,7 @@ import pytest
 from problems import waves
 from scipy.stats import norm
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.metrics import root_mean_squared_error as rmse
 
 from skgpsvm import DecoupledGPRegressor, QSGPRegressor, SVGPRegressor
@@ -90,3 +90,11 @@ def test_constant_output_does_not_hide_what_another_gains(gains):
     SVGPRegressor(n_inducing=20, random_state=0).fit(X, np.c_[y, np.full(200, 3.0)])
     assert len(gains) == 1
     assert gains[0] > LEAST_GAIN
+
+
+@pytest.mark.parametrize("kernel", [DotProduct(), 1.0 * RBF(1.0, "fixed")], ids=str)
+def test_no_start_is_tried_twice_where_no_length_scale_is_free(kernel, gains):
+    X, y = waves(60, 2)
+    noise = np.random.default_rng(1).normal(size=60)
+    SVGPRegressor(kernel, n_inducing=8, random_state=0).fit(X, noise)
+    assert len(gains) == 1
