@@ -59,11 +59,10 @@ class DecoupledStep:
             RATE,
             PARTS,
             torch.tensor(kernel.bounds),
-            torch.ones(D).double(),
             generator,
         )
         start = {"theta": torch.tensor(kernel.theta), "noise": sites.parameters()}
-        self.state = self.descent.initial(start, 2 * D)
+        self.state = self.descent.initial(start, 2 * D, torch.ones(D).double())
         wide = torch.nn.functional.pad(points(n_bases), (0, D))
         self.state |= {
             "Z": wide[:M_COV],

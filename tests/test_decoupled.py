@@ -919,6 +919,19 @@ def test_shuffled_stream_of_stochastic_gradients_approaches_a_fit():
     assert abs(stream.score(X, f) - whole.score(X, f)) < 0.1
 
 
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_single_rows_move_bases_in_the_unit_of_the_first_ones(method):
+    X, y = waves(60)
+    X *= 1e-3
+    model = DecoupledGPRegressor(
+        solver="sgd", n_inducing=5, n_mean_bases=10, max_iter=3, warm_start=True, random_state=0
+    ).fit(X, y)
+    before, rate = model.mean_bases_[:, :3], model.learning_rate
+    getattr(model.set_params(max_iter=1), method)(X[:1], y[:1])
+    # A step of Adam is of about the rate, in units of the features' standard deviation.
+    assert np.abs(model.mean_bases_[:, :3] - before).max() < 3 * rate * X.std()
+
+
 def test_rows_of_a_stream_of_stochastic_gradients_count_by_their_number():
     X, y = waves(60)
     weights = np.random.default_rng(1).uniform(0.5, 2, 60)

@@ -106,11 +106,11 @@ class DecoupledGP(SolvedGP):
             self.learning_rate,
             [part for part in PARTS if part not in self._held()],
             theta_bounds(start.kernel, device),
-            torch.tensor(scaler.scale_, device=device),
             generator,
         )
         if state is None:
-            state = descent.initial(start.state(device), start.Z.shape[1])
+            scale = torch.tensor(scaler.scale_, device=device)
+            state = descent.initial(start.state(device), start.Z.shape[1], scale)
         state["n_seen"] = rows.total_weight + (state["n_seen"] if streamed else 0.0)
 
         def found(state):

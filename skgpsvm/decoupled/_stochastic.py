@@ -227,8 +227,6 @@ class StochasticDescent:
         Which of `PARTS`.
     bounds : Tensor of shape (k, 2)
         Of theta.
-    scale : Tensor of shape (d,)
-        Unit of the steps on the bases' positions.
     generator : torch.Generator
 
     Notes
@@ -236,17 +234,18 @@ class StochasticDescent:
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
-    def __init__(
-        self, bound, rows, most, batch_size, learning_rate, trained, bounds, scale, generator
-    ):
+    def __init__(self, bound, rows, most, batch_size, learning_rate, trained, bounds, generator):
         self.bound, self.rows, self._most = bound, rows, most
         self._batch_size, self._learning_rate = batch_size, learning_rate
         self._trained, self._generator = trained, generator
         self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
-        self._scale = scale
 
-    def initial(self, start, n_columns):
-        """The state from which `step` starts: no bases yet, of so many numbers each."""
+    def initial(self, start, n_columns, scale):
+        """The state from which `step` starts: no bases yet, of so many numbers each.
+
+        The scale (d,) is the unit of all steps on the bases' positions, later rows' too: moments
+        of Adam are in it.
+        """
         c, zeros = self.bound.likelihood.n_latents, start["theta"].new_zeros
         if self.bound.has_factor:
             further = {"factor": zeros(c, 0, 0)}
@@ -261,6 +260,7 @@ class StochasticDescent:
             "bases": zeros(0, n_columns),
             "coef": zeros(c, 0),
             **further,
+            "scale": scale,
             "moments": {},
             "n_steps": 0,
             "n_seen": 0.0,
@@ -298,7 +298,8 @@ class StochasticDescent:
     def _moved(self, state, X, y, weights, ratio):
         """A step of Adam; returns the estimate of the bound before it."""
         parts = {name: state[name] for name in PARTS if name in state}
-        units = {name: self._unit(name, parts[name]) for name in self._trained if name in parts}
+        scale, trained = state["scale"], [name for name in self._trained if name in parts]
+        units = {name: _unit(name, parts[name], scale) for name in trained}
         leaves = {name: (parts[name] / unit).requires_grad_() for name, unit in units.items()}
         size = self.bound.n_bases(parts)
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
@@ -320,17 +321,17 @@ class StochasticDescent:
                 if name in self._bounds and leaf.numel():
                     leaf.clamp_(*self._bounds[name])
                 if name in ("Z", "bases"):
-                    leaf[:, len(self._scale) :].clamp_(-_MOST_WIDER, _MOST_WIDER)
+                    leaf[:, len(scale) :].clamp_(-_MOST_WIDER, _MOST_WIDER)
                 state[name] = leaf.detach() * units[name]
         state["n_steps"] += 1
         return value.item()
 
-    def _unit(self, name, part):
-        if name not in ("Z", "bases"):
-            return 1.0
-        return torch.nn.functional.pad(
-            self._scale, (0, part.shape[1] - len(self._scale)), value=1.0
-        )
+
+def _unit(name, part, scale):
+    """Of a part's steps."""
+    if name not in ("Z", "bases"):
+        return 1.0
+    return torch.nn.functional.pad(scale, (0, part.shape[1] - len(scale)), value=1.0)
 
 
 def _sampled_half_square(spanned, coef, total, columns):
