@@ -58,19 +58,19 @@ class MeanBases(ABC):
         return (coef * self.prior_product(coef)).sum(1)
 
     @abstractmethod
-    def preconditioner(self, X, precision):
-        r"""Approximate inverse of :math:`\Phi^\top \Lambda \Phi + S`.
+    def preconditioners(self, X, precisions):
+        r"""Approximate inverses of :math:`\Phi^\top \Lambda \Phi + S`, one a latent.
 
         Parameters
         ----------
         X : Tensor of shape (k, d)
             Rows that stand for all; the points, where the functions are kernels at points.
-        precision : Tensor of shape (k,)
+        precisions : Tensor of shape (c, k)
             Their precisions, times the number of rows that each stands for.
 
         Returns
         -------
-        apply : callable
+        conditions : list of c callables
             Of residuals (q, M).
         """
 
@@ -107,7 +107,10 @@ class MeanBases(ABC):
         return mean.new_zeros(len(mean), self.size)
 
     def gathered(self, sums):
-        """Sums (q, M) over rows times values, as of the functions: the transpose of `spread`."""
+        """Sums (q, M) over rows times values, as of the functions: the transpose of `spread`.
+
+        They may be overwritten.
+        """
         return sums
 
     def mean(self, X, coef):
@@ -115,10 +118,14 @@ class MeanBases(ABC):
         coef = self.spread(coef)
         return sum(values @ coef[:, part].T.to(values.dtype) for part, values in self.blocks(X))
 
+    def chunk_size(self, device):
+        """How many rows have their values made at a time."""
+        entries = _CHUNK_ENTRIES * (1 if device.type == "cpu" else _DEVICE_CHUNKS)
+        return max(entries // self.size, 64)
+
     def chunks(self, rows):
-        """Slices that cover all rows, of as many as a block of values has."""
-        entries = _CHUNK_ENTRIES * (1 if rows.device.type == "cpu" else _DEVICE_CHUNKS)
-        return rows.chunks(max(entries // self.size, 64))
+        """Slices that cover all rows."""
+        return rows.chunks(self.chunk_size(rows.device))
 
     def passes(self, rows, coef):
         """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
@@ -193,8 +200,8 @@ class KernelBases(MeanBases):
     def prior_log_det(self, c):
         return 2 * c * self.chol.diagonal().log().sum()
 
-    def preconditioner(self, X, precision):
-        return Inverse(self, falkon(self.chol, precision))
+    def preconditioners(self, X, precisions):
+        return [Inverse(self, falkon(self.chol, precision)) for precision in precisions]
 
     def whitened(self, sums):
         return torch.linalg.solve_triangular(self.chol, sums.T, upper=False).T

@@ -8,10 +8,11 @@ from functools import cached_property
 import torch
 
 from ._bases import MeanBases
-from ._linalg import cholesky
+from ._linalg import add_gram, cholesky
 
 _HELD_BYTES = 2**28
 _CHUNK_NORMALS = 2**24  # of a chunk of frequencies
+_GRAM_BLOCK = 1024  # functions whose products are summed at a time
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -174,8 +175,10 @@ class FourierBases(MeanBases):
         return self._exact.exact_features(X, self.theta)
 
     def values(self, X):
-        held = self._held or self._drawn(torch.arange(self.n_pairs, device=X.device))
-        return torch.cat([*self._waves(X, *held), self.exact(X)], 1)
+        values = X.new_empty(len(X), self.size)
+        for part, block in self.blocks(X):
+            values[:, part] = block
+        return values
 
     def blocks(self, X):
         Q, size = self.n_pairs, max(_CHUNK_NORMALS // max(len(X), self._d), 1)
@@ -193,8 +196,16 @@ class FourierBases(MeanBases):
     def prior_product(self, coef):
         return coef.clone()
 
-    def preconditioner(self, X, precision):
-        return Woodbury(self.values(X), precision)
+    def preconditioners(self, X, precisions):
+        values, size = X.new_empty(len(X), self.size), self.chunk_size(X.device)
+        for part, rows in zip(values.split(size), X.split(size), strict=True):
+            part.copy_(self.values(rows))
+        values = self.gathered(values)
+        gram = values.new_zeros(len(X), len(X), dtype=torch.float64)
+        for block in values.T.split(_GRAM_BLOCK):
+            wide = block.double()  # single products may lose the smallest eigenvalues
+            add_gram(gram, wide, wide)
+        return [Woodbury(values, gram, precision) for precision in precisions]
 
     def prior_trace(self, diag, columns):
         return diag.square().sum() + columns.square().sum()
@@ -256,9 +267,6 @@ class NystroemFourierBases(FourierBases):
         self._basis, self._n_waves = basis, self.size
         self.size += basis.size
 
-    def values(self, X):
-        return torch.cat([super().values(X), self._basis(X)[0]], 1)
-
     def blocks(self, X):
         yield from super().blocks(X)
         yield slice(self._n_waves, self.size), self._basis(X)[0]
@@ -274,15 +282,11 @@ class NystroemFourierBases(FourierBases):
         return torch.cat([mean.new_zeros(len(mean), self._n_waves), mean], 1)
 
     def gathered(self, sums):
-        sums = sums.clone()
         projected = slice(self._n_waves, self._n_waves + self._basis.n_projected)
         turned = self._basis.unwhitened(sums[:, projected])
         for part, at_points in self._at_points():
-            sums[:, part] -= turned @ at_points.to(sums.dtype)
+            sums[:, part].addmm_(turned, at_points.to(sums.dtype), alpha=-1)
         return sums
-
-    def preconditioner(self, X, precision):
-        return Woodbury(self.gathered(self.values(X)), precision)
 
     def overlap(self, basis):
         eye = torch.eye(basis.size).to(self.theta)
@@ -297,12 +301,14 @@ class Woodbury:
     r"""Approximate inverse of :math:`\Phi^\top \Lambda \Phi + I` from a few rows.
 
     .. math:: (\Phi_P^\top D \Phi_P + I)^{-1} =
-        I - \Phi_P^\top (D^{-1} + \Phi_P \Phi_P^\top)^{-1} \Phi_P
+        I - \Phi_P^\top D^{1/2} (I + D^{1/2} \Phi_P \Phi_P^\top D^{1/2})^{-1} D^{1/2} \Phi_P
 
     Parameters
     ----------
     values : Tensor of shape (k, M)
         Of the functions at those rows.
+    gram : Tensor of shape (k, k)
+        Their products, float64, of which the lower triangle counts.
     precision : Tensor of shape (k,)
         Diagonal of D.
 
@@ -311,15 +317,14 @@ class Woodbury:
     Source: Woodbury's identity, for fewer rows than features.
     """
 
-    def __init__(self, values, precision):
-        self._scaled = precision.sqrt().to(values)[:, None] * values
-        wide = self._scaled.double()  # single products may lose the smallest eigenvalues
-        inner = wide @ wide.T
+    def __init__(self, values, gram, precision):
+        self._values, self._root = values, precision.sqrt()[:, None]
+        inner = self._root * gram * self._root.T
         inner.diagonal().add_(1.0)
         self._chol = cholesky(inner, "preconditioner of the features' coefficients", jitter=0)
 
     def __call__(self, residual):
         """Of residuals (q, M)."""
-        half = (self._scaled @ residual.T.to(self._scaled)).double()
-        inner = torch.cholesky_solve(half, self._chol)
-        return residual - (self._scaled.T @ inner.to(self._scaled)).T.to(residual)
+        scaled = self._root * (self._values @ residual.T.to(self._values)).double()
+        inner = self._root * torch.cholesky_solve(scaled, self._chol)
+        return residual - (self._values.T @ inner.to(self._values)).T.to(residual)

@@ -303,8 +303,8 @@ class DecoupledInference:
             own = [Inverse(self.bases, gram * each) for each in precision]
             self._preconditioners = own * self._groups
         elif self._preconditioners is None:
-            X, condition = self.rows.take(self.index)[0], self.bases.preconditioner
-            self._preconditioners = [condition(X, each) for each in state["counted"]]
+            X = self.rows.take(self.index)[0]
+            self._preconditioners = self.bases.preconditioners(X, state["counted"])
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])

@@ -16,8 +16,15 @@ from sklearn.gaussian_process.kernels import (
     WhiteKernel,
 )
 
-from skgpsvm import _features
-from skgpsvm._features import FourierBases, FourierFeatures, counted_normals, philox
+from skgpsvm import _bases, _features
+from skgpsvm._features import (
+    FourierBases,
+    FourierFeatures,
+    NystroemFourierBases,
+    counted_normals,
+    philox,
+)
+from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import torch_kernel
 
 ONES = 0xFFFFFFFF
@@ -187,13 +194,25 @@ def test_kernels_without_a_known_spectrum_are_refused_in_words(kernel):
         bases_of(kernel, 3, 10)
 
 
-def test_preconditioner_of_all_rows_is_the_inverse():
-    X, precision = points(30), torch.linspace(0, 3, 30, dtype=torch.float64)
-    bases = bases_of(2.0 * RBF(1.0), 3, 40)
-    vectors = t64(np.random.default_rng(0).normal(size=(2, 80)))
-    values = bases.values(X)
-    product = vectors + (vectors @ values.T * precision) @ values
-    assert_allclose(bases.preconditioner(X, precision)(product), vectors, atol=1e-10)
+@pytest.mark.parametrize("nystroem", [False, True])
+def test_preconditioners_of_all_rows_are_the_inverses_and_share_their_features(
+    nystroem, monkeypatch
+):
+    monkeypatch.setattr(_features, "_GRAM_BLOCK", 7)
+    X, precisions = points(200), torch.linspace(0, 3, 400, dtype=torch.float64).view(2, 200)
+    kernel = 2.0 * RBF(1.0)
+    bases = bases_of(kernel, 3, 40)
+    if nystroem:
+        basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), X[:5])
+        bases = NystroemFourierBases(basis, FourierFeatures(40, 0), 3)
+    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 70 * bases.size)
+    values = bases.gathered(bases.values(X))
+    vectors = t64(np.random.default_rng(0).normal(size=(2, bases.size)))
+    conditions = bases.preconditioners(X, precisions)
+    for condition, precision in zip(conditions, precisions, strict=True):
+        product = vectors + (vectors @ values.T * precision) @ values
+        assert_allclose(condition(product), vectors, atol=1e-10)
+    assert len({condition._values.data_ptr() for condition in conditions}) == 1
 
 
 def test_features_are_stored_as_their_number_and_seed():

@@ -44,7 +44,7 @@ def chevron(bases, rows, index, precision, n_dense):
         return diag, data.new_zeros(c, M, 0)
     below = (every >= every[:k, None]).repeat(c, 1)
     X, each = rows.take(index)[0], len(rows) / len(index)
-    conditions = [bases.preconditioner(X, each * column) for column in precision[index].T]
+    conditions = bases.preconditioners(X, each * precision[index].T)
 
     def conditioned(residual):
         parts = zip(conditions, residual.split(k), strict=True)

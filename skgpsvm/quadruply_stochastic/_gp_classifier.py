@@ -117,10 +117,11 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     better, the user guide says which.
 
     With ``solver="cg"`` an iteration costs O(n m d); memory beyond X is about
-    ``8 * (4096 * m + 2**23)`` bytes. A stochastic step of b rows, s sampled functions and p support
-    rows costs O((b + p) s d + b p^2) whatever n and m; memory is O(m) for coefficients alone, and
-    frequencies are drawn anew for every use where they would take over 256 MiB. A prediction costs
-    O(m d + k^2) a row.
+    ``8 * (q * m + (c + 3) * q**2 + 2**23)`` bytes for c latents, with q = min(m / 2, n, 4096) rows
+    of the preconditioner. A stochastic step of b rows, s sampled functions and p support rows costs
+    O((b + p) s d + b p^2) whatever n and m; memory is O(m) for coefficients alone, and frequencies
+    are drawn anew for every use where they would take over 256 MiB. A prediction costs O(m d + k^2)
+    a row.
 
     Examples
     --------
