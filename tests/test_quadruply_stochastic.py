@@ -230,7 +230,7 @@ def test_variance_of_the_gradient_is_the_specification_s(monkeypatch):
     assert variance("interpolating", True) == pytest.approx(63.1473, rel=0.01)
 
 
-def larger(control="interpolating", n_dense=None, adagrad=False, n=300, n_steps=1000, c=1):
+def larger(control="interpolating", n_dense=None, adagrad=False, n=300, n_steps=1000):
     """A problem with known optimum: steps, their state, features, precision and right-hand side."""
     rng = np.random.default_rng(0)
     places = rng.uniform(-1.7, 1.7, size=(n, 3))
@@ -272,6 +272,19 @@ def test_steps_approach_the_optimum_and_touch_what_is_drawn_alone(adagrad):
     assert drift.abs().max() < 1e-9
     # Those of the specification, section 5.4, on a larger problem: 4.0e-3, and 3.9e-2 for AdaGrad.
     assert gap(steps.posterior(state)["coef"][0], A, right) < (0.06 if adagrad else 0.02)
+
+
+def test_further_rows_start_from_the_average():
+    steps, state, *_ = larger()
+    with torch.no_grad():
+        for _ in range(300):
+            steps.step(state)
+        average, last = steps.posterior(state)["coef"], state["coef"].clone()
+        steps.begin(state, more=True)
+    assert (average - last).abs().max() > 1e-3
+    assert_array_equal(state["coef"], average)
+    drift = state["at_support"] - steps.bases.mean(state["support"], average)
+    assert drift.abs().max() < 1e-9
 
 
 def test_running_covariances_are_those_of_all_rows():
@@ -379,7 +392,9 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
     assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
     with torch.no_grad():
         steps.step(state)
+        sums = bases.at(state["theta"]).mean(state["support"], steps._sum(state))
     assert torch.equal(state["support_theta"], state["theta"])  # renewed at the 30th
+    assert_allclose(state["sum_at_support"], sums, atol=1e-9)
 
 
 def test_noise_and_kernel_are_learned_along_the_steps():
