@@ -414,6 +414,26 @@ def test_noise_and_kernel_are_learned_along_the_steps():
     assert learned.kernel_.k2.length_scale > 2
 
 
+@pytest.mark.parametrize("kind", [QSGPRegressor, QSGPClassifier])
+@pytest.mark.parametrize("kernel", [DotProduct(), RBF(1.5, "fixed")], ids=str)
+def test_learning_along_the_steps_needs_no_frequencies_and_nothing_free(kind, kernel):
+    X, y = waves(60)
+    y = y if kind is QSGPRegressor else (y > 0).astype(int)
+    model = kind(kernel, solver="sgd", optimizer="stochastic", n_basis=20, n_inducing=5)
+    model.set_params(batch_size=10, max_iter=5, random_state=0).fit(X, y)
+    assert np.isfinite(model.predict(X).astype(float)).all()
+
+
+def test_streams_hold_what_was_learned_along_the_steps():
+    X, y = waves(200)
+    model = QSGPRegressor(1.0 * RBF(1.5), solver="sgd", optimizer="stochastic", n_basis=20)
+    model.set_params(n_inducing=5, batch_size=10, max_iter=2, random_state=0).fit(X, y)
+    kernel, noise = model.kernel_, model.noise_variance_
+    model.partial_fit(X, y)
+    assert_allclose(model.kernel_.theta, kernel.theta, rtol=1e-12)
+    assert model.noise_variance_ == pytest.approx(noise, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

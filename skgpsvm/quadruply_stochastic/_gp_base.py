@@ -157,14 +157,10 @@ class QuadruplyStochasticGP(SolvedGP):
         passes = 1 if streamed else self.max_iter
         n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
         batch_size = min(self.batch_size or _MINIBATCH, len(rows))
-        bases, limits = start.mean_bases(rows.device), None
-        if self.optimizer == "stochastic":
-            noise = start.state(rows.device)["noise"]
-            free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
-            limits = torch.cat([theta_bounds(start.kernel, rows.device), free])
+        limits = None if streamed or self.optimizer != "stochastic" else _limits(start, rows.device)
         steps = StochasticSteps(
             self._sites(),
-            bases,
+            start.mean_bases(rows.device),
             start.basis(rows.device),
             rows,
             n_dense[self.covariance],
@@ -213,6 +209,14 @@ class QuadruplyStochasticGP(SolvedGP):
     def _set_by(self, latents, others):
         """The latents, calibrated by other rows where there are any."""
         return latents
+
+
+def _limits(start, device):
+    """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
+    noise = start.state(device)["noise"]
+    free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
+    limits = torch.cat([theta_bounds(start.kernel, device), free])
+    return limits if len(limits) else None
 
 
 def _held(steps, device):

@@ -98,7 +98,7 @@ class StochasticSteps:
         self._learning_rate, self._generator = learning_rate, generator
         self._half = n_steps // 2
         # Of Adam's steps: so that it costs no more than the steps between.
-        self._renewed_every = -(-bases.n_units // max(_LEARNED_EVERY * self._n_sampled, 1))
+        self._renewed_every = max(-(-bases.n_units // (_LEARNED_EVERY * self._n_sampled or 1)), 1)
         self._fixed = self.bound.fixed and limits is None
 
     def initial(self, start, support):
