@@ -122,9 +122,10 @@ class QuadruplyStochasticGP(SolvedGP):
         if self.solver == "cg":
             return super()._fit_latents(run, name, X, weights, rows, start, seed, alone)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        scaler, state = feature_scales(X, weights), None
-        rows, others = self._divided(rows, random_state)
+        state, support, others = None, None, None
         if start is None:
+            scaler = feature_scales(X, weights)
+            rows, others = self._divided(rows, random_state)
             start = self._first_latents(X, weights, rows, scaler, random_state)
             start = self._learned(run, start, rows, scaler, random_state, generator)
             start = replace(start, jitter=JITTER[rows.dtype], mean=None, root=None)
@@ -132,7 +133,7 @@ class QuadruplyStochasticGP(SolvedGP):
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
-            state, support = _held(start.steps, rows.device), None
+            state = _held(start.steps, rows.device)
         generator.manual_seed(seed)  # whether or not learning drew from it, or was resumed
         return self._descended(run, start, state, support, rows, others, generator)
 

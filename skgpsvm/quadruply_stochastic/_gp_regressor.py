@@ -92,7 +92,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
-        its state.
+        its state, and with its calibration.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
