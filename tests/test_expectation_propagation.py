@@ -607,6 +607,21 @@ def test_stream_ends_where_one_fit_does():
     np.testing.assert_array_equal(first.predict_proba(X), whole.predict_proba(X))
 
 
+def test_rows_streamed_a_few_at_a_time_count_in_full():
+    X, y = moons()
+    settings = {"optimizer": None, "inducing_points": X[:20], "mean": "zero"}
+    precisions = []
+    for size in (0, 50, 2):
+        model = EPClassifier(3.0 * RBF(0.7), **settings).partial_fit(X[:150], y[:150])
+        model.set_params(tol=0.1)  # which few rows do not move the means by
+        for i in range(150, 200, size) if size else ():
+            model.partial_fit(X[i : i + size], y[i : i + size])
+        root = model._latents[0].root[0]
+        precisions.append(np.trace(np.linalg.inv(root @ root.T)))
+    before, one_call, many_calls = precisions
+    assert many_calls - before == pytest.approx(one_call - before, rel=0.05)
+
+
 def test_stream_of_three_classes_may_lack_some():
     X, y = blobs(3)
     order = np.argsort(y, kind="stable")

@@ -122,6 +122,7 @@ class InnerLearning(_Learning):
     Those steps end when five iterations changed the evidence by less than 0.002 nats a row, but for
     the sign rule, or 70 % of ``max_iter`` is spent; updates go on, more boldly, until they hardly
     move the means. Where five of these did not bring the change down, they are damped by half.
+    The first update is undamped where nothing is learned: it may be the only one of a stream.
 
     Parameters
     ----------
@@ -158,8 +159,9 @@ class InnerLearning(_Learning):
         visit = self.propagation.visit(state)
         value = self.propagation.evidence(state, visit) + self._log_prior(state)
         before = state["mean"]
-        damping = _LEARNING_DAMPING if state["learning"] else state["damping"]
+        damping = state["damping"] if state["n_updates"] else 1.0
         if state["learning"]:
+            damping = _LEARNING_DAMPING
             self._learn(state, self._slope(state, visit), self._share(state["n_updates"]))
         self.propagation.update(state, visit, damping)
         self.propagation.refresh(state)
