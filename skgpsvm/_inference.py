@@ -154,8 +154,8 @@ class CoordinateInference(_Inference):
 
     def step(self, state):
         """One pass over the rows; returns the objective, or the mean of its estimates."""
+        before, values, subsets = state["mean"], [], self._subsets()
         self.generator.set_state(state["generator"])
-        values, subsets = [], self._subsets()
         for group in self._groups():
             if self._learning(state) and self._due(state):
                 self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
@@ -164,6 +164,7 @@ class CoordinateInference(_Inference):
                 values.append(self.sweep(ascent, state))
             else:
                 values.append(ascent.stochastic_sweep(state, group))
+        state["change"] = relative_change(state["mean"], before)
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
         return sum(values) / len(values) + self._log_prior(state)

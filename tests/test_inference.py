@@ -17,7 +17,7 @@ from skgpsvm._inference import (
     GradientInference,
     NaturalGradientInference,
 )
-from skgpsvm._linalg import gaussian_kl, upper_root
+from skgpsvm._linalg import gaussian_kl, relative_change, upper_root
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
@@ -239,6 +239,9 @@ def test_minibatches_of_natural_gradients_come_close_to_all_rows():
     estimates = [inference.step(state) for _ in range(30)]
     # One step for each of eight minibatches.
     assert state["n_steps"] == 30 * 8
+    before = state["mean"]
+    estimates.append(inference.step(state))
+    assert state["change"] == relative_change(state["mean"], before)
     # Steps of t^-0.6 at t = 240 average over 27 minibatches, three times all rows.
     assert value - 2 < inference.at(state).objective(state) <= value + 1e-9
     # The mean of a pass's estimates errs by the bound's spread between its steps.
