@@ -48,8 +48,8 @@ class Propagation:
     once.
 
     The state of a fit is a dict: ``theta``, ``Z``, the sites' ``precision`` and ``shift`` (n,),
-    their sums ``gram`` (p, p) and ``linear`` (1, p), the posterior's ``mean`` (1, p) and ``root``
-    (1, p, p), and the relative ``change`` of the means in the last update.
+    their sums ``site_gram`` (p, p) and ``linear`` (1, p), the posterior's ``mean`` (1, p) and
+    ``root`` (1, p, p), and the relative ``change`` of the means in the last update.
 
     Parameters
     ----------
@@ -119,15 +119,15 @@ class Propagation:
             scaled = (weights * state["precision"][index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
             linear += (weights * state["shift"][index]).to(A.dtype) @ A
-        state["gram"], linear = self.rows.sum(mirror(gram), linear)
+        state["site_gram"], linear = self.rows.sum(mirror(gram), linear)
         state["linear"] = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
         self._moments(state)
 
     def _moments(self, state):
         """Put the posterior that follows from the sums of all sites into a state."""
-        prior = torch.eye(len(state["gram"])).to(state["gram"])
+        prior = torch.eye(len(state["site_gram"])).to(state["site_gram"])
         prior = prior if self._prior is None else self._prior[0]
-        precision = (prior + state["gram"])[None]
+        precision = (prior + state["site_gram"])[None]
         state["mean"], state["root"] = weight_moments(precision, state["linear"])
 
     def visit(self, state):
@@ -183,8 +183,8 @@ class Propagation:
             torch.lerp(nu, match.precision, damping),
             torch.lerp(mu, match.shift, damping),
         )
-        state["gram"] = state["gram"] + (A.T * (copies * new_nu)) @ A
-        state["gram"] -= (before.T * (copies * nu)) @ before
+        state["site_gram"] = state["site_gram"] + (A.T * (copies * new_nu)) @ A
+        state["site_gram"] -= (before.T * (copies * nu)) @ before
         state["linear"] = state["linear"] + (copies * new_mu) @ A - (copies * mu) @ before
         state["precision"][index], state["shift"][index] = new_nu, new_mu
         self._moments(state)
