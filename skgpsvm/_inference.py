@@ -128,7 +128,8 @@ class CoordinateInference(_Inference):
     """Sweeps of coordinate ascent; every few of them, Adam steps on theta and Z with q held.
 
     Those steps hold the whitened posterior, so that the objective's divergence does not resist a
-    change of the kernel. They end when 70 % of ``max_iter`` is spent.
+    change of the kernel. They end when 70 % of ``max_iter`` is spent. Sweeps over all rows start
+    anew after them, so that the damping, which grows with the sweeps, is that of one problem.
     """
 
     sweep = staticmethod(CoordinateAscent.sweep)
@@ -159,6 +160,8 @@ class CoordinateInference(_Inference):
         for group in self._groups():
             if self._learning(state) and self._due(state):
                 self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
+                if group is None:
+                    state["n_steps"] = 1
             ascent = self.at(state)
             if group is None:
                 values.append(self.sweep(ascent, state))

@@ -132,6 +132,20 @@ def test_learned_inducing_points_and_kernel_improve_the_objective():
     assert max(values["theta",], values["Z",]) < values["Z", "theta"]
 
 
+def test_sweeps_after_learning_converge_to_the_optimum():
+    X, y = ring(30, 3)
+    inference, state = inference_of(
+        CoordinateInference, HINGES["soft"](), 2.0 * RBF(1.0), X, y, X[:8], ["theta", "Z"], 0.05
+    )
+    inference.max_iter, inference.tol = 200, 1e-3
+    while not inference.converged(state):
+        inference.step(state)
+    ascent = inference.at(state)
+    nearby = ascent.initial(state["mean"], state["root"])
+    ascent.sweep(nearby)
+    assert nearby["change"] < 1e-3
+
+
 # Natural gradients
 
 
