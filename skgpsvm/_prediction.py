@@ -53,6 +53,14 @@ class LatentEstimator(TorchEstimator):
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_latents")
 
+    def _check_same_likelihood(self):
+        """Refuses to continue a model of another likelihood."""
+        if self._likelihood != self.likelihood:
+            raise ValueError(
+                f"The model to continue was fitted with another likelihood than "
+                f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
+            )
+
     def _latent_spread(self):
         """What the posterior's variances are multiplied by."""
         return 1.0

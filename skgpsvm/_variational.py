@@ -84,11 +84,8 @@ class VariationalGP(InducingEstimator):
         }
 
     def _problems(self, targets, previous):
-        if previous and self._likelihood != self.likelihood:
-            raise ValueError(
-                f"The model to continue was fitted with another likelihood than "
-                f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
-            )
+        if previous:
+            self._check_same_likelihood()
         return [targets]
 
 

@@ -302,6 +302,22 @@ def test_warm_start_goes_on_from_the_network():
     assert model.objective_curve_[-1] > first[-1]
 
 
+def test_model_of_another_likelihood_is_not_continued():
+    X, y = waves(60)
+    options = {"max_iter": 2, "n_inducing": 8, "warm_start": True, "random_state": 0}
+    models = (
+        (HybridSVGPRegressor(**options), y, "laplace"),
+        (HybridSVGPClassifier(**options), (y > 0).astype(int), "robust_max"),
+    )
+    for model, targets, other in models:
+        model.fit(X, targets)
+        before = model.latent_mean_and_variance(X)
+        with pytest.raises(ValueError, match=f"another likelihood than '{other}'"):
+            model.set_params(likelihood=other).fit(X, targets)
+        assert_array_equal(model.latent_mean_and_variance(X), before)
+        model.set_params(warm_start=False).fit(X, targets)
+
+
 @pytest.mark.parametrize("n_levels", [2, 5])
 def test_rows_that_are_alike_are_not_all_held_out(n_levels):
     rng = np.random.RandomState(0)

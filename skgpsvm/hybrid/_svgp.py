@@ -22,6 +22,11 @@ _NOISE_PRIOR_STD = 1.0  # of the likeliest noise's logarithm, about that of the 
 class _Likely(HybridEstimator):
     """A head with a proper likelihood."""
 
+    def _check_parameters(self):
+        super()._check_parameters()
+        if self.__sklearn_is_fitted__():
+            self._check_same_likelihood()
+
     def _log_density(self, noise, mean, var, targets, weights):
         likelihood = self._sites().at(noise).likelihood
         return weights @ likelihood.log_marginal(targets, mean, var)
