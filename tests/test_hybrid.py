@@ -821,6 +821,15 @@ def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
     loaded.set_params(warm_start=True).fit(X, labels[y])
 
 
+def test_latents_of_a_network_stay_when_it_is_trained_on():
+    X, y = blobs()
+    latents = quick().fit(X, y)._latents[0]
+    network = latents.network(torch.device("cpu"))
+    found = latents.at(network)
+    network.mean.data += 1
+    assert_array_equal(found.weights["mean"], latents.weights["mean"])
+
+
 def test_weights_of_a_regressor_are_kept_as_safetensors(tmp_path):
     pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = make_friedman1(200, random_state=0)

@@ -71,7 +71,8 @@ class HybridLatents:
 
     def at(self, network):
         """The latents of a network of the same kind."""
-        weights = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+        state = network.state_dict()
+        weights = {name: value.cpu().numpy().copy() for name, value in state.items()}
         return replace(self, kernel=self.kernel.clone_with_theta(weights["theta"]), weights=weights)
 
 
