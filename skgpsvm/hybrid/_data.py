@@ -59,8 +59,11 @@ class DatasetArray:
 
     def __getstate__(self):
         """What joblib tells one Dataset from another by: a few rows of it."""
-        some = self[np.unique(np.linspace(0, len(self) - 1, 5).astype(int))]
-        return {"shape": self.shape, "rows": joblib.hash(some)}
+        return {"shape": self.shape, "rows": joblib.hash(self[self._some()])}
+
+    def _some(self):
+        """Places of a few rows."""
+        return np.unique(np.linspace(0, len(self) - 1, 5).astype(int))
 
     def _item(self, i):
         with private_random(0, torch.device("cpu")):
@@ -70,7 +73,7 @@ class DatasetArray:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def targets(self):
-        """Of all rows: the Dataset's ``targets`` where items have those, else the items'."""
+        """Of all rows: the Dataset's ``targets`` where a few items have those, else the items'."""
         first = self._item(0)
         if not (isinstance(first, tuple | list) and len(first) > 1):
             raise ValueError(
@@ -79,8 +82,9 @@ class DatasetArray:
             )
         listed = getattr(self._dataset, "targets", None)
         plain = getattr(self._dataset, "target_transform", None) is None
-        if listed is not None and plain and np.array_equal(listed[0], first[1]):
-            return np.asarray(listed)
+        if listed is not None and plain and len(listed) == len(self):
+            if all(np.array_equal(listed[i], self._item(i)[1]) for i in self._some().tolist()):
+                return np.asarray(listed)
         return np.asarray([np.asarray(self._item(i)[1]) for i in range(len(self))])
 
 
