@@ -94,7 +94,7 @@ def test_constant_output_does_not_hide_what_another_gains(gains):
 
 @pytest.mark.parametrize("kernel", [DotProduct(), 1.0 * RBF(1.0, "fixed")], ids=str)
 def test_no_start_is_tried_twice_where_no_length_scale_is_free(kernel, gains):
-    X, y = waves(60, 2)
+    X, _ = waves(60, 2)
     noise = np.random.default_rng(1).normal(size=60)
     SVGPRegressor(kernel, n_inducing=8, random_state=0).fit(X, noise)
     assert len(gains) == 1
