@@ -274,19 +274,6 @@ def test_steps_approach_the_optimum_and_touch_what_is_drawn_alone(adagrad):
     assert gap(steps.posterior(state)["coef"][0], A, right) < (0.06 if adagrad else 0.02)
 
 
-def test_further_rows_start_from_the_average():
-    steps, state, *_ = larger(n_steps=30)
-    with torch.no_grad():
-        for _ in range(10):
-            steps.step(state)
-        average, last = steps.posterior(state)["coef"], state["coef"].clone()
-        steps.begin(state, more=True)
-    assert (average - last).abs().max() > 1e-3
-    assert_array_equal(state["coef"], average)
-    drift = state["at_support"] - steps.bases.mean(state["support"], average)
-    assert drift.abs().max() < 1e-9
-
-
 def test_running_covariances_are_those_of_all_rows():
     n_rounds = 30
     for n_dense in (None, 0):
@@ -392,9 +379,7 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
     assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
     with torch.no_grad():
         steps.step(state)
-        sums = bases.at(state["theta"]).mean(state["support"], steps._sum(state))
     assert torch.equal(state["support_theta"], state["theta"])  # renewed at the 30th
-    assert_allclose(state["sum_at_support"], sums, atol=1e-9)
 
 
 def test_noise_and_kernel_are_learned_along_the_steps():

@@ -127,7 +127,6 @@ class StochasticSteps:
             "at_support": self.bases.mean(support, coef),
             "seen_precision": zeros(c),
             "sum": torch.zeros_like(coef[:c]),
-            "sum_at_support": zeros(len(support), c),
             "last": zeros(M, dtype=torch.int64),
             "n_steps": 0,
             "n_passes": 0,
@@ -149,16 +148,11 @@ class StochasticSteps:
         return state
 
     def begin(self, state, more=False):
-        """Start on these rows, all there are or more of them, from the average so far."""
+        """Start on these rows, all there are or more of them."""
         self.bound = self._bound_at(state["noise"])
         self._recount(state, state["n_seen"] if more else 0.0)
-        c, count = self.bound.n_latents, state["n_averaged"]
-        if count:
-            state["coef"][:c] = self._sum(state) / count
-            state["at_support"][:, :c] = state["sum_at_support"] / count
         state["n_averaged"], state["first"] = 0, state["n_steps"]
-        for name in ("sum", "sum_at_support", "last"):
-            state[name] = torch.zeros_like(state[name])
+        state["sum"], state["last"] = torch.zeros_like(state["sum"]), state["last"] * 0
         state["auxiliary"] = self._first_auxiliary(state)
         precision = self.bound.sites(self.rows.targets, state["auxiliary"])[1].double()
         state["seen_precision"] = (self.rows.weights.double() @ precision) / self.rows.total_weight
@@ -277,17 +271,14 @@ class StochasticSteps:
     def posterior(self, state):
         """Coefficients of the mean, and what the covariance is: parts of `Latents`."""
         c, k, count = self.bound.n_latents, self.n_dense, state["n_averaged"]
-        coef = self._sum(state) / count if count else state["coef"][:c]
+        coef = state["coef"][:c]
+        if count:
+            coef = (state["sum"] + coef * (count - state["last"])) / count
         if self.nystroem:
             mean = torch.zeros_like(state["root"][..., 0])
             return {"coef": coef, "mean": mean, "root": roots(mirror(state["gram"]))}
         columns = state["coef"][c:].view(c, k, self.bases.size).mT.contiguous()
         return {"coef": coef, "diag": self._diag(state), "columns": columns}
-
-    def _sum(self, state):
-        """Of the means' coefficients over the steps averaged, (c, M)."""
-        since = state["n_averaged"] - state["last"]
-        return state["sum"] + state["coef"][: self.bound.n_latents] * since
 
     def _prepare(self, state):
         """What holds for a pass: the control variate, a step's rate, the covariance's root."""
@@ -382,10 +373,7 @@ class StochasticSteps:
             state["support_theta"] = state["theta"]
         self._prepare(state)
         if renewed:
-            coef = torch.cat([state["coef"], self._sum(state)])
-            at_support = self.bases.mean(state["support"], coef)
-            state["at_support"] = at_support[:, : len(state["coef"])]
-            state["sum_at_support"] = at_support[:, len(state["coef"]) :]
+            state["at_support"] = self.bases.mean(state["support"], state["coef"])
 
     def _kriging(self, X, support):
         """Weights (b, p) of the support rows in the interpolation at rows."""
@@ -479,15 +467,14 @@ class StochasticSteps:
             rate *= coef.new_zeros(len(at)).index_add_(0, inverse, share)
             columns, rate = (part[c:].view(c, k, -1) for part in (new, rate))
             new[c:] = _with_barrier(columns, at, rate).flatten(0, 1)
-        coef[:, at] = new
-        support = torch.cat([each.support for each in draws], 1)[:, first].double()
-        state["at_support"] += support @ (new - old).T
         if state["n_steps"] - state["first"] >= self._half:
             count = state["n_averaged"]
             state["sum"][:, at] += old[:c] * (count - state["last"][at])
-            state["sum_at_support"] += state["at_support"][:, :c]
             state["last"][at] = count
             state["n_averaged"] += 1
+        coef[:, at] = new
+        support = torch.cat([each.support for each in draws], 1)[:, first].double()
+        state["at_support"] += support @ (new - old).T
 
 
 def _with_barrier(columns, at, rate):
