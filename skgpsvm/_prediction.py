@@ -58,7 +58,7 @@ class LatentEstimator(TorchEstimator):
         if self._likelihood != self.likelihood:
             raise ValueError(
                 f"The model to continue was fitted with another likelihood than "
-                f"{self.likelihood!r}: set it back, or start anew by fit without warm_start."
+                f"{self.likelihood!r}: set it back, or start anew."
             )
 
     def _latent_spread(self):

@@ -1,6 +1,7 @@
 """Additive models: the specification's numbers, oracles, tables, and what users rely on."""
 
 import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -647,6 +648,31 @@ def test_more_rows_of_other_likelihoods_sharpen(kind):
     whole = type(model)(**model.get_params()).fit(data, y).latent_mean_and_variance(data)
     assert second[1].mean() < 0.8 * first
     assert np.corrcoef(second[0][:, 0], whole[0][:, 0])[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("kind", ["poisson", "laplace", "classes"])
+def test_rows_one_by_one_count_as_those_at_once(kind):
+    data, y = friedman(230)
+    start = {"poisson": np.round(y / 4), "laplace": y, "classes": np.digitize(y, [11, 17])}[kind]
+    model = AdditiveGPClassifier(**quick)
+    if kind != "classes":
+        model = AdditiveGPRegressor(likelihood=kind, **quick)
+    first = model.fit(data[:200], start[:200])
+    once, single = deepcopy(first), deepcopy(first)
+    once.partial_fit(data[200:], start[200:])
+    for i in range(200, 230):
+        single.partial_fit(data[i : i + 1], start[i : i + 1])
+    before, at_once, apart = (
+        1 / m.latent_mean_and_variance(data[200:])[1].mean() for m in (first, once, single)
+    )
+    assert (apart - before) / (at_once - before) == pytest.approx(1, abs=0.1)
+
+
+def test_rows_of_another_likelihood_are_refused():
+    data, y = friedman(60)
+    model = AdditiveGPRegressor(**quick).fit(data, y).set_params(likelihood="laplace")
+    with pytest.raises(ValueError, match="another likelihood than 'laplace'"):
+        model.partial_fit(data, y)
 
 
 def test_rates_with_exposures_are_counts():

@@ -323,7 +323,8 @@ class AdditiveGP(LatentEstimator):
             return False
         wide = wide and self.n_inducing is not None
         if not self._is_gaussian():
-            return wide and self.batch_size is None
+            learns_noise = len(self._sites().parameters()) > 0
+            return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
         few = rows.n_rows <= min(_MOST_ROWS, _MOST_NUMBERS / self.n_features_in_)
         return (few or wide) and not rows.are_repeated()
 
@@ -383,6 +384,7 @@ class AdditiveGP(LatentEstimator):
         self._check_streamed()
         if not self.__sklearn_is_fitted__():
             return self._fit(X, y, sample_weight, classes, streamed=True)
+        self._check_same_likelihood()
         self._check_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(

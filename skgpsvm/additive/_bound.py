@@ -306,6 +306,12 @@ class AdditivePosterior(EffectsPosterior):
         """What a posterior at the same hyper-parameters is made of, by name."""
         return {"gram": self.gram, "cross": self.cross}
 
+    def expected(self, gram, cross):
+        """Expectation of a quadratic log density of the weights, given as the rows' are; nats."""
+        w = self.weights
+        spread = gram.trace() - (gram * self.reduction).sum()
+        return cross @ w - 0.5 * (w @ gram @ w + spread)
+
     def _features(self, X):
         return self.effects.features(self.effects.basis.unit(X.double()))
 

@@ -167,6 +167,11 @@ class AdditiveAscent:
         self.learned, self._earlier = (), earlier
         return {**state, "value": -math.inf}
 
+    def _of_earlier(self, posteriors):
+        """Expected log density of the others' sums, nats but for a constant."""
+        parts = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
+        return sum(posterior.expected(*sums) for posterior, sums in parts)
+
     def gains(self, state):
         """What each term adds to the bound of all latents, nats, (n_terms,)."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
@@ -391,7 +396,7 @@ class SiteAscent(AdditiveAscent):
         log_prior, n = self._log_priors(state), self.rows.n_rows
         total = log_prior
         batches = [None]
-        if self._batch_size is not None and n > self._batch_size:
+        if self._n_batches() > 1:
             batches = minibatches(n, self._batch_size, self._generator)
         for index in batches:
             share = 1.0 if index is None else n / len(index)
@@ -400,12 +405,12 @@ class SiteAscent(AdditiveAscent):
             found = self._site_sums(state["noise"], moments, index)
             gram, cross, loss, *tried = (share * part for part in found)
             kl = sum(posterior.kl() for posterior in posteriors)
-            total -= (loss + kl) / len(batches)
+            total += (self._of_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
             if self._learns_noise:
                 state["noise"] = state["noise"] + _newton(*tried)
         # Too early, effects would be learned to be empty, from where there is no way back.
-        if state["n_steps"] >= _PASSES_BEFORE:
+        if self.learned and state["n_steps"] >= _PASSES_BEFORE * len(batches):
             self._climb(state)
         state["generator"] = self._generator.get_state()
         if total < state["value"]:
@@ -420,8 +425,12 @@ class SiteAscent(AdditiveAscent):
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
-        early = self.learned and state["n_steps"] <= _PASSES_BEFORE
+        early = self.learned and state["n_steps"] <= _PASSES_BEFORE * self._n_batches()
         return not early and super().converged(state)
+
+    def _n_batches(self):
+        """Minibatches of a pass, one of all rows."""
+        return -(-self.rows.n_rows // (self._batch_size or self.rows.n_rows))
 
     def _keep(self, state, going):
         columns = self._left(state, going)
@@ -429,8 +438,9 @@ class SiteAscent(AdditiveAscent):
         state["cross"] = state["cross"][:, columns]
 
     def _move(self, state, gram, cross, n_batches):
-        """A natural-gradient step of the sums of the sites."""
-        size = self._sites.likelihood.step * state["share"]
+        """A natural-gradient step of the sums of the sites; of further rows the first is whole."""
+        whole = self._earlier and not state["n_steps"]
+        size = 1.0 if whole else self._sites.likelihood.step * state["share"]
         if n_batches > 1:
             size = (1 + state["n_steps"] / n_batches) ** -_DECAY / n_batches**0.5
         state["gram"] = torch.lerp(state["gram"], gram, size)
