@@ -1,6 +1,7 @@
 """Columns of users' tables as numbers: categories, missing values, ranges."""
 
 import datetime
+import re
 from numbers import Real
 
 import numpy as np
@@ -18,6 +19,8 @@ _CATEGORICAL_TYPES = (
     "enum",
     "str",
     "string",
+    "large_string",
+    "dictionary",
     "object",
     "bool",
     "boolean",
@@ -157,7 +160,7 @@ def categorical_mask(categorical_features, X):
                 f"categorical_features={categorical_features!r} must be 'from_dtype', None, or a "
                 "list of columns."
             )
-        types = [str(X[name].dtype).lower().split("(")[0] for name in names]
+        types = [re.split(r"[(\[<]", str(X[name].dtype).lower())[0] for name in names]
         mask = [
             kind in _CATEGORICAL_TYPES
             and not _is_dated(X[name])
