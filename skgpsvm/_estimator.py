@@ -52,7 +52,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         """The device and dtype to compute on, for data ``X``."""
         try:
             device = torch.device("cpu" if self.device is None else self.device)
-            torch.empty(0, device=device)
+            torch.empty(0, dtype=torch.float64, device=device)
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ValueError(

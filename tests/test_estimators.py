@@ -510,6 +510,19 @@ def test_bad_parameters_are_refused_in_words(name, value, error, message):
         quick(**{name: value}).fit(*blobs())
 
 
+def test_device_without_double_precision_is_refused_in_words(monkeypatch):
+    empty = torch.empty
+
+    def single(*size, dtype=None, **options):
+        if dtype == torch.float64:
+            raise TypeError("this device has no float64")
+        return empty(*size, dtype=dtype, **options)
+
+    monkeypatch.setattr(torch, "empty", single)
+    with pytest.raises(ValueError, match="device='cpu' cannot be used here: this device has no"):
+        quick(device="cpu").fit(*blobs())
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
