@@ -74,6 +74,12 @@ def check_equal(values):
             _raise_if(f"rank {i} has {name} {value!r}" for i, value in enumerate(told))
 
 
+def check_same(name, thing):
+    """`check_equal` of the hash of one thing, which may be large."""
+    if n_ranks() > 1:
+        check_equal({name: joblib.hash(thing)})
+
+
 def warn_if_alone():
     """Warn where torchrun started several processes that have not been made a group."""
     if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:

@@ -2,13 +2,20 @@
 
 from functools import partial
 
-import joblib
 import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._coordinate_ascent import CoordinateAscent
-from ._distributed import check_equal, check_shareable, first, gather, n_ranks, together
+from ._distributed import (
+    check_equal,
+    check_same,
+    check_shareable,
+    first,
+    gather,
+    n_ranks,
+    together,
+)
 from ._estimator import history
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
@@ -58,7 +65,7 @@ class InducingEstimator(LatentEstimator):
 
     def _fit(self, X, y, sample_weight, classes=None):
         previous = getattr(self, "_latents", None) if self.warm_start else None
-        check_equal({"a model to start from": joblib.hash(previous)})
+        check_same("a model to start from", previous)
         if previous is None:
             vars(self).pop("_latents", None)
         together(self._check_parameters)
@@ -195,7 +202,7 @@ class InducingEstimator(LatentEstimator):
     def _partial_fit(self, X, y, sample_weight, classes=None):
         """`fit` in the first call, `_stream` in every later one."""
         self._check_streamed()
-        check_equal({"a model to continue": joblib.hash(getattr(self, "_latents", None))})
+        check_same("a model to continue", getattr(self, "_latents", None))
         if not self.__sklearn_is_fitted__():
             self._fit(X, y, sample_weight, classes)
             n_rows, wanted = sum(gather(len(y))), self.n_inducing

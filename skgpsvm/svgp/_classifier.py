@@ -41,7 +41,8 @@ class SVGPClassifier(VariationalClassifier):
     tol : float, default=1e-2
         Stop when a pass changes the posterior means by less, relative to their norm.
     batch_size : int, default=None
-        Rows in a minibatch. None is all rows for natural gradients up to 10,000 rows, else 1024.
+        Rows in a minibatch. None is all rows for natural gradients up to 10,000 rows, else 1024;
+        256 for Adam alone. Between natural gradients Adam takes up to 1024 rows in any case.
     learning_rate : float, default=0.05
         Step size of Adam.
     class_weight : dict or "balanced", default=None

@@ -49,8 +49,9 @@ class SVGPRegressor(VariationalRegressor):
         Stop when a round gains less, in nats a row; or when a pass changes the posterior means by
         less, relative to their norm.
     batch_size : int, default=None
-        Rows in a minibatch of natural gradients and of Adam. None is all rows for natural
-        gradients, but 1024 for those with Gaussian noise on more than 10,000 rows.
+        Rows in a minibatch. None is all rows for natural gradients, but 1024 for those with
+        Gaussian noise on more than 10,000 rows; 256 for Adam alone. Between natural gradients Adam
+        takes up to 1024 rows in any case.
     learning_rate : float, default=0.05
         Step size of Adam.
     normalize_y : bool, default=True
