@@ -158,17 +158,18 @@ class InducingEstimator(LatentEstimator):
             self._adam_rate,
             theta_bounds(start.kernel, rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
-            self._prior(rows, scaler),
+            self._prior(start, rows, scaler),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
-    def _prior(self, rows, scaler):
+    def _prior(self, start, rows, scaler):
         """That of the default kernel's length scales, where few rows are to teach them, or None."""
         if not self._has_prior or self.kernel is not None or self.optimizer is None:
             return None
-        return few_rows_prior(self._start_kernel(scaler), rows)
+        default = self._start_kernel(scaler)
+        return few_rows_prior(default, rows) if _are_alike(default, start.kernel) else None
 
     def _batch_size(self, start, rows):
         """Rows in a minibatch; None is all."""
@@ -255,3 +256,12 @@ class InducingEstimator(LatentEstimator):
         ascent.prior = natural_parameters(now["mean"], now["root"])
         state = now | ascent.initial()
         return state, partial(self._ascents.sweep, ascent), ascent
+
+
+def _are_alike(*kernels):
+    """Whether two kernels have free hyper-parameters of the same names and sizes."""
+    one, other = (
+        [(h.name, h.n_elements) for h in kernel.hyperparameters if not h.fixed]
+        for kernel in kernels
+    )
+    return one == other

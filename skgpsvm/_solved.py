@@ -192,7 +192,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
-        wanted = self._with_prior(evidence, rows, scaler)
+        wanted = self._with_prior(evidence, start, rows, scaler)
         learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL)
         before = start.state(rows.device)
         state = learning.start(dict(before))

@@ -143,7 +143,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         def climb(state, n_rows, rounds, end="finished", attempt="", maximize=BY_LBFGS):
             some = thinned.subset(n_rows, random_state) if n_rows < rows.n_rows else thinned
             bound = CollapsedBound(torch_kernel(start.kernel), some)
-            wanted = self._with_prior(bound, rows, scaler)
+            wanted = self._with_prior(bound, start, rows, scaler)
             learning = CollapsedLearning(wanted, trained, bounds, scale, self.tol, maximize)
             stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
             ends = {end: learning.finished}
@@ -172,8 +172,8 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             return learned(state), curve
         return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
 
-    def _with_prior(self, bound, rows, scaler):
-        prior = self._prior(rows, scaler)
+    def _with_prior(self, bound, start, rows, scaler):
+        prior = self._prior(start, rows, scaler)
         return bound if prior is None else Penalised(bound, prior)
 
     def _learned_further(self, climb, state, rows, fresh):

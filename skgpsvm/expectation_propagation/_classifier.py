@@ -252,7 +252,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         propagation = Propagation(torch_kernel(start.kernel), rows, start.jitter)
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
-        return propagation, self._trained(start, rows), bounds, scale, self._prior(rows, scaler)
+        prior = self._prior(start, rows, scaler)
+        return propagation, self._trained(start, rows), bounds, scale, prior
 
     def _prepared(self, run, name, start, rows, scaler, random_state):
         if start.mean is None and "theta" in self._trained(start, rows):
