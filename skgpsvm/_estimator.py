@@ -48,6 +48,8 @@ def check_level(level):
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
     """What every estimator of the package shares; fitted state is NumPy on the CPU."""
 
+    _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
+
     def _torch_options(self, X):
         """The device and dtype to compute on, for data ``X``."""
         try:
@@ -135,11 +137,11 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _map_rows(self, function, X):
         """``function`` of tensors (b, d), applied in chunks of rows, as one float64 array."""
-        device, dtype = self._torch_options(X)
+        (device, dtype), size = self._torch_options(X), self._chunk_rows
         with torch.no_grad():
             parts = [
-                function(to_tensor(X[i : i + CHUNK_ROWS], device, dtype)).double().cpu().numpy()
-                for i in range(0, len(X), CHUNK_ROWS)
+                function(to_tensor(X[i : i + size], device, dtype)).double().cpu().numpy()
+                for i in range(0, len(X), size)
             ]
         return np.concatenate(parts)
 

@@ -239,7 +239,7 @@ def test_good_numbers_pass(value):
 
 
 def test_rows_are_mapped_chunk_by_chunk(monkeypatch):
-    monkeypatch.setattr(_estimator, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(_estimator.TorchEstimator, "_chunk_rows", 7)
     X = weighted_rows()[0]
     seen = []
 

@@ -596,7 +596,7 @@ def test_rows_are_predicted_each_for_itself(monkeypatch):
     X, y = blobs()
     model = quick().fit(X, y)
     P = model.predict_proba(X)
-    monkeypatch.setattr(_estimator, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(_estimator.TorchEstimator, "_chunk_rows", 7)
     # Matrix products of other shapes sum in another order.
     assert_allclose(model.predict_proba(X[::-1])[::-1], P, rtol=1e-10)
 

@@ -27,6 +27,7 @@ from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._prediction import regression_sites
+from skgpsvm._rows import to_tensor
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
@@ -545,6 +546,21 @@ def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
     monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
     read = HybridBayesianSVC(Images, **options).fit(X, y)
     assert_same_bits(held, read, X_test)
+
+
+def test_no_more_rows_are_on_the_device_than_go_through_the_extractor(monkeypatch):
+    sizes = []
+
+    def counted(array, *options):
+        sizes.extend([len(array)] if array.ndim == 2 else [])
+        return to_tensor(array, *options)
+
+    monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._rows.to_tensor", counted)
+    monkeypatch.setattr("skgpsvm._estimator.to_tensor", counted)
+    X, y = blobs(600)
+    quick(max_iter=1, validation_fraction=0.5).fit(X, y).predict(X)
+    assert max(sizes) == 256
 
 
 @pytest.mark.parametrize(

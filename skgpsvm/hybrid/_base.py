@@ -24,7 +24,7 @@ from .._training import Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
-from ._network import FeatureMap, HybridNetwork, Predictor, private_random, raw_features
+from ._network import CHUNK_ROWS, FeatureMap, HybridNetwork, Predictor, private_random, raw_features
 from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_json
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
@@ -41,6 +41,8 @@ class HybridEstimator(LatentEstimator):
     (`_prior_variance`), losses of held-out rows (`_held_out_losses`), the fitted attributes that
     follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
     """
+
+    _chunk_rows = CHUNK_ROWS
 
     # Input
 
@@ -236,10 +238,13 @@ class HybridEstimator(LatentEstimator):
         if scaler is not None:
             extractor[0].mean.copy_(torch.tensor(scaler.mean_))
             extractor[0].scale.copy_(torch.tensor(scaler.scale_))
-        X = rows.subset(_FIRST_ROWS, random_state).take(slice(None))[0]
+        if len(rows) > _FIRST_ROWS:
+            units = rows.units()
+            chosen = random_state.choice(len(units), _FIRST_ROWS, replace=False)
+            rows = rows.of_units(units, chosen)
+        parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / CHUNK_ROWS))
         with torch.no_grad(), private_random(seed, rows.device):
-            parts = X.tensor_split(math.ceil(len(X) / 256))
-            raw = torch.cat([raw_features(extractor, part, row_shape) for part in parts])
+            raw = torch.cat([raw_features(extractor, rows.take(i)[0], row_shape) for i in parts])
             moments = raw.mean(0), raw.var(0, correction=0)
             network = FeatureMap(extractor, row_shape, *moments).eval()
             features = network.normalizer(raw).double().cpu().numpy()
@@ -387,7 +392,7 @@ def _moments(network, rows):
     """Latent means and variances of all rows, their targets and weights, in float64."""
     parts = []
     with torch.no_grad():
-        for index in rows.chunks():
+        for index in rows.chunks(CHUNK_ROWS):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))

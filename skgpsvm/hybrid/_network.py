@@ -10,7 +10,7 @@ from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
 
-_CHUNK_ROWS = 256  # through the extractor at a time, in prediction
+CHUNK_ROWS = 256  # through the extractor at a time, in prediction
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
 
@@ -74,7 +74,7 @@ class FeatureMap(nn.Module):
     def forward(self, X):
         """Normalised features (b, D) of rows (b, d) or (b, *row_shape)."""
         self.normalizer.train(self.training and len(X) > 1)
-        chunks = X.to(self.normalizer.running_mean).split(len(X) if self.training else _CHUNK_ROWS)
+        chunks = X.to(self.normalizer.running_mean).split(len(X) if self.training else CHUNK_ROWS)
         raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in chunks]
         return self.normalizer(torch.cat(raw))
 
