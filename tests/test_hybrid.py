@@ -34,6 +34,7 @@ from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import private_random
+from skgpsvm.hybrid._state import row_hashes
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
 CPU = torch.device("cpu")
@@ -919,11 +920,16 @@ def test_network_trained_on_a_gpu_predicts_on_a_cpu(digits):
 
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_rows_are_held_out_to_stop_by_only(early_stopping, monkeypatch):
-    seen = []
+    seen, hashed = [], []
     monkeypatch.setattr(
         "skgpsvm.hybrid._base.JointTraining",
         lambda *args, **kwargs: seen.append(len(args[2])) or JointTraining(*args, **kwargs),
     )
+    monkeypatch.setattr(
+        "skgpsvm.hybrid._base.row_hashes",
+        lambda rows, salt: hashed.append(len(rows)) or row_hashes(rows, salt),
+    )
     X, y = waves(100)
     HybridSVGPRegressor(early_stopping=early_stopping, max_iter=2, random_state=0).fit(X, y)
     assert seen == [90 if early_stopping else 100]
+    assert hashed == ([100] if early_stopping else [])

@@ -28,6 +28,7 @@ from ._network import CHUNK_ROWS, FeatureMap, HybridNetwork, Predictor, private_
 from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_json
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
+_NONE_HELD = -1.0  # below the hash of any row
 _START_STD = 0.01  # of the means: breaks the tie of the classes
 _HIDDEN = {"_y_mean", "_y_std", "_y_ndim", "_likelihood"}  # that predictions need
 _REBUILT = {"kernel_", "inducing_points_"}
@@ -214,6 +215,10 @@ class HybridEstimator(LatentEstimator):
         A row's hash is of its content, so that what one fit holds out, a warm start does too.
         One row of each class is always trained on.
         """
+        if threshold is None and not self._held_share():
+            threshold = _NONE_HELD
+        if threshold == _NONE_HELD:
+            return rows, None, threshold
         n, hashes = len(rows), row_hashes(rows, salt)
         order = np.argsort(hashes, kind="stable")[::-1]
         targets = rows.targets.cpu().numpy()[order]
@@ -223,7 +228,7 @@ class HybridEstimator(LatentEstimator):
         free = np.delete(order, kept)[::-1]
         if threshold is None:
             n_held = min(int(self._held_share() * n), len(free))
-            threshold = float(hashes[free[n_held - 1]]) if n_held else -1.0
+            threshold = float(hashes[free[n_held - 1]]) if n_held else _NONE_HELD
         held = np.sort(free[hashes[free] <= threshold])
         if not len(held):
             return rows, None, threshold
