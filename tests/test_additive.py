@@ -668,6 +668,15 @@ def test_rows_one_by_one_count_as_those_at_once(kind):
     assert (apart - before) / (at_once - before) == pytest.approx(1, abs=0.1)
 
 
+def test_names_of_rows_cost_nothing():
+    frame, y = table(500)
+    frame = frame.assign(name=[f"row {i}" for i in range(500)])
+    weights = np.full(500, 1 + 1e-12)
+    model = AdditiveGPRegressor(interactions=None).fit(frame, y, sample_weight=weights)
+    assert "name" not in model.term_names_
+    assert max(second.size for second in model._latents[0].basis.seconds) < 500**2
+
+
 def test_rows_of_another_likelihood_are_refused():
     data, y = friedman(60)
     model = AdditiveGPRegressor(**quick).fit(data, y).set_params(likelihood="laplace")

@@ -29,6 +29,7 @@ _DATES = ("date", "time", "period", "duration")
 _ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
 _SKEWED = 0.5  # skewness from which on there is one
 _POWERS = (-2.0, 4.0)
+_ROUNDING = 1e-9  # of a sum of weights, relative
 
 
 class TableEncoder:
@@ -214,8 +215,9 @@ def described(X, weights, n_levels, scaling):
     for j, levels in enumerate(n_levels):
         if levels:
             # Where every row has a level of its own, an effect cannot be told from noise.
-            own = levels >= len(used) >= weights.sum() and len(np.unique(X[used, j])) == len(used)
-            found.append(Feature(n_levels=int(levels), constant=own))
+            single = weights.sum() <= (1 + _ROUNDING) * len(used)
+            own = single and levels >= len(used) == len(np.unique(X[used, j]))
+            found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
             continue
         if not low[j] < high[j]:  # constant, or nothing but NaN
             found.append(Feature(constant=True))
