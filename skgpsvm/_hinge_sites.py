@@ -13,7 +13,7 @@ _MIN_SCALE = 1e-5
 class BinarySites(SiteLikelihood):
     """b = 1 - s f with s = -1, 1 for the codes 0, 1. Source: Wenzel et al. (2017); (S15)."""
 
-    n_latents = 1
+    n_latents, touches_all = 1, True
 
     def step(self, n_steps):
         """Size of the next coordinate-ascent step: undamped ascent is monotone."""

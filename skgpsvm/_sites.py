@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._linalg import add_gram, root_norms
+from ._linalg import add_gram, add_grams, root_norms, spreads
 from .likelihoods import Gaussian
 
 
@@ -45,10 +45,12 @@ class SiteLikelihood(ABC):
         Whether `touched` means nothing at the prior, where `tied_update` is used instead.
     conjugate : bool
         Whether the sites are the same at all means and variances.
+    touches_all : bool
+        Whether each row touches every latent, in order.
     """
 
     coupling = 1.0
-    tied = conjugate = False
+    tied = conjugate = touches_all = False
 
     def parameters(self):
         """Logarithms of the parameters, (k,)."""
@@ -93,6 +95,8 @@ class LikelihoodSites(SiteLikelihood):
     for Gaussian noise.
     """
 
+    touches_all = True
+
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
         self.conjugate = isinstance(likelihood, Gaussian)
@@ -130,6 +134,22 @@ def _precise(y, mean, var):
     return (y.double(), mean.double(), var.double()) if y.is_floating_point() else (y, mean, var)
 
 
+class OfAll:
+    """The rows of a batch, A (b, p), each of which touches every latent; see `ByLatent`."""
+
+    def __init__(self, A):
+        self._A = A
+
+    def spread(self, root):
+        return spreads(self._A, root)
+
+    def add_gram(self, totals, weights):
+        add_grams(totals, self._A, weights)
+
+    def total(self, weights):
+        return weights.T @ self._A
+
+
 class ByLatent:
     """The rows of a batch gathered latent by latent, so that a latent costs only its own rows.
 
@@ -142,19 +162,13 @@ class ByLatent:
     """
 
     def __init__(self, A, touched, n_latents):
-        self._shape = touched.shape
-        if n_latents == 1:
-            self._order, gathered, counts = None, A, [len(A)]
-        else:
-            flat = touched.reshape(-1)
-            self._order = torch.argsort(flat, stable=True)
-            gathered = A[self._order // touched.shape[1]]
-            counts = torch.bincount(flat, minlength=n_latents).tolist()
-        self._groups = gathered.split(counts)
+        self._shape, flat = touched.shape, touched.reshape(-1)
+        self._order = torch.argsort(flat, stable=True)
+        counts = torch.bincount(flat, minlength=n_latents).tolist()
+        self._groups = A[self._order // touched.shape[1]].split(counts)
 
     def _sorted(self, values):
-        values = values.reshape(-1)
-        values = values if self._order is None else values[self._order]
+        values = values.reshape(-1)[self._order]
         return values.split([len(group) for group in self._groups])
 
     def spread(self, root):
@@ -162,9 +176,7 @@ class ByLatent:
         spread = torch.cat(
             [root_norms(group, r) for group, r in zip(self._groups, root, strict=True)]
         )
-        if self._order is not None:
-            spread = spread[torch.argsort(self._order)]
-        return spread.reshape(self._shape)
+        return spread[torch.argsort(self._order)].reshape(self._shape)
 
     def add_gram(self, totals, weights):
         """Add the sum of weight * a a^T to the lower triangle of each latent's total (c, p, p)."""
@@ -192,6 +204,6 @@ def batch_loss(likelihood, A, residual, y, mean, root):
 def _touched_moments(likelihood, A, residual, y, mean, root):
     latents = A @ mean.to(A.dtype).T
     touched = likelihood.touched(y, latents)
-    groups = ByLatent(A, touched, likelihood.n_latents)
+    groups = OfAll(A) if likelihood.touches_all else ByLatent(A, touched, likelihood.n_latents)
     var = residual[:, None] + groups.spread(root.to(A.dtype))
     return groups, touched, (latents.gather(1, touched), var)

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._linalg import mirror
-from skgpsvm._sites import ByLatent, LikelihoodSites
+from skgpsvm._sites import ByLatent, LikelihoodSites, OfAll
 from skgpsvm.likelihoods import (
     Gaussian,
     Laplace,
@@ -204,3 +204,17 @@ def test_rows_by_latent_give_the_sums_of_a_loop():
     np.testing.assert_allclose(mirror(sums), 1 + gram, rtol=0, atol=1e-13)
     np.testing.assert_allclose(groups.total(t64(weights)), total, rtol=0, atol=1e-13)
     np.testing.assert_allclose(groups.spread(t64(root)), spread, rtol=1e-12)
+
+
+def test_rows_that_touch_all_give_the_sums_of_rows_by_latent():
+    rng = np.random.default_rng(0)
+    A, weights = t64(rng.normal(size=(30, 130))), t64(rng.normal(size=(30, 3)))
+    root = t64(np.triu(rng.normal(size=(3, 130, 130))))
+    by_latent = ByLatent(A, torch.arange(3).expand(30, 3), 3)
+    sums = torch.ones(2, 3, 130, 130, dtype=torch.float64)
+    for groups, total in zip((OfAll(A), by_latent), sums, strict=True):
+        groups.add_gram(total, weights)
+    # Sums of 30 terms in another order.
+    torch.testing.assert_close(*sums, rtol=0, atol=1e-13)
+    torch.testing.assert_close(OfAll(A).total(weights), by_latent.total(weights))
+    torch.testing.assert_close(OfAll(A).spread(root), by_latent.spread(root))
