@@ -148,7 +148,10 @@ class StochasticSteps:
         return state
 
     def begin(self, state, more=False):
-        """Start on these rows, all there are or more of them."""
+        """Start on these rows, all there are or more of them, from the last iterate.
+
+        The average is behind it in slow directions.
+        """
         self.bound = self._bound_at(state["noise"])
         self._recount(state, state["n_seen"] if more else 0.0)
         state["n_averaged"], state["first"] = 0, state["n_steps"]
