@@ -140,7 +140,8 @@ class FourierBases(MeanBases):
 
     Notes
     -----
-    Frequencies are held where they take at most 256 MiB, and else drawn anew for every use.
+    Frequencies are held where they take at most 256 MiB, and else drawn anew for every use;
+    orthogonal ones are held as drawn, too, since each takes a factorisation of d x d.
     Source: Rahimi and Recht (2007); Evans and Nair, section 1.2.
     """
 
@@ -155,7 +156,9 @@ class FourierBases(MeanBases):
         self._starts = starts
 
     def at(self, theta):
-        return FourierBases(self.kernel, theta, self.features, self._d)
+        moved = FourierBases(self.kernel, theta, self.features, self._d)
+        moved._normals = self._normals
+        return moved
 
     def sampled(self, X, units):
         return torch.cat([*self._waves(X, *self._drawn(units)), self.exact(X)], 1)
@@ -219,13 +222,27 @@ class FourierBases(MeanBases):
     @cached_property
     def _held(self):
         """Frequencies and amplitudes of all pairs, where they are few."""
-        if self.n_pairs * self._d * 8 > _HELD_BYTES:
+        return self._drawn(self._every_pair()) if self._are_few() else None
+
+    @cached_property
+    def _normals(self):
+        """Frequencies of all pairs as drawn, where they are few and orthogonal."""
+        if not (self.features.orthogonal and self._are_few()):
             return None
-        return self._drawn(torch.arange(self.n_pairs, device=self.theta.device))
+        return self.features.normals(self._every_pair(), self._d)
+
+    def _are_few(self):
+        return self.n_pairs * self._d * 8 <= _HELD_BYTES
+
+    def _every_pair(self):
+        return torch.arange(self.n_pairs, device=self.theta.device)
 
     def _drawn(self, index):
         """Frequencies (q, d) and amplitudes (q,), float64."""
-        frequencies = self.features.normals(index, self._d)
+        if self._normals is None:
+            frequencies = self.features.normals(index, self._d)
+        else:
+            frequencies = self._normals[index]
         amplitudes = frequencies.new_zeros(len(index))
         for i, (variance, scale, dof) in enumerate(self._terms):
             own = (index >= self._starts[i]) & (index < self._starts[i + 1])

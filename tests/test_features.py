@@ -172,6 +172,15 @@ def test_frequencies_drawn_anew_are_those_held(monkeypatch):
     assert_allclose(anew.mean(X, coef), expected @ coef.T, rtol=1e-12)
 
 
+def test_orthogonal_frequencies_are_drawn_once_for_all_hyper_parameters(monkeypatch):
+    bases, X, units = bases_of(2.0 * RBF(1.0), 3, 50, orthogonal=True), points(), torch.arange(9)
+    other = 3.0 * RBF(0.5)
+    expected = bases_of(other, 3, 50, orthogonal=True).sampled(X, units)
+    bases.sampled(X, units)
+    monkeypatch.setattr(FourierFeatures, "normals", None)
+    assert_array_equal(bases.at(t64(other.theta)).sampled(X, units), expected)
+
+
 def test_sampled_values_are_those_of_their_coordinates():
     bases, X = bases_of(2.0 * RBF(1.0) + ConstantKernel(3.0), 3, 50), points()
     units = torch.tensor([3, 17, 40])

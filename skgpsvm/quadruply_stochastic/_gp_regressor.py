@@ -136,8 +136,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     ``8 * (q * m + 4 * q**2 + 2**23)`` bytes, with q = min(m / 2, n, 4096) rows of the
     preconditioner. A stochastic step of b rows, s sampled functions and p support rows costs
     O((b + p) s d + b p^2) whatever n and m; memory is O(m) for coefficients alone, and frequencies
-    are drawn anew for every use where they would take over 256 MiB. A prediction costs O(m d + k^2)
-    a row.
+    are drawn anew for every use where they would take over 256 MiB: O(s d^3) more a step where they
+    are orthogonal. A prediction costs O(m d + k^2) a row.
 
     Examples
     --------
