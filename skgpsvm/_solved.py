@@ -13,7 +13,7 @@ from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
 from ._posteriors import shrinkage
-from ._rows import Rows, shares, to_tensor
+from ._rows import CHUNK_ROWS, Rows, shares, to_tensor
 from ._scales import feature_scales
 from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, theta_bounds, torch_kernel
@@ -240,11 +240,11 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         bound, means, variances = solve.evaluate(state)
         t = variances.shape[1]
         share = 1 - solve.kept[:, -1]
-        out = share.nonzero()[:, 0]
-        X, y, weights = (part.double() for part in solve.rows.take(out))
-        prior = solve.basis.projected_variance(X)[:, None]
+        out, rows = share.nonzero()[:, 0], solve.rows
+        chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
+        prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
         moments = means[out, t:], variances[out], prior
-        weights = weights * share[out]
+        y, weights = rows.targets[out].double(), rows.weights[out].double() * share[out]
         known = latents, state["noise"], y, weights
         return self._most_likely(*known, *moments, spread=_NOISE_PRIOR), bound
 

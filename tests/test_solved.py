@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _solved
+from skgpsvm._posteriors import WhitenedBasis
 
 
 def quick_sine(seed, n=500):
@@ -49,6 +50,19 @@ def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
         assert var.item() == pytest.approx(quick_sine(0)[1].var(), rel=1e-9)
     # Four standard errors of a variance from the fifty rows that were held out.
     assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
+
+
+def test_rows_held_out_are_read_in_chunks(monkeypatch):
+    whole, sizes, own = clone(QUICK).fit(*quick_sine(0)), [], WhitenedBasis.projected_variance
+
+    def variance(basis, X):
+        sizes.append(len(X))
+        return own(basis, X)
+
+    monkeypatch.setattr(WhitenedBasis, "projected_variance", variance)
+    monkeypatch.setattr(_solved, "CHUNK_ROWS", 20)
+    assert clone(QUICK).fit(*quick_sine(0)).variance_power_ == whole.variance_power_
+    assert sizes == [20, 20, 10]
 
 
 @pytest.mark.parametrize("seed", range(3))
