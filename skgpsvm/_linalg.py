@@ -176,8 +176,12 @@ def add_gram(total, A, B):
 
 
 def add_grams(totals, A, precision):
-    """`add_gram` of rows A (b, p) times each column of their precisions (b, c): (c, p, p)."""
-    for total, column in zip(totals, precision.to(A.dtype).T, strict=True):
+    """`add_gram` of rows A (b, p) times each column of their precisions (b, c): (c, p, p).
+
+    In float64: products of float32 may be indefinite by more than a prior.
+    """
+    A = A.double()
+    for total, column in zip(totals, precision.double().T, strict=True):
         add_gram(total, A, column[:, None] * A)
 
 

@@ -118,9 +118,8 @@ class DecoupledInference:
                 sites = self.likelihood.sites(y, torch.zeros_like(var), var)
                 linear, precision = sites.linear, sites.precision
             held = weights.double()[:, None] * self.kept[index]
-            A = A.double()  # products of float32 may be indefinite by more than the prior
             add_grams(gram, A, held * precision.repeat(1, self._groups))
-            cross += (held * linear.repeat(1, self._groups)).T @ A
+            cross += (held * linear.repeat(1, self._groups)).T @ A.double()
         gram = mirror(gram)
         mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
         state["root"] = roots(gram[:c])

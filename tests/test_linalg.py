@@ -10,6 +10,7 @@ from problems import t64
 
 from skgpsvm._linalg import (
     add_gram,
+    add_grams,
     cholesky,
     gaussian_kl,
     mirror,
@@ -153,6 +154,15 @@ def test_products_with_triangular_matrices(p):
     total = torch.ones(p, p, dtype=torch.float64)
     add_gram(total, A, A)
     torch.testing.assert_close(mirror(total), 1 + A.T @ A, rtol=0, atol=1e-13)
+
+
+def test_gram_matrices_of_float32_rows_are_summed_in_float64():
+    rng = np.random.default_rng(0)
+    A, precision = torch.tensor(rng.normal(size=(50, 7))).float(), t64(rng.uniform(size=(50, 2)))
+    totals = torch.zeros(2, 7, 7, dtype=torch.float64)
+    add_grams(totals, A, precision)
+    expected = torch.einsum("bi,bc,bj->cij", A.double(), precision, A.double())
+    torch.testing.assert_close(mirror(totals), expected, rtol=0, atol=1e-12)
 
 
 def test_weight_moments_invert_the_natural_parameters():
