@@ -413,8 +413,8 @@ class StochasticSteps:
     def _diag(self, state, which=None):
         """Diagonal of the covariance's factor, (c, M) or of some functions."""
         c, k = self.bound.n_latents, self.n_dense
-        every = torch.arange(self.bases.size, device=state["coef"].device)
-        which = every if which is None else which
+        if which is None:
+            which = torch.arange(self.bases.size, device=state["coef"].device)
         diag = (state["data"][:, which] + self.bases.prior_diag(which)).rsqrt()
         dense = state["coef"][c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
         return torch.where(which < k, dense[:, which.clamp_max(max(k - 1, 0))], diag) if k else diag
