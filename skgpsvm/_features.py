@@ -12,6 +12,7 @@ from ._linalg import add_gram, cholesky
 
 _HELD_BYTES = 2**28
 _CHUNK_NORMALS = 2**24  # of a chunk of frequencies
+_FEWEST_ROWS = 1024  # that frequencies are drawn anew for
 _GRAM_BLOCK = 1024  # functions whose products are summed at a time
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10
@@ -182,6 +183,10 @@ class FourierBases(MeanBases):
         for part, block in self.blocks(X):
             values[:, part] = block
         return values
+
+    def chunk_size(self, device):
+        fewest = 0 if self._are_few() else _FEWEST_ROWS
+        return max(super().chunk_size(device), fewest)
 
     def blocks(self, X):
         Q, size = self.n_pairs, max(_CHUNK_NORMALS // max(len(X), self._d), 1)

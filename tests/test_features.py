@@ -158,16 +158,19 @@ def test_orthogonal_frequencies_have_less_error():
 
 
 def test_frequencies_drawn_anew_are_those_held(monkeypatch):
+    monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1000)
     kernel, X = 2.0 * RBF(1.0) + ConstantKernel(3.0), points()
     held = bases_of(kernel, 3, 300)
     coef = t64(np.random.default_rng(1).normal(size=(2, held.size)))
     expected = held.values(X)
     assert held._held is not None
+    few = held.chunk_size(X.device)
     assert_allclose(held.mean(X, coef), expected @ coef.T, rtol=1e-12)
     monkeypatch.setattr(_features, "_HELD_BYTES", 0)
     monkeypatch.setattr(_features, "_CHUNK_NORMALS", 100)
     anew = bases_of(kernel, 3, 300)
     assert anew._held is None
+    assert few < anew.chunk_size(X.device) == 1024
     assert_allclose(anew.values(X), expected, rtol=1e-12)
     assert_allclose(anew.mean(X, coef), expected @ coef.T, rtol=1e-12)
 
