@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
-from ._bases import Dictionary, KernelBases
+from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
@@ -34,8 +34,6 @@ class Latents:
         What the rows so far say about them, see `DecoupledStream`.
     power : float
         See `DecoupledPosterior`.
-    precisions : ndarray of shape (c, M), or None
-        See `Dictionary`.
     diag, columns : ndarray of shape (c, M), (c, M, k), or None
         See `WeightPosterior`.
     rows, row_precisions : ndarray of shape (n, d), (c, n), or None
@@ -54,7 +52,6 @@ class Latents:
     coef: np.ndarray | None = None
     gram: np.ndarray | None = None
     power: float = 1.0
-    precisions: np.ndarray | None = None
     diag: np.ndarray | None = None
     columns: np.ndarray | None = None
     rows: np.ndarray | None = None
@@ -94,10 +91,7 @@ class Latents:
             if self.bases.nystroem and (basis := self.basis(device)).projected:
                 return NystroemFourierBases(basis, self.bases, self.Z.shape[1])
             return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
-        points = kernel, state["theta"], state["bases"]
-        if self.precisions is not None:
-            return Dictionary(*points, state["precisions"])
-        return KernelBases(*points)
+        return KernelBases(kernel, state["theta"], state["bases"])
 
     def posterior(self, device):
         """As torch sees it."""

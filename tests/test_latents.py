@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import t64
 from sklearn.gaussian_process.kernels import RBF
 
-from skgpsvm._bases import Dictionary, KernelBases
+from skgpsvm._bases import KernelBases
 from skgpsvm._features import FourierBases, FourierFeatures
 from skgpsvm._latents import Latents
 from skgpsvm._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior
@@ -23,7 +23,6 @@ INDUCING = replace(START, mean=MEAN, root=ROOT)
 POINTS = replace(INDUCING, bases=rng.normal(size=(6, 2)), coef=rng.normal(size=(2, 6)))
 FOURIER = replace(INDUCING, bases=FourierFeatures(3, 0), coef=rng.normal(size=(2, 6)))
 WEIGHTS = replace(POINTS, diag=np.full((2, 6), 0.5), columns=np.zeros((2, 6, 0)))
-SPARSE = replace(WEIGHTS, precisions=np.full((2, 6), 3.0))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,6 @@ SPARSE = replace(WEIGHTS, precisions=np.full((2, 6), 3.0))
         (POINTS, DecoupledPosterior, KernelBases),
         (FOURIER, DecoupledPosterior, FourierBases),
         (WEIGHTS, WeightPosterior, KernelBases),
-        (SPARSE, WeightPosterior, Dictionary),
     ],
 )
 def test_parts_that_there_are_say_which_posterior(latents, posterior, bases):
@@ -53,7 +51,7 @@ def test_augmentation_is_part_of_the_posterior():
     assert (more.marginals(10 * X)[1] > plain.marginals(10 * X)[1]).all()
 
 
-@pytest.mark.parametrize("latents", [START, INDUCING, POINTS, FOURIER, WEIGHTS, SPARSE])
+@pytest.mark.parametrize("latents", [START, INDUCING, POINTS, FOURIER, WEIGHTS])
 def test_state_is_new_tensors_and_leads_back(latents):
     state = latents.state("cpu")
     again = latents.at(state)

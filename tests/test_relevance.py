@@ -1,6 +1,7 @@
 """Relevance vector machines: acceptance numbers, dense oracles, bounds, edges of data."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,6 +118,17 @@ def test_logistic_bound_at_given_precisions():
 def test_laplace_bound_at_given_precisions():
     sweeps, state = settled(Laplace([0.5]), Y, n_rounds=300)
     assert_allclose(sweeps.value(state), -6.5680898354, **DIGITS)
+
+
+def test_targets_that_are_met_deviate_by_nothing():
+    y = 0.3 + 1e-10 * np.arange(-8, 9)
+    sweeps = sweeps_of(Laplace([0.5]), np.zeros((17, 1)), y, noise_bounds=WIDE)
+    state = start_of(sweeps, Z)
+    state["coef"] = t64([[0.0, 0.0, 0.0, 0.3]])
+    state["columns"] = torch.zeros(1, 4, 4, dtype=torch.float64)
+    sweeps._survey(state)
+    # Rounding of squares of 0.3, of which the root is taken.
+    assert 0 <= state["deviation"].item() < 17 * 1e-8
 
 
 # Updates are maxima
@@ -312,6 +324,13 @@ def test_length_scales_are_learned_unless_told():
     assert_allclose(models[1].noise_variance_, 0.1 * y.var())
     rmse = [np.sqrt(np.mean((model.predict(data) - truth) ** 2)) for model in models]
     assert rmse[0] < 0.7 * rmse[2]
+
+
+def test_folds_are_made_when_they_are_wanted():
+    made = []
+    rows = SimpleNamespace(units=lambda: np.arange(30), divided=lambda _, held: made.append(held))
+    next(iter(_rvm_base._folds(rows, np.random.RandomState(0))))
+    assert [len(held) for held in made] == [10]
 
 
 def test_a_kernel_without_length_scales():

@@ -33,11 +33,9 @@ class BiasedDictionary(Dictionary):
         super().__init__(kernel, theta, points, precisions)
         self.size = precisions.shape[1]
 
-    def sampled(self, X, units):
-        return torch.cat([super().sampled(X, units), X.new_ones(len(X), 1)], 1)
-
-    def coordinates(self, units):
-        return torch.cat([units, units.new_tensor([self.size - 1])]), 1
+    def values(self, X):
+        values = super().values(X)
+        return torch.cat([values, values.new_ones(len(X), 1)], 1)
 
     def blocks(self, X):
         yield slice(self.size), self.values(X)
@@ -240,7 +238,8 @@ class RelevanceSweeps:
                 for total, w in zip(products, (weights * precision * unit).T, strict=False):
                     total += (w[:, None] * values).T @ values
             if self._noise_bounds is not None:
-                gaps = (y - mean).square() if self._is_gaussian() else auxiliary.sqrt()
+                far = auxiliary.clamp_min(0).sqrt()  # rounding may leave less than nothing
+                gaps = (y - mean).square() if self._is_gaussian() else far
                 deviation += (weights * gaps).sum(0)
         if renewed:
             state["products"] = products

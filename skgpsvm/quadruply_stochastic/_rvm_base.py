@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -27,7 +28,15 @@ _FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
 
 @dataclass
 class RelevanceLatents(Latents):
-    """Latents whose bases are a dictionary with a constant."""
+    """Latents whose bases are a dictionary with a constant.
+
+    Attributes
+    ----------
+    precisions : ndarray of shape (c, M), or None
+        See `BiasedDictionary`.
+    """
+
+    precisions: np.ndarray | None = None
 
     def mean_bases(self, device):
         state = self.state(device)
@@ -95,7 +104,8 @@ class RelevanceMachine(VariationalGP):
         learning, state = sweeps(start, rows)
         least_noise = torch.full_like(state["noise"], -math.inf)
         if learned and noise:
-            folds = _folds(rows, random_state)[: 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS]
+            n_folds = 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS
+            folds = islice(_folds(rows, random_state), n_folds)
             _, least_noise = unseen(start, folds, "noise")
 
         def found(state):
@@ -140,7 +150,7 @@ def _functions(rows, n_basis, random_state):
 
 def _scaled(unseen, start, rows, random_state):
     """The start with the longest length scales under which unseen rows are about likeliest."""
-    folds = _folds(rows, random_state)
+    folds = list(_folds(rows, random_state))
     best, densities = 1.0, {}
     for factors in (_FACTORS, _FINER_FACTORS):
         for factor in best * factors:
@@ -154,7 +164,7 @@ def _scaled(unseen, start, rows, random_state):
 def _folds(rows, random_state):
     """Pairs of rows: without a fold of the units of weight, and the fold."""
     units, split = rows.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
-    return [rows.divided(units, held) for _, held in split.split(units)]
+    return (rows.divided(units, held) for _, held in split.split(units))
 
 
 def _has_lengths(kernel):

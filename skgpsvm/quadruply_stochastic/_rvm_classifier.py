@@ -42,7 +42,7 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the functions' values at rows, summed in float64; None is that of X.
+        Of rows and predictions; functions' values and their sums are float64. None is that of X.
     random_state : int, RandomState instance or None, default=None
         Rules the rows that are drawn, and those held out.
 

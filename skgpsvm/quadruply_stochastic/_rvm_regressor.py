@@ -54,7 +54,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the functions' values at rows, summed in float64; None is float64.
+        Of rows, targets and predictions; functions' values and their sums are float64. None is
+        float64.
     random_state : int, RandomState instance or None, default=None
         Rules the rows that are drawn, and those held out.
 
