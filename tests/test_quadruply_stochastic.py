@@ -101,14 +101,21 @@ def test_one_draw_used_twice_is_biased_as_the_specification_has_it(replacement, 
     assert np.mean(found) == pytest.approx(value, abs=1e-9)
 
 
-def test_single_draw_is_the_specification_s():
+def test_single_draws_are_the_specification_s():
     rows = [0, 2]
     one, other = drawn([0, 2], rows), drawn([1, 2], rows)
     # In print the first draw has the linear term alone.
-    linear, _ = sites_of(rows)
+    linear, precision = sites_of(rows)
     between = (linear * (one.sums(MU)[0] - other.sums(MU)[0])).sum().item()
     value = of_means("gram", one, other, rows) - between
     assert value == pytest.approx(-14.0692575878, abs=1e-9)
+    # Two of the three columns of the factor.
+    columns, heads = C.T[:2], C.diagonal()[:2]
+    (mine, _), (theirs, _) = one.sums(columns), other.sums(columns)
+    none = torch.zeros_like(mine)
+    value = of_rows(mine, theirs, none, none, precision)
+    value = value + of_prior(PRIORS["gram"], one, other, columns) - 2 * heads.log().sum()
+    assert 1.5 * value.item() == pytest.approx(7.0930373473, abs=1e-9)
 
 
 @priors
@@ -145,6 +152,15 @@ def test_full_factors_have_the_specification_s_term(prior):
     log_det = PRIORS[prior].prior_log_det(1)
     value = (rows + 2 * posterior.kl() + 3 + log_det).item()
     assert value == pytest.approx(OF_COVARIANCE[prior], abs=1e-8)
+
+
+@pytest.mark.parametrize(("prior", "bound"), [("diagonal", -9.0983658153), ("gram", -9.2682674041)])
+def test_bound_and_prediction_at_given_moments_are_the_specification_s(prior, bound):
+    posterior = WeightPosterior(PRIORS[prior], MU, C.diagonal()[None], C[None])
+    fit = Gaussian(NOISE).expected_log_prob(Y, *posterior.marginals(X)).sum()
+    assert (fit - posterior.kl()).item() == pytest.approx(bound, abs=1e-8)
+    moments = [part.item() for part in posterior.marginals(t64([[0.2]]))]
+    assert_allclose(moments, [0.1321042183, 0.6525146532], **DIGITS)
 
 
 @pytest.mark.parametrize("kernel", [DotProduct(), ConstantKernel(2.0)], ids=str)
@@ -530,6 +546,11 @@ def test_augmented_variances_are_the_specification_s():
     augmented = WeightPosterior(bases, none, diag, columns, X, precision.T).marginals(places)[1]
     assert_allclose(plain, [0.2470538209, 0.2446854447, 0.0062496706, 0], **DIGITS)
     assert_allclose(augmented[:, 0], [0.3451089803, 0.3448872562, 0.8431340237, 1], **DIGITS)
+    bases = KernelBases(KERNEL, THETA, Z)
+    factor = chevron(bases, rows_of(X.numpy(), Y.numpy()), torch.arange(4), precision, 0)
+    posterior = WeightPosterior(bases, none[:, :3], *factor, X, precision.T)
+    found = posterior.marginals(places[::2])[1]
+    assert_allclose(found[:, 0], [0.2978780050, 0.8389912089], **DIGITS)
 
 
 # The estimators
