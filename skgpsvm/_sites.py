@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._linalg import add_gram, add_grams, root_norms, spreads
+from ._linalg import add_gram, root_norms, spreads
 from .likelihoods import Gaussian
 
 
@@ -144,7 +144,8 @@ class OfAll:
         return spreads(self._A, root)
 
     def add_gram(self, totals, weights):
-        add_grams(totals, self._A, weights)
+        for total, w in zip(totals, weights.to(self._A.dtype).T, strict=True):
+            add_gram(total, self._A, w[:, None] * self._A)
 
     def total(self, weights):
         return weights.T @ self._A
