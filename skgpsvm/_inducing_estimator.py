@@ -230,6 +230,7 @@ class InducingEstimator(LatentEstimator):
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *options, origin=origin)
             state, step, ascent = self._continued(old, rows)
+            settled = partial(_is_settled, self._tolerance(rows))
             is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
             curves.append(
                 run.stage(
@@ -237,16 +238,13 @@ class InducingEstimator(LatentEstimator):
                     state,
                     step,
                     self.max_iter,
-                    **{"finished" if is_exact else "converged": self._is_settled},
+                    **{"finished" if is_exact else "converged": settled},
                 )
             )
             latents.append(old.at(state))
             findings.append(self._findings(ascent, state))
         run.end(self._attributes(latents, findings, streamed=True) | history(*curves))
         return self
-
-    def _is_settled(self, state):
-        return state["change"] < self.tol
 
     def _continued(self, old, rows):
         """State, step and ascent on new rows whose prior is a fitted posterior."""
@@ -265,3 +263,7 @@ def _are_alike(*kernels):
         for kernel in kernels
     )
     return one == other
+
+
+def _is_settled(tol, state):
+    return state["change"] < tol

@@ -1,5 +1,6 @@
 """Bayesian SVM: kernel choice, the estimator."""
 
+import copy
 import math
 
 import numpy as np
@@ -310,3 +311,21 @@ def test_left_out_rows_are_those_of_the_optimum_with_fewer_rows_than_features(se
     )
     # At ten times the tolerance they differ by 0.04 and 0.05.
     assert abs(given - exact) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore:BayesianSVC.partial_fit holds")
+@pytest.mark.parametrize("seed", [2, 3])
+def test_stream_comes_close_to_its_optimum_with_fewer_rows_than_features(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 200))
+    y = rng.uniform(size=60) < expit(2 * X[:, :5].sum(1))
+    start = BayesianSVC(optimizer=None, tol=1e-6, random_state=0).partial_fit(X[:30], y[:30])
+    given, exact = (
+        copy.deepcopy(start)
+        .set_params(tol=tol)
+        .partial_fit(X[30:], y[30:])
+        .latent_mean_and_variance(X)[0]
+        for tol in (1e-2, 1e-6)
+    )
+    # At ten times the tolerance they differ by 8e-4 and 4e-4.
+    assert np.linalg.norm(given - exact) < 2e-4 * np.linalg.norm(exact)
