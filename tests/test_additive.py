@@ -446,6 +446,22 @@ def test_different_numbers_of_columns_that_have_few(monkeypatch):
     assert {j: own.tolist() for j, own in found.items()} == {0: [0, 1, 2], 2: [7]}
 
 
+@forms
+def test_expected_density_of_earlier_rows_makes_them_the_prior(form):
+    posterior = posterior_of(tiny(), form)
+    rng, p = np.random.default_rng(0), len(posterior.weights)
+    half, cross = t64(rng.normal(size=(p, p))), t64(rng.normal(size=p))
+    gram, eye = half @ half.T, torch.eye(p).double()
+    normal = torch.distributions.MultivariateNormal
+    prior = normal(torch.linalg.solve(eye + gram, cross), precision_matrix=eye + gram)
+    kl = torch.distributions.kl_divergence(
+        normal(posterior.weights, eye - posterior.reduction), prior
+    )
+    log_evidence = 0.5 * (cross @ prior.mean - torch.logdet(eye + gram))
+    found = posterior.expected(gram, cross) - posterior.kl()
+    assert_allclose(found, log_evidence - kl, rtol=1e-8)
+
+
 def test_scores_are_those_of_dense_covariances():
     basis = replace(tiny(), terms=[(0,), (1,)])
     rng = np.random.RandomState(0)

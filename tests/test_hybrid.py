@@ -549,13 +549,14 @@ def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
     assert_same_bits(held, read, X_test)
 
 
-def test_no_more_rows_are_on_the_device_than_go_through_the_extractor(monkeypatch):
+def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monkeypatch):
     sizes = []
 
     def counted(array, *options):
         sizes.extend([len(array)] if array.ndim == 2 else [])
         return to_tensor(array, *options)
 
+    monkeypatch.setattr("skgpsvm.hybrid._network._CHUNK_ENTRIES", 100)
     monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
     monkeypatch.setattr("skgpsvm._rows.to_tensor", counted)
     monkeypatch.setattr("skgpsvm._estimator.to_tensor", counted)

@@ -24,7 +24,15 @@ from .._training import Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
-from ._network import CHUNK_ROWS, FeatureMap, HybridNetwork, Predictor, private_random, raw_features
+from ._network import (
+    EXTRACTED_ROWS,
+    FeatureMap,
+    HybridNetwork,
+    Predictor,
+    chunk_rows,
+    private_random,
+    raw_features,
+)
 from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_json
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
@@ -43,9 +51,11 @@ class HybridEstimator(LatentEstimator):
     follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
     """
 
-    _chunk_rows = CHUNK_ROWS
-
     # Input
+
+    @property
+    def _chunk_rows(self):
+        return chunk_rows(self.n_features_in_)
 
     def _validated(self, X, reset, **options):
         options["dtype"] = [np.float64, np.float32, np.uint8]
@@ -247,7 +257,7 @@ class HybridEstimator(LatentEstimator):
             units = rows.units()
             chosen = random_state.choice(len(units), _FIRST_ROWS, replace=False)
             rows = rows.of_units(units, chosen)
-        parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / CHUNK_ROWS))
+        parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
         with torch.no_grad(), private_random(seed, rows.device):
             raw = torch.cat([raw_features(extractor, rows.take(i)[0], row_shape) for i in parts])
             moments = raw.mean(0), raw.var(0, correction=0)
@@ -397,7 +407,7 @@ def _moments(network, rows):
     """Latent means and variances of all rows, their targets and weights, in float64."""
     parts = []
     with torch.no_grad():
-        for index in rows.chunks(CHUNK_ROWS):
+        for index in rows.chunks(chunk_rows(rows.X.shape[1])):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))

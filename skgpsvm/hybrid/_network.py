@@ -8,13 +8,20 @@ from torch import nn
 
 from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
+from .._rows import CHUNK_ROWS
 from ..exceptions import DivergenceError
 
-CHUNK_ROWS = 256  # through the extractor at a time, in prediction
+EXTRACTED_ROWS = 256  # at a time, in prediction
+_CHUNK_ENTRIES = 2**22
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
 
 _GLOBAL_GENERATORS = threading.RLock()
+
+
+def chunk_rows(n_features):
+    """Rows that are held at a time: as many as elsewhere, fewer where they are large."""
+    return min(CHUNK_ROWS, max(EXTRACTED_ROWS, _CHUNK_ENTRIES // n_features))
 
 
 @contextmanager
@@ -74,8 +81,8 @@ class FeatureMap(nn.Module):
     def forward(self, X):
         """Normalised features (b, D) of rows (b, d) or (b, *row_shape)."""
         self.normalizer.train(self.training and len(X) > 1)
-        chunks = X.to(self.normalizer.running_mean).split(len(X) if self.training else CHUNK_ROWS)
-        raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in chunks]
+        X, size = X.to(self.normalizer.running_mean), len(X) if self.training else EXTRACTED_ROWS
+        raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in X.split(size)]
         return self.normalizer(torch.cat(raw))
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
-from ._network import CHUNK_ROWS, HEAD, FeatureMap, HybridNetwork, Standardize, private_random
+from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows, private_random
 
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # whose multiples are spread evenly, modulo 1
 
@@ -104,8 +104,8 @@ def row_hashes(rows, salt):
     Rows that differ in their targets alone have numbers that are spread evenly, by the order of
     those: some of them are held out, whatever share of all they are.
     """
-    key = salt.to_bytes(8, "little")
-    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(CHUNK_ROWS))
+    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
+    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
     digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
     hashes = np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
     targets = rows.targets.cpu().numpy().reshape(len(hashes), -1)
