@@ -8,6 +8,7 @@ import torch
 from ._linalg import add_gram, cholesky, gram_rounding, mirror
 from ._posteriors import WhitenedBasis
 from ._training import Packing, adam, lbfgs
+from .kernels._composite import exact_and_rest
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
@@ -167,7 +168,7 @@ class CollapsedLearning:
         of a standard deviation, which is exact for a squared exponential; one that does not fall
         gives ten.
         """
-        _, kernel = self.bound.kernel.split(len(self.scale), len(state["Z"]))
+        _, kernel = exact_and_rest(self.bound.kernel, len(self.scale), len(state["Z"]))
         if kernel is None:
             return self.scale
         Z, theta, step = state["Z"], state["theta"], 0.1

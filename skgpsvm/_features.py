@@ -9,6 +9,7 @@ import torch
 
 from ._bases import MeanBases
 from ._linalg import add_gram, cholesky
+from .kernels._composite import exact_and_rest
 
 _HELD_BYTES = 2**28
 _CHUNK_NORMALS = 2**24  # of a chunk of frequencies
@@ -148,7 +149,7 @@ class FourierBases(MeanBases):
 
     def __init__(self, kernel, theta, features, d):
         self.kernel, self.theta, self.features, self._d = kernel, theta, features, d
-        self._exact, rest = kernel.split(d, sys.maxsize)
+        self._exact, rest = exact_and_rest(kernel, d, sys.maxsize)
         self.n_pairs = self.n_units = features.n_pairs if rest else 0
         self._terms = rest.spectra() if rest else []
         self.n_exact = self._exact.n_exact_features(d) if self._exact else 0

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from ._linalg import cholesky, gaussian_kl, spreads, triangular_product, upper_inverse
+from .kernels._composite import exact_and_rest
 
 _CHUNK_ENTRIES = 2**22
 _LEAST_RATIO = 1e-12
@@ -50,7 +51,7 @@ class WhitenedBasis:
 
     def __init__(self, kernel, theta, Z, jitter=1e-6):
         self.theta, self.Z, self._jitter = theta, Z, jitter
-        self._exact, self._rest = kernel.split(Z.shape[1], len(Z))
+        self._exact, self._rest = exact_and_rest(kernel, Z.shape[1], len(Z))
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
         if self._rest:
             self._projection = upper_inverse(self._chol(theta, Z.double()))

@@ -1,14 +1,11 @@
 """Turn scikit-learn kernel objects into torch functions of their ``theta``."""
 
 from abc import ABC, abstractmethod
-from functools import partial, reduce
-from itertools import chain
 
 import torch
 from sklearn.gaussian_process import kernels as sk
 
 _REGISTRY = {}
-_MOST_HELD, _HELD_SHARE = 500, 4  # features of a mean function, and times as many as may be exact
 
 
 def register_torch_kernel(kernel_class):
@@ -64,7 +61,7 @@ def register_torch_kernel(kernel_class):
     return decorator
 
 
-def torch_kernel(kernel):
+def torch_kernel(kernel, start=0):
     """Torch form of a scikit-learn kernel.
 
     Parameters
@@ -72,6 +69,8 @@ def torch_kernel(kernel):
     kernel : sklearn.gaussian_process.kernels.Kernel
         Read once and not kept: fixed hyper-parameters become constants, the others are entries of
         `theta`, in the order and the (natural) logarithm of ``kernel.theta``.
+    start : int, default=0
+        Entry of `theta` that is its first, where the kernel is part of another.
 
     Returns
     -------
@@ -89,7 +88,14 @@ def torch_kernel(kernel):
     -----
     Source: Rasmussen and Williams (2006), chapter 4, in the parametrisation of scikit-learn.
     """
-    return _build(kernel, 0)
+    if type(kernel) not in _REGISTRY:
+        known = ", ".join(sorted(kernel_class.__name__ for kernel_class in _REGISTRY))
+        raise TypeError(
+            f"No torch form is known for the kernel {kernel!r} of type {type(kernel).__name__}. "
+            f"Known are exactly the types {known}. Another is added with the decorator "
+            f"skgpsvm.kernels.register_torch_kernel."
+        )
+    return _REGISTRY[type(kernel)](kernel, start)
 
 
 def directions(kernel):
@@ -105,18 +111,6 @@ def directions(kernel):
 def theta_bounds(kernel, device):
     """Bounds of the theta of a scikit-learn kernel, (k, 2), also where it has no entries."""
     return torch.tensor(kernel.bounds, device=device).view(-1, 2)
-
-
-def _build(kernel, start):
-    """Torch form of a kernel whose first free hyper-parameter is entry `start` of theta."""
-    if type(kernel) not in _REGISTRY:
-        known = ", ".join(sorted(kernel_class.__name__ for kernel_class in _REGISTRY))
-        raise TypeError(
-            f"No torch form is known for the kernel {kernel!r} of type {type(kernel).__name__}. "
-            f"Known are exactly the types {known}. Another is added with the decorator "
-            f"skgpsvm.kernels.register_torch_kernel."
-        )
-    return _REGISTRY[type(kernel)](kernel, start)
 
 
 class TorchKernel(ABC):
@@ -287,38 +281,6 @@ class TorchKernel(ABC):
             "times constants, and their sums. Use one of those, or kernels at points of the data."
         )
 
-    def split(self, d, max_features):
-        """Split the top-level sum into terms with a small exact feature map and the others.
-
-        Parameters
-        ----------
-        d : int
-            Number of columns of X.
-        max_features : int
-            Most features that the exact part may have. Terms are taken in order; one that no
-            longer fits is left to the rest, and smaller later ones are still taken. Feature
-            kernels without free hyper-parameters, as those of a mean function, whose prior may be
-            vague, may have four times as many, and 500. Noise alone is no rest, as it says nothing
-            at the points: the first other term stays with it.
-
-        Returns
-        -------
-        exact, rest : TorchKernel or None
-            ``k = exact + rest``; either is None if it has no term. Both take the full `theta`.
-        """
-        exact, rest, most_held = [], [], max(_MOST_HELD, _HELD_SHARE * max_features)
-        for term in _flatten([self], _Sum):
-            size = term.n_exact_features(d)
-            if size is not None and size <= (most_held if _is_held(term) else max_features):
-                max_features -= size
-                exact.append(term)
-            else:
-                rest.append(term)
-        if rest and all(map(_is_noise, rest)):
-            with_noise = [term for term in exact if not _is_held(term)][:1]
-            exact, rest = [t for t in exact if t not in with_noise], with_noise + rest
-        return _sum_or_none(exact), _sum_or_none(rest)
-
 
 class FeatureKernel(TorchKernel):
     """Covariance given by a finite feature map: ``k(X, Z) = F(X) F(Z)^T``.
@@ -345,171 +307,3 @@ def check_per_feature(name, value, d):
 def spare(*tensors):
     """First tensor, as memory for the result of an operation on all, unless a graph needs it."""
     return None if any(t.requires_grad for t in tensors) else tensors[0]
-
-
-def _add(a, b):
-    """Sum that overwrites a where no graph needs it."""
-    return torch.add(a, b, out=spare(a, b))
-
-
-def _multiply(a, b):
-    """Product that overwrites a where no graph needs it."""
-    return torch.mul(a, b, out=spare(a, b))
-
-
-@register_torch_kernel(sk.ConstantKernel)
-class _Constant(FeatureKernel):
-    """constant_value everywhere."""
-
-    def n_exact_features(self, d):
-        return 1
-
-    def exact_features(self, X, theta):
-        return self.value("constant_value", theta, X).sqrt().expand(X.shape[0], 1)
-
-
-@register_torch_kernel(sk.DotProduct)
-class _DotProduct(FeatureKernel):
-    """sigma_0^2 + x . z."""
-
-    def n_exact_features(self, d):
-        return d + 1
-
-    def exact_features(self, X, theta):
-        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), X], 1)
-
-
-@register_torch_kernel(sk.WhiteKernel)
-class _White(TorchKernel):
-    """Independent noise of the latent at every row: variance noise_level, covariance zero.
-
-    Two rows are never the same draw, equal or not; scikit-learn's ``kernel(X)`` puts the noise on
-    the diagonal, ``kernel(X, Z)`` leaves it out just as here.
-    """
-
-    def __call__(self, X, Z, theta):
-        return X.new_zeros(X.shape[0], Z.shape[0])
-
-    def diag(self, X, theta):
-        return self.value("noise_level", theta, X).expand(X.shape[0]).clone()
-
-
-def _is_held(term):
-    """Whether a term is a feature kernel without free hyper-parameters."""
-    return isinstance(term, FeatureKernel) and not term._position
-
-
-def _is_noise(term):
-    """Whether the covariance of different rows is zero, however they lie."""
-    of_noise = isinstance(term, _Product) and any(map(_is_noise, term.parts))
-    return isinstance(term, _White) or of_noise
-
-
-def _flatten(nodes, composite):
-    """The nodes, each of type `composite` replaced by its parts."""
-    return [p for node in nodes for p in (node.parts if isinstance(node, composite) else [node])]
-
-
-class _Sum(TorchKernel):
-    """Sum of kernels."""
-
-    def __init__(self, parts):
-        self.parts = _flatten(parts, _Sum)
-
-    def __call__(self, X, Z, theta):
-        parts = [part for part in self.parts if not isinstance(part, _White)] or self.parts[:1]
-        return reduce(_add, (part(X, Z, theta) for part in parts))
-
-    def diag(self, X, theta):
-        return reduce(_add, (part.diag(X, theta) for part in self.parts))
-
-    def spectra(self):
-        return [term for part in self.parts for term in part.spectra()]
-
-    def n_exact_features(self, d):
-        sizes = [part.n_exact_features(d) for part in self.parts]
-        return None if None in sizes else sum(sizes)
-
-    def exact_features(self, X, theta):
-        return torch.cat([part.exact_features(X, theta) for part in self.parts], 1)
-
-
-def _sum_or_none(terms):
-    """Sum of the kernels, a single one as it is, None without any."""
-    return _Sum(terms) if len(terms) > 1 else next(iter(terms), None)
-
-
-class _Product(TorchKernel):
-    """Product of kernels; the constants among them multiply last, as numbers."""
-
-    def __init__(self, parts):
-        self.parts = _flatten(parts, _Product)
-        self._constants = [part for part in self.parts if isinstance(part, _Constant)]
-        self._others = [part for part in self.parts if not isinstance(part, _Constant)]
-        if not self._others:
-            self._others.append(self._constants.pop())
-
-    def __call__(self, X, Z, theta):
-        return self._with_constants((part(X, Z, theta) for part in self._others), theta, X)
-
-    def diag(self, X, theta):
-        return self._with_constants((part.diag(X, theta) for part in self._others), theta, X)
-
-    def _with_constants(self, factors, theta, X):
-        """Product of the factors and the constants."""
-        constants = (part.value("constant_value", theta, X) for part in self._constants)
-        return reduce(_multiply, chain(factors, constants))
-
-    def spectra(self):
-        if len(self._others) > 1:
-            return super().spectra()
-
-        def variance(theta, X, own):
-            return self._with_constants([own(theta, X)], theta, X)
-
-        terms = self._others[0].spectra()
-        return [(partial(variance, own=own), *others) for own, *others in terms]
-
-    def n_exact_features(self, d):
-        return self._others[0].n_exact_features(d) if len(self._others) == 1 else None
-
-    def exact_features(self, X, theta):
-        if len(self._others) > 1:
-            return super().exact_features(X, theta)
-        parts = (*self._others, *self._constants)
-        return reduce(torch.mul, (part.exact_features(X, theta) for part in parts))
-
-
-class _Power(TorchKernel):
-    """Kernel raised to a fixed exponent."""
-
-    def __init__(self, base, exponent):
-        self._base, self._exponent = base, exponent
-
-    def __call__(self, X, Z, theta):
-        return self._power(self._base(X, Z, theta))
-
-    def diag(self, X, theta):
-        return self._power(self._base.diag(X, theta))
-
-    def _power(self, K):
-        """K^exponent; below exponent one, zeros (underflow far away) get gradient zero, not NaN."""
-        if self._exponent < 1 and K.requires_grad:
-            K = torch.where(K == 0, torch.finfo(K.dtype).tiny, K)
-        return K.pow(self._exponent)
-
-
-def _build_pair(kernel, start, combine):
-    """Torch form of a scikit-learn kernel of two parts, whose thetas follow one another."""
-    second = start + kernel.k1.n_dims
-    return combine([_build(kernel.k1, start), _build(kernel.k2, second)])
-
-
-register_torch_kernel(sk.Sum)(partial(_build_pair, combine=_Sum))
-register_torch_kernel(sk.Product)(partial(_build_pair, combine=_Product))
-
-
-@register_torch_kernel(sk.Exponentiation)
-def _exponentiation(kernel, start):
-    """Torch form of Exponentiation."""
-    return _Power(_build(kernel.kernel, start), kernel.exponent)

@@ -25,6 +25,7 @@ from sklearn.gaussian_process.kernels import (
 from skgpsvm import _torch_kernels
 from skgpsvm._torch_kernels import theta_bounds, torch_kernel
 from skgpsvm.kernels import Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
+from skgpsvm.kernels._composite import exact_and_rest
 
 D = 3
 ARD = np.array([0.7, 1.3, 2.1])
@@ -399,7 +400,7 @@ SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3
 )
 def test_split_adds_up(kernel, max_features, size):
     k, theta, X, Z = tensors(kernel, *rows())
-    exact, rest = k.split(D, max_features)
+    exact, rest = exact_and_rest(k, D, max_features)
     assert (exact and exact.n_exact_features(D)) == size
     parts = [part for part in (exact, rest) if part]
     assert_allclose(sum(part(X, Z, theta) for part in parts), k(X, Z, theta), rtol=1e-14)
@@ -409,13 +410,13 @@ def test_split_adds_up(kernel, max_features, size):
 def test_split_takes_more_of_what_is_held():
     kernel = torch_kernel(ConstantKernel(9.0, "fixed") + Linear(2.0, "fixed") + Linear() + RBF())
     for d, most, size in ((D, 1, 1 + D), (500, 1, 501), (501, 1, 1), (501, 126, 502)):
-        exact, rest = kernel.split(d, most)
+        exact, rest = exact_and_rest(kernel, d, most)
         assert exact.n_exact_features(d) == size
         assert rest.n_exact_features(d) is None
 
 
 def test_split_may_leave_nothing_to_the_rest():
-    assert torch_kernel(Linear() + 1.0).split(D, 100)[1] is None
+    assert exact_and_rest(torch_kernel(Linear() + 1.0), D, 100)[1] is None
 
 
 def test_noise_of_different_rows_is_independent():
@@ -555,7 +556,7 @@ def test_registered_kernel_works_within_others(monkeypatch, scale_bounds):
     assert len(theta) == 5 + (scale_bounds != "fixed")
     assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=1e-13)
     assert_allclose(k.diag(tX, theta), kernel.diag(X), rtol=1e-13)
-    assert k.split(D, 100)[0].n_exact_features(D) == D + 1
+    assert exact_and_rest(k, D, 100)[0].n_exact_features(D) == D + 1
     assert TorchScaledRBF.__name__ == "TorchScaledRBF"  # the decorator returns the class
 
 

@@ -15,6 +15,7 @@ from .._solved import SolvedGP
 from .._starts import median_scales
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..kernels import MultiscaleRBF
+from ..kernels._composite import exact_and_rest
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
@@ -91,7 +92,7 @@ class DecoupledGP(SolvedGP):
         kernel = torch_kernel(start.kernel)
         parts = [start.kernel, *start.kernel.get_params().values()]
         white = any(isinstance(part, WhiteKernel) for part in parts)
-        if white or kernel.split(rows.X.shape[1], sys.maxsize)[0]:
+        if white or exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
                 f"solver='sgd' knows no white noise, no linear and no constant terms of a kernel; "
                 f"got {start.kernel!r}. Leave them out, or use solver='cg'."

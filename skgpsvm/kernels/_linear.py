@@ -1,7 +1,8 @@
-"""The linear kernel with a length scale for each feature."""
+"""Linear kernels: one with a length scale for each feature, and that of scikit-learn."""
 
 import numpy as np
 import torch
+from sklearn.gaussian_process.kernels import DotProduct
 
 from .._torch_kernels import FeatureKernel, check_per_feature, register_torch_kernel
 from ._base import LengthScaleKernel, format_values
@@ -143,3 +144,14 @@ class _TorchLinear(FeatureKernel):
     def exact_features(self, X, theta):
         check_per_feature("offset of Linear", self._offset, X.shape[1])
         return (X - self._offset.to(X)) / self.per_feature("length_scale", theta, X)
+
+
+@register_torch_kernel(DotProduct)
+class _DotProduct(FeatureKernel):
+    """sigma_0^2 + x . z."""
+
+    def n_exact_features(self, d):
+        return d + 1
+
+    def exact_features(self, X, theta):
+        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), X], 1)
