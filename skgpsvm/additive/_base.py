@@ -17,23 +17,18 @@ from .._rows import Rows
 from .._training import Run
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior
-from ._encoding import TableEncoder, categorical_mask, described, distinct, refuse_dates
+from ._encoding import TableEncoder, categorical_mask, described, refuse_dates
 from ._exact import ExactPosterior
 from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
+from ._grids import Grids
 from ._learning import GaussianAscent, SiteAscent
 from ._processes import PROFILES
 from ._search import TermSearch
 
-_PAIR_LENGTH = 0.25  # least length scale of a pair whose grid is not fine
-_ROUGH_LENGTH = 1.5  # times the least length scale of pairs: their grids might be finer
-_MOST_GRID_POINTS = 2**14  # of pairs with a point at every value, 2 GiB a matrix
-_PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
-_POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
 # Rows of a fit without inducing points that is not asked for, and these times features.
 _MOST_ROWS, _MOST_NUMBERS = 1500, 20_000
-_LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
 
 
 def takes_more_rows(estimator):
@@ -154,7 +149,9 @@ class AdditiveGP(LatentEstimator):
         run = Run(self, shown, y, X, targets, weights)
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        basis = self._first_basis(X, weights, rows)
+        n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
+        features = described(X, weights, n_levels, self.scaling)
+        basis = self._grids.first(features, rows, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # so that points would cost more
         exact = self._is_exact(rows, wide, streamed)
         given, most = self._wanted_interactions(X.shape[1], exact)
@@ -168,7 +165,7 @@ class AdditiveGP(LatentEstimator):
         varying = {j for (j,) in basis.terms}
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
-            self._check_grids(basis, given, most)
+            self._grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
         make = self._exact_ascent if exact else self._ascent
         ascent = (make if wide else self._ascent)(basis, rows, generator)
@@ -181,7 +178,7 @@ class AdditiveGP(LatentEstimator):
             exact=exact,
             given=given,
             most=most,
-            finer=partial(self._finer, rows=rows),
+            finer=partial(self._grids.finer, rows=rows),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=random_state,
@@ -221,99 +218,19 @@ class AdditiveGP(LatentEstimator):
                 )
         return sorted(set(pairs)), 0
 
-    def _check_grids(self, basis, given, most):
-        """Refuse points of pairs at every value that no memory holds, before they are made."""
-        if self.n_inducing_interaction is not None:
-            return
-        sizes = {j: basis.features[j].n_levels or len(basis.pair_points[j]) for (j,) in basis.terms}
-        largest = sorted(sizes, key=sizes.get)[-2:]
-        pairs = given or ([largest] if most and len(largest) == 2 else [])
-        points = sum(sizes[i] * sizes[j] for i, j in pairs)
-        if points > _MOST_GRID_POINTS:
-            raise ValueError(
-                f"n_inducing_interaction=None has a point for any two values of a pair: {points:,} "
-                f"here, and matrices of {8 * points**2 / 2**30:,.0f} GiB; up to "
-                f"{_MOST_GRID_POINTS:,} are allowed. Take 'auto' or a number, list pairs of "
-                "features with fewer values as interactions, or take sparse=False."
-            )
-
     def _pair_kernels(self, exact):
         """Kernels of pairs, of which the rows choose one."""
         if self.kernel_interaction is not None:
             return [self.kernel_interaction]
         return [_ROUGH, self.kernel] if exact else [self.kernel]
 
-    def _first_basis(self, X, weights, rows):
-        n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        features = described(X, weights, n_levels, self.scaling)
-        varying = [j for j, feature in enumerate(features) if not feature.constant]
-        most = self._most_points(rows, len(varying))
-        wanted_pair = self.n_inducing_interaction
-        wanted = self.n_inducing, _PAIR_POINTS if wanted_pair == "auto" else wanted_pair
-        points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
-        size, pair_size = (self._n_polynomials(low) for low in self._least_lengths(points))
-        basis = AdditiveBasis(
-            features=features,
-            terms=[(j,) for j in varying],
-            kernel=self.kernel,
-            pair_kernel=self.kernel,
-            n_inducing=points[0],
-            n_inducing_pair=points[1],
-            points={},
-            pair_points={},
-            size=max(size, pair_size),  # columns of a pair are the first of its features'
-            pair_size=pair_size,
-            constant=self._constant,
-            means=[],
-            seconds=[],
-        )
-        numbers = [j for j in varying if basis.is_number(j)]
-        few = [n - 1 if given else rows.n_rows for n, given in zip(points, wanted, strict=True)]
-        values = {
-            j: np.unique(features[j].unit(values).numpy())
-            for j, values in distinct(rows, numbers, max(few)).items()
-        }
-        basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
-        basis.pair_points = {} if wanted[1] else values
-        basis.tabled = frozenset(j for j, own in basis.points.items() if len(own) < basis.size)
-        basis.measure(rows, self.measure == "empirical")
-        return basis
-
-    @staticmethod
-    def _most_points(rows, n_varying):
-        """Inducing points of an effect, and of each feature of a pair, that the rows bear."""
-        by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
-        return [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
-
-    def _finer(self, basis, state, rows):
-        """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
-        n = basis.n_inducing_pair
-        most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
-        finer = min(2 * n, max(n, most), self._most_points(rows, len(basis.axes))[1])
-        low, lower = (self._least_lengths((basis.n_inducing, k))[1] for k in (n, finer))
-        rough = state["length"][:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
-        if self.n_inducing_interaction != "auto" or lower >= low or not rough.any():
-            return None
-        size = self._n_polynomials(lower)
-        basis = replace(basis, n_inducing_pair=finer, pair_size=size, size=max(basis.size, size))
-        basis.measure(rows, self.measure == "empirical")
-        return basis
-
-    @staticmethod
-    def _n_polynomials(low):
-        """Of a feature whose length scales are not below ``low``."""
-        return min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
-
-    def _least_lengths(self, points):
-        """Least length scales of effects and of pairs, by the distance of points."""
-        low, high = self.length_scale_bounds
-        return [
-            min(max(low, least), high)
-            for least in (1 / points[0], min(_PAIR_LENGTH, 2 / points[1]))
-        ]
+    @property
+    def _grids(self):
+        sizes = self.n_inducing, self.n_inducing_interaction
+        return Grids(*sizes, self.length_scale_bounds, self.measure == "empirical")
 
     def _ascent(self, basis, rows, generator):
-        least = self._least_lengths((basis.n_inducing, basis.n_inducing_pair))
+        least = self._grids.least_lengths(basis.n_inducing, basis.n_inducing_pair)
         return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
 
     def _is_exact(self, rows, wide, streamed):

@@ -1,0 +1,116 @@
+"""How many inducing points and polynomials the terms of an additive model have."""
+
+import math
+from dataclasses import dataclass, replace
+
+from ._basis import AdditiveBasis
+from ._encoding import distinct
+
+_PAIR_LENGTH = 0.25  # least length scale of a pair whose grid is not fine
+_ROUGH_LENGTH = 1.5  # times the least length scale of pairs: their grids might be finer
+_MOST_GRID_POINTS = 2**14  # of pairs with a point at every value, 2 GiB a matrix
+_PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
+_POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
+_LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
+
+
+@dataclass(frozen=True)
+class Grids:
+    """What of a model says how fine its grids are.
+
+    Attributes
+    ----------
+    n_inducing, n_inducing_pair : int, "auto" (of pairs) or None
+        Points that are wanted of an effect, and of each feature of a pair; None: at every value.
+    length_scale_bounds : tuple of two floats
+    empirical : bool
+        Whether the measure of the features is that of the rows.
+    """
+
+    n_inducing: int | None
+    n_inducing_pair: int | str | None
+    length_scale_bounds: tuple
+    empirical: bool
+
+    def first(self, features, rows, kernel, constant):
+        """`AdditiveBasis` of one effect for each feature that varies."""
+        varying = [j for j, feature in enumerate(features) if not feature.constant]
+        most = _most_points(rows, len(varying))
+        in_pairs = _PAIR_POINTS if self.n_inducing_pair == "auto" else self.n_inducing_pair
+        wanted = self.n_inducing, in_pairs
+        points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
+        size, pair_size = map(_n_polynomials, self.least_lengths(*points))
+        basis = AdditiveBasis(
+            features=features,
+            terms=[(j,) for j in varying],
+            kernel=kernel,
+            pair_kernel=kernel,
+            n_inducing=points[0],
+            n_inducing_pair=points[1],
+            points={},
+            pair_points={},
+            size=max(size, pair_size),  # columns of a pair are the first of its features'
+            pair_size=pair_size,
+            constant=constant,
+            means=[],
+            seconds=[],
+        )
+        numbers = [j for j in varying if basis.is_number(j)]
+        few = [n - 1 if given else rows.n_rows for n, given in zip(points, wanted, strict=True)]
+        values = {
+            j: features[j].unit(own).unique().numpy()
+            for j, own in distinct(rows, numbers, max(few)).items()
+        }
+        basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
+        basis.pair_points = {} if in_pairs else values
+        basis.tabled = frozenset(j for j, own in basis.points.items() if len(own) < basis.size)
+        basis.measure(rows, self.empirical)
+        return basis
+
+    def check_pairs(self, basis, given, most):
+        """Refuse points of pairs at every value that no memory holds, before they are made."""
+        if self.n_inducing_pair is not None:
+            return
+        sizes = {j: basis.features[j].n_levels or len(basis.pair_points[j]) for (j,) in basis.terms}
+        largest = sorted(sizes, key=sizes.get)[-2:]
+        pairs = given or ([largest] if most and len(largest) == 2 else [])
+        points = sum(sizes[i] * sizes[j] for i, j in pairs)
+        if points > _MOST_GRID_POINTS:
+            raise ValueError(
+                f"n_inducing_interaction=None has a point for any two values of a pair: {points:,} "
+                f"here, and matrices of {8 * points**2 / 2**30:,.0f} GiB; up to "
+                f"{_MOST_GRID_POINTS:,} are allowed. Take 'auto' or a number, list pairs of "
+                "features with fewer values as interactions, or take sparse=False."
+            )
+
+    def finer(self, basis, state, rows):
+        """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
+        n = basis.n_inducing_pair
+        most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
+        finer = min(2 * n, max(n, most), _most_points(rows, len(basis.axes))[1])
+        low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
+        rough = state["length"][:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
+        if self.n_inducing_pair != "auto" or lower >= low or not rough.any():
+            return None
+        size = _n_polynomials(lower)
+        basis = replace(basis, n_inducing_pair=finer, pair_size=size, size=max(basis.size, size))
+        basis.measure(rows, self.empirical)
+        return basis
+
+    def least_lengths(self, points, pair_points):
+        """Least length scales of effects and of pairs, by the distance of points."""
+        low, high = self.length_scale_bounds
+        return [
+            min(max(low, least), high) for least in (1 / points, min(_PAIR_LENGTH, 2 / pair_points))
+        ]
+
+
+def _most_points(rows, n_varying):
+    """Inducing points of an effect, and of each feature of a pair, that the rows bear."""
+    by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
+    return [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
+
+
+def _n_polynomials(low):
+    """Of a feature whose length scales are not below ``low``."""
+    return min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
