@@ -1,5 +1,6 @@
 """Ways to the posterior: coordinate ascent or natural gradients, with Adam between; Adam alone."""
 
+import math
 from itertools import islice
 
 import torch
@@ -141,10 +142,16 @@ class CoordinateInference(_Inference):
         return whole and self.ascent.likelihood.conjugate
 
     def initial(self, start):
-        """The state from which `step` starts: at the prior, or at the moments of a start."""
+        """The state from which `step` starts: at the prior, or at the moments of a start.
+
+        Those count as a pass of minibatches, whose first then leaves most of them.
+        """
+        ascent = self.ascent.initial(start.get("mean"), start.get("root"))
+        if self.batch_size:
+            ascent["n_steps"] *= math.ceil(len(self.ascent.rows) / self.batch_size)
         return {
             **start,
-            **self.ascent.initial(start.get("mean"), start.get("root")),
+            **ascent,
             "adam": None,
             "generator": self.generator.get_state(),
             "n_sweeps": 0,

@@ -262,6 +262,20 @@ def test_minibatches_of_natural_gradients_come_close_to_all_rows():
     assert np.mean(estimates[-10:]) == pytest.approx(value, rel=0.05)
 
 
+def test_minibatches_keep_what_they_start_from():
+    X, y = waves(200)
+    whole, best = natural(Gaussian(0.04), X, y, [])
+    for _ in range(2):
+        value = whole.step(best)
+    inference, _ = natural(Gaussian(0.04), X, y, [], batch_size=25)
+    state = inference.initial(
+        {part: best[part] for part in ("theta", "Z", "noise", "mean", "root")}
+    )
+    inference.ascent.stochastic_sweep(state, inference._minibatches(25)[:1])
+    # A first step of 2^-0.6 would lose 17 nats, where 9^-0.6 loses less than three.
+    assert value - 5 < whole.at(state).objective(state) < value
+
+
 def test_many_minibatches_learn_between_them(monkeypatch):
     X, y = waves(60)
     inference, state = natural(Gaussian(0.5), X, y, ["noise"], batch_size=2)
