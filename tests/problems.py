@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import oracles
 import torch
+from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import DecoupledGPRegressor, _bases
@@ -222,3 +223,14 @@ def finite_bases(kind):
         return kind(*parts), kernel, np.stack([kernel(points)] * 2)
     precisions = rng.uniform(0.5, 3, (2, 7))
     return Dictionary(*parts, t64(precisions)), kernel, precisions[:, None] * np.eye(7)
+
+
+def friedman(n=1000, seed=0, noise=1.0):
+    return make_friedman1(n, n_features=6, noise=noise, random_state=seed)
+
+
+def few_valued(n, seed=0):
+    """Rows of three numbers of which two have few values, and targets."""
+    rng = np.random.RandomState(seed)
+    data = np.c_[rng.randint(2, size=n), rng.randint(5, size=n) ** 2, rng.uniform(size=n)]
+    return data, data[:, 0] - np.sqrt(data[:, 1]) + np.sin(4 * data[:, 2]) + rng.normal(size=n)

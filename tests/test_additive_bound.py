@@ -1,0 +1,382 @@
+"""The bounds of additive models with inducing points: numbers of the specification, oracles."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from problems import rows_of, t64
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm.additive import _processes
+from skgpsvm.additive._basis import AdditiveBasis, Feature
+from skgpsvm.additive._bound import (
+    AdditivePosterior,
+    Sums,
+    collapsed,
+    collapsed_and_slopes,
+    gains,
+    precision_root,
+    products,
+)
+from skgpsvm.additive._interactions import score_moments
+from skgpsvm.additive._learning import SiteAscent
+from skgpsvm.additive._processes import (
+    PROFILES,
+    CentredAtPoints,
+    Chebyshev,
+    Levels,
+    uniform_moments,
+)
+from skgpsvm.kernels import ANOVARBF
+from skgpsvm.likelihoods import Logistic, Probit
+
+# The tiny example of the specification, 9.2, which has no jitter.
+X = np.array([[0.1, 0.9], [0.3, 0.2], [0.55, 0.6], [0.8, 0.35], [0.95, 0.75]])
+Y = np.array([0.5, -0.3, 0.8, 1.2, -0.1])
+LABELS = np.array([1, 0, 1, 1, 0])
+NEW = t64([[0.2, 0.5], [0.7, 0.1]])
+THETA = {
+    "length": t64([0.3, 0.5, 0.4, 0.6]).log(),
+    "variance": t64([1.0, 0.7, 0.9]).log(),
+    "noise": t64(0.25).log(),
+}
+DIGITS = {"rtol": 0, "atol": 2e-8}  # the specification's tolerance, and its rounding
+FORMS = {"full": ("full", None), "mean_field": ("mean_field", None), "rank 2": ("precision", 2)}
+forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+@pytest.fixture
+def no_jitter(monkeypatch):
+    monkeypatch.setattr(_processes, "_JITTER", 0)
+
+
+def tiny(points=None, size=34):
+    """The tiny example's basis; at these inducing points, or its own."""
+    mean, second = (part.numpy() for part in uniform_moments(size))
+    own = t64([0.25, 0.75])
+    return AdditiveBasis(
+        features=[Feature(), Feature()],
+        terms=[(0,), (1,), (0, 1)],
+        kernel="rbf",
+        pair_kernel="rbf",
+        n_inducing=3,
+        n_inducing_pair=2,
+        points=points or {},
+        pair_points=points or {0: own, 1: own},
+        size=size,
+        pair_size=size,
+        constant=0.5,
+        means=[mean, mean],
+        seconds=[second, second],
+    )
+
+
+def sums_of(basis, weights=None, y=Y):
+    weights = t64(np.ones(len(X)) if weights is None else weights)
+    columns, y = torch.cat(basis(t64(X)), 1), t64(y)
+    weighted = weights[:, None] * columns
+    return Sums(
+        weighted.T @ columns, weighted.T @ y, (weights * y).dot(y).item(), weights.sum().item()
+    )
+
+
+def posterior_of(basis, form=("full", None)):
+    effects, var = basis.at(THETA), THETA["noise"].exp()
+    gram, cross, _ = products(effects, sums_of(basis))
+    return AdditivePosterior(effects, gram / var, cross / var, *form)
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        (("full", None), -7.5095874340),
+        (("mean_field", None), -7.5095874340 - 0.2815583327),
+        (("precision", 2), -8.6847134750),
+        (("precision", 5), -7.5095874340),
+    ],
+)
+def test_collapsed_bound(no_jitter, form, value):
+    basis = tiny()
+    found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"], *form)
+    assert_allclose(found.item(), value, **DIGITS)
+
+
+def test_weights_replicate_rows(no_jitter):
+    basis = tiny()
+    found = collapsed(basis.at(THETA), sums_of(basis, [1, 2, 1, 3, 1]), THETA["noise"])
+    assert_allclose(found.item(), -10.3665270008, **DIGITS)
+
+
+def test_points_at_all_rows_give_the_exact_evidence(no_jitter):
+    basis = tiny({j: t64(X[:, j]) for j in range(2)})
+    found = collapsed(basis.at(THETA), sums_of(basis), THETA["noise"])
+    assert_allclose(found.item(), -6.4239220869, **DIGITS)
+    mean, var = posterior_of(basis).effect_marginals(NEW)
+    assert_allclose(mean[:, 1], [-0.3386277407, 0.3636233532], **DIGITS)
+    assert_allclose(var[:, 1], [0.0926205995, 0.0839273914], **DIGITS)
+
+
+MEANS = [
+    [0.3704849740, -0.2245785993, 0.0485706036, -0.0106613245],
+    [0.3704849740, 0.1879047763, -0.0772497411, 0.2186170728],
+]
+VARIANCES = {
+    "full": [
+        [0.0499898892, 0.2084468431, 0.0274837635, 0.0067472774, 0.3227320706],
+        [0.0499898892, 0.1938517605, 0.1184980230, 0.0410339550, 0.4578617973],
+    ],
+    "mean_field": [
+        [0.0454545455, 0.1930226253, 0.0239880899, 0.0066133994, 0.2690786601],
+        [0.0454545455, 0.1834617282, 0.1038069322, 0.0368491019, 0.3695723078],
+    ],
+    "rank 2": [
+        [0.0683185951, 0.2223484536, 0.0286778230, 0.0067804723, 0.3488846341],
+        [0.0683185951, 0.2063955804, 0.2684693673, 0.0572039932, 0.7196848135],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_effects_at_the_gaussian_optimum(no_jitter, name):
+    posterior = posterior_of(tiny(), FORMS[name])
+    mean, var = posterior.effect_marginals(NEW)
+    total_mean, total_var = posterior.marginals(NEW)
+    assert_allclose(mean, MEANS, **DIGITS)
+    assert_allclose(torch.cat([var, total_var], 1), VARIANCES[name], **DIGITS)
+    assert_allclose(total_mean[:, 0], [0.1838156539, 0.6997570820], **DIGITS)
+    assert_allclose(posterior.cov(NEW)[0].diagonal(), total_var[:, 0], rtol=1e-12)
+
+
+def test_importance_at_the_gaussian_optimum(no_jitter):
+    posterior = posterior_of(tiny())
+    found = posterior.variances()
+    assert_allclose(found, [0.0398978917, 0.0021602536, 0.0364145440], **DIGITS)
+
+
+# The converged sites of the specification's labels; the second column is the best of rank 2.
+@pytest.mark.parametrize(
+    ("likelihood", "form", "value"),
+    [
+        (Logistic(), ("full", None), -3.8517403727),
+        (Probit(), ("full", None), -4.3047425817),
+        (Logistic(), ("precision", 2), -3.8595232663),
+        (Probit(), ("precision", 2), -4.3533228016),
+    ],
+)
+def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
+    rows, sites = rows_of(X, LABELS), LikelihoodSites(likelihood, 1)
+    ascent = SiteAscent(
+        *(tiny(), rows, None, form, 0.0, 0.0),
+        sites=sites,
+        batch_size=None,
+        generator=torch.Generator(),
+    )
+    state = {name: THETA[name][None] for name in ("length", "variance")}
+    state |= {"noise": torch.empty(0, dtype=torch.float64)}
+    state = ascent.continued(state, [(torch.zeros(11, 11).double(), torch.zeros(11).double())])
+    for _ in range(40):
+        found = ascent.step(state)
+    # Nodes of the quadrature: 32 here, 20 there.
+    assert_allclose(found, value, rtol=0, atol=1e-7)
+
+
+@forms
+def test_slopes_are_those_of_differences(form):
+    basis = tiny()
+    sums, h = sums_of(basis), 1e-5
+    value, slopes = collapsed_and_slopes(basis, THETA, sums, *form)
+    assert_allclose(value, collapsed(basis.at(THETA), sums, THETA["noise"], *form).item())
+    for name, parameter in THETA.items():
+        for k in range(parameter.numel()):
+            ends = []
+            for sign in (-1, 1):
+                moved = {key: part.clone() for key, part in THETA.items()}
+                moved[name].view(-1)[k] += sign * h
+                ends.append(collapsed(basis.at(moved), sums, moved["noise"], *form).item())
+            slope = (ends[1] - ends[0]) / (2 * h)
+            # Error of the difference is of the order h^2.
+            assert_allclose(slopes[name].reshape(-1)[k], slope, rtol=1e-6, atol=1e-7)
+
+
+def test_gains_are_differences_of_bounds():
+    basis = tiny()
+    effects, sums = basis.at(THETA), sums_of(basis)
+    sizes = [len(coef) for coef in effects.coefs]
+    places = torch.arange(sum(sizes)).split(sizes)
+    whole, found = collapsed(effects, sums, THETA["noise"]), gains(effects, sums, THETA["noise"])
+    for k in range(3):
+        kept = torch.cat([place for j, place in enumerate(places) if j != k + 1])
+        part = Sums(sums.gram[kept[:, None], kept], sums.cross[kept], sums.squares, sums.weight)
+        without = basis.at(THETA)
+        del without.coefs[k + 1], without.covs[k + 1]
+        assert_allclose(found[k], whole - collapsed(without, part, THETA["noise"]), atol=1e-9)
+
+
+def test_polynomials_interpolate():
+    u = torch.linspace(0, 1, 101, dtype=torch.float64)
+    polynomials = Chebyshev(20, u)
+    values = (3 * polynomials.nodes).sin()
+    assert_allclose(polynomials(u) @ (polynomials.transform @ values), (3 * u).sin(), atol=1e-13)
+    mean, second = uniform_moments(20)
+    fine = polynomials((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000)
+    assert_allclose(fine.mean(0), mean, atol=2e-6)  # of the midpoint rule
+    assert_allclose(fine.T @ fine / len(fine), second, atol=2e-6)
+
+
+def test_levels_have_zero_mean_and_the_covariance_of_the_specification():
+    levels = Levels(t64([0.5, 0.3, 0.2]))
+    assert_allclose(levels.cov[0], [0.34210526, -0.39473684, -0.26315789], atol=1e-8)
+    assert_allclose(levels.coef @ levels.coef.T, levels.cov, atol=1e-14)
+    at = levels.at(t64([2.0, -1.0]))
+    assert_allclose(levels.features(at)[1], [0, 0])
+    assert_allclose(levels.variances(at), [levels.cov[2, 2], 1.0])
+
+
+def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
+    monkeypatch.setattr(_processes, "_JITTER", 1e-12)
+    rng = np.random.RandomState(0)
+    data = np.c_[rng.permutation(7), rng.permutation(7)] / 6
+    y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2
+    basis = tiny({j: t64(data[:, j]) for j in range(2)})
+    columns = torch.cat(basis(t64(data)), 1)
+    sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
+    effects, var = basis.at(THETA), THETA["noise"].exp()
+    gram, cross, _ = products(effects, sums)
+    posterior = AdditivePosterior(effects, gram / var, cross / var)
+    kernel = ConstantKernel(0.5) + ANOVARBF(0.3, feature=0)
+    kernel += ConstantKernel(0.7) * ANOVARBF(0.5, feature=1)
+    kernel += ConstantKernel(0.9) * ANOVARBF(0.4, feature=0) * ANOVARBF(0.6, feature=1)
+    exact = GaussianProcessRegressor(kernel, alpha=0.25, optimizer=None).fit(data, y)
+    new = rng.uniform(-0.2, 1.2, size=(8, 2))
+    mean, std = exact.predict(new, return_std=True)
+    found_mean, found_var = posterior.marginals(t64(new))
+    # The root of the jitter.
+    assert_allclose(found_mean[:, 0], mean, atol=1e-6)
+    assert_allclose(found_var[:, 0], std**2, atol=1e-6)
+    evidence = multivariate_normal(cov=kernel(data) + 0.25 * np.eye(len(y))).logpdf(y)
+    assert_allclose(collapsed(effects, sums, THETA["noise"]).item(), evidence, atol=1e-6)
+
+
+@forms
+def test_expected_density_of_earlier_rows_makes_them_the_prior(form):
+    posterior = posterior_of(tiny(), form)
+    rng, p = np.random.default_rng(0), len(posterior.weights)
+    half, cross = t64(rng.normal(size=(p, p))), t64(rng.normal(size=p))
+    gram, eye = half @ half.T, torch.eye(p).double()
+    normal = torch.distributions.MultivariateNormal
+    prior = normal(torch.linalg.solve(eye + gram, cross), precision_matrix=eye + gram)
+    kl = torch.distributions.kl_divergence(
+        normal(posterior.weights, eye - posterior.reduction), prior
+    )
+    log_evidence = 0.5 * (cross @ prior.mean - torch.logdet(eye + gram))
+    found = posterior.expected(gram, cross) - posterior.kl()
+    assert_allclose(found, log_evidence - kl, rtol=1e-8)
+
+
+def test_scores_are_those_of_dense_covariances():
+    basis = replace(tiny(), terms=[(0,), (1,)])
+    rng = np.random.RandomState(0)
+    data = rng.uniform(size=(20, 2))
+    y, precision = rng.normal(size=20), rng.uniform(0.5, 2, 20)
+    theta = {"length": THETA["length"][:2], "variance": THETA["variance"][:2]}
+    effects = basis.at(theta)
+    columns = torch.cat(basis(t64(data)), 1)
+    psi = (columns @ torch.block_diag(*effects.coefs)).numpy()
+    gram, cross = psi.T @ (precision[:, None] * psi), psi.T @ (precision * y)
+    posterior = AdditivePosterior(effects, t64(gram), t64(cross), "mean_field")
+    residuals = precision * (y - psi @ posterior.weights.numpy())
+    dense = np.linalg.inv(psi @ psi.T + np.diag(1 / precision))
+    assert_allclose(residuals, dense @ y, atol=1e-10)
+    at = t64(residuals)[:, None], t64(precision)[:, None], [posterior]
+    found = score_moments(basis, t64(data), *at)
+    points = torch.linspace(0, 1, 4, dtype=torch.float64)
+    mean = t64(basis.means[0])
+    effect = CentredAtPoints(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
+    sides = [effect.features(effect.at(t64(data[:, j]))).numpy() for j in range(2)]
+    pair = (sides[0][:, :, None] * sides[1][:, None]).reshape(20, -1)
+    H = pair.T @ dense @ pair
+    expected = np.sum((pair.T @ dense @ y) ** 2), np.trace(H), 2 * np.sum(H**2)
+    assert_allclose(found[0, 1], expected, rtol=1e-8)
+
+
+@forms
+def test_rows_by_their_columns_and_divergence_are_those_of_dense_matrices(form):
+    basis = tiny()
+    posterior = posterior_of(basis, form)
+    mean, var = posterior.row_marginals(basis(t64(X)))
+    direct_mean, direct_var = posterior.marginals(t64(X))
+    # Of the interpolation by polynomials.
+    assert_allclose(mean, direct_mean[:, 0], atol=1e-9)
+    assert_allclose(var, direct_var[:, 0], atol=1e-9)
+    cov, w = np.eye(11) - posterior.reduction.numpy(), posterior.weights.numpy()
+    kl = 0.5 * (np.trace(cov) + w @ w - 11 - np.linalg.slogdet(cov)[1])
+    assert_allclose(posterior.kl(), kl, rtol=1e-10)
+
+
+def test_bounds_are_in_order():
+    basis, exact = tiny(), tiny({j: t64(X[:, j]) for j in range(2)})
+    forms = [("mean_field", None), ("precision", 3), ("full", None)]
+    values = [collapsed(basis.at(THETA), sums_of(basis), THETA["noise"], *f) for f in forms]
+    evidence = collapsed(exact.at(THETA), sums_of(exact), THETA["noise"])
+    assert max(values[:2]) < values[2] < evidence
+
+
+def test_the_specifications_run():
+    """Section 9.4: y's moments, and bounds at the starting values."""
+    rng = np.random.default_rng(0)
+    data = rng.random((5000, 6))
+    x = data.T
+    y = 10 * np.sin(np.pi * x[0] * x[1]) + 20 * (x[2] - 0.5) ** 2 + 10 * x[3] + 5 * x[4]
+    y += rng.standard_normal(5000)
+    assert_allclose([y.mean(), y.std()], [14.5307894138, 4.9464971878], atol=1e-10)
+    y = (y - y.mean()) / y.std()
+    mean, second = (part.numpy() for part in uniform_moments(34))
+    basis = AdditiveBasis(
+        features=[Feature()] * 6,
+        terms=[*((j,) for j in range(6)), (0, 1)],
+        kernel="rbf",
+        pair_kernel="rbf",
+        n_inducing=16,
+        n_inducing_pair=4,
+        points={},
+        pair_points={},
+        size=34,
+        pair_size=20,
+        constant=1.0,
+        means=[mean] * 6,
+        seconds=[second] * 6,
+    )
+    theta = {kind: t64(list(usual.values())) for kind, usual in basis.start().items()}
+    columns = torch.cat(basis(t64(data)), 1)
+    sums = Sums(columns.T @ columns, columns.T @ t64(y), y @ y, len(y))
+    forms = [("full", None), ("mean_field", None), ("precision", 16)]
+    found = [collapsed(basis.at(theta), sums, t64(0.2).log(), *form).item() for form in forms]
+    assert_allclose(found, [-1223.4355, -1223.4934, -1606.764], rtol=0, atol=0.01)
+
+
+def test_slopes_of_the_prior_are_those_of_differences():
+    ascent = SiteAscent(
+        *(tiny(), rows_of(X, LABELS), None, FORMS["full"], 3.0, 0.0),
+        sites=LikelihoodSites(Logistic(), 1),
+        batch_size=None,
+        generator=torch.Generator(),
+    )
+    # Of effects that are next to nothing, usual, and far too large.
+    variance, h = t64([-12.0, 0.0, 8.0]), 1e-5
+    _, slopes = ascent._log_prior({"variance": variance})
+    for k, move in enumerate(h * torch.eye(3, dtype=torch.float64)):
+        up, down = (ascent._log_prior({"variance": variance + s * move})[0] for s in (1, -1))
+        assert_allclose(slopes["variance"][k], (up - down) / (2 * h), rtol=1e-6)
+
+
+def test_rounding_of_large_sums_is_borne():
+    factor = 1e8 * torch.randn(200, 20, generator=torch.Generator().manual_seed(0)).double()
+    gram = factor @ factor.T
+    assert torch.linalg.eigvalsh(gram)[0] < -1
+    root = precision_root(gram)
+    assert_allclose(root @ root.T, gram, atol=1e-11 * gram.max())

@@ -1,0 +1,151 @@
+"""Inducing points and polynomials of additive models: at values, by rows, finer where needed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from problems import few_valued, friedman, t64
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from skgpsvm import AdditiveGPRegressor
+from skgpsvm.additive._bound import (
+    AdditivePosterior,
+)
+from skgpsvm.kernels import ANOVARBF
+
+
+def test_points_at_every_value_give_the_exact_process():
+    rng = np.random.RandomState(0)
+    data = np.c_[rng.permutation(15), rng.permutation(15)] / 14
+    y = np.sin(4 * data[:, 0]) + data[:, 1] ** 2 + 0.2 * rng.normal(size=15)
+    model = AdditiveGPRegressor(
+        kernel="rbf",
+        sparse=True,
+        interactions=None,
+        scaling="minmax",
+        measure="uniform",
+        n_inducing=None,
+        min_gain=0,
+        length_scale_bounds=(0.2, 5.0),
+    ).fit(data, y)
+    lengths, variances = (np.exp(part) for part in model._latents[0].theta.values())
+    kernel = ConstantKernel(1.0)
+    for j in range(2):
+        kernel += ConstantKernel(variances[j]) * ANOVARBF(lengths[j], feature=j)
+    noise = np.exp(model._noise[0])
+    exact = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None, normalize_y=True)
+    mean, std = exact.fit(data, y).predict(data, return_std=True)
+    found, found_std = model.predict(data, return_std=True)
+    # The jitter of the inducing points, over the noise.
+    assert_allclose(found, mean, atol=1e-4)
+    assert_allclose(found_std, np.sqrt(std**2 + noise * y.var()), atol=1e-4)
+    evidence = multivariate_normal(cov=kernel(data) + noise * np.eye(15)).logpdf(exact.y_train_)
+    assert_allclose(model.elbo_, evidence, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern32", "matern52"])
+def test_columns_of_few_values_are_those_of_their_features(kernel):
+    data, y = few_valued(60)
+    data[:7, 1] = np.nan
+    options = {"sparse": True, "interactions": [(0, 2)], "min_gain": 0}
+    model = AdditiveGPRegressor(kernel=kernel, **options).fit(data, y)
+    latent = model._latents[0]
+    assert {j: len(own) for j, own in latent.basis.points.items()} == {0: 2, 1: 5}
+    basis = replace(latent.basis, tabled=frozenset({0, 1}))
+    theta = {kind: t64(value) for kind, value in latent.theta.items()}
+    columns, effects = basis(t64(data)), basis.at(theta)
+    assert [part.shape[1] for part in columns[:3]] == [1, 2, 6]
+    features, variances = effects.features(basis.unit(t64(data)))
+    parts = zip(columns[:3], effects.coefs, effects.covs, features, variances.T, strict=False)
+    for own, coef, cov, feature, variance in parts:
+        assert_allclose(own @ coef, feature, atol=1e-7)
+        assert_allclose(((own @ cov) * own).sum(1), variance, atol=1e-12)
+
+
+def test_few_values_give_what_points_at_every_value_give():
+    data, y = few_valued(300)
+    options = {"sparse": True, "interactions": None, "min_gain": 0, "shrinkage": 0}
+    few = AdditiveGPRegressor(**options).fit(data[:, :2], y)
+    every = AdditiveGPRegressor(**options, n_inducing=None).fit(data[:, :2], y)
+    assert_allclose(few.elbo_, every.elbo_, rtol=1e-7)
+    assert_allclose(few.predict(data[:, :2]), every.predict(data[:, :2]), atol=1e-4)
+
+
+def test_more_rows_may_have_values_that_the_first_had_not():
+    data, y = few_valued(400)
+    first = data[:, 1] != 4
+    model = AdditiveGPRegressor(interactions=None, min_gain=0)
+    model.partial_fit(data[first], y[first])
+    model.partial_fit(data[~first], y[~first])
+    # The features themselves of all rows, in the place of columns.
+    theta = {kind: t64(part) for kind, part in model._latents[0].theta.items()}
+    basis, var = model._latents[0].basis, np.exp(model._noise[0])
+    effects, inside = basis.at(theta), data.copy()
+    inside[:, 2] = inside[:, 2].clip(data[first, 2].min(), data[first, 2].max())
+    psi = torch.cat(effects.features(basis.unit(t64(inside)))[0], 1)
+    target = t64((y - model._y_mean) / model._y_std)
+    posterior = AdditivePosterior(effects, psi.T @ psi / var, psi.T @ target / var)
+    expected = posterior.marginals(t64(data))[0][:, 0].numpy() * model._y_std + model._y_mean
+    # Columns interpolate features to about 1e-4 at these length scales.
+    assert_allclose(model.predict(data), expected, atol=1e-3)
+
+
+def test_pairs_have_points_at_every_value():
+    data, y = few_valued(200)
+    options = {"sparse": True, "interactions": [(0, 1)], "min_gain": 0}
+    model = AdditiveGPRegressor(**options, n_inducing_interaction=None).fit(data[:, :2], y)
+    basis = model._latents[0].basis
+    assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
+    # What a grid of other points can only approach.
+    assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
+
+
+@pytest.mark.parametrize("interactions", ["auto", 1, [(0, 1)]])
+def test_points_at_every_pair_of_many_values_are_refused(interactions):
+    data, y = friedman(400)
+    options = {"sparse": True, "n_inducing_interaction": None}
+    with pytest.raises(ValueError, match="160,000 here, and matrices of 191 GiB; up to 16,384"):
+        AdditiveGPRegressor(**options, interactions=interactions).fit(data, y)
+    AdditiveGPRegressor(**options, interactions=None).fit(data, y)
+
+
+@pytest.mark.parametrize("rough", [True, False])
+def test_grids_of_pairs_grow_where_they_must(rough):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(1500, 2))
+    product = X[:, 0] * X[:, 1]
+    truth = np.cos(25 * product) if rough else 2 * product
+    y = truth + rng.normal(scale=0.05, size=1500)
+
+    def fitted(n):
+        model = AdditiveGPRegressor(sparse=True, n_inducing=10, n_inducing_interaction=n)
+        return model.fit(X[:1000], y[:1000])
+
+    def error(model):
+        return np.sqrt(np.mean((truth[1000:] - model.predict(X[1000:])) ** 2))
+
+    auto, coarse = fitted("auto"), fitted(8)
+    assert auto.terms_[-1] == coarse.terms_[-1] == (0, 1)
+    if rough:
+        assert auto.elbo_ > coarse.elbo_ + 100
+        assert error(auto) < 0.5 * error(coarse)
+    else:
+        assert auto.elbo_ == coarse.elbo_
+
+
+def test_two_points_bear_pairs():
+    data, y = friedman(200)
+    model = AdditiveGPRegressor(n_inducing=2, interactions=[(0, 1)], min_gain=0).fit(data, y)
+    assert (0, 1) in model.terms_
+    assert model.score(data, y) > 0.7
+
+
+def test_few_features_have_their_points_with_few_rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, size=(200, 1))
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    assert AdditiveGPRegressor(n_inducing=60).fit(X, y).score(X, y) > 0.97
