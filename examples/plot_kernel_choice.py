@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import make_moons
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.inspection import DecisionBoundaryDisplay
 from sklearn.metrics import log_loss
 
 from skgpsvm import BayesianSVC
@@ -22,8 +23,8 @@ X_test, y_test = make_moons(5000, noise=0.3, random_state=1)
 # The map: one fit for each pair of values, with nothing learned. ``loo_log_loss_`` is what the fit
 # says of itself.
 
-length_scales = np.geomspace(0.1, 10, 9)
-variances = np.geomspace(0.1, 1000, 9)
+length_scales = np.geomspace(0.1, 10, 15)
+variances = np.geomspace(0.1, 1000, 15)
 promised, observed = np.empty((2, len(variances), len(length_scales)))
 for i, variance in enumerate(variances):
     for j, length_scale in enumerate(length_scales):
@@ -48,8 +49,8 @@ def place(kernel):
 
 
 # %%
-# The two maps have the same valley. Leave-one-out cannot see how far up it to go, which 200 rows do
-# not tell; the pull to the start decides that.
+# The maps have a valley in common. From 200 rows, leave-one-out sees a second one, of shorter
+# length scales, and cannot tell how far up to go; the pull to the start decides both.
 
 levels = np.linspace(0.22, 0.42, 11)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), sharey=True, layout="constrained")
@@ -63,4 +64,30 @@ for ax, title, loss in zip(axes, titles, (promised, observed), strict=True):
 axes[0].set_ylabel("variance")
 axes[0].legend(loc="upper right")
 figure.colorbar(filled, ax=axes, label="log-loss, nats")
+
+# %%
+# What the places on the map mean: far to the left the model knows nothing a step away from each
+# row, at the start it cannot bend enough.
+
+short = ConstantKernel(chosen.k1.constant_value) * RBF(0.15)
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
+kernels = {"short length scale": short, "chosen": chosen, "start": start}
+for ax, (title, kernel) in zip(axes, kernels.items(), strict=True):
+    model = BayesianSVC(kernel, n_inducing=64, optimizer=None, random_state=0).fit(X, y)
+    display = DecisionBoundaryDisplay.from_estimator(
+        model,
+        X,
+        response_method="predict_proba",
+        class_of_interest=1,
+        grid_resolution=200,
+        levels=np.linspace(0, 1, 11),
+        cmap="RdBu",
+        alpha=0.9,
+        ax=ax,
+    )
+    ax.scatter(*X.T, c=y, cmap="RdBu", s=12, edgecolors="black", linewidths=0.4)
+    loss = log_loss(y_test, model.predict_proba(X_test))
+    ax.set(title=f"{title}: {loss:.2f} nats", xlabel="x₀")
+axes[0].set_ylabel("x₁")
+figure.colorbar(display.surface_, ax=axes, label="probability of class 1")
 plt.show()
