@@ -110,8 +110,9 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     Departs from the source: signs of its updates; whitening; soft and damped contrast; two classes
     as one latent; leave-one-out choice of hyper-parameters and calibration.
 
-    With p = m + d + 1 features at most (d + 1 only where at most m), a sweep costs O(n p^2) time
-    for each of the three latents that a row touches. Memory beyond X is about
+    With p = m + d + 1 features at most (of the default kernel without the d where they are more
+    than 500 and than 4 m), a sweep costs O(n p^2) time for each of the three latents that a row
+    touches. Memory beyond X is about
     ``8 * (4 * n_classes * p**2 + 5 * 4096 * p)`` bytes, and up to 256 MiB of features and 256 MiB
     of rows are held where they fit.
 
