@@ -34,7 +34,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Covariance of an effect before it is centred.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
-        lines. With inducing points none is below their distance, or 0.25 in a pair.
+        lines. With inducing points none is below their distance, in a pair 0.25, or twice their
+        distance if that is less.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
         Covariance of each factor of a pair. "matern12" is for fits without inducing points alone.
         None is ``kernel`` with these; without, "matern12", since many pairs have steps, unless the
@@ -64,15 +65,14 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         ``partial_fit``, and where rows are repeated or weigh more than 1.1, on average over all
         weight: where equal rows have no scatter, noise would be learned to be none.
     n_inducing : int or None, default=20
-        Equally spaced inducing points of an effect of one feature, but no more than 10 where all
-        features together would have over half as many as there are rows, or one a sixteenth. Where
-        the feature has fewer values, these. None is every value of any feature, for some hundred
-        rows.
+        Equally spaced inducing points of an effect of one feature; of n rows at most the largest of
+        n / 16, n / 2d and 10. Where the feature has fewer values, these. None is every value of any
+        feature, for some hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
-        number of rows. "auto" is 8, and where a pair is as rough as its grid bears more of them, as
-        long as the bound gains, up to 2048 points of all grids. None is every value, for features
-        with few.
+        number of rows, or 5. "auto" is 8, and where a pair is as rough as its grid bears more of
+        them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
+        features with few.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
