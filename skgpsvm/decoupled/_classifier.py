@@ -18,8 +18,9 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature; with
-        ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of their own.
+        optimisation. None is a squared exponential with a length scale for each feature, which has
+        a prior where rows are fewer than features; with ``solver="sgd"`` a `MultiscaleRBF`, whose
+        bases have length scales of their own.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
         distribution function of one, for two classes only; or the class of the largest latent, but

@@ -38,7 +38,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature.
+        optimisation. None is a squared exponential with a length scale for each feature; where rows
+        are fewer than features, these have a prior.
     approximation : {"sep", "gfitc"}, default="sep"
         How hyper-parameters are learned: by a step after each update of the sites, or by L-BFGS-B
         on the evidence of converged sites. The model is the same.

@@ -21,7 +21,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with Fourier features a sum of RBF and Matern
         kernels times constants. Its values, bounds and "fixed" marks rule the optimisation. None is
-        a squared exponential with a length scale for each feature.
+        a squared exponential with a length scale for each feature; where rows are fewer than
+        features, these have a prior.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
         How the mean's coefficients are found: preconditioned conjugate gradients, which see all
         functions at all rows in every iteration; or stochastic steps, whose cost depends on neither

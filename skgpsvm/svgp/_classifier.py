@@ -17,7 +17,8 @@ class SVGPClassifier(VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature.
+        optimisation. None is a squared exponential with a length scale for each feature; where rows
+        are fewer than features, these have a prior.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
         distribution function of one, for two classes only; or the class of the largest latent, but
@@ -65,7 +66,8 @@ class SVGPClassifier(VariationalClassifier):
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     elbo_ : float
-        Lower bound on the log evidence, nats.
+        Lower bound on the log evidence, nats; an estimate of it for the softmax of more than two
+        classes.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound, or its estimate from minibatches, along the way; with fewer rows than features
         the prior of length scales is in it.

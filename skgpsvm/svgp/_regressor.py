@@ -78,7 +78,8 @@ class SVGPRegressor(VariationalRegressor):
     elbo_ : float
         Lower bound on the log evidence of the normalised y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way, of rows that weigh no more than 1 on average where it is collapsed.
+        The bound along the way, of rows that weigh no more than 1 on average where it is collapsed;
+        with fewer rows than features the prior of the hyper-parameters is in it.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
