@@ -17,8 +17,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
 
     The latent function is a weighted sum of kernel functions at the rows, plus a constant. Each
     weight has a prior precision of its own, learned by maximising the evidence: most of them grow
-    without limit, and their functions are left out. A prediction costs time in proportion to the
-    few that stay. See the :ref:`user guide <relevance_vector_machines>`.
+    without limit, and their functions are left out. What a prediction costs depends on the few
+    that stay alone. See the :ref:`user guide <relevance_vector_machines>`.
 
     Parameters
     ----------
