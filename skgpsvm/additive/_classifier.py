@@ -227,9 +227,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 
-        The first call fits as `fit` does. Every later one holds the terms, the hyper-parameters and
-        the scales of X, and adds the rows to the posterior. A number outside the range of the first
-        rows counts as the end of the range.
+        The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
+        rows need not have: see ``sparse``. Every later one holds the terms, the hyper-parameters
+        and the scales of X, and adds the rows to the posterior. A number outside the range of the
+        first rows counts as the end of the range.
 
         Parameters
         ----------
