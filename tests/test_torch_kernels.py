@@ -415,6 +415,13 @@ def test_split_takes_more_of_what_is_held():
         assert rest.n_exact_features(d) is None
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_held_takes_nothing_from_free_terms(order):
+    terms = (Linear(np.ones(40), "fixed"), ConstantKernel())[::order]
+    kernel = torch_kernel(terms[0] + terms[1] + RBF())
+    assert exact_and_rest(kernel, 40, 16)[0].n_exact_features(40) == 41
+
+
 def test_split_may_leave_nothing_to_the_rest():
     assert exact_and_rest(torch_kernel(Linear() + 1.0), D, 100)[1] is None
 

@@ -196,7 +196,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is missing. A float32 or float64 memmap is read in chunks, never copied whole.
+            NaN is missing. A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

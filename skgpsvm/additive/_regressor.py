@@ -241,7 +241,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is missing. A float32 or float64 memmap is read in chunks, never copied whole.
+            NaN is missing. A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,) or (n, t)
             Several outputs have the same terms, and hyper-parameters of their own.
         sample_weight : array-like of shape (n,), default=None

@@ -203,7 +203,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A float32 or float64 memmap is read in chunks, never copied whole.
+            A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

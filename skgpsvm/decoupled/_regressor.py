@@ -179,7 +179,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A float32 or float64 memmap is read in chunks, never copied whole.
+            A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None

@@ -161,22 +161,23 @@ def exact_and_rest(kernel, d, max_features):
     d : int
         Number of columns of X.
     max_features : int
-        Most features that the exact part may have. Terms are taken in order; one that no
-        longer fits is left to the rest, and smaller later ones are still taken. Feature
-        kernels without free hyper-parameters, as those of a mean function, whose prior may be
-        vague, may have four times as many, and 500. Noise alone is no rest, as it says nothing
-        at the points: the first other term stays with it.
+        Most features that terms of free hyper-parameters may have. They are taken in order; one
+        that no longer fits is left to the rest, and smaller later ones are still taken. Each that
+        is held, as of a mean function, whose prior may be vague, may have four times as many, or
+        500 if that is more. Noise alone is no rest, as it says nothing at the points: the first
+        other term stays with it.
 
     Returns
     -------
     exact, rest : TorchKernel or None
         ``k = exact + rest``; either is None if it has no term. Both take the full `theta`.
     """
-    exact, rest, most_held = [], [], max(_MOST_HELD, _HELD_SHARE * max_features)
+    exact, rest, left = [], [], max_features
+    most_held = max(_MOST_HELD, _HELD_SHARE * max_features)
     for term in _flatten([kernel], _Sum):
-        size = term.n_exact_features(d)
-        if size is not None and size <= (most_held if _is_held(term) else max_features):
-            max_features -= size
+        size, held = term.n_exact_features(d), _is_held(term)
+        if size is not None and size <= (most_held if held else left):
+            left -= 0 if held else size
             exact.append(term)
         else:
             rest.append(term)

@@ -220,7 +220,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A float32 or float64 memmap is read in chunks, never copied whole.
+            A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel and functions.
         sample_weight : array-like of shape (n,), default=None

@@ -167,7 +167,7 @@ class SVGPRegressor(VariationalRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A float32 or float64 memmap is read in chunks, never copied whole.
+            A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel and inducing points.
         sample_weight : array-like of shape (n,), default=None
