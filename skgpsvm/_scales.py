@@ -20,7 +20,7 @@ def feature_scales(X, weights):
                 scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
     if n_ranks() > 1:
         scaler = _merged(scaler)
-    if not np.isfinite(scaler.scale_).all():
+    if not np.isfinite(scaler.var_).all():  # of which scale_ makes 1, as of a constant's
         raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
     return scaler
 

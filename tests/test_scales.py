@@ -56,6 +56,13 @@ def test_scales_of_float32_rows_are_computed_in_float64():
     assert_array_equal(feature_scales(X, weights).scale_, expected.scale_)
 
 
+@pytest.mark.parametrize("scale", [1e160, 1e300])
+def test_squares_that_overflow_are_refused(scale):
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    with pytest.raises(ValueError, match="overflow in float64: scale them down"):
+        feature_scales(scale * X, np.ones(50))
+
+
 def test_constant_feature_has_unit_scale():
     X, weights = scattered()
     X[:, 1] = 4.0
