@@ -175,9 +175,11 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
                 )
             self.classes_ = known
         if strangers := np.setdiff1d(present, self.classes_).tolist():
+            warm = getattr(self, "warm_start", False)
+            anew = ", or set warm_start=False to start anew" if warm else ""
             raise ValueError(
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
-                "the first call: give all that may come as its classes."
+                f"the first call: give all that may come as its classes{anew}."
             )
         y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)

@@ -820,6 +820,13 @@ def test_later_calls_may_repeat_the_classes_but_not_change_them():
         model.partial_fit(X, y, classes=[0, 1, 3])
 
 
+def test_warm_start_with_other_classes_says_how_to_start_anew():
+    X, y = blobs()
+    model = quick(warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match="set warm_start=False to start anew"):
+        model.fit(X, y + 1)
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
