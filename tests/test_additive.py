@@ -170,6 +170,20 @@ def test_rows_one_by_one_count_as_those_at_once(kind):
     assert (apart - before) / (at_once - before) == pytest.approx(1, abs=0.1)
 
 
+def test_streams_warn_of_a_first_call_of_few_rows():
+    data, y = friedman(15)
+    with pytest.warns(UserWarning, match="of only 15 rows"):
+        AdditiveGPRegressor(interactions=None).partial_fit(data, y)
+
+
+def test_streams_warn_of_rows_outside_the_range_of_the_first():
+    data, y = friedman(200)
+    first = data[:, 0] < 0.5
+    model = AdditiveGPRegressor(**quick).partial_fit(data[first], y[first])
+    with pytest.warns(UserWarning, match="many rows .* in x0\\."):
+        model.partial_fit(data[~first], y[~first])
+
+
 def test_rows_of_another_likelihood_are_refused():
     data, y = friedman(60)
     model = AdditiveGPRegressor(**quick).fit(data, y).set_params(likelihood="laplace")

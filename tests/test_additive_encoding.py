@@ -107,6 +107,14 @@ def test_numbers_that_only_now_are_missing_have_the_priors_variance(sparse):
     assert_allclose(np.sqrt(cov.diagonal()), predicted[:3])
 
 
+def test_streams_warn_of_categories_that_the_first_call_lacked():
+    frame, y = table(300)
+    first = frame["kind"] != "u"
+    model = AdditiveGPRegressor(interactions=None).partial_fit(frame[first], y[first])
+    with pytest.warns(UserWarning, match="categories that it lacked, in .*kind"):
+        model.partial_fit(frame[~first], y[~first])
+
+
 def test_a_missing_level_that_was_seen_is_a_level():
     frame, y = table()
     absent = np.arange(len(y)) % 7 == 0

@@ -15,6 +15,7 @@ from .._estimator import check_level, check_number, history
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._training import Run
+from ..exceptions import warn
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior
 from ._encoding import TableEncoder, categorical_mask, described, refuse_dates
@@ -29,6 +30,7 @@ _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 # Rows of a fit without inducing points that is not asked for, and these times features.
 _MOST_ROWS, _MOST_NUMBERS = 1500, 20_000
+_MOST_OUTSIDE = 0.05  # share of further rows outside the range of a feature, without a warning
 
 
 def takes_more_rows(estimator):
@@ -301,7 +303,13 @@ class AdditiveGP(LatentEstimator):
         """`fit` in the first call; later ones hold hyper-parameters and terms."""
         self._check_streamed()
         if not self.__sklearn_is_fitted__():
-            return self._fit(X, y, sample_weight, classes, streamed=True)
+            self._fit(X, y, sample_weight, classes, streamed=True)
+            if self.n_inducing is not None and len(y) < self.n_inducing:
+                warn(
+                    f"{type(self).__name__}.partial_fit holds what this first call, of only "
+                    f"{len(y)} rows, says of terms, scales and hyper-parameters: give it more rows."
+                )
+            return self
         self._check_same_likelihood()
         self._check_parameters()
         shown = X
@@ -313,6 +321,7 @@ class AdditiveGP(LatentEstimator):
                 "A fit without inducing points takes no more rows: start with partial_fit, or fit "
                 "with sparse=True."
             )
+        self._warn_of_new_ranges(X, weights)
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
@@ -335,6 +344,22 @@ class AdditiveGP(LatentEstimator):
         latents = [latent.at(posterior) for latent, posterior in pairs]
         run.end(self._described(latents) | history(curve))
         return self
+
+    def _warn_of_new_ranges(self, X, weights):
+        """Warn of features of which many further rows are not where those of the first call were."""
+        features = self._latents[0].basis.features
+        names = []
+        for j in sorted({j for term in self.terms_ for j in term}):
+            new = features[j].is_new(X[:, j])
+            if new.sum() > 1 and weights[new].sum() > _MOST_OUTSIDE * weights.sum():
+                names.append(self._name((j,)))
+        if names:
+            warn(
+                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range of "
+                f"the first call's, or with categories that it lacked, in {', '.join(names)}. Such a "
+                "number counts as the end of the range, and such a category as no effect, to the "
+                "cost of other effects: give the first call rows of the whole range, or fit anew."
+            )
 
     # Effects
 

@@ -40,6 +40,13 @@ class Feature:
     low: float = 0.0
     high: float = 1.0
 
+    def is_new(self, x):
+        """Which numbers are outside the range, or levels unknown, of an array."""
+        if self.n_levels:
+            return x < 0
+        x = (x - self.centre) / self.scale
+        return (x < self.low) | (x > self.high)
+
     def unit(self, x):
         """Numbers on the unit interval; outside the range further along the tangents at its ends.
 
