@@ -278,7 +278,8 @@ class TorchKernel(ABC):
         name = getattr(self, "_kernel_name", type(self).__name__)
         raise ValueError(
             f"No spectrum is known of {name}: random Fourier features take RBF and Matern kernels, "
-            "times constants, and their sums. Use one of those, or kernels at points of the data."
+            "times constants, and their sums. Use one of those, or kernels at rows: "
+            "basis='inducing'."
         )
 
 

@@ -79,6 +79,8 @@ class _Sum(TorchKernel):
 class _Product(TorchKernel):
     """Product of kernels; the constants among them multiply last, as numbers."""
 
+    _kernel_name = "Product"
+
     def __init__(self, parts):
         self.parts = _flatten(parts, _Product)
         self._constants = [part for part in self.parts if isinstance(part, _Constant)]
@@ -119,6 +121,8 @@ class _Product(TorchKernel):
 
 class _Power(TorchKernel):
     """Kernel raised to a fixed exponent."""
+
+    _kernel_name = "Exponentiation"
 
     def __init__(self, base, exponent):
         self._base, self._exponent = base, exponent
