@@ -346,7 +346,7 @@ class AdditiveGP(LatentEstimator):
         return self
 
     def _warn_of_new_ranges(self, X, weights):
-        """Warn of features of which many further rows are not where those of the first call were."""
+        """Warn of features of which many further rows are not where the first call's were."""
         features = self._latents[0].basis.features
         names = []
         for j in sorted({j for term in self.terms_ for j in term}):
@@ -355,10 +355,11 @@ class AdditiveGP(LatentEstimator):
                 names.append(self._name((j,)))
         if names:
             warn(
-                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range of "
-                f"the first call's, or with categories that it lacked, in {', '.join(names)}. Such a "
-                "number counts as the end of the range, and such a category as no effect, to the "
-                "cost of other effects: give the first call rows of the whole range, or fit anew."
+                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
+                f"of the first call's, or with categories that it lacked, in {', '.join(names)}. "
+                "Such a number counts as the end of the range, and such a category as no effect, "
+                "to the cost of other effects: give the first call rows of the whole range, or fit "
+                "anew."
             )
 
     # Effects
