@@ -590,6 +590,20 @@ def test_repeated_rows_need_points():
     assert heavy._latents[0].form == ("full", None)
 
 
+@pytest.mark.parametrize("sparse", ["auto", True])
+def test_large_weights_narrow_what_is_learned_without_them(sparse):
+    data, y = friedman(80)
+    options = {"interactions": [(0, 1)], "sparse": sparse}
+    once = AdditiveGPRegressor(**options).fit(data, y)
+    often = AdditiveGPRegressor(**options).fit(data, y, sample_weight=np.full(80, 100))
+    assert often.term_names_ == once.term_names_
+    assert_allclose(often.noise_variance_, once.noise_variance_, rtol=1e-6)
+    latents = (model._latents[0] for model in (once, often))
+    assert_allclose(*(np.concatenate(list(part.theta.values())) for part in latents), atol=1e-6)
+    variance, narrow = (model.latent_mean_and_variance(data)[1] for model in (once, often))
+    assert (narrow < variance / 4).all()
+
+
 def test_numbers_far_away():
     data, y = friedman(40)
     model = AdditiveGPRegressor(interactions=[(0, 1)], scaling="minmax").fit(data, y)

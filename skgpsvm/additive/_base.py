@@ -149,13 +149,14 @@ class AdditiveGP(LatentEstimator):
         )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights)
+        learning = rows.thinned() if self._is_gaussian() else rows
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
-        basis = self._grids.first(features, rows, self.kernel, self._constant)
+        basis = self._grids.first(features, learning, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # so that points would cost more
-        exact = self._is_exact(rows, wide, streamed)
+        exact = self._is_exact(learning, wide, streamed)
         given, most = self._wanted_interactions(X.shape[1], exact)
         if self.kernel_interaction == _ROUGH and (given or most) and not exact:
             raise ValueError(
@@ -169,18 +170,19 @@ class AdditiveGP(LatentEstimator):
         if not exact:
             self._grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
-        make = self._exact_ascent if exact else self._ascent
-        ascent = (make if wide else self._ascent)(basis, rows, generator)
+        make = partial(self._exact_ascent if exact else self._ascent, generator=generator)
+        first = make if wide else partial(self._ascent, generator=generator)
+        ascent = first(basis, learning)
         search = TermSearch(
             run=run,
             ascent=ascent,
             state=ascent.start(self._sites().parameters()),
-            more=partial(make, rows=rows, generator=generator),
+            more=partial(make, rows=learning),
             kernels=kernels,
             exact=exact,
             given=given,
             most=most,
-            finer=partial(self._grids.finer, rows=rows),
+            finer=partial(self._grids.finer, rows=learning),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=random_state,
@@ -190,6 +192,8 @@ class AdditiveGP(LatentEstimator):
         search.find_pairs()
         search.prune()
         search.refine()
+        if learning is not rows:
+            search.weigh(partial(make, rows=rows))
         run.end(self._attributes(search) | history(search.curve))
         return self
 

@@ -158,6 +158,13 @@ class TermSearch:
                 self.ascent, self.state = rough
                 break
 
+    def weigh(self, more):
+        """The posterior under other weights of the rows, with all that was learned held."""
+        self.more = more
+        self._begin(self.ascent.basis, self.ascent.named(self.state))
+        self.state = self.ascent.continued(self.state, None)
+        self.ascent.step(self.state)
+
     def _begin(self, basis, known):
         """The ascent of a basis, from hyper-parameters that are `named`."""
         self.ascent, noise = self.more(basis), self.state["noise"]
