@@ -286,13 +286,22 @@ def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     X, y = blobs(200)
     losses = iter(losses)
     monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: next(losses))
-    kept = quick(early_stopping=True, n_iter_no_change=2, max_iter=30).fit(X, y)
+    options = {"max_iter": 30, "batch_size": 9}
+    kept = quick(early_stopping=True, n_iter_no_change=2, **options).fit(X, y)
     assert kept.n_iter_ == n_iter
     # The schedule knows max_iter; two passes of it are what was kept.
-    whole = quick(max_iter=30)
+    whole = quick(**options)
     monkeypatch.setattr(JointTraining, "finished", lambda self, state: state["n_epochs"] == 2)
     whole.fit(X, y)
     assert_same_bits(kept, whole, X)
+
+
+def test_passes_of_few_steps_do_not_end_training_early(monkeypatch):
+    X, y = blobs(200)
+    losses = iter([3.0, 1.0, *[2.0] * 40])
+    monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: [next(losses)])
+    options = {"early_stopping": True, "n_iter_no_change": 2, "max_iter": 30}
+    assert quick(**options, batch_size=90).fit(X, y).n_iter_ == 2 + 2 * 10
 
 
 def test_warm_start_goes_on_from_the_network():

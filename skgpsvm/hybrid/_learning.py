@@ -8,6 +8,7 @@ from .._sites import batch_loss
 from .._training import NOISE_BOUNDS, minibatches
 from ._network import private_random
 
+_LEAST_STEPS = 20  # of an epoch that counts as one without improvement
 _HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
 
 
@@ -29,8 +30,8 @@ class JointTraining:
         Of the extractor; the head's is ten times that.
     augmentation : callable or None
     patience : int or None
-        Epochs in which no loss of the held-out rows fell, after which training ends; None trains
-        on.
+        Epochs, of 20 steps at least, in which no loss of the held-out rows fell, after which
+        training ends; None trains on.
     held_out_losses : callable
         One or more losses of the held-out rows by the network as it is; the best weights are those
         of the least first one.
@@ -121,7 +122,10 @@ class JointTraining:
 
     def finished(self, state):
         """Whether all losses of the held-out rows have stopped falling."""
-        return self._patience is not None and state["n_worse"] >= self._patience
+        if self._patience is None:
+            return False
+        n_batches = math.ceil(len(self.rows) / self.batch_size)
+        return state["n_worse"] >= self._patience * math.ceil(_LEAST_STEPS / n_batches)
 
     def _compare(self, state):
         losses = torch.tensor(self._held_out_losses(self.network.eval()), dtype=torch.float64)

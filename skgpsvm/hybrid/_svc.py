@@ -56,7 +56,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         Share of the rows that are held out of training, to calibrate probabilities and to stop
         by. With 0 probabilities are not calibrated, but of a softmax of the latents as they are.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``.
+        Passes without improvement that end training, with ``early_stopping``; where a pass has
+        fewer than 20 steps, as many times more as make up for it.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False

@@ -81,7 +81,8 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, to stop by, with ``early_stopping``.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``.
+        Passes without improvement that end training, with ``early_stopping``; where a pass has
+        fewer than 20 steps, as many times more as make up for it.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -259,7 +260,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         Share of the rows that are held out of training, to stop and to set the noise by, with
         ``early_stopping``.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``.
+        Passes without improvement that end training, with ``early_stopping``; where a pass has
+        fewer than 20 steps, as many times more as make up for it.
     warm_start : bool, default=False
         Whether `fit` starts from the network of the last one.
     device : str or torch.device, default=None
