@@ -30,7 +30,9 @@ _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 # Rows of a fit without inducing points that is not asked for, and these times features.
 _MOST_ROWS, _MOST_NUMBERS = 1500, 20_000
-_MOST_OUTSIDE = 0.05  # share of further rows outside the range of a feature, without a warning
+_MOST_WEIGHT = 2  # of rows on average, as evidence of Gaussian noise; bootstrap samples have less
+# Further rows outside the range of a feature, without a warning: so many, or their share.
+_MOST_OUTSIDE, _SHARE_OUTSIDE = 5, 0.05
 
 
 def takes_more_rows(estimator):
@@ -149,11 +151,11 @@ class AdditiveGP(LatentEstimator):
         )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights)
-        learning = rows.thinned() if self._is_gaussian() else rows
         seed = run.remember("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
+        learning = self._learning_rows(rows, features)
         basis = self._grids.first(features, learning, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # so that points would cost more
         exact = self._is_exact(learning, wide, streamed)
@@ -196,6 +198,15 @@ class AdditiveGP(LatentEstimator):
             search.weigh(partial(make, rows=rows))
         run.end(self._attributes(search) | history(search.curve))
         return self
+
+    def _learning_rows(self, rows, features):
+        """Rows that terms and hyper-parameters are learned from: `thinned` where they weigh much.
+
+        Not where all features are categories, whose effects could not be told from noise then.
+        """
+        numbers = any(not (feature.n_levels or feature.constant) for feature in features)
+        heavy = rows.total_weight > _MOST_WEIGHT * rows.n_rows
+        return rows.thinned() if self._is_gaussian() and numbers and heavy else rows
 
     def _wanted_interactions(self, d, exact):
         """Pairs that are given, and how many more may be found."""
@@ -355,7 +366,7 @@ class AdditiveGP(LatentEstimator):
         names = []
         for j in sorted({j for term in self.terms_ for j in term}):
             new = features[j].is_new(X[:, j])
-            if new.sum() > 1 and weights[new].sum() > _MOST_OUTSIDE * weights.sum():
+            if new.sum() > _MOST_OUTSIDE and weights[new].sum() > _SHARE_OUTSIDE * weights.sum():
                 names.append(self._name((j,)))
         if names:
             warn(

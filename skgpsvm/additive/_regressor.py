@@ -62,9 +62,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
         for up to 1500 rows, or 20,000 / d if that is less, with Gaussian noise, and where there
         would be more points than rows; but for other covariances than the full one, in
-        ``partial_fit``, and where some rows are repeated or weigh more than others, 1.1 of the mean
-        on average over all weight: where equal rows have no scatter, noise would be learned to be
-        none.
+        ``partial_fit``, and where rows are repeated or weigh more than 1.1, on average over all
+        weight: where equal rows have no scatter, noise would be learned to be none. (Weights above
+        2 on average are scaled to 1 for that.)
     n_inducing : int or None, default=20
         Equally spaced inducing points of an effect of one feature; of n rows at most the largest of
         n / 16, n / 2d and 10. Where the feature has fewer values, these. None is every value of any
