@@ -81,11 +81,11 @@ for ax, (title, kernel) in zip(axes, kernels.items(), strict=True):
         class_of_interest=1,
         grid_resolution=200,
         levels=np.linspace(0, 1, 11),
-        cmap="RdBu",
+        cmap="RdBu_r",
         alpha=0.9,
         ax=ax,
     )
-    ax.scatter(*X.T, c=y, cmap="RdBu", s=12, edgecolors="black", linewidths=0.4)
+    ax.scatter(*X.T, c=y, cmap="RdBu_r", s=12, edgecolors="black", linewidths=0.4)
     loss = log_loss(y_test, model.predict_proba(X_test))
     ax.set(title=f"{title}: {loss:.2f} nats", xlabel="x₀")
 axes[0].set_ylabel("x₁")
