@@ -23,11 +23,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ._distributed import check_equal, gather, n_ranks, together, warn_if_alone
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
 
+_MOST_INTEGER = 2**63 - 1
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
 def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
-    """Refuse what is no number, an integer where asked for, of at least or ``above`` a minimum."""
+    """Refuse what is no number, an integer where asked for, of at least or ``above`` a minimum.
+
+    Integers of Python that do not fit in 64 bits are refused too: no array or tensor holds them.
+    """
     kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     if optional and value is None:
         return
@@ -37,6 +41,48 @@ def check_number(name, value, minimum, *, integer=False, optional=False, above=F
         least = f"above {minimum}" if above else f"of at least {minimum}"
         none = ", or None" if optional else ""
         raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+    if isinstance(value, int) and value > _MOST_INTEGER:
+        raise ValueError(f"{name}={value!r} does not fit in 64 bits; it must be below 2**63.")
+
+
+def check_hyperparameters(kernel):
+    """Refuse a kernel with hyperparameters whose values or bounds make no sense.
+
+    Parameters
+    ----------
+    kernel : sklearn.gaussian_process.kernels.Kernel
+
+    Raises
+    ------
+    ValueError
+        If a value is not one finite number, or one for each element, positive where it is free and
+        not negative where it is fixed; or if bounds are not ascending pairs of numbers.
+    """
+    values = kernel.get_params()
+    for parameter in kernel.hyperparameters:
+        value, bounds = np.asarray(values[parameter.name]), parameter.bounds
+        if not (
+            value.dtype.kind in "fiu"
+            and value.ndim <= 1
+            and value.size == parameter.n_elements > 0
+            and (np.isfinite(value) & (value >= 0) & (parameter.fixed | (value > 0))).all()
+        ):
+            least = "at least 0" if parameter.fixed else "above 0"
+            raise ValueError(
+                f"The kernel's {parameter.name}={values[parameter.name]!r} must be finite and "
+                f"{least}: one number or, where the kernel takes them, a list of numbers."
+            )
+        if not parameter.fixed and not (
+            np.asarray(bounds).dtype.kind in "fiu"
+            and np.shape(bounds) == (parameter.n_elements, 2)
+            and (bounds[:, 0] >= 0).all()
+            and (bounds[:, 0] <= bounds[:, 1]).all()
+        ):
+            given = values.get(f"{parameter.name}_bounds", bounds)
+            raise ValueError(
+                f"The kernel's {parameter.name}_bounds={given!r} must be a pair of numbers with "
+                "0 <= lower <= upper, one such pair for each element, or 'fixed'."
+            )
 
 
 def check_level(level):
@@ -92,6 +138,8 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
                 f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "
                 "such as 1.0 * RBF(1.0), or None."
             )
+        if kernel is not None:
+            check_hyperparameters(kernel)
 
     def _check_bool(self, name):
         value = getattr(self, name)

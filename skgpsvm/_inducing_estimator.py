@@ -184,7 +184,7 @@ class InducingEstimator(LatentEstimator):
         trained = {
             "theta": learned and start.kernel.n_dims > 0,
             "noise": learned and len(start.noise) > 0,
-            "Z": self.learn_inducing,
+            "Z": self.learn_inducing and start.uses_points,
             "mean": by_gradient,
             "raw_root": by_gradient,
         }

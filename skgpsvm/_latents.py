@@ -10,6 +10,7 @@ from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
+from .kernels._composite import exact_and_rest
 
 
 @dataclass
@@ -62,6 +63,12 @@ class Latents:
     def n_latents(self):
         """Their number, c."""
         return len(self.mean if self.coef is None else self.coef)
+
+    @property
+    def uses_points(self):
+        """Whether a term of the kernel is projected on the inducing points."""
+        m, d = self.Z.shape
+        return exact_and_rest(torch_kernel(self.kernel), d, m)[1] is not None
 
     def state(self, device):
         """The tensors of the parts there are, by name."""

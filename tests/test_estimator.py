@@ -6,10 +6,18 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import weighted_rows
 from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
 
 from skgpsvm import _estimator
-from skgpsvm._estimator import TorchClassifier, TorchRegressor, check_weights, history
+from skgpsvm._estimator import (
+    TorchClassifier,
+    TorchRegressor,
+    check_hyperparameters,
+    check_weights,
+    history,
+)
+from skgpsvm.kernels import Linear
 
 CPU = torch.device("cpu")
 N, D = 50, 3
@@ -230,9 +238,45 @@ def test_integers_are_checked(value):
         Stub(size=value)._check_number("size", 1, integer=True, optional=True)
 
 
+@pytest.mark.parametrize("integer", [True, False])
+def test_numbers_that_no_array_holds_are_refused(integer):
+    with pytest.raises(ValueError, match=r"size=1\d{30} does not fit in 64 bits"):
+        Stub(size=10**30)._check_number("size", 1, integer=integer)
+
+
 @pytest.mark.parametrize("value", [1, 2, np.int64(3), None])
 def test_good_numbers_pass(value):
     Stub(size=value)._check_number("size", 1, integer=True, optional=True)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (RBF([]), r"length_scale=\[\] must be finite and above 0"),
+        (Linear([]), r"length_scale=\[\] must be finite and above 0"),
+        (1.0 * RBF([]) + 1.0, r"k1__k2__length_scale=\[\] must be"),
+        (RBF(np.nan), "length_scale=nan must be finite and above 0"),
+        (RBF([1.0, -2.0]), r"length_scale=\[1.0, -2.0\] must be finite and above 0"),
+        (RBF(0.0), "length_scale=0.0 must be finite and above 0"),
+        (ConstantKernel(-1.0, "fixed"), "constant_value=-1.0 must be finite and at least 0"),
+        (RBF([[1.0, 2.0]]), "length_scale=.* one number or"),
+        (RBF("long"), "length_scale='long' must be finite"),
+        (RBF(1.0, (2.0, 1.0)), r"length_scale_bounds=\(2.0, 1.0\) must be a pair of numbers"),
+        (RBF(1.0, (1.0, 2.0, 3.0)), "length_scale_bounds=.* must be a pair of numbers"),
+        (RBF(1.0, "constant"), "length_scale_bounds='constant' must be a pair of numbers"),
+    ],
+)
+def test_hyperparameters_that_make_no_sense_are_refused_by_name(kernel, message):
+    with pytest.raises(ValueError, match=f"The kernel's {message}"):
+        check_hyperparameters(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [DotProduct(0.0, "fixed"), RBF(1, (0, np.inf)), Linear([1, 2]), RBF(np.float32(1)) ** 2],
+)
+def test_good_hyperparameters_pass(kernel):
+    check_hyperparameters(kernel)
 
 
 # Prediction

@@ -559,6 +559,61 @@ def test_no_optimizer_keeps_the_kernel_as_given():
     assert_allclose(quick(kernel=kernel).fit(X, y).kernel_.theta, kernel.theta, rtol=1e-15)
 
 
+NOTHING = {"n_inducing": 8, "random_state": 0}
+BY_ROWS = {**NOTHING, "basis": "inducing", "n_basis": 20}
+NETWORK = {"module_params": {"hidden_layer_sizes": (4,)}, "max_iter": 2, "random_state": 0}
+# Ways to a posterior, each by an estimator that has one.
+WAYS = [
+    BayesianSVC(**NOTHING),
+    BayesianSVC(**NOTHING, learn_inducing=True),
+    BayesianSVC(**NOTHING, inference="gradient", learn_inducing=True),
+    EPClassifier(**NOTHING),
+    EPClassifier(**NOTHING, batch_size=20),
+    EPClassifier(**NOTHING, approximation="gfitc"),
+    SVGPClassifier(**NOTHING),
+    SVGPClassifier(**NOTHING, inference="gradient"),
+    DecoupledGPClassifier(**NOTHING),
+    QSGPClassifier(**BY_ROWS),
+    QSGPClassifier(**BY_ROWS, covariance="chevron"),
+    QSGPClassifier(**BY_ROWS, solver="sgd"),
+    QSRVMClassifier(),
+    HybridBayesianSVC(**NETWORK),
+    HybridSVGPClassifier(**NETWORK),
+    SVGPRegressor(**NOTHING),
+    SVGPRegressor(**NOTHING, inference="natural_gradient"),
+    SVGPRegressor(**NOTHING, likelihood="laplace"),
+    DecoupledGPRegressor(**NOTHING),
+    DecoupledGPRegressor(**NOTHING, likelihood="student_t"),
+    QSGPRegressor(**BY_ROWS),
+    QSGPRegressor(**BY_ROWS, likelihood="laplace"),
+    QSRVMRegressor(),
+    HybridSVGPRegressor(**NETWORK),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", WAYS, ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "optimizer"),
+    [
+        (DotProduct(sigma_0_bounds="fixed"), "auto"),
+        (DotProduct(), None),
+        (ConstantKernel(), None),
+    ],
+    ids=str,
+)
+def test_fits_with_nothing_to_learn(model, kernel, optimizer):
+    X, y = blobs(40, 2, 2)
+    model = clone(model).set_params(kernel=kernel, max_iter=3)
+    if "optimizer" in model.get_params():
+        model.set_params(optimizer=optimizer)
+    model.fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    if optimizer is None and "optimizer" in model.get_params():
+        own = model.kernel_.theta[: kernel.n_dims]
+        assert_allclose(own, kernel.theta, rtol=1e-12)
+
+
 # Numbers
 
 

@@ -245,7 +245,8 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         return with_mean(kernel, self.mean, scaler, _VARIANCE)
 
     def _trained(self, start, rows):
-        wanted = {"theta": start.kernel.n_dims > 0, "Z": self.learn_inducing}
+        points = self.learn_inducing and start.uses_points
+        wanted = {"theta": start.kernel.n_dims > 0, "Z": points}
         return [part for part in PARTS if self.optimizer is not None and wanted[part]]
 
     def _problem(self, start, rows, scaler):
