@@ -1,5 +1,6 @@
 """The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
+import functools
 import sys
 from numbers import Real
 
@@ -12,7 +13,7 @@ from sklearn.base import (
     RegressorMixin,
     is_classifier,
 )
-from sklearn.callback import CallbackSupportMixin
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_consistent_length, check_random_state
@@ -91,10 +92,41 @@ def check_level(level):
         raise ValueError(f"level={level!r} must be between 0 and 1.")
 
 
+def all_or_nothing(method):
+    """Decorate `fit` or `partial_fit`: it runs with callbacks, and leaves no half of a model.
+
+    Where it ends by an error or an interrupt, an estimator whose model was to be continued is as it
+    was before, and any other is unfitted.
+    """
+    with_teardown = with_callbacks(method)
+
+    @functools.wraps(method)
+    def whole(estimator, *args, **kwargs):
+        before = dict(vars(estimator))
+        try:
+            return with_teardown(estimator, *args, **kwargs)
+        except BaseException:
+            continued = hasattr(estimator, "_latents")
+            for name in vars(estimator).keys() - before.keys():
+                delattr(estimator, name)
+            vars(estimator).update(before)
+            if not continued:
+                estimator._forget()
+            raise
+
+    return whole
+
+
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
     """What every estimator of the package shares; fitted state is NumPy on the CPU."""
 
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
+
+    def _forget(self):
+        """Become unfitted."""
+        for name in [*vars(self)]:
+            if name == "_latents" or (name.endswith("_") and not name.startswith("_")):
+                delattr(self, name)
 
     def _torch_options(self, X):
         """The device and dtype to compute on, for data ``X``."""

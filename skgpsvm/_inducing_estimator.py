@@ -67,7 +67,7 @@ class InducingEstimator(LatentEstimator):
         previous = getattr(self, "_latents", None) if self.warm_start else None
         check_same("a model to start from", previous)
         if previous is None:
-            vars(self).pop("_latents", None)
+            self._forget()
         together(self._check_parameters)
         shown = X
         X, targets, weights, origin = self._check_training_data(

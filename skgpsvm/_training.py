@@ -69,7 +69,11 @@ class Run:
             If an objective is not finite.
         """
         curve, done = [], False
+        outline = self._checkpoint and repr(_outline(state))
         saved = self._checkpoint.stages.get(name) if self._checkpoint else None
+        if saved and saved["outline"] != outline:
+            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
+            saved = None
         held = gather(len(saved["curve"]) if saved else 0)
         if saved and len(set(held)) == 1:  # else a rank was killed before it could save
             state.clear()
@@ -97,7 +101,7 @@ class Run:
             if self._checkpoint:
                 due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0
                 saved = {"state": dict(state), "curve": curve, "done": done}
-                self._checkpoint.save(name, saved, due=due)
+                self._checkpoint.save(name, saved | {"outline": outline}, due=due)
         if converged and not done:
             self._unconverged[name] = max_iter
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
@@ -126,6 +130,17 @@ class Run:
                 f"{stages}. Raise max_iter, or tol if the scores are good enough.",
                 ConvergenceWarning,
             )
+
+
+def _outline(value):
+    """Names, shapes and kinds of all in a state."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    if isinstance(value, dict):
+        return {name: _outline(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_outline(part) for part in value]
+    return type(value).__name__
 
 
 def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):

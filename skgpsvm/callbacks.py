@@ -1,13 +1,36 @@
 """Callbacks of a fit beyond scikit-learn's own: the checkpoint from which a killed fit resumes."""
 
+import contextlib
+import errno
+import hashlib
+import io
+import json
 import numbers
 import os
+import pickle
+import threading
 from pathlib import Path
 
 import joblib
 import torch
 
+from .exceptions import warn
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where equal fits that run at once must have folders apart
+    fcntl = None
+
 __all__ = ["Checkpoint"]
+
+# Of the states that stages save. Raise it with every change of what a state means; a change of its
+# names, shapes and dtypes is noticed without.
+LAYOUT = 1
+_FIRST_LINE = b"skgpsvm checkpoint\n"
+_ZIP = b"PK\x03\x04"
+_MOST_HEADER, _CHUNK = 2**16, 2**20
+_UNPICKLABLE = pickle.PicklingError, AttributeError, TypeError
+_UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 class Checkpoint:
@@ -24,7 +47,22 @@ class Checkpoint:
     directory : str or path-like
         Where the files are written; made if missing.
     every : int, default=1
-        Save after every so many iterations.
+        Save after every so many iterations. Each save writes the whole state through to the disk:
+        raise this where iterations are quick or the disk is slow.
+
+    Notes
+    -----
+    A file has a checksum, the version of the package and the layout of its states. One that cannot
+    be used (damaged, empty, of another version, not a checkpoint) is renamed to end in ``.bad``, a
+    UserWarning names it and the reason, and the fit starts anew. Where the folder or the disk
+    cannot be written to, one UserWarning says so and the fit goes on without being saved.
+
+    Of equal fits that run at once, in threads or processes, the first one has the file. The others
+    warn, and are not saved. The lock is by ``flock``; Windows and some network file systems
+    have none, and there the last of several equal fits to save has its state in the file.
+
+    The parameters must be picklable, and functions and classes among them are known by name: a
+    `lambda` is refused.
 
     Examples
     --------
@@ -43,13 +81,31 @@ class Checkpoint:
 
     def setup(self, estimator, context):
         """Offer this checkpoint to the fit that begins."""
-        if not isinstance(self.every, numbers.Integral) or self.every < 1:
-            raise ValueError(f"every={self.every!r} must be an integer of at least 1.")
+        every, directory = self.every, self.directory
+        if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
+            raise ValueError(f"every={every!r} must be an integer of at least 1.")
+        named = isinstance(directory, str | os.PathLike) and isinstance(os.fspath(directory), str)
+        if not (named and os.fspath(directory)):
+            raise ValueError(
+                f"directory={directory!r} must be the path of a folder, a string that is not empty "
+                "or a pathlib.Path."
+            )
+        for name, value in estimator.get_params(deep=False).items():
+            try:
+                joblib.hash(value)
+            except _UNPICKLABLE as error:
+                raise ValueError(
+                    f"Checkpoint tells fits apart by their parameters, and {name}={value!r} cannot "
+                    "be pickled. Define functions and classes by name at the top of a module, or "
+                    "fit without Checkpoint."
+                ) from error
         estimator._checkpoint = self
 
     def teardown(self, estimator, context):
-        """Withdraw it."""
+        """Withdraw it, and free its file for another fit."""
         vars(estimator).pop("_checkpoint", None)
+        if file := vars(estimator).pop("_checkpoint_file", None):
+            file.close()
 
     def on_fit_task_begin(self, estimator, context):
         """Do nothing."""
@@ -60,27 +116,227 @@ class Checkpoint:
     def open(self, estimator, *data):
         """The file of one fit: `CheckpointFile`."""
         identity = (type(estimator).__name__, estimator.get_params(), *data)
-        name = f"{type(estimator).__name__}-{joblib.hash(identity)}.pt"
-        return CheckpointFile(Path(self.directory) / name, self.every)
+        name = f"{type(estimator).__name__}-{joblib.hash(identity)}.checkpoint"
+        estimator._checkpoint_file = CheckpointFile(Path(self.directory) / name, self.every)
+        return estimator._checkpoint_file
 
 
 class CheckpointFile:
-    """The stages of one fit on disk: plain values and tensors, so that loading runs no code."""
+    """The stages of one fit on disk: plain values and tensors, so that loading runs no code.
+
+    It begins with a fixed line and the SHA-256 of the rest: a line of JSON that says what the file
+    is, then the stages as torch saves them.
+
+    Parameters
+    ----------
+    path : Path
+    every : int
+
+    Attributes
+    ----------
+    stages : dict
+        Values and states by name, those of the file to begin with.
+    """
 
     def __init__(self, path, every):
-        self.path, self.every = path, every
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.stages = torch.load(path, weights_only=True) if path.exists() else {}
+        from . import __version__
+
+        self.path, self.every, self.stages = path, every, {}
+        self._header = {"layout": LAYOUT, "version": __version__, "fit": path.stem}
+        self._told, self._lock, self._is_ours = False, None, False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock, self._is_ours = _locked(path.with_suffix(".lock"))
+            if self._is_ours:
+                self._remove_drafts()
+        except OSError as error:
+            self._tell(error)
+            return
+        if not self._is_ours:
+            warn(
+                f"Another fit of the same estimator, parameters and data is running and saves to "
+                f"{path}: this one goes on without being saved."
+            )
+        elif os.path.lexists(path):
+            try:
+                self.stages = self._loaded()
+            except _Unusable as error:
+                self.set_aside(error)
+
+    def __getstate__(self):
+        return vars(self) | {"_lock": None, "_is_ours": False}
 
     def save(self, stage, state, *, due):
         """Record the state of a stage and write the file if it is due."""
         self.stages[stage] = state
-        if due:
-            draft = self.path.with_suffix(f".{os.getpid()}.tmp")
-            torch.save(self.stages, draft)
-            os.replace(draft, self.path)
+        if due and self._is_ours:
+            try:
+                self._write()
+            except OSError as error:
+                self._tell(error)
+
+    def set_aside(self, reason, stage=None):
+        """Rename the file, warn, and forget its stages, or those from one on."""
+        names = list(self.stages)
+        for name in names[names.index(stage) :] if stage else names:
+            del self.stages[name]
+        bad, count = self.path.with_suffix(".bad"), 1
+        while os.path.lexists(bad):
+            count += 1
+            bad = self.path.with_suffix(f".bad-{count}")
+        try:
+            os.rename(self.path, bad)
+            fate = f"It is now {bad.name}"
+        except OSError as error:
+            self._is_ours, fate = False, f"It could not be renamed ({_reason(error)})"
+        warn(
+            f"The checkpoint {self.path} cannot be used: {reason}. {fate}, and the fit starts "
+            f"{f'its stage {stage!r} ' if stage else ''}anew."
+        )
 
     def remove(self):
-        """Forget the fit: it has ended; also what a kill in the midst of writing left."""
-        for file in (self.path, *self.path.parent.glob(f"{self.path.stem}.*.tmp")):
-            file.unlink(missing_ok=True)
+        """Forget the fit: it has ended."""
+        if self._is_ours:
+            try:
+                self.path.unlink(missing_ok=True)
+                self._remove_drafts()
+            except OSError as error:
+                self._tell(error, "removed")
+
+    def close(self):
+        """Let another fit have the file."""
+        if self._lock:
+            with contextlib.suppress(OSError):  # of a folder that is gone or has become read-only
+                self.path.with_suffix(".lock").unlink(missing_ok=True)
+            self._lock.close()
+        self._lock, self._is_ours = None, False
+
+    def _write(self):
+        buffer = io.BytesIO()
+        torch.save(self.stages, buffer)
+        parts = json.dumps(self._header).encode() + b"\n", buffer.getbuffer()
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        draft = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
+        try:
+            with open(draft, "wb") as file:
+                file.write(_FIRST_LINE + digest.hexdigest().encode() + b"\n")
+                file.writelines(parts)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self.path)
+        finally:
+            with contextlib.suppress(OSError):  # the error of the write itself is what matters
+                draft.unlink(missing_ok=True)
+        _sync_folder(self.path.parent)
+
+    def _loaded(self):
+        """The stages of the file; raises `_Unusable`. Nothing is unpickled before it is checked."""
+        if not self.path.is_file():
+            raise _Unusable("it is not a file")
+        try:
+            with open(self.path, "rb") as file:
+                if file.read(len(_FIRST_LINE)) != _FIRST_LINE:
+                    raise _Unusable("it is empty, foreign or of an older version of skgpsvm")
+                told, digest = file.read(65), hashlib.sha256()
+                start = file.tell()
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+                if told != digest.hexdigest().encode() + b"\n":
+                    raise _Unusable("it is damaged, its checksum does not match")
+                file.seek(start)
+                header = _parsed(file.readline(_MOST_HEADER))
+                if header != self._header:
+                    raise _Unusable(f"it is of {header}, and this fit of {self._header}")
+                content = file.read()
+        except OSError as error:
+            raise _Unusable(_reason(error)) from error
+        if not content.startswith(_ZIP):  # anything else torch would take for its old format
+            raise _Unusable("its content is not that of a checkpoint")
+        try:
+            stages = torch.load(io.BytesIO(content), weights_only=True)
+        except Exception as error:  # whatever a forged file, or another torch, makes of it
+            raise _Unusable(f"torch cannot load it, {type(error).__name__}") from error
+        if not (isinstance(stages, dict) and all(map(_is_sound, stages.values()))):
+            raise _Unusable("its content is not that of a checkpoint")
+        return stages
+
+    def _remove_drafts(self):
+        """Remove what kills in the midst of writing left."""
+        for draft in self.path.parent.glob(f"{self.path.stem}.*.tmp"):
+            draft.unlink(missing_ok=True)
+
+    def _tell(self, error, what="saved"):
+        if not self._told:
+            self._told = True
+            warn(
+                f"The checkpoint {self.path} could not be {what} ({_reason(error)}). The fit goes "
+                "on; if it is killed it starts anew, or from the last state that could be saved."
+            )
+
+
+class _Unusable(Exception):
+    """A file is no checkpoint of this fit; the message says why, as a clause."""
+
+
+def _parsed(line):
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise _Unusable("its header is not of a checkpoint") from error
+
+
+def _is_sound(entry):
+    """Whether an entry is a remembered number or a stage as `Run` saves it."""
+    if isinstance(entry, numbers.Number):
+        return True
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == {"state", "curve", "done", "outline"}
+        and isinstance(entry["state"], dict)
+        and isinstance(entry["curve"], list)
+        and isinstance(entry["done"], bool)
+    )
+
+
+def _reason(error):
+    return error.strerror or type(error).__name__
+
+
+def _locked(path):
+    """An open file that holds a lock, or None, and whether no other fit holds it."""
+    if fcntl is None:
+        return None, True
+    while True:
+        file = open(path, "ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it between the two calls.
+            if os.path.lexists(path) and os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                return file, True
+        except BlockingIOError:
+            file.close()
+            return None, False
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            file.close()
+            if error.errno in _UNSUPPORTED:
+                return None, True
+            raise
+        file.close()
+
+
+def _sync_folder(folder):
+    """Write a rename through to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)

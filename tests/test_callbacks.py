@@ -1,20 +1,30 @@
 """Checkpoints from which killed fits resume, progress bars, scores on the way, early stops."""
 
+import errno
+import hashlib
+import io
+import json
+import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib import parallel_config
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.metrics import log_loss
@@ -26,16 +36,25 @@ from sklearn.utils import check_random_state
 import skgpsvm
 from skgpsvm import (
     AdditiveGPClassifier,
+    AdditiveGPRegressor,
     BayesianSVC,
     DecoupledGPClassifier,
+    DecoupledGPRegressor,
     EPClassifier,
     HybridBayesianSVC,
     HybridSVGPClassifier,
+    HybridSVGPRegressor,
     QSGPClassifier,
+    QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
+    SVGPClassifier,
     SVGPRegressor,
+    callbacks,
 )
 from skgpsvm.bayesian_svm import _kernel_choice
 from skgpsvm.callbacks import Checkpoint
+from skgpsvm.hybrid import MLP
 
 quick = partial(BayesianSVC, n_inducing=6, optimizer=None, random_state=0)
 ep = partial(EPClassifier, n_inducing=6, max_iter=12, tol=0.2, random_state=0)
@@ -137,13 +156,13 @@ class Killed(Exception):
 class Interrupt(Recorder):
     """A callback that ends a fit by an error before its iteration number ``n``, from 0."""
 
-    def __init__(self, n):
+    def __init__(self, n, error=Killed):
         super().__init__()
-        self.n = n
+        self.n, self.error = n, error
 
     def on_fit_task_begin(self, estimator, context):
         if context.task_name == "iteration" and self.iterations() == self.n:
-            raise Killed
+            raise self.error
 
 
 def killed(model, n, *args, method="fit"):
@@ -253,7 +272,7 @@ def test_fit_of_a_killed_process_ends_the_same_in_another(tmp_path):
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    assert len(list(folder.iterdir())) == 1
+    assert {file.suffix for file in folder.iterdir()} == {".checkpoint", ".lock"}
     expected = BayesianSVC(n_inducing=6, random_state=0)
     whole, rest = Recorder(), Recorder()
     expected.set_callbacks(whole).fit(X, y)
@@ -267,20 +286,21 @@ def test_fit_of_a_killed_process_ends_the_same_in_another(tmp_path):
 
 def test_fit_killed_while_it_saves_ends_the_same(tmp_path, monkeypatch):
     X, y = blobs()
-    save, count = torch.save, iter(range(100))
+    sync, count = os.fsync, iter(range(100))
 
-    def torn(state, path):
+    def torn(descriptor):
         if next(count) == 4:
-            Path(path).write_bytes(b"half a file")
             raise Killed
-        save(state, path)
+        sync(descriptor)
 
     model = quick().set_callbacks(Checkpoint(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", torn)
+        patch.setattr(os, "fsync", torn)
         with pytest.raises(Killed):
             model.fit(X, y)
+    (tmp_path / f"{next(tmp_path.iterdir()).stem}.7-7.tmp").write_bytes(b"half a file")
     assert_same_model(model.fit(X, y), quick().fit(X, y), X)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -406,7 +426,7 @@ def test_one_checkpoint_serves_processes(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, "often"])
+@pytest.mark.parametrize("every", [0, -1, 1.5, "often", True])
 def test_checkpoint_is_saved_every_so_many_iterations(every, tmp_path):
     model = quick().set_callbacks(Checkpoint(tmp_path, every))
     with pytest.raises(ValueError, match=r"every=.* must be an integer of at least 1"):
@@ -414,14 +434,250 @@ def test_checkpoint_is_saved_every_so_many_iterations(every, tmp_path):
     assert "_checkpoint" not in vars(model)
 
 
+@pytest.mark.parametrize("directory", ["", None, 3, b"folder"])
+def test_checkpoint_needs_the_path_of_a_folder(directory):
+    model = quick().set_callbacks(Checkpoint(directory))
+    with pytest.raises(ValueError, match=r"directory=.* must be the path of a folder"):
+        model.fit(*blobs())
+
+
+def test_parameters_that_cannot_be_pickled_are_refused_by_name(tmp_path):
+    model = HybridBayesianSVC(lambda: MLP(2, (3,), 2)).set_callbacks(Checkpoint(tmp_path))
+    with pytest.raises(ValueError, match=r"module=.* cannot be pickled. Define functions"):
+        model.fit(*blobs())
+
+
 def test_checkpoint_holds_no_code(tmp_path):
     X, y = blobs()
     model = quick().set_callbacks(Checkpoint(tmp_path))
     killed(model, 2, X, y)
     (file,) = tmp_path.iterdir()
-    stages = torch.load(file, weights_only=True)
+    *_, content = file.read_bytes().split(b"\n", 3)
+    stages = torch.load(io.BytesIO(content), weights_only=True)
     assert set(stages) == {"seed", "posterior"}
     assert len(stages["posterior"]["curve"]) == 2
+
+
+class Hostile:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def sealed(header, content):
+    """A checkpoint with a checksum that matches."""
+    body = json.dumps(header).encode() + b"\n" + content
+    return callbacks._FIRST_LINE + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def spoiled(way, good, path):
+    """The bytes of a checkpoint at a path, made bad."""
+    header = json.loads(good.split(b"\n", 3)[2])
+    if way == "empty":
+        return b""
+    if way == "truncated":
+        return good[:-100]
+    if way == "another's":
+        return sealed({**header, "fit": "another"}, good.split(b"\n", 3)[3])
+    if way == "older layout":
+        return sealed({**header, "layout": callbacks.LAYOUT - 1}, good.split(b"\n", 3)[3])
+    if way == "no header":
+        return sealed([], b"")
+    if way == "state of other names":
+        stages = torch.load(io.BytesIO(good.split(b"\n", 3)[3]), weights_only=True)
+        stages["posterior"]["outline"] = "{}"
+        buffer = io.BytesIO()
+        torch.save(stages, buffer)
+        return sealed(header, buffer.getvalue())
+    if way == "flipped":
+        return good[:-2000] + bytes([good[-2000] ^ 8]) + good[-1999:]
+    hostile = Hostile(path.with_name("touched"))
+    if way == "hostile, zipped":
+        buffer = io.BytesIO()
+        torch.save(hostile, buffer)
+        return sealed(header, buffer.getvalue())
+    return pickle.dumps(hostile) if way == "hostile" else sealed(header, pickle.dumps(hostile))
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("empty", "is empty, foreign or of an older version"),
+        ("hostile", "is empty, foreign or of an older version"),
+        ("truncated", "checksum does not match"),
+        ("flipped", "checksum does not match"),
+        ("another's", "'fit': 'another'"),
+        ("older layout", "'layout': 0"),
+        ("no header", r"it is of \[\]"),
+        ("hostile, sealed", "content is not that of a checkpoint"),
+        ("hostile, zipped", "torch cannot load it"),
+        ("state of other names", "is laid out otherwise"),
+    ],
+)
+def test_bad_checkpoint_is_set_aside_by_name(way, reason, tmp_path):
+    X, y = blobs()
+    model = quick().set_callbacks(Checkpoint(tmp_path))
+    killed(model, 3, X, y)
+    (file,) = tmp_path.iterdir()
+    bad = spoiled(way, file.read_bytes(), file)
+    for names in ({f"{file.stem}.bad"}, {f"{file.stem}.bad", f"{file.stem}.bad-2"}):
+        file.write_bytes(bad)
+        with pytest.warns(UserWarning, match=f"{file.name} cannot be used: .*{reason}"):
+            model.fit(X, y)
+        assert_same_model(model, quick().fit(X, y), X)
+        assert {left.name for left in tmp_path.iterdir()} == names
+    assert file.with_suffix(".bad").read_bytes() == bad
+
+
+def fit_warned_once(model, X, y, match):
+    with pytest.warns(UserWarning, match=match) as told:
+        model.fit(X, y)
+    assert len(told) == 1
+    assert_same_model(model, quick().fit(X, y), X)
+
+
+def test_trouble_with_the_disk_warns_once_and_the_fit_goes_on(tmp_path, monkeypatch):
+    X, y = blobs()
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "folder"):
+        model = quick().set_callbacks(Checkpoint(folder))
+        fit_warned_once(model, X, y, "could not be saved .* The fit goes on")
+
+    class Vanish(Recorder):
+        def on_fit_task_end(self, estimator, context):
+            shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+
+    model = quick().set_callbacks(Checkpoint(tmp_path / "gone"), Vanish())
+    fit_warned_once(model, X, y, "could not be saved .No such file")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    model = quick().set_callbacks(Checkpoint(tmp_path / "full"))
+    fit_warned_once(model, X, y, "could not be saved .No space left")
+    assert not list((tmp_path / "full").iterdir())
+
+
+@pytest.mark.skipif(callbacks.fcntl is None, reason="needs flock")
+def test_equal_fits_at_once_share_a_folder(tmp_path):
+    X, y = blobs()
+    first = quick().set_callbacks(Checkpoint(tmp_path))
+    second = quick().set_callbacks(Checkpoint(tmp_path))
+
+    class Meanwhile(Recorder):
+        """Fits the second estimator whole in the midst of the first one's fit, in a thread."""
+
+        def on_fit_task_end(self, estimator, context):
+            super().on_fit_task_end(estimator, context)
+            if self.iterations() == 3 == len(self.tasks):
+                self.saved = [file.read_bytes() for file in tmp_path.glob("*.checkpoint")]
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(self.fit_other).result()
+                assert [file.read_bytes() for file in tmp_path.glob("*.checkpoint")] == self.saved
+
+        def fit_other(self):
+            with pytest.warns(UserWarning, match="Another fit .* goes on without being saved"):
+                second.fit(X, y)
+
+    meanwhile = Meanwhile()
+    first.set_callbacks(Checkpoint(tmp_path), meanwhile).fit(X, y)
+    assert meanwhile.saved
+    for model in (first, second):
+        assert_same_model(model, quick().fit(X, y), X)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:Another fit of the same")
+def test_equal_members_of_an_ensemble_share_a_folder(tmp_path):
+    X, y = blobs()
+    members = [(f"{i}", quick().set_callbacks(Checkpoint(tmp_path))) for i in range(6)]
+    voting = VotingClassifier(members, n_jobs=3, voting="soft")
+    with parallel_config(backend="threading"):
+        voting.fit(X, y)
+    assert_array_equal(voting.estimators_[0].predict_proba(X), quick().fit(X, y).predict_proba(X))
+    assert not list(tmp_path.iterdir())
+
+
+class Store(Recorder):
+    """A callback that keeps the estimator as it is, pickled."""
+
+    stored = None
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if fitted_estimator is not None:
+            self.stored = pickle.dumps(fitted_estimator.set_callbacks())
+
+
+def test_fit_inside_a_callback_can_be_pickled(tmp_path):
+    X, y = blobs()
+    store = Store()
+    model = quick().set_callbacks(Checkpoint(tmp_path), store).fit(X, y)
+    assert_array_equal(pickle.loads(store.stored).predict_proba(X), model.predict_proba(X))
+
+
+# Fits that end by an error or an interrupt leave no half of a model
+
+REGRESSORS = {
+    "SVGPRegressor": SVGPRegressor(n_inducing=6, random_state=0),
+    "DecoupledGPRegressor": DecoupledGPRegressor(n_inducing=6, random_state=0),
+    "QSGPRegressor": QSGPRegressor(n_basis=20, n_inducing=6, random_state=0),
+    "QSRVMRegressor": QSRVMRegressor(n_basis=20, max_iter=5, tol=99, random_state=0),
+    "QSRVMClassifier": QSRVMClassifier(n_basis=20, max_iter=5, tol=99, random_state=0),
+    "SVGPClassifier": SVGPClassifier(n_inducing=6, max_iter=3, tol=9, random_state=0),
+    "AdditiveGPRegressor": AdditiveGPRegressor(interactions=None, random_state=0),
+    "HybridSVGPRegressor": HybridSVGPRegressor(n_inducing=6, max_iter=2, random_state=0),
+}
+_SOME = "learned kernel", "EP", "additive", "decoupled", "hybrid", "hybrid, early stopping"
+_STEPS = "quadruply stochastic, steps", "decoupled, stochastic gradients"
+EACH = {name: MODES[name] for name in _SOME + _STEPS} | REGRESSORS
+every_estimator = pytest.mark.parametrize("model", EACH.values(), ids=EACH)
+
+
+def interrupted(model, n, *args, method="fit"):
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model.set_callbacks(Interrupt(n, KeyboardInterrupt)), method)(*args)
+    model.set_callbacks()
+
+
+@every_estimator
+def test_interrupted_fit_leaves_the_estimator_unfitted_as_a_whole(model):
+    X, y = blobs()
+    model = clone(model).fit(X, y)
+    interrupted(model, 1, X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
+@every_estimator
+def test_interrupted_further_fit_leaves_the_model_as_it_was(model):
+    X, y = blobs()
+    model = clone(model).fit(X, y)
+    continued = [name for name in ("partial_fit",) if hasattr(model, name)]
+    if "warm_start" in model.get_params():
+        model.set_params(warm_start=True)
+        continued.append("fit")
+    if getattr(model, "sparse_", True) is False:
+        continued.remove("partial_fit")  # not for a model without inducing points
+    for method in continued:
+        before = {name: joblib.hash(value) for name, value in vars(model).items()}
+        interrupted(model, 0, X[:-1], y[:-1], method=method)
+        with pytest.raises(ValueError, match="3 features"):
+            getattr(model, method)(np.zeros((3, 3)), y[:3])
+        assert {name: joblib.hash(value) for name, value in vars(model).items()} == before
+
+
+def test_refit_leaves_no_attribute_of_the_model_before():
+    X, y = blobs()
+    model = AdditiveGPRegressor(interactions=None, random_state=0).fit(X, y)
+    assert model.noise_variance_ > 0
+    model.set_params(likelihood="poisson").fit(X, y)
+    assert vars(model).keys() == vars(clone(model).fit(X, y)).keys()
 
 
 # Other callbacks

@@ -142,8 +142,7 @@ class AdditiveGP(LatentEstimator):
     # Fitting
 
     def _fit(self, X, y, sample_weight, classes=None, streamed=False):
-        for name in ("_latents", "noise_variance_"):
-            vars(self).pop(name, None)
+        self._forget()
         self._check_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(

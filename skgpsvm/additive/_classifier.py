@@ -1,8 +1,8 @@
 """`AdditiveGPClassifier`: the estimator."""
 
-from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
 
+from .._estimator import all_or_nothing
 from .._prediction import LatentClassifier, classification_sites
 from ._base import AdditiveGP, takes_more_rows
 
@@ -189,7 +189,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         super()._check_parameters()
         self._check_choice("likelihood", ("softmax", "probit"))
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -223,7 +223,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         return self._fit(X, y, sample_weight)
 
     @available_if(takes_more_rows)
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 

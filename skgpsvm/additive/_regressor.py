@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
-from sklearn.callback import with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from .._estimator import all_or_nothing
 from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
@@ -235,7 +235,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
                 )
         return X, targets, weights, origin
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -270,7 +270,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         return self._fit(X, y, sample_weight)
 
     @available_if(takes_more_rows)
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 from sklearn.base import clone
-from sklearn.callback import with_callbacks
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._calibration import Calibration
+from .._estimator import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._inducing_estimator import InducingEstimator
 from .._prediction import CalibratedClassifier
@@ -196,7 +196,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
             return self.optimizer
         return "adam" if self._by_gradient() else "leave_one_out"
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -283,7 +283,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
             "loo_log_loss_": calibration.loss / calibration.weight,
         }
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 

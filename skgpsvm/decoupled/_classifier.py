@@ -1,7 +1,6 @@
 """`DecoupledGPClassifier`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
+from .._estimator import all_or_nothing
 from .._variational import VariationalClassifier
 from ._base import DecoupledGP
 
@@ -153,7 +152,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -182,7 +181,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         """
         return self._fit(X, y, sample_weight)
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 

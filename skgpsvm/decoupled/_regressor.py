@@ -1,7 +1,6 @@
 """`DecoupledGPRegressor`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
+from .._estimator import all_or_nothing
 from .._solved import SolvedRegressor
 from ._base import DecoupledGP
 
@@ -172,7 +171,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     def _start_noise(self):
         return 1.0 if self.solver == "sgd" else super()._start_noise
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -207,7 +206,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         """
         return self._fit(X, y, sample_weight)
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import check_shareable, gather
-from .._estimator import TorchClassifier
+from .._estimator import TorchClassifier, all_or_nothing
 from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
 from .._rows import Rows
@@ -174,7 +173,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         self._check_choice("optimizer", (*RULES, None))
         self._check_inducing_parameters()
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -203,7 +202,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         """
         return self._fit(X, y, sample_weight)
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 

@@ -151,7 +151,7 @@ class HybridEstimator(LatentEstimator):
     def _fit(self, X, y, sample_weight):
         previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
         if previous is None:
-            vars(self).pop("_latents", None)
+            self._forget()
         self._check_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(

@@ -1,8 +1,7 @@
 """`HybridBayesianSVC`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
 from .._calibration import Calibration, log_probability
+from .._estimator import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._prediction import CalibratedClassifier
 from ._base import HybridEstimator
@@ -167,7 +166,7 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
         """Train network and Bayesian SVM.
 

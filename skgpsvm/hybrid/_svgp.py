@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from sklearn.callback import with_callbacks
 
+from .._estimator import all_or_nothing
 from .._prediction import (
     LIKELIHOODS,
     LatentClassifier,
@@ -175,7 +175,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         super()._check_parameters()
         self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
         """Train network and head.
 
@@ -354,7 +354,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
         """Train network and head.
 

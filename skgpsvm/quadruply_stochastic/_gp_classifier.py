@@ -1,8 +1,8 @@
 """`QSGPClassifier`: the estimator."""
 
-from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
 
+from .._estimator import all_or_nothing
 from .._variational import VariationalClassifier
 from ._gp_base import QuadruplyStochasticGP, streams
 
@@ -191,7 +191,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -222,7 +222,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         return self._fit(X, y, sample_weight)
 
     @available_if(streams)
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data, by a pass of stochastic steps.
 

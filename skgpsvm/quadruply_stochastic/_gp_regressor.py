@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
 
+from .._estimator import all_or_nothing
 from .._solved import SolvedRegressor
 from ._gp_base import QuadruplyStochasticGP, streams
 
@@ -213,7 +213,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         super()._check_variational_parameters()
         self._check_choice("likelihood", ("gaussian", "laplace"))
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -250,7 +250,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         return self._fit(X, y, sample_weight)
 
     @available_if(streams)
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data, by a pass of stochastic steps.
 

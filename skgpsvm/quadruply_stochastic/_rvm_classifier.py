@@ -1,7 +1,6 @@
 """`QSRVMClassifier`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
+from .._estimator import all_or_nothing
 from .._variational import VariationalClassifier
 from ._rvm_base import RelevanceMachine
 
@@ -124,7 +123,7 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import torch
-from sklearn.callback import with_callbacks
 
-from .._estimator import differs
+from .._estimator import all_or_nothing, differs
 from .._variational import VariationalRegressor
 from ._rvm_base import RelevanceMachine
 
@@ -142,7 +141,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         self.dtype = dtype
         self.random_state = random_state
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 

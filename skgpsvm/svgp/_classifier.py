@@ -1,7 +1,6 @@
 """`SVGPClassifier`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
+from .._estimator import all_or_nothing
 from .._variational import VariationalClassifier
 
 
@@ -136,7 +135,7 @@ class SVGPClassifier(VariationalClassifier):
         self._check_choice("inference", ("natural_gradient", "gradient"))
         self._check_variational_parameters()
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -165,7 +164,7 @@ class SVGPClassifier(VariationalClassifier):
         """
         return self._fit(X, y, sample_weight)
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data.
 

@@ -1,8 +1,7 @@
 """`SVGPRegressor`: the estimator."""
 
-from sklearn.callback import with_callbacks
-
 from .._distributed import n_ranks
+from .._estimator import all_or_nothing
 from .._variational import VariationalRegressor
 
 _MOST_COLLAPSED = 2e10  # n m^2
@@ -160,7 +159,7 @@ class SVGPRegressor(VariationalRegressor):
                 "use 'natural_gradient' or 'auto'."
             )
 
-    @with_callbacks
+    @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -191,7 +190,7 @@ class SVGPRegressor(VariationalRegressor):
         """
         return self._fit(X, y, sample_weight)
 
-    @with_callbacks
+    @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data.
 
