@@ -23,8 +23,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ._distributed import check_equal, gather, n_ranks, together, warn_if_alone
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
+from .exceptions import warn
 
 _MOST_INTEGER = 2**63 - 1
+# Of the mean weight, or its inverse, without a warning. On a sine of 100 rows with noise of SD
+# .1 to .5 and weights in proportion to the inverse variances, 95 % intervals of the
+# function cover .93 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
+_MOST_MEAN_WEIGHT = 2.0
 _MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
@@ -313,11 +318,35 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
     def _is_heavy_tailed(self):
         return False
 
+    def _has_noise(self):
+        """Whether y has a noise to learn; weights of counts are exposures."""
+        return True
+
+    def _warn_of_weights(self, weights):
+        """Warn of positive weights that are no counts and whose mean is far from 1.
+
+        Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
+        """
+        used = weights[weights > 0]
+        counted = bool((used == used.round()).all())
+        sums = gather((used.sum(), len(used), counted))
+        mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
+        far = not 1 / _MOST_MEAN_WEIGHT <= mean <= _MOST_MEAN_WEIGHT
+        if far and not all(part[2] for part in sums):
+            warn(
+                f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
+                f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
+                f"count as {sum(part[0] for part in sums):.3g}. Divide inverse variances by their "
+                "mean. Weights that are all integers are taken as counts, without this warning."
+            )
+
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with normalised targets (n, t)."""
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
+        if self._has_noise():
+            self._warn_of_weights(weights)
         if reset:
             self._y_ndim = np.ndim(y)
         t = np.prod(y.shape[1:], dtype=int)

@@ -338,6 +338,23 @@ def test_targets_are_centred_and_scaled_by_their_weighted_moments():
     assert_allclose(used.sum(), weights.sum(), rtol=1e-14)
 
 
+@pytest.mark.parametrize("scale", [1e-4, 0.4, 2.1, 300.0])
+def test_inverse_variances_in_other_units_are_told(scale):
+    X, y, weights = regression()
+    weights *= scale / weights.mean()
+    weights[:3] = 0.0
+    with pytest.warns(UserWarning, match="Divide inverse variances by their mean") as told:
+        Regressor().checked(X, y, weights)
+    assert len(told) == 1
+    assert f"is {weights[3:].mean():.3g}." in str(told[0].message)
+    assert "these 27 rows" in str(told[0].message)
+
+
+@pytest.mark.parametrize("weights", [None, np.full(30, 100), np.arange(30), 0.6 * np.ones(30)])
+def test_counts_and_weights_of_mean_about_one_are_not_told(weights):
+    Regressor().checked(*regression()[:2], weights)
+
+
 def test_integer_weights_are_repeated_rows_to_the_last_bit():
     X, y, _ = regression()
     counts = np.resize([1, 0, 3, 2], 30)

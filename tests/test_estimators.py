@@ -789,6 +789,34 @@ def test_weight_zero_removes_a_class():
     assert_allclose(model.predict_proba(X), removed.predict_proba(X), rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPRegressor(n_inducing=5),
+        SVGPRegressor(n_inducing=5, likelihood="student_t"),
+        DecoupledGPRegressor(n_inducing=5),
+        QSGPRegressor(n_inducing=5, n_basis=20),
+        QSRVMRegressor(),
+        AdditiveGPRegressor(sparse=True),
+        HybridSVGPRegressor(**NETWORK),
+    ],
+    ids=str,
+)
+def test_every_regressor_tells_of_weights_that_are_not_counts(model):
+    X, y = blobs(30)
+    weights = np.random.default_rng(0).uniform(10, 20, 30)
+    options = {"max_iter": 2, "optimizer": None}
+    options = {name: options[name] for name in options if hasattr(model, name)}
+    with pytest.warns(UserWarning, match="Weights are not relative"):
+        clone(model).set_params(**options).fit(X, y + 0.1 * X[:, 0], weights)
+
+
+def test_exposures_may_be_of_any_size():
+    X, y = blobs(30)
+    AdditiveGPRegressor(likelihood="poisson").fit(X, y, np.linspace(10.5, 20, 30))
+
+
 def test_weight_draws_the_prediction_to_its_class():
     X, y = blobs()
     shares = [

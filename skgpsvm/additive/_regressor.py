@@ -246,8 +246,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         y : array-like of shape (n,) or (n, t)
             Several outputs have the same terms, and hyper-parameters of their own.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. With
-            "poisson", exposures: y is then the number of events by exposure.
+            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
+            inverse variances by their mean, as weights count rows. With "poisson", exposures: y is
+            then the number of events by exposure.
 
         Returns
         -------
@@ -293,6 +294,9 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
 
     def _is_gaussian(self):
         return self.likelihood == "gaussian"
+
+    def _has_noise(self):
+        return self.likelihood != "poisson"
 
     def _sites(self):
         t = len(self._y_mean)

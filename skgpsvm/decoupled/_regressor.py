@@ -183,6 +183,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
             Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
+            Divide inverse variances by their mean, as weights count rows.
             With Gaussian noise hyper-parameters are learned as of weights of 1 on average, where
             they are more: copies of a row have no scatter, and would be evidence of little noise.
 

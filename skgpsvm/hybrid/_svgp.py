@@ -367,6 +367,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
             Targets. None takes those of a Dataset.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log likelihood of each row: 0 removes it.
+            Divide inverse variances by their mean, as weights count rows.
 
         Returns
         -------

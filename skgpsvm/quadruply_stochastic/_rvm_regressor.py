@@ -153,8 +153,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
             Several outputs share kernel and functions.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Weights that are not counts should have a mean of 1: copies of a row are evidence of
-            little noise.
+            Divide inverse variances by their mean, as weights count rows: copies of a row are
+            evidence of little noise.
 
         Returns
         -------

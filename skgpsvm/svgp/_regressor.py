@@ -171,6 +171,7 @@ class SVGPRegressor(VariationalRegressor):
             Several outputs share kernel and inducing points.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
+            Divide inverse variances by their mean, as weights count rows.
             The collapsed bound learns hyper-parameters as of weights of 1 on average, where they
             are more: copies of a row have no scatter, and would be evidence of little noise.
 
