@@ -8,8 +8,9 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from ._distributed import check_equal, gather, rank, together
-from .exceptions import DivergenceError, warn
+from .exceptions import DivergenceError, NotPositiveDefiniteError, warn
 
+_LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
 NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
 
@@ -161,12 +162,30 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     -------
     best : Tensor of shape (k,)
     value : float
+
+    Notes
+    -----
+    An evaluation is rejected where its value or gradient is not finite, or where it ends in a
+    `NotPositiveDefiniteError`. scipy's line search interpolates the values it is given, so it sees
+    the parabola through the best point so far whose minimum is a quarter of the way to the rejected
+    point, and goes there next. The first evaluation cannot be rejected.
     """
+    best = None
 
     def loss_and_gradient(x):
+        nonlocal best
         point = torch.tensor(x, dtype=start.dtype, device=start.device)
-        value, gradient = value_and_gradient(point)
-        return -value, -gradient.cpu().numpy()
+        value, gradient = _evaluated(value_and_gradient, point, required=best is None)
+        loss, slope = -value, -gradient.cpu().numpy()
+        if best is not None and value == -math.inf:
+            # With t from 0 at the best point to 1 at this one, and s the slope in t at 0:
+            # loss + s t - 2 s t^2, which is loss - s with slope -3 s at t = 1.
+            move = x - best[2]
+            slope_along = min(best[1] @ move, -_LEAST_SLOPE * max(1.0, abs(best[0])))
+            return best[0] - slope_along, -3 * slope_along * move / (move @ move)
+        if best is None or loss < best[0]:
+            best = loss, slope, x.copy()
+        return loss, slope
 
     losses = []
 
@@ -191,17 +210,47 @@ def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
     """Maximise as `lbfgs` does by Adam, whose steps fall to nothing over the last 40 %.
 
     The first steps are alike in all coordinates, whatever their gradients: where L-BFGS-B would run
-    away along a few of them, into a poor optimum, Adam often finds a better one.
+    away along a few of them, into a poor optimum, Adam often finds a better one. A step to a point
+    that `lbfgs` would reject is undone, and the learning rate is halved.
     """
-    point = start.clone()
+    point, last = start.clone(), None
     optimizer = torch.optim.Adam([point], lr=learning_rate, betas=(0.9, 0.99), maximize=True)
     for i in range(max_iter):
+        value, slope = _evaluated(value_and_gradient, point.clone(), required=last is None)
+        if last is not None and value == -math.inf:
+            learning_rate /= 2
+            point.copy_(last)
+            continue
+        last, point.grad = point.clone(), slope
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * min(1.0, (max_iter - i) / (0.4 * max_iter))
-        _, point.grad = value_and_gradient(point.clone())
         optimizer.step()
         point.clamp_(*bounds.unbind(-1))
-    return point, value_and_gradient(point.clone())[0]
+    value, _ = _evaluated(value_and_gradient, point.clone(), required=False)
+    if value == -math.inf:
+        point, value = last, value_and_gradient(last.clone())[0]
+    return point, value
+
+
+def _evaluated(value_and_gradient, point, *, required):
+    """Value and gradient at a point; a value of -inf where a maximizer must not go there.
+
+    Parameters
+    ----------
+    value_and_gradient : callable
+    point : Tensor of shape (k,)
+    required : bool
+        Return or raise whatever comes: at a first point, which has none to go back to.
+    """
+    try:
+        value, gradient = value_and_gradient(point)
+    except NotPositiveDefiniteError:
+        if required:
+            raise
+        return -math.inf, torch.zeros_like(point)
+    if required or (math.isfinite(value) and gradient.isfinite().all()):
+        return value, gradient
+    return -math.inf, torch.zeros_like(point)
 
 
 class Packing:

@@ -17,10 +17,12 @@ from sklearn.metrics import log_loss
 from skgpsvm import EPClassifier, SVGPClassifier
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.expectation_propagation._inference import (
     RULES,
     InnerLearning,
     MinibatchLearning,
+    OuterLearning,
     SignRule,
     settled,
 )
@@ -578,6 +580,28 @@ def test_settled_sites_are_those_of_many_updates():
     propagation, state = case("B")
     visit = settled(propagation, state)
     assert propagation.evidence(state, visit) == pytest.approx(EVIDENCE["B"], abs=1e-9)
+
+
+def test_steps_to_where_the_sites_fail_are_rejected():
+    class Failing(Propagation):
+        def visit(self, state):
+            failed.append(bool(state["theta"][0] > 2))
+            if failed[-1]:
+                state["precision"] = torch.full_like(state["precision"], torch.nan)
+                raise NotPositiveDefiniteError("The precision is not positive definite.")
+            return super().visit(state)
+
+    failed = []
+    X, y = moons(60)
+    kernel = ConstantKernel(5.0) * RBF(1.0)
+    rows = Rows(X, y, np.ones(60), torch.device("cpu"), torch.float64)
+    propagation = Failing(torch_kernel(kernel), rows)
+    learning = OuterLearning(1e-3, propagation, ["theta"], t64(kernel.bounds), t64([1.0, 1.0]))
+    state = learning.initial({"theta": t64(kernel.theta), "Z": t64(X[:10])})
+    start = propagation.evidence(state, settled(propagation, dict(state)))
+    assert learning.step(state) > start + 1
+    assert any(failed)
+    assert not failed[-1]
 
 
 # The estimator

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skgpsvm._training import Packing, Run, adam, by_autograd, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
-from skgpsvm.exceptions import DivergenceError
+from skgpsvm.exceptions import DivergenceError, NotPositiveDefiniteError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
 
@@ -281,6 +282,40 @@ def test_lbfgs_reaches_an_optimum_inside_and_counts_iterations():
         lambda x: -objective(t64(x)).item(), start, method="L-BFGS-B", options={"maxiter": 100}
     )
     assert value == pytest.approx(-reference.fun, abs=1e-9)
+
+
+def _log_or_error(x):
+    if x[0] <= 0:
+        raise NotPositiveDefiniteError("The matrix is not positive definite.")
+    return x[0].log() - x[0], 1 / x - 1
+
+
+def _log_or_nan(x):
+    value = x[0].log() - x[0]
+    return value, 1 / x - 1 if x[0] > 0 else torch.full_like(x, torch.nan)
+
+
+@pytest.mark.parametrize("maximize", [lbfgs, partial(adam, learning_rate=1.5)])
+@pytest.mark.parametrize("objective", [_log_or_error, _log_or_nan])
+def test_steps_to_where_the_objective_fails_are_rejected(maximize, objective):
+    failures = []
+
+    def counted(x):
+        failures.append(bool(x[0] <= 0))
+        value, slope = objective(x)
+        return value.item(), slope
+
+    start, bounds = t64([4.0]), t64([[-1e3, 1e3]])
+    best, value = maximize(counted, start, bounds, 200)
+    assert any(failures)
+    np.testing.assert_allclose(best, 1, rtol=0, atol=1e-2)
+    assert value == pytest.approx(-1, abs=1e-4)
+
+
+@pytest.mark.parametrize("maximize", [lbfgs, partial(adam, learning_rate=0.1)])
+def test_a_start_where_the_objective_fails_is_an_error(maximize):
+    with pytest.raises(NotPositiveDefiniteError):
+        maximize(_log_or_error, t64([-1.0]), t64([[-1e3, 1e3]]), 20)
 
 
 def test_lbfgs_takes_gradients_from_either_source():

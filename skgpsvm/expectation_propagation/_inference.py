@@ -291,10 +291,13 @@ class OuterLearning(_Learning):
         """One round; returns the evidence."""
 
         def value_and_gradient(point):
-            state.update(self.packing.parts(point, state))
-            visit = settled(self.propagation, state)
-            value = self.propagation.evidence(state, visit) + self._log_prior(state)
-            return value, self._slope(state, visit)
+            # A copy: an evaluation that fails leaves the sites of the last one that did not.
+            tried = state | self.packing.parts(point, state)
+            visit = settled(self.propagation, tried)
+            value = self.propagation.evidence(tried, visit) + self._log_prior(tried)
+            if math.isfinite(value):
+                state.update(tried)
+            return value, self._slope(tried, visit)
 
         start, limits = self.packing.vector(state), self.packing.limits(state)
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
