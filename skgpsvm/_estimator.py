@@ -21,6 +21,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from . import _forks  # noqa: F401 (its hook lets forked children compute)
 from ._distributed import check_equal, gather, n_ranks, together, warn_if_alone
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
 from .exceptions import warn

@@ -1,0 +1,48 @@
+"""Children of a process that has computed with several threads: they fit and predict as it does."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import children
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# By a fork, which copies the parent, one of each family; few where the child is a new process.
+NAMES = {
+    "fork": (
+        "svc, gradient",
+        "svgp, laplace",
+        "ep",
+        "decoupled classifier",
+        "qsgp classifier",
+        "qsrvm",
+        "additive, sparse",
+        "hybrid",
+    ),
+    "forkserver": ("ep", "hybrid"),
+    "spawn": ("ep", "hybrid"),
+    "http": (),
+}
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork"
+)
+@pytest.mark.parametrize("method", NAMES)
+def test_child_of_a_process_with_threads(method):
+    done = subprocess.run(
+        [sys.executable, children.__file__, method, *NAMES[method]],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "2",
+            "OMP_WAIT_POLICY": "passive",  # the threads of other tests need the cores, too
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
