@@ -139,7 +139,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         try:
             device = torch.device("cpu" if self.device is None else self.device)
             torch.empty(0, dtype=torch.float64, device=device)
-        except (RuntimeError, AssertionError, TypeError) as error:
+        except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ValueError(
                 f"device={self.device!r} cannot be used here: {reason}. Use None or 'cpu' for the "
@@ -238,7 +238,10 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
+        together(_check_labels, "y", y)
         together(check_classification_targets, y)
+        if classes is not None:
+            together(_check_labels, "classes", np.asarray(classes))
         if not reset:
             now = self.classes_ if classes is None else np.unique(classes)
             if not np.array_equal(now, self.classes_):
@@ -403,6 +406,25 @@ def unwrapped(model, X, wanted):
         else:
             return None, X
     return model, X
+
+
+def _check_labels(name, labels):
+    """Refuse labels that cannot be sorted."""
+    if labels.dtype == object:
+        kinds = {_kind(label): label for label in labels.ravel().tolist()}
+        if len(kinds) > 1 or not kinds.keys() <= {"strings", "numbers"}:
+            told = ", ".join(f"{label!r} ({type(label).__name__})" for label in kinds.values())
+            raise ValueError(
+                f"Labels in {name} must be all strings or all numbers or booleans; got {told}. "
+                "Leave out rows without a label, or give them a label of the same type."
+            )
+
+
+def _kind(label):
+    for kind, types in (("strings", str), ("numbers", Real)):
+        if isinstance(label, types):
+            return kind
+    return type(label)
 
 
 def is_missing(value):

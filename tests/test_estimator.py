@@ -97,6 +97,25 @@ def test_class_without_weight_is_absent(class_weight):
     assert (weights > 0).all()
 
 
+@pytest.mark.parametrize("label", [None, 1, ("b",), b"b"])
+def test_labels_of_several_types_are_refused(label):
+    X, y, _ = weighted_rows()
+    labels = np.array(["a", "b", "c"])[y].astype(object)
+    stub = Stub().fit(X, labels)
+    labels[4:5] = [label]
+    message = r"Labels in {} must be all strings or all numbers or booleans; got "
+    with pytest.raises(ValueError, match=message.format("y")):
+        stub.fit(X, labels)
+    with pytest.raises(ValueError, match=message.format("classes")):
+        stub._check_training_data(X, stub.classes_[y], None, classes=labels)
+
+
+@pytest.mark.parametrize("device", [10**30, "nowhere", 1.5])
+def test_device_that_is_none(device):
+    with pytest.raises(ValueError, match=r"device=.* cannot be used here"):
+        Stub(device=device)._torch_options(np.zeros((1, 1)))
+
+
 @pytest.mark.parametrize("class_weight", ["auto", [1, 2, 3], 2.0])
 def test_class_weight_that_is_none(class_weight):
     X, y, _ = weighted_rows()
