@@ -41,6 +41,7 @@ NUMPY_MODULES = {
     "hybrid/_data",  # rows of a Dataset, as arrays
     "hybrid/_state",  # fitted state, which is NumPy
     "hybrid/_svgp",  # the estimators
+    "hybrid/_weights",  # files of arrays
     "adversarial",  # takes and gives arrays
     "quadruply_stochastic/_gp_regressor",  # the estimator
     "quadruply_stochastic/_gp_base",  # what the estimators share

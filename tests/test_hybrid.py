@@ -1,6 +1,8 @@
 """Hybrid network: objective, training, input of any rank, prediction, persistence, errors."""
 
+import json
 import pickle
+import resource
 from functools import partial
 
 import joblib
@@ -35,6 +37,7 @@ from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import private_random
 from skgpsvm.hybrid._state import row_hashes
+from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
 CPU = torch.device("cpu")
@@ -876,7 +879,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     quick().fit(X, y).save_weights(path)
     other = quick(module_params={"hidden_layer_sizes": (9,), "n_outputs": 4})
-    with pytest.raises(ValueError, match="not those of an estimator with these parameters"):
+    with pytest.raises(ValueError, match=r"extractor.* should be F64 of shape \(9,\) with these"):
         other.load_weights(path)
     with pytest.raises(NotFittedError):
         other.predict(X)
@@ -886,6 +889,141 @@ def test_weights_of_another_network_are_refused(tmp_path):
     numpy.save_file({"a": np.zeros(2)}, path)
     with pytest.raises(ValueError, match="not written by save_weights"):
         other.load_weights(path)
+
+
+@pytest.fixture(scope="module")
+def weights_file(tmp_path_factory):
+    """A fitted regressor of two outputs, rows, the arrays of its file and what it tells of them."""
+    safetensors = pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
+    X, y = waves(40)
+    model = HybridSVGPRegressor(module_params={"hidden_layer_sizes": (3,)}, n_inducing=5)
+    model.set_params(max_iter=2, early_stopping=False, random_state=0).fit(X, np.stack([y, -y], 1))
+    path = tmp_path_factory.mktemp("weights") / "good.safetensors"
+    model.save_weights(path)
+    with safetensors.safe_open(path, "np") as file:
+        told = json.loads(file.metadata()["skgpsvm"])
+        weights = {name: file.get_tensor(name) for name in file.keys()}
+    return model, X, weights, told
+
+
+def forged(path, weights, text):
+    """Write weights whose checksum matches."""
+    from safetensors.numpy import save_file
+
+    text = text if isinstance(text, str) else json.dumps(text)
+    save_file(weights, path, {"skgpsvm": text, "sha256": checksum(weights, text)})
+
+
+def refused(model, path, match):
+    """Weights are refused, and the model is as it was."""
+    before = {name: joblib.hash(value) for name, value in vars(model).items()}
+    with pytest.raises(ValueError, match=match):
+        model.load_weights(path)
+    assert {name: joblib.hash(value) for name, value in vars(model).items()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("n_features_in_", 10**9, "input_shape_ and n_features_in_ disagree"),
+        ("n_features_in_", 10**10, "n_features_in_ makes no sense"),
+        ("n_features_in_", True, "n_features_in_ makes no sense"),
+        ("input_shape_", [3, -1, -1], "input_shape_ makes no sense"),
+        ("input_shape_", None, "input_shape_ makes no sense"),
+        ("predict", 1, "other attributes than this estimator, predict"),
+        ("max_iter", 9, "other attributes than this estimator, max_iter"),
+        ("_y_std", {"array": [1.0, 0.0], "dtype": "<f8"}, "_y_std makes no sense"),
+        ("_y_std", {"array": [1.0], "dtype": "<f8"}, "_y_mean and _y_std disagree"),
+        ("_y_mean", {"array": [1.0, 2.0], "dtype": "<U1000000000"}, "an array has dtype"),
+        ("_y_mean", {"array": ["a", "b"], "dtype": "<U9999999"}, "labels are too long"),
+        ("_y_mean", {"array": [[], 1], "dtype": "<f8"}, "_y_mean"),
+        ("_y_ndim", 1, "noise_variance_ and _y_mean and _y_ndim disagree"),
+        ("noise_variance_", float("nan"), "noise_variance_ makes no sense"),
+        ("objective_curve_", {"array": [1.0], "dtype": "<f8"}, "objective_curve_ and n_iter_"),
+        ("feature_names_in_", {"array": ["a"], "dtype": "O"}, "feature_names_in_ and n_features"),
+        ("_likelihood", None, "_likelihood makes no sense"),
+    ],
+)
+def test_weights_that_tell_what_makes_no_sense_are_refused(
+    weights_file, tmp_path, name, value, match
+):
+    model, _, weights, told = weights_file
+    attributes = told["attributes"] | {name: value}
+    forged(tmp_path / "bad", weights, told | {"attributes": attributes})
+    refused(model, tmp_path / "bad", match)
+
+
+def test_weights_of_a_huge_network_take_no_memory(weights_file, tmp_path):
+    model, _, weights, told = weights_file
+    attributes = told["attributes"] | {"n_features_in_": 2**31, "input_shape_": [2**31]}
+    forged(tmp_path / "bad", weights, told | {"attributes": attributes})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(model, tmp_path / "bad", r"extractor.*should be F64 of shape \(2147483648,\)")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("Z", lambda value: value[:, :-1], "is not of inducing points"),
+        ("Z", lambda value: value[:-1], "mean should be F64 of shape"),
+        ("Z", lambda value: np.zeros((10**9, 0)), "is not of inducing points"),
+        ("mean", lambda value: value[:1], "mean should be F64 of shape"),
+        ("mean", lambda value: value.astype(np.float32), "mean should be F64 .* is F32"),
+        ("raw_root", lambda value: value[:, :1], "raw_root should be"),
+        ("raw_root", lambda value: value + 1e4, "raw_root overflows"),
+        ("mean", lambda value: value * np.nan, "mean has NaN"),
+        ("theta", lambda value: value + 99, "theta is outside its bounds"),
+        ("noise", lambda value: value + 99, "noise is outside its bounds"),
+        ("features.normalizer.running_var", lambda value: -value, "running_var is negative"),
+        ("features.extractor.0.scale", lambda value: value[:-1], "scale should be"),
+        ("another", lambda value: np.zeros(2), "another should be not there"),
+    ],
+)
+def test_weights_of_other_shapes_and_values_are_refused(
+    weights_file, tmp_path, name, change, match
+):
+    model, _, weights, told = weights_file
+    forged(tmp_path / "bad", weights | {name: change(weights.get(name))}, told)
+    refused(model, tmp_path / "bad", match)
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ("{", "its description is damaged"),
+        ("[" * 100_000, "its description is damaged"),
+        ("[]", "does not describe a model"),
+        ({"seed": 0}, "does not describe a model"),
+        ({"seed": "0"}, "its seed or the share"),
+        ({"threshold": 2}, "its seed or the share"),
+        ({"attributes": []}, "does not describe fitted attributes"),
+        ({"model": []}, "holds another model"),
+    ],
+)
+def test_weights_with_a_bad_description_are_refused(weights_file, tmp_path, told, match):
+    model, _, weights, good = weights_file
+    if isinstance(told, dict) and told != {"seed": 0}:
+        told = good | told
+    forged(tmp_path / "bad", weights, told)
+    refused(model, tmp_path / "bad", match)
+
+
+def test_weights_with_a_flipped_bit_are_refused(weights_file, tmp_path):
+    model, X, _, _ = weights_file
+    path = tmp_path / "weights"
+    model.save_weights(path)
+    good, before = path.read_bytes(), model.predict(X)
+    for at in (3, len(good) // 2, len(good) - 3):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        refused(model, path, str(path))
+    for bad in (b"", good[:-1], good + b"1", b"garbage" * 9):
+        path.write_bytes(bad)
+        refused(model, path, str(path))
+    path.write_bytes(good)
+    assert_array_equal(model.load_weights(path).predict(X), before)
+    with pytest.raises(FileNotFoundError):
+        model.load_weights(tmp_path / "nowhere")
 
 
 def test_weights_are_of_the_kernel_that_was_fitted(tmp_path):

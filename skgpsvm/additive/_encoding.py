@@ -172,7 +172,7 @@ def categorical_mask(categorical_features, X):
         return mask if mask.any() else None
     if not names and np.ndim(X) != 2:
         return None  # which validation refuses in its own words
-    chosen, d = np.asarray(categorical_features), len(names) or np.shape(X)[1]
+    chosen, d = np.atleast_1d(np.asarray(categorical_features)), len(names) or np.shape(X)[1]
     if chosen.dtype.kind in "OU":
         if unknown := [name for name in chosen.tolist() if name not in names]:
             raise ValueError(f"categorical_features has {unknown}, which are no columns of X.")

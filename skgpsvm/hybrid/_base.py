@@ -1,7 +1,6 @@
 """What hybrid estimators share: input of any rank, joint training, held-out rows, weights."""
 
 import copy
-import json
 import math
 from functools import partial
 
@@ -33,13 +32,12 @@ from ._network import (
     private_random,
     raw_features,
 )
-from ._state import HybridLatents, build_extractor, from_json, row_hashes, to_json
+from ._state import HybridLatents, build_extractor, row_hashes
+from ._weights import WeightsFile, check_values, checked_attributes, skeleton, to_json, write
 
 _FIRST_ROWS = 4096  # whose features inducing points are chosen from
 _NONE_HELD = -1.0  # below the hash of any row
 _START_STD = 0.01  # of the means: breaks the tie of the classes
-_HIDDEN = {"_y_mean", "_y_std", "_y_ndim", "_likelihood"}  # that predictions need
-_REBUILT = {"kernel_", "inducing_points_"}
 _STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
 
 
@@ -48,8 +46,18 @@ class HybridEstimator(LatentEstimator):
 
     A subclass gives the likelihood as sites (`_sites`), the prior variance of so many latents
     (`_prior_variance`), losses of held-out rows (`_held_out_losses`), the fitted attributes that
-    follow from them (`_found`), and what `to_torch`'s module gives (`_output`).
+    follow from them (`_found`), what `to_torch`'s module gives (`_output`), and which fitted
+    attributes files of weights hold beside those of all (`_kept`).
     """
+
+    _kept = ()
+    _kept_of_all = (
+        "n_features_in_",
+        "input_shape_",
+        "validation_loss_",
+        "objective_curve_",
+        "n_iter_",
+    )
 
     # Input
 
@@ -322,17 +330,15 @@ class HybridEstimator(LatentEstimator):
             Where safetensors is not installed.
         """
         check_is_fitted(self)
-        save_file, _ = _safetensors()
-        latents = self._latents[0]
-        known = {
-            name: to_json(value)
-            for name, value in vars(self).items()
-            if name in _HIDDEN or (name[0] != "_" and name[-1] == "_" and name not in _REBUILT)
+        _check_safetensors()
+        latents, names = self._latents[0], {*self._kept_of_all, *self._kept, "feature_names_in_"}
+        description = {
+            "model": self._description(latents.kernel),
+            "seed": latents.seed,
+            "threshold": latents.threshold,
+            "attributes": {n: to_json(value) for n, value in vars(self).items() if n in names},
         }
-        made_of = {"model": self._description(latents.kernel), "seed": latents.seed}
-        made_of |= {"threshold": latents.threshold, "attributes": known}
-        weights = {name: np.ascontiguousarray(value) for name, value in latents.weights.items()}
-        save_file(weights, path, {"skgpsvm": json.dumps(made_of)})
+        write(path, latents.weights, description)
 
     def _description(self, kernel):
         """What weights alone do not tell of a model: of the kernel, all but learned values."""
@@ -359,41 +365,49 @@ class HybridEstimator(LatentEstimator):
         ------
         ImportError
             Where safetensors is not installed.
+        OSError
+            If the file cannot be opened.
         ValueError
-            If the file is not of such a model.
+            If the file is not of such a model, or is damaged. Names, shapes and plain values are
+            checked before anything of their size is made. The estimator is then as it was.
         """
-        _, safe_open = _safetensors()
-        with safe_open(path, framework="np") as file:
-            metadata, names = file.metadata() or {}, list(file.keys())
-            weights = {name: file.get_tensor(name) for name in names}
-        if "skgpsvm" not in metadata:
-            raise ValueError(f"{path} was not written by save_weights.")
-        made_of = json.loads(metadata["skgpsvm"])
-        known = {name: from_json(value) for name, value in made_of["attributes"].items()}
-        n_features, row_shape = known["n_features_in_"], known["input_shape_"]
-        latents = HybridLatents(
-            partial(build_extractor, self.module, self.module_params, n_features),
-            (n_features,) if self.module is None else row_shape,
-            None,
-            weights,
-            made_of["seed"],
-            made_of["threshold"],
-        )
-        size = len(weights["features.normalizer.running_mean"])
-        kernel = self._start_kernel(size, latents.n_latents)
-        if (own := self._description(kernel)) != made_of["model"]:
-            raise ValueError(f"{path} holds another model, {made_of['model']}, than this, {own}.")
-        latents.kernel = kernel.clone_with_theta(weights["theta"])
+        _check_safetensors()
+        with WeightsFile(path) as file:
+            told = file.description
+            file.check_model("class", type(self).__name__)
+            wanted = (*self._kept_of_all, *self._kept)
+            model = copy.copy(self)
+            model._forget()
+            vars(model).update(checked_attributes(told["attributes"], wanted, file))
+            latents = model._described_latents(told, file)
+            network = skeleton(latents, latents.kernel, model._sites(), file)
+            latents.weights = file.weights(network.state_dict())
         try:
-            latents.posterior(torch.device("cpu"))
+            network = latents.posterior(torch.device("cpu"))
         except RuntimeError as error:
-            raise ValueError(
-                f"The weights of {path} are not those of an estimator with these parameters: "
-                f"{error}"
-            ) from error
-        known |= {"kernel_": latents.kernel, "inducing_points_": weights["Z"]}
-        vars(self).update(known | {"_latents": [latents]})
+            raise file.error(f"torch says: {error}") from error
+        check_values(network, latents.kernel, file)
+        latents.kernel = latents.kernel.clone_with_theta(latents.weights["theta"])
+        found = {"kernel_": latents.kernel, "inducing_points_": latents.weights["Z"]}
+        self._forget()
+        vars(self).update(vars(model) | found | {"_latents": [latents]})
         return self
+
+    def _described_latents(self, told, file):
+        """Latents without weights, of what a file tells of them and the attributes set from it."""
+        n_features, row_shape = self.n_features_in_, self.input_shape_
+        if self.input_shape is not None and tuple(self.input_shape) != row_shape:
+            raise file.error(f"it takes rows of shape {row_shape}, not {tuple(self.input_shape)}")
+        seed, threshold = told["seed"], told["threshold"]
+        seeds = isinstance(seed, int) and 0 <= seed < 2**31
+        if not (seeds and isinstance(threshold, int | float) and -1 <= threshold <= 1):
+            raise file.error("its seed or the share of rows held out makes no sense")
+        kernel = self._start_kernel(file.n_outputs, self._sites().n_latents)
+        for name, value in self._description(kernel).items():
+            file.check_model(name, value)
+        build = partial(build_extractor, self.module, self.module_params, n_features)
+        row_shape = (n_features,) if self.module is None else row_shape
+        return HybridLatents(build, row_shape, kernel, {}, seed, threshold)
 
 
 def _n_axes(X):
@@ -414,13 +428,11 @@ def _moments(network, rows):
     return mean.double(), var.double(), targets, weights.double()
 
 
-def _safetensors():
-    """The functions that write and open a file."""
+def _check_safetensors():
+    """Tell what to install where safetensors is not there."""
     try:
-        from safetensors import safe_open
-        from safetensors.numpy import save_file
+        import safetensors  # noqa: F401
     except ImportError as error:
         raise ImportError(
             "Weights are written and read by safetensors: pip install safetensors."
         ) from error
-    return save_file, safe_open

@@ -114,17 +114,3 @@ def row_hashes(rows, salt):
     place = np.empty(len(hashes), dtype=int)
     place[order] = np.arange(len(hashes)) - first[group]
     return (hashes + place * _GOLDEN_RATIO) % 1
-
-
-def to_json(value):
-    """An attribute as plain values; an array with its dtype."""
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist(), "dtype": value.dtype.str if value.dtype != "O" else "O"}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def from_json(value):
-    """What `to_json` was given, tuples as tuples."""
-    if isinstance(value, dict):
-        return np.array(value["array"], dtype=value["dtype"])
-    return tuple(value) if isinstance(value, list) else value

@@ -161,6 +161,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
+    _kept = ("classes_", "temperature_", "spread_")
+
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("contrast", ("soft", "hard"))

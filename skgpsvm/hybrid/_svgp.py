@@ -27,6 +27,8 @@ class _Likely(HybridEstimator):
         if self.__sklearn_is_fitted__():
             self._check_same_likelihood()
 
+    _kept = ("_likelihood",)
+
     def _log_density(self, noise, mean, var, targets, weights):
         likelihood = self._sites().at(noise).likelihood
         return weights @ likelihood.log_marginal(targets, mean, var)
@@ -170,6 +172,8 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+
+    _kept = (*_Likely._kept, "classes_")
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -348,6 +352,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+
+    _kept = (*_Likely._kept, "noise_variance_", "_y_mean", "_y_std", "_y_ndim")
 
     def _check_parameters(self):
         super()._check_parameters()
