@@ -45,7 +45,7 @@ def measured(model, data, device):
     p = model.predict_proba(data.X_test)
     predicting = time.perf_counter() - start
     mean, _ = model.latent_mean_and_variance(data.X_test)
-    median = model.predict_proba_from_latent(mean)
+    median = model.predict_proba_from_latent(mean[:, None])
     found = {
         "accuracy": accuracy_score(data.y_test, p.argmax(1)),
         "log-loss": log_loss(data.y_test, p),

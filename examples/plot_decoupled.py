@@ -53,7 +53,7 @@ figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), sharex=True, sharey=True, l
 for ax, (n_mean, n_cov) in zip(axes, PANELS, strict=True):
     model = models[n_mean, n_cov]
     mean, std = model.predict(grid, return_std=True)
-    latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1][:, 0])
+    latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1])
     ax.scatter(x[:, 0], y, s=3, color="#999999", lw=0)
     for width, alpha in ((1.96 * std, 0.18), (1.96 * latent_std, 0.35)):
         ax.fill_between(grid[:, 0], mean - width, mean + width, color=DECOUPLED, alpha=alpha, lw=0)

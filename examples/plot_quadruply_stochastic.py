@@ -43,7 +43,7 @@ mean, std = exact.predict(grid, return_std=True)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharex=True, sharey=True, layout="constrained")
 for ax, (title, parameters) in zip(axes, models.items(), strict=True):
     model = QSGPRegressor(1.0 * RBF(1.5), basis="inducing", **given, **parameters).fit(x, y)
-    m, v = (part[:, 0] for part in model.latent_mean_and_variance(grid))
+    m, v = model.latent_mean_and_variance(grid)
     band = 1.96 * np.sqrt(v)
     ax.fill_between(grid[:, 0], m - band, m + band, color=BLUE, alpha=0.25, lw=0)
     ax.plot(grid, m, color=BLUE, lw=1.6)
@@ -70,7 +70,7 @@ errors = {
     for name, model in {"relevance vectors": rvm, "exact process": gp}.items()
 }
 figure, ax = plt.subplots(figsize=(10, 3.6), layout="constrained")
-m, v = (part[:, 0] for part in rvm.latent_mean_and_variance(grid))
+m, v = rvm.latent_mean_and_variance(grid)
 ax.scatter(x[:, 0], y, s=4, color=GREY, lw=0)
 ax.fill_between(
     grid[:, 0], m - 1.96 * np.sqrt(v), m + 1.96 * np.sqrt(v), color=BLUE, alpha=0.3, lw=0

@@ -77,7 +77,7 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constr
 for ax, (noise, colour) in zip(axes, COLOURS.items(), strict=True):
     model, _ = models[noise, 20]
     mean, std = model.predict(grid, return_std=True)
-    latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1][:, 0])
+    latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1])
     ax.scatter(X[:, 0], y, s=3, color="#999999", lw=0)
     for width, alpha in ((2 * std, 0.18), (2 * latent_std, 0.35)):
         ax.fill_between(grid[:, 0], mean - width, mean + width, color=colour, alpha=alpha, lw=0)
@@ -98,7 +98,7 @@ axes[0].set_ylabel("y")
 
 def negative_log_density(noise, model):
     """Mean over the test rows, nats."""
-    mean, var = map(torch.from_numpy, model.latent_mean_and_variance(X_test))
+    mean, var = (torch.from_numpy(m)[:, None] for m in model.latent_mean_and_variance(X_test))
     likelihood = LIKELIHOODS[noise](model.noise_variance_)
     return -likelihood.log_marginal(torch.from_numpy(y_test[:, None]), mean, var).mean().item()
 

@@ -11,7 +11,6 @@ from sklearn.base import (
     ClassifierMixin,
     MultiOutputMixin,
     RegressorMixin,
-    is_classifier,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
@@ -283,9 +282,9 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         Returns
         -------
         labels : ndarray of shape (n,)
+            Of equally probable classes the first in ``classes_``.
         """
-        scores = self.decision_function(X)
-        codes = scores.argmax(1) if scores.ndim == 2 else (scores > 0).astype(int)
+        codes = self.predict_proba(X).argmax(1)
         return self.classes_[codes]
 
     def _class_factors(self, y, weights, present, classes):
@@ -393,7 +392,7 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
 def unwrapped(model, X, wanted):
     """The first part of a fitted model that is ``wanted``, or None, and `X` as that part sees it.
 
-    Parts are the last step of a pipeline, the best estimator of a search, and modAL's learner.
+    Parts are the last step of a pipeline and the best estimator of a search.
     """
     while not wanted(model):
         if isinstance(model, Pipeline):
@@ -401,8 +400,6 @@ def unwrapped(model, X, wanted):
             model = model[-1]
         elif hasattr(model, "best_estimator_"):
             model = model.best_estimator_
-        elif hasattr(model, "estimator") and not is_classifier(model):
-            model = model.estimator
         else:
             return None, X
     return model, X

@@ -1,5 +1,7 @@
 """Estimators with Gaussian posteriors over latent functions: what is predicted from them."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from scipy.special import softmax
@@ -65,11 +67,14 @@ class LatentEstimator(TorchEstimator):
         """What the posterior's variances are multiplied by."""
         return 1.0
 
-    def _map_moments(self, function, X):
-        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``."""
+    def _map_moments(self, function, X, spread=None):
+        """``function`` of latent means and variances (b, c), by chunks of rows of ``X``.
+
+        Variances are multiplied by ``spread``, `_latent_spread` unless given.
+        """
         X = self._check_new(X)
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
-        spread = self._latent_spread()
+        spread = self._latent_spread() if spread is None else spread
 
         def from_rows(chunk):
             mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
@@ -86,12 +91,21 @@ class LatentEstimator(TorchEstimator):
 
         Returns
         -------
-        mean, variance : ndarray of shape (n, c)
-            One column for each latent function.
+        mean, variance : ndarray of shape (n,) or (n, c)
+            One column for each latent function, and no second axis where there is only one.
         """
-        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X)
+        mean, variance = self._latent_moments(X)
+        return self._latent_outputs(mean), self._latent_outputs(variance)
+
+    def _latent_moments(self, X, spread=None):
+        """Posterior means and variances of the latent functions, (n, c) each."""
+        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X, spread)
         mean, variance = np.split(moments, 2, axis=1)
         return mean, variance
+
+    def _latent_outputs(self, array):
+        """An array (n, c) with as many axes as users get."""
+        return array[:, 0] if array.shape[1] == 1 else array
 
     def _checked_latents(self, latents):
         """Values (..., c) of the latent functions, as `sample_latent` gives them."""
@@ -118,6 +132,7 @@ class LatentEstimator(TorchEstimator):
         Returns
         -------
         samples : ndarray of shape (n_samples, n, c)
+            The last axis stays where there is only one latent function.
         """
         X = self._check_new(X)
         check_number("n_samples", n_samples, 1, integer=True)
@@ -158,11 +173,17 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
 
         Returns
         -------
-        mean, variance : ndarray of shape (n, t)
-            In units of y and squared units of y.
+        mean, variance : ndarray of shape (n,) or (n, t)
+            In units of y and squared units of y; with the axes of `predict`'s mean.
         """
-        mean, variance = super().latent_mean_and_variance(X)
+        return super().latent_mean_and_variance(X)
+
+    def _latent_moments(self, X, spread=None):
+        mean, variance = super()._latent_moments(X, spread)
         return mean * self._y_std + self._y_mean, variance * self._y_std**2
+
+    def _latent_outputs(self, array):
+        return self._outputs(array)
 
     def sample_latent(self, X, n_samples=1, random_state=0):
         """Joint draws of the latent functions at all rows; no noise is added.
@@ -177,7 +198,7 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         Returns
         -------
         samples : ndarray of shape (n_samples, n, t)
-            In units of y.
+            In units of y. The last axis stays where y has one dimension.
         """
         draws = super().sample_latent(X, n_samples, random_state)
         return draws * self._y_std + self._y_mean
@@ -206,7 +227,7 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        mean, variance = self.latent_mean_and_variance(X)
+        mean, variance = self._latent_moments(X)
         if return_cov:
             return self._outputs(mean), self._outputs(self._cov(X))
         if return_std:
@@ -242,11 +263,34 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
 
 
-class LatentClassifier(TorchClassifier, LatentEstimator):
-    """Class probabilities by ``_likelihood``, the one that a subclass was fitted with."""
+class Predictive(NamedTuple):
+    """What is predicted for rows: scores (b, n_classes), or (b, 1) for two classes, and so on.
 
-    def _fitted_likelihood(self):
-        return classification_sites(self._likelihood, len(self.classes_)).likelihood
+    Attributes
+    ----------
+    scores : Tensor
+        What `decision_function` gives, ties by rounding excepted.
+    log_p, p : Tensor of shape (b, n_classes)
+        Class probabilities and their logarithms, which are finite.
+    """
+
+    scores: torch.Tensor
+    log_p: torch.Tensor
+    p: torch.Tensor
+
+    def ranked_scores(self):
+        """Scores that are highest where the probabilities are, ties by rounding included."""
+        scores, p = self.scores, self.p
+        if scores.shape[1] == 1:
+            sign = (p[:, 1:] - p[:, :1]).sign()
+            return torch.where(scores.sign() == sign, scores, sign * torch.finfo(p.dtype).tiny)
+        highest = scores.amax(1, keepdim=True)
+        below = torch.minimum(scores, highest.nextafter(torch.full_like(highest, -torch.inf)))
+        return torch.where(p == p.amax(1, keepdim=True), highest, below)
+
+
+class ProbabilisticClassifier(TorchClassifier, LatentEstimator):
+    """Predictions from latent moments: a subclass gives ``_predictive(mean, var)``."""
 
     def predict_proba(self, X):
         """Class probabilities, averaged over the posterior.
@@ -259,8 +303,21 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         -------
         probabilities : ndarray of shape (n, n_classes)
         """
-        check_is_fitted(self)
-        return self._map_moments(self._fitted_likelihood().predict, X)
+        return self._map_moments(lambda *moments: self._predictive(*moments).p, X)
+
+    def predict_log_proba(self, X):
+        """Logarithms of the class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n, n_classes)
+            Finite, also where `predict_proba` underflows to zero.
+        """
+        return self._map_moments(lambda *moments: self._predictive(*moments).log_p, X)
 
     def decision_function(self, X):
         """Logits of `predict_proba`.
@@ -274,8 +331,21 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
             Logarithms of the class probabilities; for two classes the log odds of ``classes_[1]``.
         """
-        scores = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        scores = self._map_moments(lambda *moments: self._predictive(*moments).ranked_scores(), X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+class LatentClassifier(ProbabilisticClassifier):
+    """Class probabilities by ``_likelihood``, the one that a subclass was fitted with."""
+
+    def _fitted_likelihood(self):
+        return classification_sites(self._likelihood, len(self.classes_)).likelihood
+
+    def _predictive(self, mean, var):
+        p = self._fitted_likelihood().predict(mean, var)
+        log_p = p.clamp_min(torch.finfo(p.dtype).tiny).log()
+        scores = log_p[:, 1:] - log_p[:, :1] if p.shape[1] == 2 else log_p
+        return Predictive(scores, log_p, p)
 
     def predict_proba_from_latent(self, latents):
         """Class probabilities given values of the latent functions, as `sample_latent` draws them.
@@ -295,7 +365,7 @@ class LatentClassifier(TorchClassifier, LatentEstimator):
         return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
-class CalibratedClassifier(TorchClassifier, LatentEstimator):
+class CalibratedClassifier(ProbabilisticClassifier):
     """Class probabilities of a pseudo-likelihood: calibrated, or those of the largest latent.
 
     A subclass has the parameter ``probability`` and the attributes of its calibration,
@@ -314,19 +384,22 @@ class CalibratedClassifier(TorchClassifier, LatentEstimator):
 
         Returns
         -------
-        mean, variance : ndarray of shape (n, c)
-            One latent for each class; for two classes one in all, positive for ``classes_[1]``.
+        mean, variance : ndarray of shape (n,) or (n, c)
+            One latent for each class; for two classes one in all, without a second axis, positive
+            for ``classes_[1]``.
         """
         return super().latent_mean_and_variance(X)
 
     def _latent_spread(self):
         return self.spread_ if self.probability == "calibrated" else 1.0
 
-    def _scores(self, mean, var):
-        """Whose `log_probability` is the predictive one, (b, c)."""
+    def _predictive(self, mean, var):
         if self.probability == "argmax":
-            return argmax_scores(mean, var)
-        return calibrated_scores(mean, var, self.temperature_)
+            scores = argmax_scores(mean, var)
+        else:
+            scores = calibrated_scores(mean, var, self.temperature_)
+        log_p = log_probability(scores)
+        return Predictive(scores, log_p, log_p.exp())
 
     def decision_function(self, X):
         """Logits of `predict_proba`.
@@ -341,8 +414,7 @@ class CalibratedClassifier(TorchClassifier, LatentEstimator):
             Up to a constant in each row, logarithms of the class probabilities; for two classes
             the log odds of ``classes_[1]``.
         """
-        scores = self._map_moments(self._scores, X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return super().decision_function(X)
 
     def predict_proba(self, X):
         """Class probabilities: calibrated, or those of the largest latent.
@@ -355,9 +427,7 @@ class CalibratedClassifier(TorchClassifier, LatentEstimator):
         -------
         probabilities : ndarray of shape (n, n_classes)
         """
-        return self._map_moments(
-            lambda mean, var: log_probability(self._scores(mean, var)).exp(), X
-        )
+        return super().predict_proba(X)
 
     def predict_proba_from_latent(self, latents):
         """Class probabilities given values of the latent functions, as `sample_latent` draws them.

@@ -6,12 +6,15 @@ import warnings
 from numbers import Integral
 
 import numpy as np
+import torch
 from scipy.special import entr, ndtri, softmax
 from scipy.stats import qmc
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
 from ._estimator import check_number, is_missing, unwrapped
+from ._prediction import LatentEstimator
+from ._quadrature import argmax_probability
 
 _ROWS = 2**16  # scored at a time
 _CHUNK = 2**20  # latent values drawn at a time
@@ -50,15 +53,60 @@ def _latent_model(classifier, X, *methods):
         raise TypeError(
             f"This score needs a classifier with {' and '.join(methods)}, such as "
             f"skgpsvm.BayesianSVC, alone or as the last step of a Pipeline; got "
-            f"{type(classifier).__name__}. Use variation_ratio, predictive_entropy or margin, "
+            f"{type(classifier).__name__}. Use least_confident, predictive_entropy or margin, "
             "which need predict_proba only."
         )
     return model, X
 
 
+def _latent_moments(model, X):
+    """Means and variances (n, c) of a model's latents, c also where it is 1."""
+    moments = model.latent_mean_and_variance(X)
+    return tuple(part.reshape(len(part), -1) for part in moments)
+
+
 @_in_batches
 def variation_ratio(classifier, X):
-    """Probability that the predicted class is wrong, 1 - max_j p_j.
+    """Return how often draws of the latents disagree on the largest, 1 - max_j P(f_j is largest).
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        With `latent_mean_and_variance`, or a `Pipeline` or search around one; else `TypeError`.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+
+    Returns
+    -------
+    score : ndarray of shape (n,)
+        Between 0 and 1 - 1 / n_classes. Of a single latent function, the probability that it has
+        another sign than its mean.
+
+    Notes
+    -----
+    The score needs the posterior of the latents only. It does not depend on how class probabilities
+    follow from them: not on the ``probability`` of a `BayesianSVC`, nor on its calibration.
+
+    Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.
+    Departs from the source: the frequency of the most frequent winner among sampled latents is
+    replaced by its limit for infinitely many samples, by quadrature. It has no sampling noise and
+    hardly any ties.
+    """
+    model, X = _latent_model(classifier, X, "latent_mean_and_variance")
+    if isinstance(model, LatentEstimator):
+        mean, var = model._latent_moments(X, spread=1.0)
+    else:
+        mean, var = _latent_moments(model, X)
+    if mean.shape[1] == 1:
+        mean, var = np.pad(mean, ((0, 0), (1, 0))), np.pad(var, ((0, 0), (1, 0)))
+    p = argmax_probability(torch.from_numpy(mean), torch.from_numpy(var)).numpy()
+    np.put_along_axis(p, p.argmax(axis=1, keepdims=True), 0, axis=1)
+    return p.sum(axis=1)  # of the others: 1 - max would cancel where the winner is sure
+
+
+@_in_batches
+def least_confident(classifier, X):
+    """Return the probability that the predicted class is wrong, 1 - max_j p_j.
 
     Parameters
     ----------
@@ -74,9 +122,7 @@ def variation_ratio(classifier, X):
 
     Notes
     -----
-    Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.
-    Departs from the source: the frequency of the most frequent sampled class is replaced by its
-    limit for infinitely many samples, which has no sampling noise and hardly any ties.
+    Source: Settles (2009), "Active learning literature survey", section 3.1.
     """
     return 1 - classifier.predict_proba(X).max(axis=1)
 
@@ -122,8 +168,8 @@ def margin(classifier, X):
 
     Notes
     -----
-    scikit-activeml's margin utility. modAL's `classifier_margin` is the gap itself; here as in all
-    scores of this module, higher is more informative.
+    The margin utility of scikit-activeml. As for all scores of this module, higher is more
+    informative.
 
     Source: Settles (2009), "Active learning literature survey", equation 2.2.
     """
@@ -157,7 +203,7 @@ def mean_softmax_entropy(classifier, X):
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.1.
     """
     model, X = _latent_model(classifier, X, "latent_mean_and_variance")
-    mean, _ = model.latent_mean_and_variance(X)
+    mean, _ = _latent_moments(model, X)
     if mean.shape[1] == 1:
         mean = np.column_stack([np.zeros(len(mean)), mean])
     return entr(softmax(mean, axis=1)).sum(axis=1)
@@ -198,7 +244,7 @@ def bald(classifier, X, n_samples=128, random_state=0):
     """
     check_number("n_samples", n_samples, 1, integer=True)
     model, X = _latent_model(classifier, X, "latent_mean_and_variance", "predict_proba_from_latent")
-    mean, var = model.latent_mean_and_variance(X)
+    mean, var = _latent_moments(model, X)
     z = _normal_draws(n_samples, mean.shape[1], check_random_state(random_state))
     score = np.empty(len(mean))
     for rows in gen_batches(len(mean), max(1, _CHUNK // z.size)):
@@ -230,7 +276,7 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
     Parameters
     ----------
     classifier : fitted classifier
-        As `{score}` takes it, or a modAL learner around one.
+        As `{score}` takes it.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     n_instances : int, default=1
@@ -253,15 +299,11 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
     ------
     ValueError
         Where `n_instances` is not between 1 and n.
-
-    Notes
-    -----
-    A modAL query strategy: ``ActiveLearner(estimator, query_strategy={name})``.
     """
 
 
 def _sampling(score, name):
-    """Query function, in modAL's form, that maximises a score."""
+    """Make the query function that maximizes a score."""
 
     def sampling(
         classifier, X, n_instances=1, random_tie_break=False, random_state=None, **score_params
@@ -272,10 +314,11 @@ def _sampling(score, name):
         return indices, scores[indices]
 
     sampling.__name__ = sampling.__qualname__ = name
-    sampling.__doc__ = _SAMPLING_DOC.format(score=score.__name__, name=name)
+    sampling.__doc__ = _SAMPLING_DOC.format(score=score.__name__)
     return sampling
 
 
+least_confident_sampling = _sampling(least_confident, "least_confident_sampling")
 variation_ratio_sampling = _sampling(variation_ratio, "variation_ratio_sampling")
 entropy_sampling = _sampling(predictive_entropy, "entropy_sampling")
 margin_sampling = _sampling(margin, "margin_sampling")
@@ -287,7 +330,7 @@ class ScoreQueryStrategy(BaseEstimator):
 
     Parameters
     ----------
-    score : callable, default=variation_ratio
+    score : callable, default=least_confident
         ``score(clf, X) -> (n,)``, higher is more informative, a row's score independent of the
         other rows: any score of this module, or ``functools.partial(bald, n_samples=1024)``.
     random_state : int, RandomState instance or None, default=None
@@ -304,7 +347,7 @@ class ScoreQueryStrategy(BaseEstimator):
     array([2])
     """
 
-    def __init__(self, score=variation_ratio, random_state=None):
+    def __init__(self, score=least_confident, random_state=None):
         self.score = score
         self.random_state = random_state
 

@@ -1,4 +1,4 @@
-"""Scores against closed forms and quadrature; queries by modAL's and scikit-activeml's rules."""
+"""Scores against closed forms and quadrature; query functions and scikit-activeml's rules."""
 
 import functools
 import pickle
@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from problems import ring
 from scipy.sparse import csr_array
-from scipy.special import entr, expit, softmax
+from scipy.special import entr, expit, ndtr, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
@@ -17,12 +18,14 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import active_learning
+from skgpsvm import BayesianSVC, active_learning
 from skgpsvm.active_learning import (
     ScoreQueryStrategy,
     bald,
     bald_sampling,
     entropy_sampling,
+    least_confident,
+    least_confident_sampling,
     margin,
     margin_sampling,
     mean_softmax_entropy,
@@ -31,8 +34,9 @@ from skgpsvm.active_learning import (
     variation_ratio_sampling,
 )
 
-PROBA_SCORES = [variation_ratio, predictive_entropy, margin]
-LATENT_SCORES = [mean_softmax_entropy, bald]
+PROBA_SCORES = [least_confident, predictive_entropy, margin]
+DEFAULT = ScoreQueryStrategy().score
+LATENT_SCORES = [variation_ratio, mean_softmax_entropy, bald]
 
 
 class Given(ClassifierMixin, BaseEstimator):
@@ -93,7 +97,7 @@ def test_closed_forms():
     X = np.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
     # Differences and logarithms of numbers of order one: a few units in the last place.
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-15)
-    close(variation_ratio(Given(), X), [0.5, 0, 2 / 3, 0.5])
+    close(least_confident(Given(), X), [0.5, 0, 2 / 3, 0.5])
     close(margin(Given(), X), [0.8, 0, 1, 1])
     entropy = -0.5 * np.log(0.5) - 0.3 * np.log(0.3) - 0.2 * np.log(0.2)
     close(predictive_entropy(Given(), X), [entropy, 0, np.log(3), np.log(2)])
@@ -111,13 +115,47 @@ def test_two_classes_are_ranked_alike():
     np.testing.assert_array_equal(orders[0], orders[2])
 
 
+# Of the specification's problem T1: means, variances and the variation ratio.
+T1 = [
+    ([0.2279358913, 0.3419038369, -0.0569839728], [0.5618573233, 0.4157345312, 0.6722612107]),
+    ([-0.0580981916, 0.0705762972, 0.0638131681], [0.9913292459, 0.9930868047, 1.0028578498]),
+    ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+]
+
+
+def test_variation_ratio_at_the_specification_s_values():
+    scores = variation_ratio(Latent(), np.array([mean + var for mean, var in T1]))
+    # Ten printed digits.
+    np.testing.assert_allclose(scores, [0.5844889335, 0.6480036216, 2 / 3], rtol=0, atol=2e-10)
+
+
+def test_variation_ratio_of_one_latent_is_the_chance_of_the_other_sign():
+    m, s = np.linspace(-30, 3, 34), np.linspace(0.5, 4, 34)
+    scores = variation_ratio(Latent(), np.column_stack([m, s**2]))
+    np.testing.assert_allclose(scores, ndtr(-np.abs(m) / s), rtol=1e-12)
+    assert variation_ratio(Latent(), np.array([[0.0, 1.0]])) == 0.5
+    np.testing.assert_array_equal(variation_ratio(Latent(), [[0.1, 0.0], [-0.1, 0.0]]), [0, 0])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
+def test_variation_ratio_is_one_minus_the_frequency_of_the_winner(n_classes, multi_class):
+    X, y = ring(60, n_classes)
+    model = BayesianSVC(n_inducing=8, optimizer=None, multi_class=multi_class, random_state=0)
+    scores = variation_ratio(model.fit(X, y), X)
+    # Whatever probabilities are made of the latents.
+    assert model.spread_ != 1
+    np.testing.assert_array_equal(
+        scores, variation_ratio(model.set_params(probability="argmax"), X)
+    )
+    winners = model.predict_proba_from_latent(model.sample_latent(X, 4000))
+    frequencies = winners.mean(axis=0).max(axis=1)
+    # Four standard errors of a frequency of 4000 draws.
+    np.testing.assert_allclose(scores, 1 - frequencies, atol=4 * np.sqrt(0.25 / 4000))
+
+
 def test_softmax_of_means_at_the_specification_s_values():
-    means = [
-        [0.2279358913, 0.3419038369, -0.0569839728],
-        [-0.0580981916, 0.0705762972, 0.0638131681],
-        [0, 0, 0],
-    ]
-    scores = mean_softmax_entropy(Latent(), np.column_stack([means, np.ones((3, 3))]))
+    scores = mean_softmax_entropy(Latent(), np.array([mean + var for mean, var in T1]))
     # Ten printed digits.
     np.testing.assert_allclose(scores, [1.0854132594, 1.0969146303, np.log(3)], atol=1e-10)
 
@@ -219,10 +257,10 @@ def test_memory_does_not_grow_with_the_draws():
 def test_an_empty_pool_gets_the_classifier_s_message():
     model = LogisticRegression().fit([[0], [1]], [0, 1])
     with pytest.raises(ValueError, match="0 sample"):
-        variation_ratio(model, np.empty((0, 1)))
+        least_confident(model, np.empty((0, 1)))
 
 
-# Latents behind pipelines, searches and learners
+# Latents behind pipelines and searches
 
 
 @pytest.mark.parametrize("score", LATENT_SCORES)
@@ -235,7 +273,6 @@ def test_latents_are_found(score):
     search = GridSearchCV(Latent(), {"C": [1, 2]}, cv=2).fit(X, y)
     np.testing.assert_array_equal(score(search, X), direct)
     np.testing.assert_array_equal(score(make_pipeline(Latent()).fit(X, y), X), direct)
-    np.testing.assert_array_equal(score(Learner(Latent().fit(X, y), None), X), direct)
     shifted = make_pipeline(_Add(np.repeat([0, 10], 3)), pipeline[-1])
     np.testing.assert_array_equal(score(shifted, X - scaler.mean_), scaled)
 
@@ -263,26 +300,12 @@ def test_classifiers_without_latents_are_refused(score):
         score(model, np.zeros((2, 1)))
 
 
-# Queries in modAL's form
-
-
-class Learner(BaseEstimator):
-    """What modAL's ActiveLearner does to a strategy: hands over itself, unpacks two results."""
-
-    def __init__(self, estimator, query_strategy):
-        self.estimator = estimator
-        self.query_strategy = query_strategy
-
-    def predict_proba(self, X):
-        return self.estimator.predict_proba(X)
-
-    def query(self, X_pool, *args, **kwargs):
-        indices, metrics = self.query_strategy(self, X_pool, *args, **kwargs)
-        return indices, X_pool[indices], metrics
+# Query functions
 
 
 SAMPLINGS = {
     variation_ratio_sampling: variation_ratio,
+    least_confident_sampling: least_confident,
     entropy_sampling: predictive_entropy,
     margin_sampling: margin,
     bald_sampling: bald,
@@ -293,11 +316,10 @@ SAMPLINGS = {
 def test_sampling_takes_the_highest(sampling):
     X = random_latents(40)
     scores = SAMPLINGS[sampling](Latent(), X)
-    indices, rows, metrics = Learner(Latent(), sampling).query(X, n_instances=5)
+    indices, highest = sampling(Latent(), X, n_instances=5)
     np.testing.assert_array_equal(indices, np.argsort(-scores)[:5])
-    np.testing.assert_array_equal(rows, X[indices])
-    np.testing.assert_array_equal(metrics, scores[indices])
-    assert Learner(Latent(), sampling).query(X)[0].shape == (1,)
+    np.testing.assert_array_equal(highest, scores[indices])
+    assert sampling(Latent(), X)[0].shape == (1,)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -306,10 +328,23 @@ def test_samplings_pickle_and_know_their_names(sampling):
     assert SAMPLINGS[sampling].__name__ in sampling.__doc__
 
 
+def test_loop_of_the_guide():
+    X, y = load_iris(return_X_y=True)
+    model = BayesianSVC(n_inducing=8, optimizer=None, random_state=0)
+    labelled = [0, 50, 100]
+    for _ in range(4):
+        model.fit(X[labelled], y[labelled])
+        pool = np.delete(np.arange(len(X)), labelled)
+        chosen, _ = variation_ratio_sampling(model, X[pool], n_instances=5)
+        labelled.extend(pool[chosen])
+    assert len(set(labelled)) == 23
+    assert model.fit(X[labelled], y[labelled]).score(X, y) > 0.85
+
+
 def test_score_parameters_are_passed_on():
     X = random_latents(40)
-    _, metrics = bald_sampling(Latent(), X, 40, n_samples=7)
-    np.testing.assert_array_equal(metrics, np.sort(bald(Latent(), X, n_samples=7))[::-1])
+    _, scores = bald_sampling(Latent(), X, 40, n_samples=7)
+    np.testing.assert_array_equal(scores, np.sort(bald(Latent(), X, n_samples=7))[::-1])
 
 
 def test_ties():
@@ -384,7 +419,7 @@ def test_query_weights_the_labelled(iris):
     _, utilities = ScoreQueryStrategy().query(
         X, y, clf, sample_weight=weights, return_utilities=True
     )
-    expected = variation_ratio(fitted(X, y, labelled, weights[labelled]), X)
+    expected = DEFAULT(fitted(X, y, labelled, weights[labelled]), X)
     expected[labelled] = np.nan
     np.testing.assert_allclose(utilities[0], expected, rtol=1e-12)
 
@@ -410,7 +445,7 @@ def test_candidates_as_indices(iris):
         X, y, LogisticRegression(max_iter=1000), candidates=some, return_utilities=True
     )
     expected = np.full(150, np.nan)
-    expected[some] = variation_ratio(fitted(*iris), X[some])
+    expected[some] = DEFAULT(fitted(*iris), X[some])
     np.testing.assert_allclose(utilities, expected[None], rtol=1e-12)
     np.testing.assert_array_equal(indices, [np.nanargmax(expected)])
 
@@ -462,10 +497,10 @@ def test_query_reads_a_memmap_in_batches(tmp_path, monkeypatch):
 
     def score(clf, rows):
         seen.append(len(rows))
-        return variation_ratio(clf, rows)
+        return least_confident(clf, rows)
 
     indices = ScoreQueryStrategy(score).query(X, np.full(1000, np.nan), Given(), fit_clf=False)
-    np.testing.assert_array_equal(indices, [variation_ratio(Given(), X).argmax()])
+    np.testing.assert_array_equal(indices, [least_confident(Given(), X).argmax()])
     assert seen == [100] * 10
 
 

@@ -23,7 +23,7 @@ PIXELS = (0.0, 1.0)
 def losses(model, X, y):
     """Cross-entropy of a softmax of the predictive means, by row."""
     mean = model.latent_mean_and_variance(X)[0]
-    mean = np.c_[np.zeros(len(X)), mean] if mean.shape[1] == 1 else mean
+    mean = np.c_[np.zeros(len(X)), mean] if mean.ndim == 1 else mean
     codes = np.searchsorted(model.classes_, y)
     return -log_softmax(mean, axis=1)[np.arange(len(X)), codes]
 

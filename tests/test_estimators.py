@@ -232,8 +232,8 @@ def test_one_vs_rest_is_ovr():
     mean, variance = ours.latent_mean_and_variance(X)
     for j, binary in enumerate(rest.estimators_):
         one_mean, one_variance = binary.latent_mean_and_variance(X)
-        assert_array_equal(one_mean[:, 0], mean[:, j])
-        assert_allclose(one_variance[:, 0] / binary.spread_, variance[:, j] / ours.spread_)
+        assert_array_equal(one_mean, mean[:, j])
+        assert_allclose(one_variance / binary.spread_, variance[:, j] / ours.spread_)
 
 
 def test_stacking_uses_probabilities():
@@ -1053,11 +1053,12 @@ def test_latent_moments_are_those_of_the_draws(multi_class, n_classes, n_latents
     X, y = blobs(n_classes=n_classes)
     model = quick(multi_class=multi_class).fit(X, y)
     mean, variance = model.latent_mean_and_variance(X)
-    assert mean.shape == variance.shape == (60, n_latents)
+    assert mean.shape == variance.shape == ((60,) if n_latents == 1 else (60, n_latents))
     assert (variance > 0).all()
     n = 4000
     draws = model.sample_latent(X, n, random_state=0)
     assert draws.shape == (n, 60, n_latents)
+    draws = draws.reshape(n, *mean.shape)
     # Five standard errors of n draws.
     assert (np.abs(draws.mean(0) - mean) < 5 * np.sqrt(variance / n)).all()
     assert_allclose(draws.var(0), variance, rtol=5 * np.sqrt(2 / n))

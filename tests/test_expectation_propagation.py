@@ -190,9 +190,9 @@ def test_predictions():
     np.testing.assert_allclose(model.predict_proba(X_new)[:, 1], expected, rtol=0, atol=1e-5)
     mean, var = model.latent_mean_and_variance(X_new)
     expected = [-0.189102020812, -0.545868936260, 0.002094697226, 0.527691488812, 0.011725432277]
-    np.testing.assert_allclose(mean[:, 0], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-5)
     expected = [1.454398057588, 0.750461462181, 0.568686202083, 0.723813458762, 1.499830982479]
-    np.testing.assert_allclose(var[:, 0], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(var, expected, rtol=0, atol=1e-5)
     left_out = [-0.5379, -0.5249, -1.4288, -1.4189, -0.5530, -0.5451]
     np.testing.assert_allclose(model.loo_proba_[range(6), y], np.exp(left_out), atol=1e-4)
     assert model.loo_log_loss_ == pytest.approx(-np.mean(left_out), abs=1e-4)

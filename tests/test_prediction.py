@@ -1,21 +1,41 @@
 """What is predicted from latent functions: noise of unit variance, checks, draws and moments."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import ring, waves
-from sklearn.exceptions import NotFittedError
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
+import skgpsvm
 from skgpsvm import (
     AdditiveGPClassifier,
     AdditiveGPRegressor,
+    BayesianSVC,
+    EPClassifier,
     HybridSVGPClassifier,
     HybridSVGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm._prediction import _STANDARD_NOISE, LIKELIHOODS
+from skgpsvm._prediction import _STANDARD_NOISE, LIKELIHOODS, Predictive
+
+FEW = {"n_inducing": 6, "n_mean_bases": 12, "n_basis": 12, "max_iter": 3, "optimizer": None}
+EVERY = [getattr(skgpsvm, name) for name in sorted(skgpsvm.__all__) if name[0] != "_"]
+CLASSIFIERS = [kind for kind in EVERY if is_classifier(kind())]
+REGRESSORS = [kind for kind in EVERY if kind not in CLASSIFIERS]
+
+
+def few(kind, X, y, **parameters):
+    """A fit of an estimator that need not be good."""
+    model = kind(random_state=0, **parameters)
+    options = {name: value for name, value in FEW.items() if name in model.get_params()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.set_params(**options).fit(X, y)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -82,3 +102,88 @@ def test_draws_are_by_the_likelihood_of_the_fit(kind):
     model = kind(max_iter=200, random_state=0).fit(X, y)
     expected = model.sample_y(X[:3])
     assert_array_equal(model.set_params(likelihood="laplace").sample_y(X[:3]), expected)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_one_latent_of_a_classifier_has_no_axis(kind, n_classes):
+    X, y = ring(30, n_classes)
+    model = few(kind, X, y)
+    shape = (30,) if n_classes == 2 else (30, 3)
+    assert [part.shape for part in model.latent_mean_and_variance(X)] == [shape, shape]
+    draws = model.sample_latent(X, 2)
+    assert draws.shape == (2, 30, 1 if n_classes == 2 else 3)
+    assert model.predict_proba_from_latent(draws).shape == (2, 30, n_classes)
+
+
+def test_two_latents_of_two_classes_have_one():
+    X, y = ring(30, 2)
+    model = few(SVGPClassifier, X, y, likelihood="robust_max")
+    assert model.latent_mean_and_variance(X)[0].shape == (30, 2)
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+@pytest.mark.parametrize("columns", [0, [0], [0, 1]])
+def test_latents_of_a_regressor_have_the_axes_of_its_targets(kind, columns):
+    X, y = waves(30, 2)
+    y = np.c_[y, -y][:, columns]
+    model = few(kind, X, y)
+    mean, variance = model.latent_mean_and_variance(X)
+    assert mean.shape == variance.shape == y.shape
+    assert_allclose(mean, model.predict(X), rtol=1e-6)
+    assert model.sample_latent(X, 2).shape == (2, 30, np.size(columns))
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_log_probabilities_are_finite_and_those_of_the_probabilities(kind, n_classes):
+    X, y = ring(30, n_classes)
+    model = few(kind, X, y)
+    p, log_p = model.predict_proba(X), model.predict_log_proba(X)
+    assert_allclose(np.exp(log_p), p, rtol=1e-12)
+    assert_array_equal(model.predict(X), model.classes_[p.argmax(1)])
+    for part in model._latents:
+        if hasattr(part, "mean"):  # means so far apart that probabilities underflow
+            part.mean = None if part.mean is None else 1e6 * part.mean
+            part.coef = None if part.coef is None else 1e6 * part.coef
+    p, log_p = model.predict_proba(X), model.predict_log_proba(X)
+    assert np.isfinite(log_p).all()
+    assert (log_p <= 0).all()
+    assert_allclose(log_p[p > 0], np.log(p[p > 0]), rtol=1e-10, atol=1e-15)
+    with pytest.raises(NotFittedError):
+        clone(model).predict_log_proba(X)
+
+
+@pytest.mark.parametrize("factor", [1e-20, 1e-16, 1e6])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("kind", [BayesianSVC, EPClassifier, SVGPClassifier])
+def test_ties_of_probabilities_are_ties_of_all_predictions(kind, n_classes, factor):
+    X, y = ring(60, n_classes)
+    model = few(kind, X, y)
+    for part in model._latents:
+        part.mean = factor * part.mean
+    p, scores, labels = model.predict_proba(X), model.decision_function(X), model.predict(X)
+    if factor == 1e-20 and kind is not SVGPClassifier:  # whose variances differ
+        assert (p == p[:, :1]).all()
+    assert_array_equal(labels, p.argmax(1))
+    if n_classes == 2:
+        assert_array_equal(scores > 0, labels)
+        assert_array_equal(scores == 0, p[:, 0] == p[:, 1])
+    else:
+        assert_array_equal(scores.argmax(1), labels)
+        tied = p == p.max(1, keepdims=True)
+        assert_array_equal(scores == scores.max(1, keepdims=True), tied)
+
+
+def test_scores_rank_as_rounded_probabilities():
+    p = torch.tensor([[0.5, 0.5], [0.4, 0.6], [0.6, 0.4]], dtype=torch.float64)
+    scores = torch.tensor([[1e-20], [0.0], [-0.4]], dtype=torch.float64)
+    ranked = Predictive(scores, p.log(), p).ranked_scores()[:, 0]
+    assert ranked[0] == 0 < ranked[1]
+    assert ranked[2] == -0.4
+    p = torch.tensor([[0.4, 0.4, 0.2], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    scores = torch.tensor([[9.0, 10.0, -1.0], [3.0, 2.0, 3.0]], dtype=torch.float64)
+    ranked = Predictive(scores, p.log(), p).ranked_scores()
+    assert ranked[0].tolist() == [10, 10, -1]
+    assert ranked[1].argmax() == 2
+    assert ranked[1].tolist() == pytest.approx([3, 2, 3])

@@ -8,9 +8,10 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import check_shareable, gather
-from .._estimator import TorchClassifier, all_or_nothing
+from .._estimator import all_or_nothing
 from .._inducing_estimator import InducingEstimator
 from .._linalg import natural_parameters
+from .._prediction import Predictive, ProbabilisticClassifier
 from .._rows import Rows
 from .._scales import smooth_kernel, with_mean
 from .._sites import LikelihoodSites
@@ -23,7 +24,7 @@ from ._propagation import Propagation
 _VARIANCE = 5.0
 
 
-class EPClassifier(TorchClassifier, InducingEstimator):
+class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     r"""Gaussian-process classification by scalable expectation propagation.
 
     Labels are probit, :math:`p(y | f) = \Phi(y f)`, and inducing values stand for the latent
@@ -387,9 +388,12 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         -------
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
         """
-        check_is_fitted(self)
-        scores = self._map_moments(_probits, X)
-        return scores[:, 0] if len(self.classes_) == 2 else scores
+        return super().decision_function(X)
+
+    def _predictive(self, mean, var):
+        probits = mean / (1 + var).sqrt()
+        log_p = _log_proba(probits)
+        return Predictive(probits, log_p, log_p.exp())
 
     def predict_proba(self, X):
         """Class probabilities, averaged over the posterior.
@@ -403,8 +407,7 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         probabilities : ndarray of shape (n, n_classes)
             With more than two classes, those of the classes' own models over their sum.
         """
-        check_is_fitted(self)
-        return self._map_moments(lambda *moments: _log_proba(_probits(*moments)).exp(), X)
+        return super().predict_proba(X)
 
     def predict_proba_from_latent(self, latents):
         """Class probabilities given values of the latent functions, as `sample_latent` draws them.
@@ -418,11 +421,6 @@ class EPClassifier(TorchClassifier, InducingEstimator):
         probabilities : ndarray of shape (..., n_classes)
         """
         return _log_proba(torch.from_numpy(self._checked_latents(latents))).exp().numpy()
-
-
-def _probits(mean, var):
-    """Of the classes' own models, given latent moments."""
-    return mean / (1 + var).sqrt()
 
 
 def _log_proba(probits):

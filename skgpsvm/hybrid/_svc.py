@@ -1,6 +1,6 @@
 """`HybridBayesianSVC`: the estimator."""
 
-from .._calibration import Calibration, log_probability
+from .._calibration import Calibration
 from .._estimator import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._prediction import CalibratedClassifier
@@ -226,4 +226,4 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         }
 
     def _output(self, mean, var):
-        return log_probability(self._scores(mean, self._latent_spread() * var))
+        return self._predictive(mean, self._latent_spread() * var).log_p

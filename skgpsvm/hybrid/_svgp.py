@@ -216,8 +216,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         return 5.0
 
     def _output(self, mean, var):
-        probabilities = self._fitted_likelihood().predict(mean, var)
-        return probabilities.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        return self._predictive(mean, var).log_p
 
 
 class HybridSVGPRegressor(LatentRegressor, _Likely):
