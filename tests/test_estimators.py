@@ -40,10 +40,11 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_pre
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import all_estimators, check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import skgpsvm
 from skgpsvm import (
     AdditiveGPClassifier,
     AdditiveGPRegressor,
@@ -66,6 +67,8 @@ from skgpsvm import (
 from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._inference import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
+
+ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0] != "_"]
 
 # Hyper-parameters as given and few inducing points, where learning them is not what is tested.
 quick = partial(BayesianSVC, n_inducing=8, optimizer=None, random_state=0)
@@ -1042,6 +1045,35 @@ def test_reaching_max_iter_warns(mode):
         model.fit(X, y)
     assert model.n_iter_ == 1
     assert model.objective_curve_.shape == (1,)
+
+
+# Tools that log every fit of scikit-learn's estimators see ours only
+
+
+def every_fit():
+    """Classes of scikit-learn with the methods that fit them."""
+    for _, kind in all_estimators():
+        for method in ("fit", "fit_transform", "fit_predict"):
+            if method in vars(kind):
+                yield kind, method
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_no_estimator_of_scikit_learn_is_fitted_inside(kind, monkeypatch):
+    def refuse(estimator, *args, **kwargs):
+        raise AssertionError(f"{type(estimator).__name__} was fitted")
+
+    for owner, method in every_fit():
+        monkeypatch.setattr(owner, method, refuse)
+    X, y = blobs(60, d=3, n_classes=2)
+    X = np.c_[X, np.exp(2 * X[:, 0]), X[:, 0] > 0]  # skewed, and of few values
+    options = {"n_inducing": 8, "max_iter": 3, "random_state": 0, "categorical_features": [4]}
+    known = kind().get_params()
+    model = kind(**{name: value for name, value in options.items() if name in known})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    assert len(model.predict(X)) == 60
 
 
 # Latent functions

@@ -351,3 +351,14 @@ def test_tables_and_lists_are_rows():
 def test_bad_rows(X, message):
     with pytest.raises(ValueError, match=message):
         select_inducing_points(X, 2)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_clusters_are_those_of_scikit_learn(far):
+    X, weights = clusters(400, 3), np.random.RandomState(1).uniform(0.1, 1, 400)
+    start = X[:20].copy()
+    if far:
+        start[:3] += 1e3  # of which no row is the nearest
+    options = {"n_init": 1, "max_iter": inducing._LLOYD_ITERATIONS, "tol": 0}
+    expected = KMeans(20, init=start, **options).fit(X, sample_weight=weights).labels_
+    np.testing.assert_array_equal(inducing._lloyd(X, weights, start), expected)

@@ -6,8 +6,7 @@ from numbers import Real
 
 import numpy as np
 import torch
-from scipy.stats import skew
-from sklearn.preprocessing import OrdinalEncoder, PowerTransformer
+from scipy.stats import skew, yeojohnson_normmax
 
 from .._estimator import is_missing
 from .._rows import CHUNK_ROWS
@@ -45,7 +44,6 @@ class TableEncoder:
 
     def __init__(self, categorical):
         self.categorical = categorical
-        self._encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
 
     def fit(self, X):
         """Learn the levels of a table; returns self.
@@ -55,17 +53,18 @@ class TableEncoder:
         TypeError
             If a column has levels of types that cannot be sorted.
         """
-        found, names = self._levels(X), getattr(X, "columns", range(len(self.categorical)))
-        for j, levels in zip(np.flatnonzero(self.categorical), found.T, strict=True):
-            known = [level for level in levels if not is_missing(level)]
+        names, self.levels = getattr(X, "columns", range(len(self.categorical))), []
+        chosen = np.flatnonzero(self.categorical)
+        for j, column in zip(chosen, columns(X, chosen), strict=True):
+            missing = [is_missing(level) for level in column]
+            known = {level for level, absent in zip(column, missing, strict=True) if not absent}
             if len({isinstance(level, str) for level in known}) > 1:
                 kinds = ", ".join(sorted({type(level).__name__ for level in known}))
                 raise TypeError(
                     f"Categories of column {names[j]!r} of X are of types {kinds}: make them of "
                     "one, as by astype(str)."
                 )
-        self._encoder.fit(found)
-        self.levels = [list(levels) for levels in self._encoder.categories_]
+            self.levels.append(sorted(known) + [np.nan] * any(missing))
         return self
 
     @property
@@ -77,22 +76,17 @@ class TableEncoder:
 
     def transform(self, X):
         """Codes and numbers of a table, float64 (n, d)."""
-        codes = self._encoder.transform(self._levels(X))
-        for j, levels in enumerate(self.levels):
-            absent = np.isnan(codes[:, j])
-            codes[absent, j] = len(levels) - 1 if is_missing(levels[-1]) else -1
-        found = np.empty((len(codes), len(self.categorical)))
-        found[:, self.categorical] = codes
+        found = np.empty((len(X), len(self.categorical)))
+        chosen = np.flatnonzero(self.categorical)
+        for j, levels, column in zip(chosen, self.levels, columns(X, chosen), strict=True):
+            codes = {level: code for code, level in enumerate(levels) if not is_missing(level)}
+            absent = len(levels) - 1 if levels and is_missing(levels[-1]) else -1
+            found[:, j] = [
+                absent if is_missing(level) else codes.get(level, -1) for level in column
+            ]
         numbers = np.flatnonzero(~self.categorical)
         for j, column in zip(numbers, columns(X, numbers), strict=True):
             found[:, j] = column
-        return found
-
-    def _levels(self, X):
-        chosen = columns(X, np.flatnonzero(self.categorical))
-        found = np.empty((len(chosen[0]), len(chosen)), dtype=object)
-        for j, column in enumerate(chosen):
-            found[:, j] = [np.nan if is_missing(level) else level for level in column]
         return found
 
 
@@ -265,5 +259,6 @@ def _power(column):
     column = (column - centre) / scale
     if abs(skew(column)) < _SKEWED:
         return centre, scale, 1.0
-    power = PowerTransformer(standardize=False).fit(column[:, None]).lambdas_[0]
+    with np.errstate(invalid="ignore"):
+        power = yeojohnson_normmax(column)
     return centre, scale, float(np.clip(power, *_POWERS))
