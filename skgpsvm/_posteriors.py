@@ -274,13 +274,17 @@ class WeightPosterior(Posterior):
 
     Notes
     -----
-    Source: Evans and Nair, section 3 and Proposition 4. Departs from
-    the source: the augmented variance counts twice near the rows, and is capped at the prior's.
+    Source: Evans and Nair, section 3 and Proposition 4. Departs from the source: the augmented
+    variance counts twice near the rows, and is capped at the prior's; the function at x is one of
+    the kernel without its exact terms, see `exact_and_rest`. A constant or linear mean is known
+    from all rows, however far away: with it in the function, no place would seem unknown.
     """
 
     def __init__(self, bases, coef, diag, columns, rows=None, precisions=None):
         self.bases, self.coef, self.diag, self.columns = bases, coef, diag, columns
-        self._rows, self._precisions = rows, precisions
+        self._rows, self._precisions, self._local = rows, precisions, None
+        if rows is not None:
+            _, self._local = exact_and_rest(bases.kernel, rows.shape[1], bases.size)
         self._alone = diag.clone()
         self._alone[:, : columns.shape[2]] = 0.0
 
@@ -301,16 +305,17 @@ class WeightPosterior(Posterior):
 
     def _augmentation(self, X, var):
         """What deviations from the mean are multiplied by at rows, and variances added, (b, c)."""
-        if self._rows is None:
+        if self._local is None:
             return torch.ones_like(var), torch.zeros_like(var)
         prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
+        local = self._local.diag(X, self.bases.theta)[:, None]
         known = X.new_zeros(len(X), len(self.coef))
         step = max(_CHUNK_ENTRIES // len(X), 1)
         parts = zip(self._rows.split(step), self._precisions.split(step, 1), strict=True)
         for rows, precisions in parts:
-            squares = self.bases.kernel(X, rows.to(X.dtype), self.bases.theta).square()
+            squares = self._local(X, rows.to(X.dtype), self.bases.theta).square()
             known += squares @ precisions.T.to(X.dtype)
-        total = (var + prior.square() / (known + prior)).minimum(prior)
+        total = (var + local.square() / (known + local)).minimum(prior)
         return (total / var).clamp_max(1).sqrt().nan_to_num(1.0), (total - var).clamp_min(0)
 
     def kl(self):
@@ -331,7 +336,7 @@ class WeightPosterior(Posterior):
         weights = weights + normal(c, n_samples, self.columns.shape[2]) @ self.columns.mT
         draws = self.bases.mean(X.double(), weights.flatten(0, 1))
         draws = draws.T.reshape(c, n_samples, len(X)).permute(1, 2, 0)
-        if self._rows is None:
+        if self._local is None:
             return draws
         mean, var = self._own_marginals(X.double())
         factor, more = self._augmentation(X.double(), var)

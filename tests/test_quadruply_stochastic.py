@@ -805,6 +805,30 @@ def test_augmented_variance_returns_to_the_prior_s():
         assert found.item() == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("mean", ["constant", "zero", "linear"])
+@pytest.mark.parametrize("solver", ["cg", "sgd"])
+def test_augmented_variance_returns_to_the_prior_s_under_every_mean(mean, solver):
+    X, y = waves(60)
+    model = QSGPRegressor(
+        basis="inducing", covariance="mean_field", mean=mean, solver=solver, random_state=0
+    )
+    model.set_params(max_iter=100 if solver == "cg" else 2, noise_variance=0.1, optimizer=None)
+    # Far from all rows, where the kernel at rows is zero, but near enough for a linear mean.
+    places = [X, X.mean(0, keepdims=True) + 20 * X.std(0)]
+    plain, found = (
+        [
+            clone(model).set_params(augment=on).fit(X, y).predict(P, return_std=True)[1]
+            for P in places
+        ]
+        for on in (False, True)
+    )
+    prior = y.std() * 1.1**0.5  # of the default kernel, whose height is 1, and the noise
+    assert found[1].item() >= 0.95 * prior
+    assert (found[0] < 0.7 * prior).mean() > 0.5
+    if mean == "zero":
+        assert plain[1].item() < 0.5 * prior
+
+
 def test_weights_are_repetitions_and_zeros_remove():
     X, y = waves(40)
     weights = np.arange(40) % 3
