@@ -217,12 +217,28 @@ class Rows:
         part.targets = self._tensor(tamed(*arrays))
         return part
 
-    def subset(self, max_rows, random_state):
-        """At most ``max_rows`` of all ranks' rows, by units without replacement, on every rank."""
+    def subset(self, max_rows, random_state, *, by_class=False):
+        """At most ``max_rows`` of all ranks' rows, by units without replacement, on every rank.
+
+        Parameters
+        ----------
+        max_rows : int
+        random_state : RandomState
+        by_class : bool
+            Draw equally many rows of each class, or all that it has, and scale their weights to
+            the total of the class. Targets are class codes. False draws every row alike.
+
+        Returns
+        -------
+        rows : Rows
+        """
         share = np.ones(self.n_rows)
         if self.n_rows > max_rows:
             units = self.units()
-            share = shares(units, random_state.choice(len(units), max_rows, replace=False))
+            if by_class:
+                share = self._share_by_class(units, max_rows, random_state)
+            else:
+                share = shares(units, random_state.choice(len(units), max_rows, replace=False))
         elif n_ranks() == 1:
             return self
         index = share.nonzero()[0]
@@ -231,6 +247,25 @@ class Rows:
         arrays = X, targets, weights * share[index].astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
         return Rows(*arrays, self.device, self.dtype, shared=False)
+
+    def _share_by_class(self, units, max_rows, random_state):
+        """Return the factors, (n,), of the weights of all ranks' rows in a `subset` by class."""
+        targets, weights = (part.cpu().numpy() for part in self.collect(self.targets, self.weights))
+        order = random_state.permutation(len(units))
+        codes = targets[units[order]]
+        order, sizes = order[np.argsort(codes, kind="stable")], np.bincount(codes)
+        # The most that are drawn of a class: classes with fewer leave more to the others.
+        left = max_rows
+        for i, size in enumerate(np.sort(sizes)):
+            most = left // (len(sizes) - i)
+            if size > most:
+                break
+            left -= size
+        first = np.cumsum(sizes) - sizes
+        chosen = [order[at : at + min(n, max(most, 1))] for at, n in zip(first, sizes, strict=True)]
+        share = shares(units, np.concatenate(chosen))
+        drawn = np.bincount(targets, weights * share, len(sizes))
+        return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
 
 
 def shares(units, chosen):

@@ -131,6 +131,16 @@ def test_subset_draws_rows_by_their_weight(held):
     assert_allclose(mean[3:].mean(), 10 / units, rtol=0.1)
 
 
+@pytest.mark.parametrize(("sizes", "drawn"), [((900, 5, 95), (47, 5, 47)), ((30, 40), (30, 40))])
+def test_subset_by_class_keeps_rare_classes_and_totals(sizes, drawn):
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    rows = rows_of(np.random.default_rng(0).normal(size=(len(y), 2)), y)
+    some = rows.subset(100, np.random.RandomState(0), by_class=True)
+    assert_array_equal(torch.bincount(some.targets), drawn)
+    assert_allclose(torch.bincount(some.targets, some.weights), sizes)
+    assert_allclose(some.total_weight, len(y))
+
+
 def test_subset_of_few_rows_is_all_of_them():
     rows = rows_of(*weighted_rows())
     assert rows.subset(N, np.random.RandomState(0)) is rows

@@ -8,17 +8,16 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
-from sklearn.model_selection import KFold
 
 from .._distributed import refuse_ranks
 from .._latents import Latents
 from .._scales import feature_scales
-from .._starts import LEAST_GAIN, median_scales, with_lengths
+from .._starts import median_scales, with_lengths
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
 
-_CHOICE_ROWS, _FEWEST_CHOICE, _CHOICE_SWEEPS = 500, 12, 15
+_CHOICE_ROWS, _CHOICE_SWEEPS = 500, 15
 _FOLDS = 3
 # Factors of the length scales that are compared, and then those about the best one. Not by the
 # bound: with a precision for each function it always finds reasons for functions of one row.
@@ -88,7 +87,7 @@ class RelevanceMachine(VariationalGP):
             return sweeps, sweeps.initial(state)
 
         def unseen(start, folds, stage):
-            """Log density of rows that fits have not seen, and the noise that these set."""
+            """`RelevanceSweeps.likeliest_noise` of rows that fits have not seen."""
             moments = []
             for i, (given, held) in enumerate(folds):
                 learning, state = sweeps(start, given)
@@ -98,15 +97,16 @@ class RelevanceMachine(VariationalGP):
                 moments.append(learning.moments(state, held))
             return learning.likeliest_noise(state["noise"], moments)
 
-        learned = self.optimizer is not None and rows.n_rows >= _FEWEST_CHOICE
+        learned = self.optimizer is not None and rows.n_rows >= _FOLDS
         if learned and _has_lengths(kernel):
-            start = _scaled(unseen, start, rows.subset(_CHOICE_ROWS, random_state), random_state)
+            some = rows.subset(_CHOICE_ROWS, random_state, by_class=not noise)
+            start = _scaled(unseen, start, some, random_state)
         learning, state = sweeps(start, rows)
         least_noise = torch.full_like(state["noise"], -math.inf)
         if learned and noise:
             n_folds = 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS
             folds = islice(_folds(rows, random_state), n_folds)
-            _, least_noise = unseen(start, folds, "noise")
+            *_, least_noise = unseen(start, folds, "noise")
 
         def found(state):
             return start.at({**state, "noise": state["noise"].maximum(least_noise)})
@@ -149,22 +149,40 @@ def _functions(rows, n_basis, random_state):
 
 
 def _scaled(unseen, start, rows, random_state):
-    """The start with the longest length scales under which unseen rows are about likeliest."""
+    """Return the start with the longest length scales that held-out rows do not clearly refuse.
+
+    Their log density is within a standard error of the best: with few rows, or rows of a rare
+    class, differences are mostly chance, and long length scales are the simpler model.
+    """
     folds = list(_folds(rows, random_state))
     best, densities = 1.0, {}
     for factors in (_FACTORS, _FINER_FACTORS):
         for factor in best * factors:
             stage = f"length scales times {factor:.3g}"
-            densities[factor], _ = unseen(with_lengths(start, factor), folds, stage)
-        good = max(densities.values()) - LEAST_GAIN * rows.total_weight
-        best = max(factor for factor, value in densities.items() if value >= good)
+            densities[factor], weights, _ = unseen(with_lengths(start, factor), folds, stage)
+        most = max(densities.values(), key=lambda values: (weights @ values).item())
+        best = max(
+            factor for factor, values in densities.items() if _as_good(values, most, weights)
+        )
     return with_lengths(start, best)
 
 
+def _as_good(values, most, weights):
+    """Whether weighted sums of rows' values differ by less than the difference's standard error."""
+    lost = most - values
+    gap = weights @ lost
+    variance = weights @ (lost - gap / weights.sum()).square()
+    return bool(gap <= variance.sqrt())
+
+
 def _folds(rows, random_state):
-    """Pairs of rows: without a fold of the units of weight, and the fold."""
-    units, split = rows.units(), KFold(_FOLDS, shuffle=True, random_state=random_state)
-    return (rows.divided(units, held) for _, held in split.split(units))
+    """Pairs of rows: without a fold of the units of weight, and the fold; classes are spread."""
+    units = rows.units()
+    order = random_state.permutation(len(units))
+    if not rows.targets.is_floating_point():
+        (codes,) = rows.collect(rows.targets)
+        order = order[np.argsort(codes.cpu().numpy()[units[order]], kind="stable")]
+    return (rows.divided(units, np.sort(order[i::_FOLDS])) for i in range(_FOLDS))
 
 
 def _has_lengths(kernel):

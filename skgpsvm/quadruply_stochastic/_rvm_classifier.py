@@ -29,9 +29,10 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
         Precision from which on a function is left out, above 1. It is meant for functions of
         height 1.
     optimizer : {"auto"} or None, default="auto"
-        Whether length scales are learned: they are multiplied by the factor under which held-out
-        thirds of at most 500 rows are most likely. Other hyper-parameters of the kernel stay as
-        they are, and with fewer than 12 rows all.
+        Whether length scales are learned. They are multiplied by one factor, the largest under
+        which the log loss of held-out thirds of at most 500 rows is within a standard error of the
+        best; rows of rare classes are all among them. Other hyperparameters of the kernel stay as
+        they are, and all of them with fewer than 3 rows.
     max_iter : int, default=300
         Sweeps over the weights, at most.
     tol : float, default=1e-2
@@ -73,10 +74,11 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
 
     Notes
     -----
-    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and
-    Faul (2003); the bounds of Jaakkola and Jordan for two classes, of Boehning for more. Departs
-    from the source: sweeps are over all rows and functions that are left, not over samples of them;
-    more than two classes.
+    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003); Opper and
+    Archambeau (2009) for two classes, the bound of Boehning for more. Departs from the source:
+    sweeps are over all rows and functions that are left, not over samples of them; the expected
+    log likelihood of two classes in the place of a bound, which rare classes need; more than two
+    classes.
 
     The first sweeps cost O(n M^2 + M^3) each for two classes, O(n M^2) once and O(c M^3) each for c
     of them; later ones that of the functions left. Memory beyond X is about

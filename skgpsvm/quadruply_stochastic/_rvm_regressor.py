@@ -38,11 +38,12 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     noise_variance : float, default=None
         To start from, in squared units of the normalised y; None is a tenth of its variance.
     optimizer : {"auto"} or None, default="auto"
-        Whether noise and length scales are learned: the second are multiplied by the factor under
-        which held-out thirds of at most 500 rows are most likely. Other hyper-parameters of the
-        kernel stay as they are, and with fewer than 12 rows all. The noise is that of the greatest
-        evidence; of predictions, no less than what thirds of the rows, held out, ask for: all three
-        of them, or one of more than 500 rows.
+        Whether noise and length scales are learned. Length scales are multiplied by one factor,
+        the largest under which the log density of held-out thirds of at most 500 rows is within a
+        standard error of the best. Other hyperparameters of the kernel stay as they are, and all of
+        them with fewer than 3 rows. The noise is that of the greatest evidence; of predictions, no
+        less than what thirds of the rows, held out, ask for: all three of them, or one of more than
+        500 rows.
     max_iter : int, default=300
         Sweeps over the weights, at most.
     tol : float, default=1e-3
