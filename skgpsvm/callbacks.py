@@ -14,6 +14,7 @@ from pathlib import Path
 import joblib
 import torch
 
+from ._estimator import TorchEstimator
 from .exceptions import warn
 
 try:
@@ -36,7 +37,8 @@ _UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 class Checkpoint:
     """Save the state of a fit after its iterations, and resume a killed fit from it.
 
-    Set on an estimator with ``set_callbacks``. A fit of the same estimator, parameters and data
+    Set on an estimator of the package with ``set_callbacks``, also on one inside a pipeline or a
+    search, never on the pipeline or search itself. A fit of the same estimator, parameters and data
     that finds its own file in ``directory`` continues from it and ends with the same model as a
     fit that was never interrupted; any other fit ignores the file. The file's name is a digest of
     class, parameters, data and weights, so one directory serves a whole grid search. The file is
@@ -81,6 +83,12 @@ class Checkpoint:
 
     def setup(self, estimator, context):
         """Offer this checkpoint to the fit that begins."""
+        if not isinstance(estimator, TorchEstimator):
+            raise TypeError(
+                f"Checkpoint saves fits of skgpsvm's estimators only; it was set on "
+                f"{type(estimator).__name__}. Set it on the estimator inside, as in "
+                "make_pipeline(StandardScaler(), SVGPRegressor().set_callbacks(Checkpoint(...)))."
+            )
         every, directory = self.every, self.directory
         if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
             raise ValueError(f"every={every!r} must be an integer of at least 1.")

@@ -752,6 +752,42 @@ def test_progress_bar_of_a_search_reaches_its_fits(capsys):
     assert capsys.readouterr().out.count("posterior") == 5
 
 
+def test_callbacks_of_the_guide_in_a_pipeline_in_a_search(capsys, tmp_path):
+    X, y = blobs()
+    step = quick().set_callbacks(
+        monitor := ScoringMonitor(scoring="accuracy"), Checkpoint(tmp_path)
+    )
+    pipeline = make_pipeline(StandardScaler(), step)
+    search = GridSearchCV(pipeline, {"bayesiansvc__tol": [0.1, 0.01]}, cv=2, error_score="raise")
+    search.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(X, y)
+    shown = capsys.readouterr().out
+    assert "GridSearchCV - fit" in shown
+    assert shown.count("posterior") == 5
+    (log,) = monitor.get_logs(select="all")  # of one run, that of the search
+    assert (log.data_as_pandas["task_name"] == "fit").sum() == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_bar_belongs_on_the_outermost():
+    X, y = blobs()
+    bar = ProgressBar(max_propagation_depth=None)
+    pipeline = make_pipeline(StandardScaler(), quick().set_callbacks(bar))
+    for meta in (
+        pipeline,
+        GridSearchCV(pipeline, {"bayesiansvc__tol": [0.1]}, cv=2, error_score="raise"),
+    ):
+        with pytest.raises(TypeError, match="Register them directly on the meta-estimator"):
+            meta.fit(X, y)
+
+
+def test_checkpoint_belongs_on_the_estimator(tmp_path):
+    X, y = blobs()
+    pipeline = make_pipeline(StandardScaler(), quick())
+    for meta in (pipeline, GridSearchCV(quick(), {"tol": [0.1]}, cv=2)):
+        with pytest.raises(TypeError, match=r"set on (Pipeline|GridSearchCV)\. Set it on the est"):
+            meta.set_callbacks(Checkpoint(tmp_path)).fit(X, y)
+
+
 class StopAt(Recorder):
     """A callback that ends a stage after so many iterations."""
 
