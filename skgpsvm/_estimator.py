@@ -125,6 +125,11 @@ def all_or_nothing(method):
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
     """What every estimator of the package shares; fitted state is NumPy on the CPU."""
 
+    # Of the HTML representation, which shows descriptions of parameters only where it can link to
+    # them. The documentation has no public address: the link is that from a page of its gallery.
+    _doc_link_module = "skgpsvm"
+    _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
+
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
 
     def _forget(self):

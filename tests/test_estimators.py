@@ -1047,6 +1047,16 @@ def test_reaching_max_iter_warns(mode):
     assert model.objective_curve_.shape == (1,)
 
 
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_html_representation_describes_every_parameter(kind):
+    html = kind()._repr_html_()
+    page = f"../generated/skgpsvm.{kind.__name__}.html"
+    for name in kind().get_params():
+        assert f"--doc-link-{name};" in html, name
+    assert html.count(f'href="{page}#:~:text=') == len(kind().get_params())
+    assert "Documentation for" in html
+
+
 # Tools that log every fit of scikit-learn's estimators see ours only
 
 
