@@ -18,7 +18,7 @@ from sklearn.datasets import make_classification
 from torch import nn
 
 from skgpsvm import HybridBayesianSVC
-from skgpsvm.active_learning import bald, mean_softmax_entropy, variation_ratio
+from skgpsvm.active_learning import bald, least_confident, mean_softmax_entropy
 
 from . import _harness, _report
 from ._measure import PeakMemory, seconds
@@ -26,7 +26,7 @@ from .hybrid_mnist import load
 
 # Scores of the pool; None is random.
 POLICIES = {
-    "variation ratio": variation_ratio,
+    "least confident": least_confident,
     "BALD": bald,
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,

@@ -20,7 +20,7 @@ from scipy.special import softmax
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from skgpsvm import HybridBayesianSVC
-from skgpsvm.active_learning import predictive_entropy, variation_ratio
+from skgpsvm.active_learning import least_confident, predictive_entropy
 from skgpsvm.adversarial import detection_roc, fast_gradient_sign
 from skgpsvm.hybrid import MNISTExtractor
 
@@ -79,17 +79,17 @@ def tempered(logits, y, new_logits):
 
 
 def attacked(models, X, y):
-    """Accuracy, mean variation ratio and areas under detectors' curves by strength."""
+    """Accuracy, mean of 1 - max p and areas under detectors' curves by strength."""
     rows = []
     for strength in STRENGTHS:
         row = {"strength": strength}
         for name, model in models.items():
             moved = fast_gradient_sign(model, X, y, strength, clip=(0.0, 1.0))
-            score = variation_ratio if name == "Bayesian SVM" else predictive_entropy
+            score = least_confident if name == "Bayesian SVM" else predictive_entropy
             found = detection_roc(model, X, moved, score)
             row[f"accuracy, {name}"] = accuracy_score(y, model.predict(moved))
             if name == "Bayesian SVM":
-                row["mean variation ratio"] = found.attacked.mean()
+                row["mean of 1 - max p"] = found.attacked.mean()
             row[f"area, {name}"] = found.auc if strength else np.nan
         rows.append(row)
     return pd.DataFrame(rows)
@@ -104,7 +104,7 @@ def draw(frame, path):
     """Accuracy and score, and the detectors, against strength."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     shown = {
-        "Bayesian SVM": ("C0", "variation ratio, Bayesian SVM"),
+        "Bayesian SVM": ("C0", "1 - max p, Bayesian SVM"),
         "softmax": ("C1", "entropy, softmax"),
     }
     for name, (color, detector) in shown.items():
@@ -113,7 +113,7 @@ def draw(frame, path):
         right.plot(
             frame["strength"], frame[f"area, {name}"], "o-", color=color, ms=4, label=detector
         )
-    ratio = "mean variation ratio"
+    ratio = "mean of 1 - max p"
     left.plot(frame["strength"], frame[ratio], "s--", color="C2", ms=4, label=ratio)
     left.legend(frameon=False, fontsize=8, loc="upper right")
     right.legend(frameon=False, loc="lower right")
@@ -179,7 +179,7 @@ def main():
     few = networks(max(epochs - 1, 1))
     fitted(few, X[known], y[known])
     scores = {
-        "variation ratio, Bayesian SVM": variation_ratio(few["Bayesian SVM"], X_test),
+        "1 - max p, Bayesian SVM": least_confident(few["Bayesian SVM"], X_test),
         "entropy, Bayesian SVM": predictive_entropy(few["Bayesian SVM"], X_test),
         "latent variance, Bayesian SVM": latent_variance(few["Bayesian SVM"], X_test),
         "entropy, softmax": predictive_entropy(few["softmax"], X_test),

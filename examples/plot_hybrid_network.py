@@ -23,7 +23,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 from skgpsvm import HybridBayesianSVC
-from skgpsvm.active_learning import predictive_entropy, variation_ratio
+from skgpsvm.active_learning import least_confident, predictive_entropy
 from skgpsvm.adversarial import detection_roc, fast_gradient_sign
 
 
@@ -53,8 +53,8 @@ print(f"accuracy {svc.score(X_test, y_test):.3f}, temperature {svc.temperature_:
 # ------------
 #
 # The fast gradient sign moves every pixel by the same amount, each in the direction that raises the
-# loss. Below each image: what the network takes it for, and the *variation ratio*, the probability
-# that it is wrong about that. Most images that fool it leave it unsure; but the 3 in the first row
+# loss. Below each image: what the network takes it for, and the probability that it is
+# wrong about that. Most images that fool it leave it unsure; but the 3 in the first row
 # has turned into an 8 for it, as it nearly has for us.
 
 strengths = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
@@ -65,7 +65,7 @@ figure, axes = plt.subplots(len(rows), len(strengths), figsize=(8.4, 5.2), layou
 for line, row in zip(axes, rows, strict=True):
     for axis, strength in zip(line, strengths, strict=True):
         image = attacked[strength][row : row + 1]
-        label, unsure = svc.predict(image)[0], variation_ratio(svc, image)[0]
+        label, unsure = svc.predict(image)[0], least_confident(svc, image)[0]
         color = "C2" if label == y_test[row] else "C3"
         axis.imshow(image[0, 0], cmap="gray_r", vmin=0, vmax=1)
         axis.set(xticks=[], yticks=[])
@@ -75,18 +75,18 @@ for axis, strength in zip(axes[0], strengths, strict=True):
 plt.show()
 
 # %%
-# Over all test images: accuracy falls and the variation ratio rises, so that a threshold on it
+# Over all test images: accuracy falls and that probability rises, so that a threshold on it
 # detects attacks, the better the more harm they do.
 
 accuracy = [svc.score(attacked[s], y_test) for s in strengths]
-unsure = [variation_ratio(svc, attacked[s]).mean() for s in strengths]
+unsure = [least_confident(svc, attacked[s]).mean() for s in strengths]
 curves = {s: detection_roc(svc, X_test, attacked[s]) for s in strengths[1:]}
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.5), layout="constrained")
 left.plot(strengths, accuracy, "o-", color="C0")
 left.plot(strengths, unsure, "s-", color="C1")
 left.text(strengths[1] + 0.01, accuracy[1], "accuracy", color="C0")
-left.text(strengths[-2] - 0.01, unsure[-2] + 0.04, "mean variation ratio", color="C1")
+left.text(strengths[-2] - 0.01, unsure[-2] + 0.04, "mean probability of an error", color="C1")
 left.set(xlabel="strength of the attack", ylim=(0, 1.02))
 for strength, shade in zip(curves, np.linspace(0.35, 1, len(curves)), strict=True):
     curve = curves[strength]

@@ -7,7 +7,7 @@ from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ._estimator import check_number
-from .active_learning import variation_ratio
+from .active_learning import least_confident
 
 __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
 
@@ -116,7 +116,7 @@ def projected_gradient(
     return _attacked(classifier, X, y, clip, attack)
 
 
-def detection_roc(classifier, X, X_attacked, score=variation_ratio):
+def detection_roc(classifier, X, X_attacked, score=least_confident):
     """How well a score tells attacked rows from clean ones.
 
     Parameters
@@ -127,8 +127,9 @@ def detection_roc(classifier, X, X_attacked, score=variation_ratio):
         Clean rows.
     X_attacked : array-like of shape (k, ...)
         Attacked ones.
-    score : callable, default=variation_ratio
+    score : callable, default=least_confident
         Of a classifier and rows, higher for what is less certain; see `skgpsvm.active_learning`.
+        The paper's is `variation_ratio`.
 
     Returns
     -------
