@@ -33,6 +33,7 @@ COMPARISONS = {
     "regression": "--seeds 1 --most-rows 4200",
     "decoupled": "--most-rows 4500 --methods DecoupledGPRegressor 'SVGPRegressor 512'",
     "mnist_odd_even": "--rows 10000",
+    "weak_signal": "--rows 60 --features 1 5 --draws 2",
     "active_learning": "--seeds 1 --most-rows 700",
     "additive": "--seeds 1 --most-rows 800",
     "additive_coverage": "--seeds 1",

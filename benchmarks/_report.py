@@ -77,11 +77,11 @@ def comparison(scores, ours, *, higher_is_better):
     return pd.DataFrame(rows)
 
 
-def failures(results):
-    """The tasks that failed, as text; empty where none did."""
+def failures(results, keys=("set", "seed", "method")):
+    """Return a line for each task that failed, named by its ``keys``, or that none did."""
     failed = results[results["error"] != ""]
     lines = [
-        f"  {' '.join(str(row[key]) for key in ('set', 'seed', 'method'))}: {row['error']}"
+        f"  {' '.join(str(row[key]) for key in keys)}: {row['error']}"
         for _, row in failed.iterrows()
     ]
     return "\n".join(["FAILED:", *lines]) if lines else "No fit failed."
