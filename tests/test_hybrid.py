@@ -27,6 +27,7 @@ from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
 from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
+from skgpsvm._isolation import PrivateRandom
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._prediction import regression_sites
 from skgpsvm._rows import to_tensor
@@ -35,7 +36,6 @@ from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._learning import JointTraining
-from skgpsvm.hybrid._network import private_random
 from skgpsvm.hybrid._state import row_hashes
 from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
@@ -758,7 +758,7 @@ def test_papers_extractors_have_the_papers_sizes():
         (MNISTExtractor, (2, 1, 28, 28), 8_052_708),
         (CIFAR10Extractor, (2, 3, 32, 32), 1_504_356),
     ):
-        with private_random(0, CPU):
+        with PrivateRandom(0):
             module = extractor()
         assert sum(p.numel() for p in module.parameters()) == size
         assert module(torch.zeros(shape)).shape == (2, 100)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
 from .._estimator import history
+from .._isolation import PrivateRandom
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
@@ -29,7 +30,6 @@ from ._network import (
     HybridNetwork,
     Predictor,
     chunk_rows,
-    private_random,
     raw_features,
 )
 from ._state import HybridLatents, build_extractor, row_hashes
@@ -266,7 +266,7 @@ class HybridEstimator(LatentEstimator):
             chosen = random_state.choice(len(units), _FIRST_ROWS, replace=False)
             rows = rows.of_units(units, chosen)
         parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
-        with torch.no_grad(), private_random(seed, rows.device):
+        with torch.no_grad(), PrivateRandom(seed):
             raw = torch.cat([raw_features(extractor, rows.take(i)[0], row_shape) for i in parts])
             moments = raw.mean(0), raw.var(0, correction=0)
             network = FeatureMap(extractor, row_shape, *moments).eval()

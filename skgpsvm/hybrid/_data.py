@@ -2,10 +2,9 @@
 
 import joblib
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset
 
-from ._network import private_random
+from .._isolation import PrivateRandom
 
 
 class DatasetArray:
@@ -66,7 +65,7 @@ class DatasetArray:
         return np.unique(np.linspace(0, len(self) - 1, 5).astype(int))
 
     def _item(self, i):
-        with private_random(0, torch.device("cpu")):
+        with PrivateRandom(0):
             return self._dataset[i]
 
     def __array__(self, dtype=None, copy=None):

@@ -1,12 +1,13 @@
 """Joint training of extractor and head by backpropagation, an epoch a step."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 
+from .._isolation import PrivateRandom
 from .._sites import batch_loss
 from .._training import NOISE_BOUNDS, minibatches
-from ._network import private_random
 
 _LEAST_STEPS = 20  # of an epoch that counts as one without improvement
 _HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
@@ -62,6 +63,7 @@ class JointTraining:
         self.max_iter, self.batch_size = max_iter, batch_size
         self.learning_rate, self._augmentation = learning_rate, augmentation
         self._patience, self._held_out_losses = patience, held_out_losses
+        self._random = PrivateRandom(0)  # that of the epoch
         self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
 
     def initial(self):
@@ -86,7 +88,8 @@ class JointTraining:
         seed = int(torch.randint(2**62, (), generator=self.generator))
         batches = minibatches(len(self.rows), self.batch_size, self.generator)
         total = 0.0
-        with private_random(seed, self.rows.device), torch.enable_grad():
+        self._random = PrivateRandom(seed)
+        with torch.enable_grad():
             self.network.train()
             for i, index in enumerate(batches):
                 progress = (state["n_epochs"] + i / len(batches)) / self.max_iter
@@ -94,7 +97,9 @@ class JointTraining:
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * progress))
                 optimizer.zero_grad()
                 objective = self._objective(*self._batch(index))
-                (-objective / self.rows.total_weight).backward()
+                # Once an epoch, since a backward pass takes twice as long under it.
+                with nullcontext() if i else self._random.refusing():
+                    (-objective / self.rows.total_weight).backward()
                 optimizer.step()
                 self._clamp()
                 total += objective.item()
@@ -137,7 +142,9 @@ class JointTraining:
 
     def _objective(self, X, y, weights):
         """Its estimate from a batch, in nats."""
-        features, posterior = self.network.features(X), self.network.posterior()
+        with self._random:
+            features = self.network.features(X)
+        posterior = self.network.posterior()
         A, residual = posterior.basis(features)
         likelihood = self.sites.at(self.network.noise)
         loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
@@ -147,7 +154,9 @@ class JointTraining:
         X, y, weights = self.rows.take(index)
         if self._augmentation is not None:
             X = X.reshape(len(X), *self.network.features.row_shape)
-            shape, X = X.shape, self._augmentation(X)
+            shape = X.shape
+            with self._random:
+                X = self._augmentation(X)
             if not isinstance(X, torch.Tensor) or X.shape != shape:
                 came = f"shape {tuple(X.shape)}" if isinstance(X, torch.Tensor) else f"{type(X)}"
                 raise ValueError(

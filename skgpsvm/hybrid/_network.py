@@ -1,7 +1,4 @@
-"""The hybrid network: rows to features to latents, and the random numbers that modules draw."""
-
-import threading
-from contextlib import contextmanager
+"""The hybrid network: rows to features to latents."""
 
 import torch
 from torch import nn
@@ -16,24 +13,9 @@ _CHUNK_ENTRIES = 2**22
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
 
-_GLOBAL_GENERATORS = threading.RLock()
-
-
 def chunk_rows(n_features):
     """Rows that are held at a time: as many as elsewhere, fewer where they are large."""
     return min(CHUNK_ROWS, max(EXTRACTED_ROWS, _CHUNK_ENTRIES // n_features))
-
-
-@contextmanager
-def private_random(seed, device):
-    """Torch's global generators at ``seed``, and put back after: modules know no others."""
-    devices = [device] if device.type == "cuda" else []
-    with _GLOBAL_GENERATORS, torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 class Standardize(nn.Module):

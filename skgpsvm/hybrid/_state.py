@@ -10,9 +10,10 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel
 from torch import nn
 
+from .._isolation import PrivateRandom
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
-from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows, private_random
+from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows
 
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # whose multiples are spread evenly, modulo 1
 
@@ -66,7 +67,7 @@ class HybridLatents:
 
     def extractor(self):
         """An untrained extractor."""
-        with private_random(self.seed, torch.device("cpu")):
+        with PrivateRandom(self.seed):
             return copy.deepcopy(self.build())
 
     def at(self, network):

@@ -1,0 +1,190 @@
+"""Compute alike whatever modes, defaults and global generators of torch surround the caller.
+
+All contexts here are torch's own, and hold in the calling thread only.
+"""
+
+import threading
+from contextlib import ExitStack, contextmanager
+from functools import cache
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_DEVICES = ("cpu", "cuda")
+# Functions that make tensors of the default dtype, and those that do for Python's floats.
+_MADE_OF_DEFAULT = {
+    torch.empty,
+    torch.empty_permuted,
+    torch.empty_strided,
+    torch.eye,
+    torch.linspace,
+    torch.logspace,
+    torch.ones,
+    torch.rand,
+    torch.randn,
+    torch.zeros,
+}
+_MADE_OF_FLOATS = {
+    torch.arange,
+    torch.as_tensor,
+    torch.asarray,
+    torch.full,
+    torch.scalar_tensor,
+    torch.tensor,
+}
+
+
+@contextmanager
+def isolated():
+    """Give torch's initial modes and defaults to a block, or to the function that it decorates.
+
+    Derivatives can be taken, also inside ``no_grad`` and ``inference_mode``; ``autocast`` and the
+    default device and dtype, as of ``torch.set_default_device``, have no effect. None of them is
+    changed for another thread.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for device_type in filter(torch.is_autocast_enabled, _DEVICES):
+            stack.enter_context(torch.autocast(device_type, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if torch.get_default_dtype() != torch.float32:
+            stack.enter_context(_SinglePrecision())
+        yield
+
+
+class _SinglePrecision(TorchFunctionMode):
+    """Make tensors without a dtype in float32, whatever the process's default is."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") is None and kwargs.get("out") is None:
+            if func in _MADE_OF_DEFAULT or (func in _MADE_OF_FLOATS and self._infers(func, args)):
+                kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+    @staticmethod
+    def _infers(func, args):
+        """Whether a function takes the default dtype for its arguments, which are Python floats."""
+        of_numbers = not any(hasattr(arg, "dtype") for arg in args)
+        return of_numbers and func(*args).dtype == torch.get_default_dtype()
+
+
+class PrivateRandom(TorchDispatchMode):
+    """A context whose random operations draw from generators of its own.
+
+    Networks draw first weights, dropout and noise from torch's global generator and can seldom be
+    given another. This sees their operations one by one, below autograd, and gives each the
+    context's generator. What the operation would have drawn from the global generator with this
+    seed is what it draws. The context may be entered again and then draws on.
+
+    Parameters
+    ----------
+    seed : int
+
+    Attributes
+    ----------
+    has_drawn : bool
+
+    Notes
+    -----
+    Not covered: NumPy's and Python's global generators; operations in threads that a network
+    starts; and, on a GPU, fused attention and cuDNN's recurrent layers with dropout, which have no
+    other generator than the device's. That one is seeded for each such operation and put back.
+    """
+
+    def __init__(self, seed):
+        super().__init__()
+        self.has_drawn = False
+        self._seed, self._generators, self._refusing = seed, {}, False
+
+    @contextmanager
+    def refusing(self):
+        """Refuse to draw, as in a backward pass of operations that have drawn."""
+        if not self.has_drawn:
+            yield
+            return
+        self._refusing = True
+        try:
+            with self:
+                yield
+        finally:
+            self._refusing = False
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in op.tags:
+            return op(*args, **kwargs)
+        if self._refusing:
+            raise RuntimeError(
+                f"The module draws random numbers ({op}) in its backward pass, as "
+                "torch.utils.checkpoint does to repeat a layer with dropout; they would differ "
+                "from those of the forward pass. Do not checkpoint layers that draw."
+            )
+        self.has_drawn = True
+        generator = self._generator(_device(args, kwargs))
+        if op is torch.ops.aten.native_dropout.default:
+            return _dropout(generator, *args, **kwargs)
+        seeded, place = _with_generator(op)
+        if seeded is None:
+            return self._on_device(generator, op, *args, **kwargs)
+        if place < len(args):
+            given = args[place] if args[place] is not None else generator
+            return seeded(*args[:place], given, *args[place + 1 :], **kwargs)
+        if kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": generator}
+        return seeded(*args, **kwargs)
+
+    def _generator(self, device):
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+    def _on_device(self, generator, op, *args, **kwargs):
+        """Run an operation that can draw from nothing but the default generator of a GPU."""
+        device = generator.device
+        if device.type != "cuda":  # elsewhere these operations draw nothing themselves
+            return op(*args, **kwargs)
+        seed = int(torch.randint(2**62, (), generator=self._generator(torch.device("cpu"))))
+        with _DEVICE_GENERATORS, torch.cuda.device(device):
+            state = torch.cuda.get_rng_state(device)
+            try:
+                torch.cuda.manual_seed(seed)
+                return op(*args, **kwargs)
+            finally:
+                torch.cuda.set_rng_state(state, device)
+
+
+_DEVICE_GENERATORS = threading.RLock()
+
+
+def _device(args, kwargs):
+    """Where an operation takes place: on the device of its first tensor, or the one named."""
+    given = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), None)
+    return given or torch.device(kwargs.get("device") or "cpu")
+
+
+@cache
+def _with_generator(op):
+    """An operation that takes a generator, as this one does or an overload; and its place there."""
+
+    def names(overload):
+        return [argument.name for argument in overload._schema.arguments]
+
+    packet = op.overloadpacket
+    for overload in (op, *(getattr(packet, name) for name in packet.overloads())):
+        taken = names(overload)
+        others = [name for name in taken if name != "generator"]
+        if len(others) < len(taken) and (overload is op or others == names(op)):
+            return overload, taken.index("generator")
+    return None, 0
+
+
+def _dropout(generator, X, p, train):
+    """Values with dropout and the mask, as ``native_dropout`` gives them."""
+    if train is False or p == 0:
+        return X.clone(), torch.ones_like(X, dtype=torch.bool)
+    mask = torch.empty_like(X, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
+    return X * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
