@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
 from ._distributed import check_equal, gather, n_ranks, together, warn_if_alone
+from ._isolation import isolated
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
 from .exceptions import warn
 
@@ -101,9 +102,10 @@ def all_or_nothing(method):
     """Decorate `fit` or `partial_fit`: it runs with callbacks, and leaves no half of a model.
 
     Where it ends by an error or an interrupt, an estimator whose model was to be continued is as it
-    was before, and any other is unfitted.
+    was before, and any other is unfitted. Torch's modes and defaults make no difference, see
+    `isolated`.
     """
-    with_teardown = with_callbacks(method)
+    with_teardown = with_callbacks(isolated()(method))
 
     @functools.wraps(method)
     def whole(estimator, *args, **kwargs):
@@ -225,6 +227,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         check_is_fitted(self)
         return self._validated(X, reset=False)
 
+    @isolated()
     def _map_rows(self, function, X):
         """``function`` of tensors (b, d), applied in chunks of rows, as one float64 array."""
         (device, dtype), size = self._torch_options(X), self._chunk_rows

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
+from ._isolation import isolated
 from ._rows import to_tensor
 from ._sites import LikelihoodSites
 from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
@@ -67,6 +68,7 @@ class LatentEstimator(TorchEstimator):
         """What the posterior's variances are multiplied by."""
         return 1.0
 
+    @isolated()
     def _map_moments(self, function, X, spread=None):
         """``function`` of latent means and variances (b, c), by chunks of rows of ``X``.
 
@@ -119,6 +121,7 @@ class LatentEstimator(TorchEstimator):
             )
         return latents
 
+    @isolated()
     def sample_latent(self, X, n_samples=1, random_state=0):
         """Joint draws of the latent functions at all rows.
 
@@ -234,6 +237,7 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
             return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
         return self._outputs(mean)
 
+    @isolated()
     def _cov(self, X):
         X = self._check_new(X)
         device, dtype = self._torch_options(X)
@@ -347,6 +351,7 @@ class LatentClassifier(ProbabilisticClassifier):
         scores = log_p[:, 1:] - log_p[:, :1] if p.shape[1] == 2 else log_p
         return Predictive(scores, log_p, p)
 
+    @isolated()
     def predict_proba_from_latent(self, latents):
         """Class probabilities given values of the latent functions, as `sample_latent` draws them.
 

@@ -7,6 +7,7 @@ from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ._estimator import check_number
+from ._isolation import isolated
 from .active_learning import least_confident
 
 __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
@@ -166,6 +167,7 @@ def _clipped(rows, clip):
     return rows if clip is None else rows.clamp(*clip)
 
 
+@isolated()
 def _attacked(classifier, X, y, clip, attack):
     """``attack(rows, gradient)`` of rows, in chunks; ``gradient`` is that of the loss in them."""
     if not hasattr(classifier, "to_torch") or not hasattr(classifier, "classes_"):

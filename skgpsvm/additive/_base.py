@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
 from .._estimator import check_level, check_number, history
+from .._isolation import isolated
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._training import Run
@@ -412,6 +413,7 @@ class AdditiveGP(LatentEstimator):
         mean, std = self._explained(self._check_new(X))
         return (mean, std) if return_std else mean
 
+    @isolated()
     def _explained(self, X, terms=None):
         """`explain` of checked rows, of all terms or those at some places; standard deviations."""
         terms = range(len(self.terms_)) if terms is None else terms
@@ -425,6 +427,7 @@ class AdditiveGP(LatentEstimator):
         mean, var = np.moveaxis(self._map_rows(moments, X), -1, 0)
         return self._of_effects(mean), self._of_effects(np.sqrt(var))
 
+    @isolated()
     def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):
         """Shares of the terms in the variance of the latent functions, with credible intervals.
 

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._distributed import check_shareable, gather
 from .._estimator import all_or_nothing
 from .._inducing_estimator import InducingEstimator
+from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._prediction import Predictive, ProbabilisticClassifier
 from .._rows import Rows
@@ -314,6 +315,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
             "_loo": (loss, weight),
         }
 
+    @isolated()
     def log_marginal_likelihood(
         self, theta=None, eval_gradient=False, *, X=None, y=None, sample_weight=None
     ):
@@ -409,6 +411,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         """
         return super().predict_proba(X)
 
+    @isolated()
     def predict_proba_from_latent(self, latents):
         """Class probabilities given values of the latent functions, as `sample_latent` draws them.
 

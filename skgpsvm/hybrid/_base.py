@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
 from .._estimator import history
-from .._isolation import PrivateRandom
+from .._isolation import PrivateRandom, isolated
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
@@ -297,6 +297,7 @@ class HybridEstimator(LatentEstimator):
 
     # The network
 
+    @isolated()
     def to_torch(self, device=None):
         """The fitted network as a torch module, for attacks and explanations.
 
@@ -349,6 +350,7 @@ class HybridEstimator(LatentEstimator):
             "likelihood": getattr(self, "likelihood", None),
         }
 
+    @isolated()
     def load_weights(self, path):
         """Become the model that `save_weights` of an estimator of these parameters wrote.
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 
+from .._isolation import isolated
 from .._torch_kernels import TorchKernel, register_torch_kernel
 from ._base import LengthScaleKernel, format_values
 from ._measures import measure_of
@@ -25,6 +26,7 @@ class _OneFeature(Kernel):
         arrays = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
         return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, arrays)
 
+    @isolated()
     def __call__(self, X, Y=None, eval_gradient=False):
         """Return the kernel k(X, Y) and optionally its gradient.
 
@@ -65,6 +67,7 @@ class _OneFeature(Kernel):
             (gradient,) = torch.autograd.grad(slope.sum(), weights)
         return K.detach().numpy(), gradient.numpy()[:, :, np.newaxis]
 
+    @isolated()
     def diag(self, X):
         """Return the diagonal of the kernel k(X, X).
 
