@@ -14,7 +14,7 @@ class DatasetArray:
     ----------
     dataset : torch.utils.data.Dataset
         With a length; its items are rows of any shape, or tuples of a row and a target, always the
-        same ones. What they draw from torch's global generator is put back.
+        same ones. What they draw by torch comes from a generator of its own.
 
     Raises
     ------
