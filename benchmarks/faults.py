@@ -442,12 +442,14 @@ def loaded(name, content):
 def damage(trials, first, seed, count):
     """Damage checkpoints and files of weights, and use them."""
     hybrids = [name for name in FITS if name.startswith("Hybrid")]
-    expected, weights = {}, {name: in_child(weights_of, name) for name in hybrids}
+    expected, weights = {}, {}
     for i in range(first, first + trials):
         rng = np.random.default_rng([seed, 1, i])
         forged = rng.random() < 0.3
         if i % 2:
             name = hybrids[i // 2 % len(hybrids)]
+            if name not in weights:
+                weights[name] = in_child(weights_of, name)
             good, same = weights[name]
             way, bad = (_forged_weights if forged else _damaged)(rng, good)
             found, refusal, grown = in_child(loaded, name, bad)
@@ -498,7 +500,6 @@ def fuzz(trials, first, seed, count):
 
 def run(kinds, trials, first, seed):
     """Tables of counts, and what was wrong: a list of texts, a Counter."""
-    torch.set_num_threads(1)
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # its lazy imports, before the forks
     texts, wrong = [], Counter()
     for kind in kinds:
@@ -510,7 +511,8 @@ def run(kinds, trials, first, seed):
         bad = {"kills": kills, "damage": damage, "fuzz": fuzz}[kind](
             trials[kind], first, seed, count
         )
-        wrong.update({o: n for (_, o), n in counts.items() if o in bad and n})
+        for (_, outcome), n in counts.items():
+            wrong[outcome] += n * (outcome in bad)
         used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime + time.process_time() - start
         texts.append(_table(kind, counts, bad, f"{first} to {first + trials[kind] - 1}", used))
     return texts, wrong
@@ -543,12 +545,13 @@ def main():
     options = parser.parse_args()
     kinds = options.kinds or list(TRIALS)
     trials = {kind: 20 if options.quick else options.trials or TRIALS[kind] for kind in TRIALS}
+    torch.set_num_threads(1)
     texts, wrong = run(kinds, trials, options.first, options.seed)
     title = f"Faults: {', '.join(kinds)}"
     parts = [_report.header(title, threads=1, seed=options.seed), *texts]
     whole = options.first == 0 and not (options.quick or options.trials)
     _report.publish(f"faults-{'-'.join(kinds)}", parts, write=whole)
-    if wrong:
+    if wrong.total():
         sys.exit(f"wrong: {dict(wrong)}")
 
 

@@ -155,7 +155,13 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
         return device, getattr(torch, self.dtype or X.dtype.name)
 
     def _draw_seed(self):
-        return int(check_random_state(self.random_state).randint(2**31))
+        try:
+            return int(check_random_state(self.random_state).randint(2**31))
+        except ValueError as error:
+            raise ValueError(
+                f"random_state={self.random_state!r} must be an integer from 0 to 2**32 - 1, a "
+                "numpy.random.RandomState, or None."
+            ) from error
 
     def _check_streamed(self):
         """Refuse class weights that need all rows."""

@@ -110,6 +110,14 @@ def test_labels_of_several_types_are_refused(label):
         stub._check_training_data(X, stub.classes_[y], None, classes=labels)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32, "x", np.nan])
+def test_random_state_that_is_none(seed):
+    stub = Stub()
+    stub.random_state = seed
+    with pytest.raises(ValueError, match=r"random_state=.* must be an integer from 0 to 2\*\*32"):
+        stub._draw_seed()
+
+
 @pytest.mark.parametrize("device", [10**30, "nowhere", 1.5])
 def test_device_that_is_none(device):
     with pytest.raises(ValueError, match=r"device=.* cannot be used here"):
