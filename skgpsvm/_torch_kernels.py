@@ -117,7 +117,8 @@ class TorchKernel(ABC):
     """Covariance function of torch tensors.
 
     A subclass writes ``__call__(X, Z, theta)`` and ``diag(X, theta)``, reading its hyper-parameters
-    with `value` or `per_feature`. What both return is new memory that the caller may overwrite.
+    with `value` or `per_feature`. What both return is never overwritten: it may be a view, or a
+    tensor that the kernel keeps.
 
     Parameters
     ----------
@@ -139,6 +140,9 @@ class TorchKernel(ABC):
 
     Source: the contract of scikit-learn's ``Kernel``, with `theta` as an argument.
     """
+
+    # Whether sums and products may overwrite what the kernel returns; for kernels of the package.
+    returns_new_memory = False
 
     def __init__(self, kernel, start):
         self._kernel_name = type(kernel).__name__
@@ -288,6 +292,8 @@ class FeatureKernel(TorchKernel):
 
     A subclass writes `n_exact_features` and `exact_features`.
     """
+
+    returns_new_memory = True
 
     def __call__(self, X, Z, theta):
         return self.exact_features(X, theta) @ self.exact_features(Z, theta).T

@@ -2,11 +2,13 @@
 
 import inspect
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.base import is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.gaussian_process.kernels import (
     RBF,
@@ -22,7 +24,16 @@ from sklearn.gaussian_process.kernels import (
     WhiteKernel,
 )
 
-from skgpsvm import _torch_kernels
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPRegressor,
+    EPClassifier,
+    HybridBayesianSVC,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SVGPRegressor,
+    _torch_kernels,
+)
 from skgpsvm._torch_kernels import theta_bounds, torch_kernel
 from skgpsvm.kernels import Linear, MultiscaleRBF, TorchKernel, register_torch_kernel
 from skgpsvm.kernels._composite import exact_and_rest
@@ -594,3 +605,76 @@ def test_cuda_equals_cpu(theta_device, dtype, tol):
         assert K.device.type == diagonal.device.type == "cuda"
         assert_allclose(K.cpu(), k(X, Z, theta), rtol=tol, atol=tol, err_msg=str(kernel))
         assert_allclose(diagonal.cpu(), k.diag(X, theta), rtol=tol, err_msg=str(kernel))
+
+
+class Kept(RBF):
+    """A kernel whose torch form returns views, and tensors that it keeps."""
+
+
+class TorchKept(TorchKernel):
+    kept: ClassVar = []
+
+    def __call__(self, X, Z, theta):
+        scale = self.value("length_scale", theta, X)
+        K = (-0.5 * (X[:, None] - Z).square().sum(2) / scale**2).exp()
+        if not K.requires_grad:
+            self.kept.append((K, K.clone()))
+        return K
+
+    def diag(self, X, theta):
+        return X.new_ones(1).expand(len(X))
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(_torch_kernels, "_REGISTRY", dict(_torch_kernels._REGISTRY))
+    monkeypatch.setattr(TorchKept, "kept", [])
+    register_torch_kernel(Kept)(TorchKept)
+    return TorchKept.kept
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda k: k,
+        lambda k: 2.0 * k,
+        lambda k: k * 2.0 * RBF(2.0),
+        lambda k: k + WhiteKernel(0.3),
+        lambda k: k + 0.5 * RBF(2.0),
+        lambda k: (k + WhiteKernel(0.3)) * 2.0,
+        lambda k: (k**2 + DotProduct()) * k,
+    ],
+)
+def test_what_a_registered_kernel_returns_is_never_overwritten(around, registered):
+    X = torch.tensor(np.random.default_rng(0).normal(size=(20, 3)))
+    theta = torch.tensor(around(RBF(0.9)).theta)
+    kernel, plain = torch_kernel(around(Kept(0.9))), torch_kernel(around(RBF(0.9)))
+    assert_allclose(kernel(X, X[:8], theta), plain(X, X[:8], theta), rtol=1e-12)
+    assert_allclose(kernel.diag(X, theta), plain.diag(X, theta), rtol=1e-12)
+    assert all(torch.equal(now, then) for now, then in registered)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SVGPRegressor(n_inducing=8, max_iter=2),
+        SVGPRegressor(n_inducing=8, likelihood="laplace", max_iter=2),
+        SVGPRegressor(n_inducing=8, optimizer=None),
+        BayesianSVC(n_inducing=8, max_iter=2),
+        EPClassifier(n_inducing=8, max_iter=2),
+        DecoupledGPRegressor(n_inducing=8, max_iter=2),
+        QSGPRegressor(basis="inducing", n_basis=20, n_inducing=8, max_iter=2),
+        QSRVMRegressor(n_basis=20, max_iter=2),
+        HybridBayesianSVC(n_inducing=8, max_iter=2),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_estimators_overwrite_nothing_that_a_registered_kernel_returns(estimator, registered):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = (X[:, 0] > 0).astype(int) if is_classifier(estimator) else X[:, 0]
+    estimator.set_params(kernel=2.0 * Kept(1.5) + 0.5 * RBF(3.0), random_state=0).fit(X, y).predict(
+        X
+    )
+    assert registered
+    assert all(torch.equal(now, then) for now, then in registered)

@@ -98,6 +98,8 @@ class _OneFeature(Kernel):
 class _TorchOneFeature(TorchKernel):
     """Torch form of a kernel of one column of X."""
 
+    returns_new_memory = True
+
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
         self._feature = kernel.feature

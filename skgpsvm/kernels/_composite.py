@@ -11,14 +11,20 @@ from .._torch_kernels import FeatureKernel, TorchKernel, register_torch_kernel, 
 _MOST_HELD, _HELD_SHARE = 500, 4  # features of a mean function, and times as many as may be exact
 
 
-def _add(a, b):
-    """Sum that overwrites a where no graph needs it."""
-    return torch.add(a, b, out=spare(a, b))
+def _combined(operation, kernels, values):
+    """Combine values of kernels by `torch.add` or `torch.mul`, in new memory.
 
-
-def _multiply(a, b):
-    """Product that overwrites a where no graph needs it."""
-    return torch.mul(a, b, out=spare(a, b))
+    Memory that the package made is used again where no graph needs it; what a registered kernel
+    returned may be a view, or held by the kernel, and is never overwritten.
+    """
+    total, is_new = None, False
+    for kernel, value in zip(kernels, values, strict=True):
+        if total is None:
+            total, is_new = value, kernel.returns_new_memory
+        else:
+            total = operation(total, value, out=spare(total, value) if is_new else None)
+            is_new = True
+    return total if is_new else total.clone()
 
 
 @register_torch_kernel(sk.ConstantKernel)
@@ -40,6 +46,8 @@ class _White(TorchKernel):
     the diagonal, ``kernel(X, Z)`` leaves it out just as here.
     """
 
+    returns_new_memory = True
+
     def __call__(self, X, Z, theta):
         return X.new_zeros(X.shape[0], Z.shape[0])
 
@@ -55,15 +63,17 @@ def _flatten(nodes, composite):
 class _Sum(TorchKernel):
     """Sum of kernels."""
 
+    returns_new_memory = True
+
     def __init__(self, parts):
         self.parts = _flatten(parts, _Sum)
 
     def __call__(self, X, Z, theta):
         parts = [part for part in self.parts if not isinstance(part, _White)] or self.parts[:1]
-        return reduce(_add, (part(X, Z, theta) for part in parts))
+        return _combined(torch.add, parts, (part(X, Z, theta) for part in parts))
 
     def diag(self, X, theta):
-        return reduce(_add, (part.diag(X, theta) for part in self.parts))
+        return _combined(torch.add, self.parts, (part.diag(X, theta) for part in self.parts))
 
     def spectra(self):
         return [term for part in self.parts for term in part.spectra()]
@@ -80,6 +90,7 @@ class _Product(TorchKernel):
     """Product of kernels; the constants among them multiply last, as numbers."""
 
     _kernel_name = "Product"
+    returns_new_memory = True
 
     def __init__(self, parts):
         self.parts = _flatten(parts, _Product)
@@ -89,22 +100,26 @@ class _Product(TorchKernel):
             self._others.append(self._constants.pop())
 
     def __call__(self, X, Z, theta):
-        return self._with_constants((part(X, Z, theta) for part in self._others), theta, X)
+        factors = (part(X, Z, theta) for part in self._others)
+        return _combined(torch.mul, self._ordered(), chain(factors, self._values(theta, X)))
 
     def diag(self, X, theta):
-        return self._with_constants((part.diag(X, theta) for part in self._others), theta, X)
+        factors = (part.diag(X, theta) for part in self._others)
+        return _combined(torch.mul, self._ordered(), chain(factors, self._values(theta, X)))
 
-    def _with_constants(self, factors, theta, X):
-        """Product of the factors and the constants."""
-        constants = (part.value("constant_value", theta, X) for part in self._constants)
-        return reduce(_multiply, chain(factors, constants))
+    def _ordered(self):
+        return [*self._others, *self._constants]
+
+    def _values(self, theta, X):
+        """Of the constants."""
+        return (part.value("constant_value", theta, X) for part in self._constants)
 
     def spectra(self):
         if len(self._others) > 1:
             return super().spectra()
 
         def variance(theta, X, own):
-            return self._with_constants([own(theta, X)], theta, X)
+            return reduce(torch.mul, self._values(theta, X), own(theta, X))
 
         terms = self._others[0].spectra()
         return [(partial(variance, own=own), *others) for own, *others in terms]
@@ -115,14 +130,14 @@ class _Product(TorchKernel):
     def exact_features(self, X, theta):
         if len(self._others) > 1:
             return super().exact_features(X, theta)
-        parts = (*self._others, *self._constants)
-        return reduce(torch.mul, (part.exact_features(X, theta) for part in parts))
+        return reduce(torch.mul, (part.exact_features(X, theta) for part in self._ordered()))
 
 
 class _Power(TorchKernel):
     """Kernel raised to a fixed exponent."""
 
     _kernel_name = "Exponentiation"
+    returns_new_memory = True
 
     def __init__(self, base, exponent):
         self._base, self._exponent = base, exponent

@@ -182,6 +182,8 @@ def _check_columns(n_features, n_scales, *arrays):
 class _TorchMultiscaleRBF(TorchKernel):
     """Torch form of MultiscaleRBF."""
 
+    returns_new_memory = True
+
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
         self._sizes = kernel.n_features, np.size(kernel.length_scale)

@@ -88,6 +88,8 @@ class _Stationary(TorchKernel):
     The spectrum, where there is one, is Student's t of `dof` degrees of freedom.
     """
 
+    returns_new_memory = True
+
     def __init__(self, kernel, start, profile, scale="length_scale", shape=(), dof=None):
         super().__init__(kernel, start)
         self._profile, self._scale, self._shape, self._dof = profile, scale, shape, dof
