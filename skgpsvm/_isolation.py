@@ -115,7 +115,8 @@ class PrivateRandom(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in op.tags:
+        device = _device(args, kwargs)
+        if torch.Tag.nondeterministic_seeded not in op.tags or device.type == "meta":
             return op(*args, **kwargs)
         if self._refusing:
             raise RuntimeError(
@@ -124,7 +125,7 @@ class PrivateRandom(TorchDispatchMode):
                 "from those of the forward pass. Do not checkpoint layers that draw."
             )
         self.has_drawn = True
-        generator = self._generator(_device(args, kwargs))
+        generator = self._generator(device)
         if op is torch.ops.aten.native_dropout.default:
             return _dropout(generator, *args, **kwargs)
         seeded, place = _with_generator(op)

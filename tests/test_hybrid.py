@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import resource
 from functools import partial
 
@@ -762,6 +763,32 @@ def test_papers_extractors_have_the_papers_sizes():
             module = extractor()
         assert sum(p.numel() for p in module.parameters()) == size
         assert module(torch.zeros(shape)).shape == (2, 100)
+
+
+@pytest.mark.parametrize(
+    ("module", "row_shape", "taken"),
+    [
+        (MNISTExtractor, (1, 8, 8), (1, 28, 28)),
+        (MNISTExtractor, (28, 28), (1, 28, 28)),
+        (MNISTExtractor, (3, 28, 28), (1, 28, 28)),
+        (MNISTExtractor, (64,), (1, 28, 28)),
+        (CIFAR10Extractor, (3, 4, 4), (3, 32, 32)),
+        (partial(MLP, 5), (3,), (5,)),
+        (partial(MLP, 5), (5, 5), (5,)),
+    ],
+)
+def test_extractors_refuse_rows_of_other_shapes_in_words(module, row_shape, taken):
+    X = np.zeros((6, *row_shape), np.float32)
+    message = f"takes rows of shape {taken}; got {row_shape}. Give rows of that shape"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        HybridSVGPClassifier(module).fit(X, [0, 1, 0, 1, 0, 1])
+
+
+def test_what_a_module_raises_is_told_with_the_shape_of_its_batch():
+    X = np.zeros((6, 1, 4, 4), np.float32)
+    with pytest.raises(RuntimeError) as caught:
+        HybridSVGPClassifier(Images).fit(X, [0, 1, 0, 1, 0, 1])
+    assert "for a batch of shape (2, 1, 4, 4)" in caught.value.__notes__[0]
 
 
 # The fitted network

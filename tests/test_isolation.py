@@ -191,6 +191,12 @@ def test_dropout_of_gpus_has_a_mask_and_keeps_the_mean():
         assert torch.ops.aten.native_dropout(X, 0.3, False)[1].all()
 
 
+def test_a_network_without_numbers_draws_none():
+    with PrivateRandom(0) as random, torch.device("meta"):
+        nn.Dropout()(nn.Linear(3, 4)(torch.rand(2, 3)))
+    assert not random.has_drawn
+
+
 def test_generators_that_a_network_has_itself_are_its_own():
     with PrivateRandom(0):
         own = torch.rand(3, generator=torch.Generator().manual_seed(5))

@@ -5,7 +5,23 @@ from torch import nn
 __all__ = ["MLP", "CIFAR10Extractor", "MNISTExtractor"]
 
 
-class MLP(nn.Sequential):
+class _Extractor(nn.Sequential):
+    """A network for rows of one shape, which refuses others in words."""
+
+    row_shape: tuple
+
+    def forward(self, X):
+        """Features (b, D) of a batch (b, *row_shape)."""
+        if X.shape[1:] != self.row_shape:
+            raise ValueError(
+                f"{type(self).__name__} takes rows of shape {self.row_shape}; got "
+                f"{tuple(X.shape[1:])}. Give rows of that shape, flat rows with input_shape="
+                f"{self.row_shape}, or as module a network of your own."
+            )
+        return super().forward(X)
+
+
+class MLP(_Extractor):
     """Multilayer perceptron with rectified linear units, linear at its output.
 
     Parameters
@@ -30,9 +46,10 @@ class MLP(nn.Sequential):
         for i in range(len(sizes) - 1):
             layers += [nn.Linear(sizes[i], sizes[i + 1]), nn.ReLU()]
         super().__init__(*layers, nn.Linear(sizes[-1], n_outputs))
+        self.row_shape = (n_inputs,)
 
 
-class MNISTExtractor(nn.Sequential):
+class MNISTExtractor(_Extractor):
     """The paper's network for images of shape (1, 28, 28): 100 features.
 
     Notes
@@ -46,6 +63,8 @@ class MNISTExtractor(nn.Sequential):
     >>> MNISTExtractor()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 100])
     """
+
+    row_shape = (1, 28, 28)
 
     def __init__(self):
         super().__init__(
@@ -61,7 +80,7 @@ class MNISTExtractor(nn.Sequential):
         )
 
 
-class CIFAR10Extractor(nn.Sequential):
+class CIFAR10Extractor(_Extractor):
     """The paper's network for images of shape (3, 32, 32): 100 features.
 
     Notes
@@ -75,6 +94,8 @@ class CIFAR10Extractor(nn.Sequential):
     >>> CIFAR10Extractor()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 100])
     """
+
+    row_shape = (3, 32, 32)
 
     def __init__(self):
         super().__init__(

@@ -70,7 +70,14 @@ class FeatureMap(nn.Module):
 
 def raw_features(extractor, X, row_shape):
     """Features (b, D) as an extractor gives them, checked."""
-    features = extractor(X.reshape(len(X), *row_shape))
+    try:
+        features = extractor(X.reshape(len(X), *row_shape))
+    except Exception as error:
+        error.add_note(
+            f"This was raised by the module, for a batch of shape {(len(X), *row_shape)}: rows of "
+            "X, or of input_shape, must have the shape that it takes."
+        )
+        raise
     if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != len(X):
         came = type(features).__name__
         if isinstance(features, torch.Tensor):
