@@ -54,7 +54,7 @@ from . import _fuzz
 
 TRIALS = {"kills": 300, "damage": 500, "fuzz": 5000}
 MOST_MEMORY = 200 * 2**20  # that reading a damaged file may add, bytes
-_LONGEST = 60  # seconds, of a child
+_LONGEST = 900  # seconds, of a child: more is a hang
 
 _small = {"n_inducing": 6, "random_state": 0}
 _net = {"module_params": {"hidden_layer_sizes": (4,), "n_outputs": 3}, **_small}
@@ -163,8 +163,8 @@ class Child:
         """What it returned; RuntimeError with its traceback where it failed."""
         with self._pipe:
             found = self._pipe.read()
-        os.waitpid(self.pid, 0)
-        result, failure = pickle.loads(found) if found else (None, "it was ended by a signal")
+        _, status = os.waitpid(self.pid, 0)
+        result, failure = pickle.loads(found) if found else (None, f"ended with status {status}")
         if failure:
             raise RuntimeError(failure)
         return result

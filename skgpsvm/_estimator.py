@@ -242,7 +242,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
                 function(to_tensor(X[i : i + size], device, dtype)).double().cpu().numpy()
                 for i in range(0, len(X), size)
             ]
-        return np.concatenate(parts)
+        return _finite(np.concatenate(parts), X)
 
 
 class TorchClassifier(ClassifierMixin, TorchEstimator):
@@ -436,6 +436,20 @@ def _kind(label):
         if isinstance(label, types):
             return kind
     return type(label)
+
+
+def _finite(values, X):
+    """Values by row of ``X``, (n, ...), that are finite; else ValueError names a row."""
+    finite = np.isfinite(values).reshape(len(X), -1).all(1)
+    if not finite.all():
+        i = int(finite.argmin())
+        largest = np.nanmax(np.abs(X[i : i + 1]), initial=0.0)
+        raise ValueError(
+            f"The prediction of row {i} of X is not finite. Its largest number is {largest:.3g}; "
+            "numbers so far from those of the training rows overflow. Check the units of X, or "
+            "clip it."
+        )
+    return values
 
 
 def is_missing(value):

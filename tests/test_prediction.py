@@ -187,3 +187,15 @@ def test_scores_rank_as_rounded_probabilities():
     assert ranked[0].tolist() == [10, 10, -1]
     assert ranked[1].argmax() == 2
     assert ranked[1].tolist() == pytest.approx([3, 2, 3])
+
+
+@pytest.mark.parametrize("kind", [SVGPClassifier, BayesianSVC, EPClassifier])
+def test_rows_that_overflow_are_refused_by_number(kind):
+    X, y = ring(40, 2)
+    model = kind(n_inducing=8, max_iter=5, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X.astype(np.float32), y)
+    X[3, 1] = 1e38
+    with pytest.raises(ValueError, match=r"prediction of row 3 of X .* largest number is 1e\+38"):
+        model.latent_mean_and_variance(X.astype(np.float32))
