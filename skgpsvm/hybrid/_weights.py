@@ -5,7 +5,6 @@ import json
 import math
 import re
 import struct
-from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -177,7 +176,10 @@ def skeleton(latents, kernel, sites, file):
     p = (exact.n_exact_features(d) if exact else 0) + (m if rest else 0)
     head = {"theta": (kernel.n_dims,), "noise": sites.parameters().shape, "Z": (m, d)}
     head |= {"mean": (c, p), "raw_root": (c, p, p)}
-    with torch.device("meta") if latents.build.args[0] is None else nullcontext():
+    if latents.build.args[0] is None:  # so the file says how large the first layer is
+        with torch.device("meta"):
+            extractor = latents.build().to(file.dtype)
+    else:
         extractor = latents.extractor().to(file.dtype)
     moments = torch.empty(d, dtype=file.dtype, device="meta")
     features = FeatureMap(extractor, latents.row_shape, moments, moments)
