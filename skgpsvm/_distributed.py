@@ -1,13 +1,16 @@
 """What the processes of a torch.distributed group share in a fit; without a group, the identity."""
 
 import os
+import pickle
 from contextlib import contextmanager
 
 import joblib
 import torch
 import torch.distributed as dist
 
-from .exceptions import DistributedError, warn
+from .exceptions import DistributedError
+
+_MAY_DIFFER = {"device", "random_state"}  # parameters, by rank
 
 
 def n_ranks():
@@ -63,31 +66,69 @@ def together(function, *args, **kwargs):
     return result
 
 
-def check_equal(values):
-    """Raise on all ranks where one of the values of a dict is not the same on all."""
+def check_equal(values, *, counts=True):
+    """Raise on all ranks where one of the values of a dict is not the same on all.
+
+    A rank for which ``counts`` is false, as without rows, may have any. The ranks may give values
+    of different names; those in the order of the first rank are told first.
+    """
     if n_ranks() == 1:
         return
-    by_rank = gather(values)
-    for name in values:
-        told = [theirs[name] for theirs in by_rank]
-        if len(set(map(joblib.hash, told))) > 1:
-            _raise_if(f"rank {i} has {name} {value!r}" for i, value in enumerate(told))
+    own = {name: (_digest(value), repr(value)) for name, value in values.items()}
+    by_rank = dict(enumerate(gather(own if counts else None)))
+    by_rank = {i: theirs for i, theirs in by_rank.items() if theirs is not None}
+    for name in dict.fromkeys(name for theirs in by_rank.values() for name in theirs):
+        told = {i: theirs.get(name, (None, "missing")) for i, theirs in by_rank.items()}
+        if len({digest for digest, _ in told.values()}) > 1:
+            _raise_if(f"rank {i} has {name} {value}" for i, (_, value) in told.items())
+
+
+def _digest(value):
+    """A hash that is the same on all ranks; of what cannot be pickled, as a lambda, its name."""
+    try:
+        return joblib.hash(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return getattr(value, "__qualname__", None) or repr(value)
+
+
+def meet(estimator, method):
+    """Check that all ranks begin the same fit.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    method : str
+        "fit" or "partial_fit".
+
+    Raises
+    ------
+    DistributedError
+        If estimator, method, parameters or callbacks are not the same on all ranks; or if torchrun
+        started several processes that have not been made a group.
+    """
+    if n_ranks() == 1:
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise DistributedError(
+                f"torchrun started this process as one of {os.environ['WORLD_SIZE']}, but they are "
+                "no process group, so that each would fit a model of its own. Call "
+                "torch.distributed.init_process_group() before the fit; or, to fit alone, remove "
+                "WORLD_SIZE from the environment."
+            )
+        return
+    parameters = {
+        f"parameter {name}": value
+        for name, value in estimator.get_params().items()
+        if name not in _MAY_DIFFER
+    }
+    callbacks = [type(callback).__name__ for callback in getattr(estimator, "_skl_callbacks", [])]
+    who = {"estimator": type(estimator).__name__, "method": method, "callbacks": callbacks}
+    check_equal(who | parameters)
 
 
 def check_same(name, thing):
     """`check_equal` of the hash of one thing, which may be large."""
     if n_ranks() > 1:
         check_equal({name: joblib.hash(thing)})
-
-
-def warn_if_alone():
-    """Warn where torchrun started several processes that have not been made a group."""
-    if n_ranks() == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        warn(
-            "This process was started by torchrun, but has no process group: it fits its own rows "
-            "alone. To share the fit call torch.distributed.init_process_group() before it.",
-            UserWarning,
-        )
 
 
 def refuse_ranks(estimator):

@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
-from ._distributed import check_equal, gather, n_ranks, together, warn_if_alone
+from ._distributed import check_equal, gather, meet, n_ranks, together
 from ._isolation import isolated
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
 from .exceptions import warn
@@ -31,7 +31,6 @@ _MOST_INTEGER = 2**63 - 1
 # .1 to .5 and weights in proportion to the inverse variances, 95 % intervals of the
 # function cover .93 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
 _MOST_MEAN_WEIGHT = 2.0
-_MAY_DIFFER_BY_RANK = {"device", "random_state"}
 
 
 def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
@@ -111,6 +110,7 @@ def all_or_nothing(method):
     def whole(estimator, *args, **kwargs):
         before = dict(vars(estimator))
         try:
+            meet(estimator, method.__name__)
             return with_teardown(estimator, *args, **kwargs)
         except BaseException:
             continued = hasattr(estimator, "_latents")
@@ -202,7 +202,6 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_rows(self, X, y, sample_weight, reset, **options):
         """Validated ``X``, ``y`` and weights of this rank, some of them positive on some rank."""
-        warn_if_alone()
 
         def checked():
             if n_ranks() > 1 and np.shape(y)[:1] == (0,):
@@ -213,12 +212,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             return *rows, check_weights(sample_weight, rows[0])
 
         X, y, weights = together(checked)
-        told = {
-            f"parameter {name}": value
-            for name, value in self.get_params().items()
-            if name not in _MAY_DIFFER_BY_RANK
-        }
-        told |= {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
+        told = {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
         names = getattr(self, "feature_names_in_", None)
         check_equal(told | {"feature names": None if names is None else names.tolist()})
         if not sum(gather(weights.sum())) > 0:
@@ -253,6 +247,7 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
         together(_check_labels, "y", y)
         together(check_classification_targets, y)
+        check_equal({"labels that are": _kind_of_labels(y)}, counts=len(y) > 0)
         if classes is not None:
             together(_check_labels, "classes", np.asarray(classes))
         if not reset:
@@ -429,6 +424,14 @@ def _check_labels(name, labels):
                 f"Labels in {name} must be all strings or all numbers or booleans; got {told}. "
                 "Leave out rows without a label, or give them a label of the same type."
             )
+
+
+def _kind_of_labels(y):
+    """What a rank's labels are, for messages; those of several ranks are to be alike."""
+    if y.dtype == object:
+        return _kind(y[0]) if len(y) else "objects"
+    kinds = {"U": "strings", "S": "bytes", "b": "booleans", "f": "floats"}
+    return kinds.get(y.dtype.kind, "integers")
 
 
 def _kind(label):

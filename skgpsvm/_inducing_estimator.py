@@ -76,7 +76,7 @@ class InducingEstimator(LatentEstimator):
         problems = self._problems(targets, previous)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
-        seed = first(run.remember("seed", self._draw_seed))
+        seed = first(together(run.remember, "seed", self._draw_seed))
         fits = []
         for j, part in enumerate(problems):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""

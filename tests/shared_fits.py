@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import joblib
 import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
 from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
 from sklearn.gaussian_process.kernels import RBF
 
-from skgpsvm import BayesianSVC, EPClassifier, SVGPRegressor
+from skgpsvm import BayesianSVC, EPClassifier, HybridBayesianSVC, SVGPRegressor
 
 N = 180
 CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row": (1, 2)}
@@ -93,7 +95,24 @@ def failing_fits(rank):
     fitted = EPClassifier(**EP, warm_start=True)
     if rank == 0:
         fitted._latents = []
+    ep = EPClassifier(**EP)
+    other = BayesianSVC(**COMMON) if rank == 2 else ep
+    called_back = clone(ep).set_callbacks(*[ScoringMonitor(scoring="accuracy")] * (rank == 1))
+    seeded = clone(ep).set_params(random_state="seed" if rank == 1 else 0)
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d" if rank else "e"])
+    codes = (y == "spam").astype([int, float, bool][rank])
     return {
+        "estimator": told(lambda: other.fit(X, y)),
+        "method": told(lambda: (ep.partial_fit if rank else ep.fit)(X, y)),
+        "kinds of parameter": told(lambda: EPClassifier(tol=1 if rank else 1.0).fit(X, y)),
+        "callbacks": told(lambda: called_back.fit(X, y)),
+        "random_state": told(lambda: seeded.fit(X, y)),
+        "labels": told(lambda: ep.fit(X, y if rank == 2 else (y == "spam").astype(int))),
+        "kinds of number": told(lambda: ep.fit(X, codes)),
+        "precision": told(lambda: ep.fit(X.astype([np.float64, np.float32][rank % 2]), y)),
+        "outputs": told(lambda: SVGPRegressor().fit(X, np.c_[target, target][:, : 1 + rank % 2])),
+        "names": told(lambda: ep.fit(frame, y)),
+        "lambda": told(lambda: HybridBayesianSVC(lambda: None).fit(X, y)),
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
         "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),

@@ -14,7 +14,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from shared_fits import FITS, STREAMS, fit, problem, stream
 
-from skgpsvm import SVGPRegressor
+from skgpsvm import HybridBayesianSVC, SVGPRegressor
 from skgpsvm._distributed import all_sum, check_equal, first, gather, n_ranks, rank, together
 from skgpsvm.exceptions import DistributedError
 
@@ -83,6 +83,17 @@ def test_streams_are_shared_too(ranks, name):
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
+        ("estimator", "rank 0 has estimator 'EPClassifier'; .* rank 2 has estimator 'BayesianSVC'"),
+        ("method", "rank 0 has method 'fit'; rank 1 has method 'partial_fit'"),
+        ("kinds of parameter", "rank 0 has parameter tol 1.0; rank 1 has parameter tol 1;"),
+        ("callbacks", r"rank 0 has callbacks \[\]; rank 1 has callbacks \['ScoringMonitor'\]"),
+        ("random_state", "rank 1 failed: ValueError: random_state='seed' must be an integer"),
+        ("labels", "rank 0 has labels that are 'integers'; .* rank 2 has .* 'strings'"),
+        ("kinds of number", "'integers'; rank 1 has labels that are 'floats'; .* 'booleans'"),
+        ("precision", "rank 0 has X of dtype 'float64'; rank 1 has X of dtype 'float32'"),
+        ("outputs", r"rank 0 has outputs \(1,\); rank 1 has outputs \(2,\)"),
+        ("names", "rank 0 has feature names"),
+        ("lambda", "HybridBayesianSVC runs in one process; there are 3"),
         ("NaN", "rank 1 failed: ValueError: Input X contains NaN"),
         ("parameter", "rank 1 has parameter max_iter 5; rank 2 has parameter max_iter 6"),
         ("features", "rank 0 has n_features 3; rank 1 has n_features 2"),
@@ -97,8 +108,9 @@ def test_streams_are_shared_too(ranks, name):
 )
 def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
     for i, found in enumerate(ranks):
-        own = failure in ("NaN", "device") and i == 1
-        expected = DistributedError if "rank" in message and not own else ValueError
+        own = failure in ("NaN", "device", "random_state") and i == 1
+        told_by_all = ("minibatches", "Adam", "weights", "one class", "lambda")
+        expected = ValueError if own or failure in told_by_all else DistributedError
         assert type(found["failures"][failure]) is expected
         told = str(found["failures"][failure])
         assert re.search(
@@ -125,8 +137,19 @@ def test_without_a_group_all_is_as_it_was():
         together(lambda: 1 / 0)
 
 
-def test_torchrun_without_a_group_is_warned_of(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_torchrun_without_a_group_is_refused(method, monkeypatch):
     X = np.linspace(0, 1, 20)[:, None]
-    with pytest.warns(UserWarning, match="has no process group: it fits its own rows alone"):
-        SVGPRegressor(optimizer=None).fit(X, X[:, 0])
+    model = SVGPRegressor(optimizer=None, n_inducing=5)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DistributedError, match="as one of 2, but they are no process group"):
+        getattr(model, method)(X, X[:, 0])
+    assert not hasattr(model, "_latents")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    getattr(model, method)(X, X[:, 0])
+
+
+def test_hybrids_are_not_fitted_apart_by_torchrun(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DistributedError, match="init_process_group"):
+        HybridBayesianSVC().fit(np.eye(4), [0, 1, 0, 1])
