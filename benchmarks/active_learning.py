@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
+from skgpsvm.active_learning import least_confident, mean_softmax_entropy, variation_ratio
 from skgpsvm.inducing import select_inducing_points
 from skgpsvm.kernels import Linear
 
@@ -25,10 +25,11 @@ from . import _data, _harness, _report
 # Scores of the pool, the highest is queried and ties are broken at random; None is random.
 POLICIES = {
     "variation ratio": variation_ratio,
+    "least confident": least_confident,
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,
 }
-OURS = "variation ratio"
+OURS = "least confident"
 N_QUERIES = 100
 N_INDUCING = 32
 POOL_ROWS = TEST_ROWS = 2000
@@ -154,7 +155,7 @@ def main():
     def function(**task):
         return learn(**task, steps=steps)
 
-    results = _harness.run_tasks(function, tasks, measured, path, plan.jobs)
+    results = _harness.run_tasks(function, tasks, measured, path, plan.jobs, plan.methods)
     settings = {
         "sets": f"{len(plan.sets)} with n >= {MIN_ROWS} and 2 rows of every class; seeds 0 to "
         f"{len(plan.seeds) - 1}",

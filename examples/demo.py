@@ -22,7 +22,7 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
+from skgpsvm.active_learning import least_confident, mean_softmax_entropy
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
 
@@ -31,7 +31,7 @@ KERNELS = {
     "Matern 3/2, one length scale": 5.0 * Matern(8.0, nu=1.5) + ConstantKernel(5.0, "fixed"),
 }
 POLICIES = {
-    "variation ratio": variation_ratio,
+    "least confident": least_confident,
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,
 }
@@ -39,7 +39,7 @@ POLICIES = {
 STYLES = {
     "BayesianSVC, tuned": {"color": "#0072B2", "marker": "o"},
     "SVC, calibrated": {"color": "#D55E00", "marker": "s"},
-    "variation ratio": {"color": "#0072B2", "marker": "o"},
+    "least confident": {"color": "#0072B2", "marker": "o"},
     "entropy of softmax of means": {"color": "#D55E00", "marker": "s"},
     "random": {"color": "#555555", "marker": "^"},
 }
@@ -181,7 +181,7 @@ def learn_actively(X, y, path):
     heading(
         "4. Active learning: the model chooses which digits are labelled",
         f"Test error from 2 labels a class on, {QUERIES_A_ROUND} a round; mean of {REPEATS} runs.",
-        "Variation ratio: the least sure predictions first, with all uncertainty in them.",
+        "Least confident: the least sure predictions first, with all uncertainty in them.",
     )
     tasks = [(score, seed) for score in POLICIES.values() for seed in range(REPEATS)]
     errors = Parallel(n_jobs=2)(delayed(errors_along)(*task, X, y) for task in tasks)

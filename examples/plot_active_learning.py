@@ -3,7 +3,7 @@ Does a model learn faster when it chooses what is labelled?
 ===========================================================
 
 Digits are labelled ten at a time: those that a Bayesian support vector machine is least sure of
-(the variation ratio), those that the entropy of a softmax of its means would pick, which knows no
+(the least confident), those that the entropy of a softmax of its means would pick, which knows no
 uncertainty of the model, or random ones. Every policy starts from the same two digits of each kind,
 and the same model, fitted anew after each round, serves them all.
 """
@@ -15,11 +15,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import mean_softmax_entropy, variation_ratio
+from skgpsvm.active_learning import least_confident, mean_softmax_entropy
 
 BATCH, N_ROUNDS, N_REPEATS = 10, 13, 3
 POLICIES = {
-    "variation ratio": variation_ratio,
+    "least confident": least_confident,
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,
 }

@@ -335,7 +335,7 @@ def test_loop_of_the_guide():
     for _ in range(4):
         model.fit(X[labelled], y[labelled])
         pool = np.delete(np.arange(len(X)), labelled)
-        chosen, _ = variation_ratio_sampling(model, X[pool], n_instances=5)
+        chosen, _ = least_confident_sampling(model, X[pool], n_instances=5)
         labelled.extend(pool[chosen])
     assert len(set(labelled)) == 23
     assert model.fit(X[labelled], y[labelled]).score(X, y) > 0.85
