@@ -115,8 +115,10 @@ class PrivateRandom(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in op.tags:
+            return op(*args, **kwargs)
         device = _device(args, kwargs)
-        if torch.Tag.nondeterministic_seeded not in op.tags or device.type == "meta":
+        if device.type == "meta":  # no numbers are drawn there
             return op(*args, **kwargs)
         if self._refusing:
             raise RuntimeError(
