@@ -505,8 +505,10 @@ def run(kinds, trials, first, seed):
     for kind in kinds:
         counts, start = Counter(), time.process_time()
 
-        def count(name, outcome, happened=True, counts=counts):
+        def count(name, outcome, happened=True, kind=kind, counts=counts):
             counts[name, outcome] += happened
+            if (so_far := counts.total()) and happened and not so_far % 100:
+                print(f"{kind}: {so_far} outcomes", file=sys.stderr, flush=True)
 
         bad = {"kills": kills, "damage": damage, "fuzz": fuzz}[kind](
             trials[kind], first, seed, count
