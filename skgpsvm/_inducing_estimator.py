@@ -165,11 +165,16 @@ class InducingEstimator(LatentEstimator):
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _prior(self, start, rows, scaler):
-        """That of the default kernel's length scales, where few rows are to teach them, or None."""
+        """That of the default kernel's hyper-parameters, where they are learned, or None."""
         if not self._has_prior or self.kernel is not None or self.optimizer is None:
             return None
         default = self._start_kernel(scaler)
-        return few_rows_prior(default, rows) if _are_alike(default, start.kernel) else None
+        if not _are_alike(default, start.kernel):
+            return None
+        return self._prior_of_default(default, rows, scaler)
+
+    def _prior_of_default(self, kernel, rows, scaler):
+        return few_rows_prior(kernel, rows)
 
     def _batch_size(self, start, rows):
         """Rows in a minibatch; None is all."""

@@ -9,6 +9,13 @@ from ._starts import free_lengths, scaled_lengths
 _MEDIAN_LENGTH = 2**0.5 * math.exp(2**0.5)  # over where they start
 _NOISE_RATE = 2.0
 _LENGTH_PRECISION = 1 / 3
+# Rate of the prior of ratios of length scales, see `SignalPrior`. With EPClassifier on pure noise,
+# 60 and 200 rows of 20 features, a rate of 1 chose features by chance in one draw of three: the
+# log-loss was .049 and .020 above the class frequencies'. A rate of 2 did so in none, and on four
+# of five development sets (sonar, haberman, ionosphere, spectf, colic) had the lower log-loss.
+_RATIO_RATE = 2.0
+_ROUNDING = 0.1  # of its peak
+_HALVINGS = 50
 
 
 class LengthPrior:
@@ -53,6 +60,82 @@ def few_rows_prior(kernel, rows):
         return None
     parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
     return LengthPrior(*(torch.as_tensor(part, device=rows.device) for part in parts))
+
+
+class SignalPrior:
+    r"""A prior of amplitudes and length scales that expects little: a small, smooth function.
+
+    The standard deviation s of each term has the density :math:`(1 + s)^{-2}`, so that the share
+    :math:`s / (1 + s)` is uniform: mode at zero, heavy tail. The length scales are
+    :math:`\ell_j = r_j e^{c + \delta_j}` with :math:`r_j` their medians, c normal of variance 3 and
+    :math:`\delta_j` Laplace of rate 2, its peak rounded: features are alike, but for a few, and a
+    change of all of them costs no more where there are many. The common factor is the most likely,
+
+    .. math:: \log p(\theta) = \max_c \Bigl[-\tfrac16 c^2 - 2 \sum_j
+        \bigl(\sqrt{(\log(\ell_j / r_j) - c)^2 + \epsilon^2} - \epsilon\bigr)\Bigr]
+        - 2 \sum_k \log(1 + s_k),
+
+    whose derivatives are those at the maximum with c held, as its own derivative is zero there.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        As learning starts from it by default: length scales of `smooth_kernel` and amplitudes that
+        are variances of the function.
+    device : torch.device
+    """
+
+    def __init__(self, kernel, device):
+        free = [h for h in kernel.hyperparameters if not h.fixed]
+        terms = [h.name.endswith("constant_value") for h in free for _ in range(h.n_elements)]
+        self._terms = torch.tensor(terms, device=device)
+        self._lengths = torch.as_tensor(free_lengths(kernel) > 0, device=device)
+        self._median = torch.as_tensor(scaled_lengths(kernel, _MEDIAN_LENGTH), device=device)
+
+    def smoothest(self):
+        """Theta with the median length scales, where the function has the slopes of the start.
+
+        Nearly linear functions: from there an ascent finds the few features that matter among many,
+        where from shorter lengths it would give up the amplitude. Of 60 rows, 100 features and two
+        that matter, the log density then ends at -34 in place of -43.
+        """
+        theta = self._median.clone()
+        if self._lengths.any() and self._terms.any():
+            theta[self._terms.int().argmax()] += 2 * math.log(_MEDIAN_LENGTH)
+        return theta
+
+    def log_density(self, theta):
+        """Up to a constant; a scalar tensor."""
+        deviations = (0.5 * theta[self._terms]).exp()
+        c, apart = self._split(theta)
+        penalty = _RATIO_RATE * (torch.hypot(apart, apart.new_tensor(_ROUNDING)) - _ROUNDING).sum()
+        return -2 * deviations.log1p().sum() - penalty - 0.5 * _LENGTH_PRECISION * c**2
+
+    def slope(self, theta):
+        """The derivative of the log density."""
+        deviations = (0.5 * theta[self._terms]).exp()
+        slope = torch.zeros_like(theta)
+        slope[self._terms] = -deviations / (1 + deviations)
+        slope[self._lengths] = -_ratio_slopes(self._split(theta)[1])
+        return slope
+
+    def _split(self, theta):
+        """The most likely logarithm of the common factor, a float, and those of the ratios (d,)."""
+        logs = (theta - self._median)[self._lengths]
+        values = logs.cpu()
+        if not len(values):
+            return 0.0, logs
+        low, high = min(values.min().item(), 0.0), max(values.max().item(), 0.0)
+        for _ in range(_HALVINGS):
+            c = (low + high) / 2
+            rises = _ratio_slopes(values - c).sum().item() > _LENGTH_PRECISION * c
+            low, high = (c, high) if rises else (low, c)
+        return c, logs - c
+
+
+def _ratio_slopes(apart):
+    """Derivatives of minus the log density of ratios of length scales in their logarithms."""
+    return _RATIO_RATE * apart / torch.hypot(apart, apart.new_tensor(_ROUNDING))
 
 
 class Penalised:

@@ -32,12 +32,13 @@ def problem(n_classes):
 
 
 COMMON = {"n_inducing": 15, "random_state": 0}
-EP = {**COMMON, "max_iter": 30, "tol": 0.1}
+SEP = {"approximation": "sep", "learn_inducing": True}
+EP = {**COMMON, **SEP, "max_iter": 30, "tol": 0.1}
 # Name: estimator, number of classes (0 is regression), shards.
 FITS = {
     "sep": (EPClassifier(**EP), 2, "uneven"),
     "sep, sign rule, empty shard": (EPClassifier(**EP, optimizer="sign"), 2, "empty"),
-    "gfitc": (EPClassifier(**{**EP, "max_iter": 1}, approximation="gfitc"), 2, "uneven"),
+    "gfitc": (EPClassifier(**{**EP, "max_iter": 1, "approximation": "gfitc"}), 2, "uneven"),
     "sep, balanced": (EPClassifier(**EP, class_weight="balanced"), 2, "blocks"),
     "sep, three classes": (EPClassifier(**EP), 3, "blocks"),
     "svc, two classes": (BayesianSVC(**COMMON, optimizer=None), 2, "uneven"),

@@ -57,7 +57,7 @@ from skgpsvm.callbacks import Checkpoint
 from skgpsvm.hybrid import MLP
 
 quick = partial(BayesianSVC, n_inducing=6, optimizer=None, random_state=0)
-ep = partial(EPClassifier, n_inducing=6, max_iter=12, tol=0.2, random_state=0)
+ep = partial(EPClassifier, approximation="sep", n_inducing=6, max_iter=12, tol=0.2, random_state=0)
 MODES = {
     "coordinate ascent": quick(),
     "ovr": quick(multi_class="ovr"),

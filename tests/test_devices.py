@@ -25,7 +25,7 @@ CASES = {
     "BayesianSVC": [{}, {"multi_class": "ovr"}],
     "DecoupledGPClassifier": [{}, {"solver": "sgd"}],
     "DecoupledGPRegressor": [{"mean": "linear"}, {"solver": "sgd"}, {"likelihood": "laplace"}],
-    "EPClassifier": [{}, {"batch_size": 50}, {"approximation": "gfitc"}],
+    "EPClassifier": [{"approximation": "sep"}, {"batch_size": 50}, {"approximation": "gfitc"}],
     "HybridBayesianSVC": [{}],
     "HybridSVGPRegressor": [{}],
     "QSGPClassifier": [{}, {"solver": "sgd"}],

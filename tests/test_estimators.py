@@ -122,7 +122,7 @@ DETERMINISTIC = [
     SVGPRegressor(),
     SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
     SVGPClassifier(n_inducing=16, max_iter=5),
-    EPClassifier(n_inducing=16, max_iter=10),
+    EPClassifier(approximation="sep", n_inducing=16, max_iter=10),
     EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
     DecoupledGPRegressor(),
     DecoupledGPRegressor(likelihood="student_t", optimizer=None, learn_inducing=False),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from problems import t64, waves
+from scipy.optimize import minimize_scalar
 from scipy.stats import gamma, norm
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
@@ -20,7 +21,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._evidence import Evidence
-from skgpsvm._priors import LengthPrior, Penalised
+from skgpsvm._priors import LengthPrior, Penalised, SignalPrior
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 
@@ -65,7 +66,7 @@ def test_intervals_with_fewer_rows_than_features(estimator):
     "estimator",
     [
         SVGPClassifier,
-        EPClassifier,
+        partial(EPClassifier, approximation="sep"),
         partial(EPClassifier, approximation="gfitc"),
         partial(EPClassifier, batch_size=20),
         DecoupledGPClassifier,
@@ -89,3 +90,34 @@ def test_bound_is_without_the_prior():
     held = {"optimizer": None, "learn_inducing": False, "mean": "zero"}
     again = SVGPClassifier(model.kernel_, inducing_points=model.inducing_points_, **held)
     assert again.fit(X, y).elbo_ == pytest.approx(model.elbo_, rel=1e-2)
+
+
+def test_prior_of_a_signal():
+    lengths, median = np.array([0.5, 1.0, 2.0, 40.0]), 2**0.5 * np.exp(2**0.5)
+    held = ConstantKernel(5.0, "fixed")
+    kernel = ConstantKernel(4.0) * RBF(lengths) + held + ConstantKernel(0.5) * RBF(1.0, "fixed")
+    prior = SignalPrior(kernel, "cpu")
+
+    def log_density(theta):
+        logs = theta[1:5] - np.log(median * lengths)
+        amplitudes = np.exp(theta[[0, 5]] / 2)
+
+        def penalty(c):
+            return c**2 / 6 + 2 * (np.hypot(logs - c, 0.1) - 0.1).sum()
+
+        c = minimize_scalar(penalty, (-1, 1), tol=1e-12).x
+        return -penalty(c) - 2 * np.log(1 + amplitudes).sum()
+
+    rng = np.random.default_rng(0)
+    for theta in (kernel.theta, kernel.theta + rng.normal(size=6)):
+        assert prior.log_density(t64(theta)).item() == pytest.approx(log_density(theta), abs=1e-9)
+        steps = 1e-5 * np.eye(6)
+        slope = [(log_density(theta + e) - log_density(theta - e)) / 2e-5 for e in steps]
+        assert_allclose(prior.slope(t64(theta)), slope, rtol=0, atol=1e-5)
+
+
+def test_prior_of_a_signal_without_lengths():
+    prior = SignalPrior(ConstantKernel(4.0), "cpu")
+    theta = t64([np.log(4.0)])
+    assert prior.log_density(theta).item() == pytest.approx(-2 * np.log(3))
+    assert_allclose(prior.slope(theta), [-2 / 3])

@@ -27,7 +27,13 @@ from .. import _data, _harness, _measure, _report
 
 ROWS, M, D, N_TEST = 2_000_000, 200, 8, 10_000
 STEP = 100_000  # rows generated at a time
-COMMON = {"n_inducing": M, "batch_size": 1024, "random_state": 0, "tol": 0.02}
+COMMON = {
+    "n_inducing": M,
+    "learn_inducing": True,
+    "batch_size": 1024,
+    "random_state": 0,
+    "tol": 0.02,
+}
 MODELS = {
     "EPClassifier": EPClassifier(**COMMON, max_iter=6),
     "SVGPClassifier": SVGPClassifier(**COMMON, likelihood="probit", max_iter=4),

@@ -23,11 +23,12 @@ COMMON = {
     "kernel": ConstantKernel(10.0) * RBF(6.0),
     "mean": "constant",
     "n_inducing": M,
+    "learn_inducing": True,
     "random_state": 0,
 }
 MODELS = {
     "EPClassifier, minibatches": EPClassifier(**COMMON, batch_size=512, max_iter=8),
-    "EPClassifier, all rows": EPClassifier(**COMMON, max_iter=40),
+    "EPClassifier, all rows": EPClassifier(**COMMON, approximation="sep", max_iter=40),
     "SVGPClassifier": SVGPClassifier(**COMMON, likelihood="probit", batch_size=512, max_iter=15),
 }
 MEASURED = ("error_rate", "log_loss", *_measure.MEASURED)

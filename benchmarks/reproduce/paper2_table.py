@@ -17,10 +17,10 @@ from skgpsvm import EPClassifier, SVGPClassifier
 
 from .. import _data, _harness, _report
 
-SETTINGS = {"mean": "zero", "inducing_points": "random"}
+SETTINGS = {"mean": "zero", "inducing_points": "random", "learn_inducing": True}
 METHODS = {
     "GFITC": EPClassifier(approximation="gfitc", **SETTINGS),
-    "SEP": EPClassifier(**SETTINGS),
+    "SEP": EPClassifier(approximation="sep", **SETTINGS),
     "SVI": SVGPClassifier(likelihood="probit", **SETTINGS),
 }
 SHARES = (15, 25, 50)

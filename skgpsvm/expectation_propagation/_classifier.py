@@ -13,8 +13,9 @@ from .._inducing_estimator import InducingEstimator
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._prediction import Predictive, ProbabilisticClassifier
+from .._priors import SignalPrior
 from .._rows import Rows
-from .._scales import smooth_kernel, with_mean
+from .._scales import smooth_kernel, with_learned_mean
 from .._sites import LikelihoodSites
 from .._starts import explaining
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -23,6 +24,9 @@ from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLea
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
+# Of more, converged sites for each evaluation cost too much: on 60,000 rows some ten updates each.
+_MOST_SETTLED_ROWS = 10_000
+_START_ROWS = 1000  # that starts are compared on
 
 
 class EPClassifier(ProbabilisticClassifier, InducingEstimator):
@@ -39,38 +43,41 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature; where rows
-        are fewer than features, these have a prior.
-    approximation : {"sep", "gfitc"}, default="sep"
-        How hyper-parameters are learned: by a step after each update of the sites, or by L-BFGS-B
-        on the evidence of converged sites. The model is the same.
+        optimization. None is a squared exponential with a length scale for each feature; its
+        hyperparameters then have a prior, which keeps them from fitting chance.
+    approximation : {"auto", "sep", "gfitc"}, default="auto"
+        How hyperparameters are learned: "sep" takes a step after each update of the sites, "gfitc"
+        maximizes the evidence of converged sites by L-BFGS-B. The model is the same. "auto" is
+        "sep" for minibatches, for an ``optimizer`` given by name and for more than 10,000 rows,
+        else "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function: coefficients with a vague prior, which are part of the kernel as a fixed
-        constant and a fixed linear term.
+        Mean function, as terms of the kernel: a constant of fixed variance, and a linear function
+        whose variance is learned.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
         these, in units of X.
-    learn_inducing : bool, default=True
-        Whether the inducing points are moved.
+    learn_inducing : bool, default=False
+        Whether the inducing points are moved. Moved points make do with fewer, but overfit where
+        the signal is weak, since the evidence is no bound.
     optimizer : {"auto", "sign", "adadelta"} or None, default="auto"
-        Steps of ``approximation="sep"``: Adam ("auto"), or the source's rules. Those are "sign" for
+        Steps of "sep": Adam ("auto"), or the source's rules. Those are "sign" for
         updates of all rows, a rate for each parameter that grows by 2 % while its slope keeps its
         sign and else halves; and for minibatches "adadelta", with ``learning_rate=1``. None holds
         the kernel and the inducing points.
     max_iter : int, default=100
         Updates of all sites, or epochs of minibatches, at most; hyper-parameters are learned in the
-        first 70 %. With ``approximation="gfitc"`` rounds of ten steps of L-BFGS-B besides, after
+        first 70 %. With "gfitc", rounds of ten steps of L-BFGS-B besides, after
         which the sites are found anew.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm; and of
-        ``approximation="gfitc"`` when a round gains less, nats a row.
+        "gfitc" when a round gains less, nats a row.
     batch_size : int, default=None
-        Rows in a minibatch of ``approximation="sep"``, after each of which posterior and
-        hyper-parameters move; None is all.
+        Rows in a minibatch of "sep", after each of which posterior and hyperparameters move; None
+        is all.
     learning_rate : float, default=0.05
-        Of the steps of ``approximation="sep"``.
+        Of the steps of "sep".
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -102,7 +109,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         one copy of it, where its weight is above one). NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         The evidence along the way, from minibatches an estimate of it; with "gfitc" that of rounds.
-        With fewer rows than features the prior of length scales is in it.
+        With the default kernel, the log density of its prior is in it, up to a constant.
     n_iter_ : int
         Updates, epochs or rounds taken; with more than two classes, the most of any.
     n_features_in_ : int
@@ -114,7 +121,11 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016). Departs from the source: corrected sites
     and evidence (errata of 20, 23 and 29); gradients of the evidence at fixed scalars of the sites,
-    features moving; whitened coordinates. An update costs O(n m^2), memory is O(n + m^2).
+    features moving; whitened coordinates; a prior of the default kernel's hyperparameters; inducing
+    points that stay. The source's algorithm is ``EPClassifier(kernel, approximation="sep",
+    optimizer="sign", mean="zero", inducing_points="random", learn_inducing=True)`` with a kernel of
+    one's own, and its generalized FITC the same with "gfitc" for "sep" and without ``optimizer``.
+    An update costs O(n m^2), memory is O(n + m^2).
 
     Examples
     --------
@@ -134,11 +145,11 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         self,
         kernel=None,
         *,
-        approximation="sep",
+        approximation="auto",
         mean="linear",
         n_inducing=256,
         inducing_points="kmeans",
-        learn_inducing=True,
+        learn_inducing=False,
         optimizer="auto",
         max_iter=100,
         tol=1e-3,
@@ -170,7 +181,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     # Fitting
 
     def _check_parameters(self):
-        self._check_choice("approximation", ("sep", "gfitc"))
+        self._check_choice("approximation", ("auto", "sep", "gfitc"))
         self._check_choice("mean", ("zero", "constant", "linear"))
         self._check_choice("optimizer", (*RULES, None))
         self._check_inducing_parameters()
@@ -243,7 +254,17 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
 
     def _start_kernel(self, scaler):
         kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
-        return with_mean(kernel, self.mean, scaler, _VARIANCE)
+        return with_learned_mean(kernel, self.mean, scaler, _VARIANCE)
+
+    def _prior_of_default(self, kernel, rows, scaler):
+        return SignalPrior(kernel, rows.device)
+
+    def _settles(self, rows):
+        """Whether hyper-parameters are learned on the evidence of converged sites."""
+        if self.approximation != "auto":
+            return self.approximation == "gfitc"
+        by_adam = self.batch_size is not None or self.optimizer in ("sign", "adadelta")
+        return not by_adam and rows.n_rows <= _MOST_SETTLED_ROWS
 
     def _trained(self, start, rows):
         points = self.learn_inducing and start.uses_points
@@ -261,7 +282,8 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     def _prepared(self, run, name, start, rows, scaler, random_state):
         if start.mean is None and "theta" in self._trained(start, rows):
             start = explaining(start, self._sites(), rows, random_state)
-        if self.approximation != "gfitc" or not self._trained(start, rows):
+            start = self._better_start(start, rows, scaler, random_state)
+        if not self._settles(rows) or not self._trained(start, rows):
             return start, []
         learning = OuterLearning(self.tol, *self._problem(start, rows, scaler))
         state = learning.initial(start.state(rows.device))
@@ -269,12 +291,28 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.converged)
         return replace(start.at(state), mean=None, root=None), curve
 
+    def _better_start(self, start, rows, scaler, random_state):
+        """The start, or the smoothest one, after ten steps on some rows: the more likely one."""
+        some = rows.subset(_START_ROWS, random_state) if rows.n_rows > _START_ROWS else rows
+        propagation, _, *units = self._problem(start, some, scaler)
+        prior = units[-1]
+        if prior is None:
+            return start
+        learning = OuterLearning(self.tol, propagation, ["theta"], *units)
+        first, found = start.state(rows.device), []
+        for theta in (first["theta"], prior.smoothest()):
+            state = learning.initial({**first, "theta": theta})
+            found.append((learning.step(state), state))
+        _, best = max(found, key=lambda pair: pair[0])
+        return replace(start.at(best), mean=None, root=None)
+
     def _inference(self, start, rows, scaler, generator):
         propagation, trained, *units = self._problem(start, rows, scaler)
-        trained = [] if self.approximation == "gfitc" else trained
+        settles = self._settles(rows)
+        trained = [] if settles else trained
         rule = RULES[self.optimizer](self.learning_rate) if trained else None
         learning = rule, self.max_iter, self.tol, propagation, trained, *units
-        if self.batch_size is None or self.approximation == "gfitc":
+        if self.batch_size is None or settles:
             return InnerLearning(*learning)
         check_shareable(self.batch_size)
         return MinibatchLearning(self.batch_size, generator, *learning)

@@ -194,7 +194,7 @@ def exact_and_rest(kernel, d, max_features):
     exact, rest, left = [], [], max_features
     most_held = max(_MOST_HELD, _HELD_SHARE * max_features)
     for term in _flatten([kernel], _Sum):
-        size, held = term.n_exact_features(d), _is_held(term)
+        size, held = term.n_exact_features(d), _is_held(term) or _is_multiple_of_held(term)
         if size is not None and size <= (most_held if held else left):
             left -= 0 if held else size
             exact.append(term)
@@ -209,6 +209,11 @@ def exact_and_rest(kernel, d, max_features):
 def _is_held(term):
     """Whether a term is a feature kernel without free hyper-parameters."""
     return isinstance(term, FeatureKernel) and not term._position
+
+
+def _is_multiple_of_held(term):
+    """Whether a term is a constant times a feature kernel without free hyper-parameters."""
+    return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
 
 
 def _is_noise(term):
