@@ -16,6 +16,7 @@ from ._sites import batch_loss, batch_sites
 _HELD_BYTES = 2**28
 _MOST_HALVINGS = 10
 _ROUNDING = 1e-9
+_PAIRS = 8  # of earlier steps; with 4 convergence took up to 4 sweeps more, with 16 no fewer
 _LEFT_OUT = 3000  # rows, at most
 
 
@@ -24,7 +25,8 @@ class CoordinateAscent:
 
     The state of a fit is a dict: the natural parameters ``precision`` (c, p, p) and ``linear``
     (c, p), the ``mean`` (c, p) and triangular ``root`` (c, p, p) that they imply, the ``n_steps``
-    taken and the relative ``change`` of the means in the last one.
+    taken, the relative ``change`` of the means, and what `ascend` remembers: the ``start`` of the
+    last step and the ``pairs`` of earlier ones.
 
     Parameters
     ----------
@@ -36,8 +38,8 @@ class CoordinateAscent:
     -----
     Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23).
     Departs from the source: signs of the printed updates (errata E5-E9); the contrast is chosen
-    anew in every sweep (E10) and steps are damped. Cost of a sweep: one feature block
-    O(n p^2) and, for each row, O(p^2) for each latent that it touches, whatever c.
+    anew in every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`). Cost of a
+    sweep: one feature block O(n p^2) and, for each row, O(p^2) for each latent that it touches.
     """
 
     def __init__(self, likelihood, basis, rows):
@@ -80,7 +82,13 @@ class CoordinateAscent:
         state = {"precision": precision, "linear": linear}
         state |= {"n_steps": n_steps, "change": float("inf")}
         state["mean"], state["root"] = weight_moments(precision, linear)
+        self.forget(state)
         return state
+
+    @staticmethod
+    def forget(state):
+        """Drop what `ascend` remembers, since the objective has become another."""
+        state |= {"start": None, "pairs": []}
 
     def _batch(self, index):
         """Features, residual variances, codes and weights of the rows of ``index``."""
@@ -96,6 +104,66 @@ class CoordinateAscent:
     def sweep(self, state):
         """One pass over all rows and one damped step; returns the objective before the step."""
         return self._step(state, self.rows.chunks(), 1.0, self.likelihood.step(state["n_steps"]))
+
+    def ascend(self, state):
+        r"""Take a quasi-Newton step after one pass over all rows; return the objective before it.
+
+        The sites imply targets :math:`\hat\Lambda, \hat\eta` of the natural parameters. They hold
+        the gradient in the means, :math:`g = \hat\eta - \hat\Lambda m`, and the natural gradient
+        in the precisions, :math:`\hat\Lambda - \Lambda`. The precisions take a step of size
+        :math:`\rho` along theirs. The means take the step of a limited-memory BFGS matrix that
+        starts from :math:`\rho\Lambda^{-1}`; without earlier steps this is a damped sweep. If the
+        objective turns out to have fallen, the next call halves the step instead.
+
+        **The fixed point is the optimum.** It has :math:`g = 0` and
+        :math:`\hat\Lambda = \Lambda`, so the gradient in means and covariances is zero. An expected
+        hinge is convex in means and roots, as the sum of an affine function and the norm of one. A
+        smooth maximum of such functions is convex, since it is convex and grows with each of them.
+        The divergence is strictly convex. If every rival is contrasted, the objective is therefore
+        smooth and strictly concave, and its only stationary point is the optimum.
+
+        **When a step is safe.** The BFGS matrix is positive definite because pairs of negative
+        curvature are left out. The steps of means and precisions both have a positive product with
+        the gradient, so halving ends. For fixed shares of the rivals the precision of a site
+        bounds the curvature of the loss, and a sweep with :math:`\rho = 1` never lowers the
+        objective. Shares that move with the means add curvature that the sites lack. Of 60 steps on
+        each of seven sets with 3 to 10 classes, up to 7 had to be halved with :math:`\rho = 1`, at
+        most one with .7.
+
+        ``change`` is the relative size of the undamped closed-form step, :math:`\Lambda^{-1} g`, or
+        of a halved step. A likelihood that is not ``smooth``, whose g does not vanish at the
+        optimum, takes a `sweep`.
+
+        Notes
+        -----
+        Source: Nocedal and Wright (2006), Numerical Optimization, algorithm 7.4.
+        """
+        if not self.likelihood.smooth:
+            return self.sweep(state)
+        size = self.likelihood.step(state["n_steps"])
+        target, value = self._target(state, self.rows.chunks(), 1.0)
+        start, mean, precision = state["start"], state["mean"], state["precision"]
+        # The value is a sum in the dtype of the rows.
+        rounding = max(_ROUNDING, 16 * torch.finfo(self.rows.dtype).eps)
+        if start and value < start["value"] - rounding * abs(value):
+            precision = torch.lerp(start["precision"], precision, 0.5)
+            mean = torch.lerp(start["mean"], mean, 0.5)
+            _, root = weight_moments(precision, mean, self._rounding())
+            state |= {"pairs": [], "change": relative_change(mean, start["mean"])}
+        else:
+            gradient = target["linear"] - _times(target["precision"], mean)
+            if start:
+                pair = mean - start["mean"], start["gradient"] - gradient
+                state["pairs"] = [*state["pairs"], pair][-_PAIRS:]
+            state["start"] = {"mean": mean, "precision": precision}
+            state["start"] |= {"gradient": gradient, "value": value}
+            precision = torch.lerp(precision, target["precision"], size)
+            whole, root = weight_moments(precision, gradient, self._rounding())
+            state["change"] = relative_change(mean + whole, mean)
+            mean = mean + _bfgs_step(gradient, state["pairs"], size, root)
+        state |= {"precision": precision, "linear": _times(precision, mean)}
+        state |= {"mean": mean, "root": root, "n_steps": state["n_steps"] + 1}
+        return value
 
     def uphill_sweep(self, state):
         """A `sweep` whose step is halved until the objective does not fall."""
@@ -116,6 +184,13 @@ class CoordinateAscent:
         return sum(values) / len(values)
 
     def _step(self, state, indices, scale, step):
+        target, value = self._target(state, indices, scale)
+        self._move(state, dict(state), target, step)
+        state["n_steps"] += 1
+        return value
+
+    def _target(self, state, indices, scale):
+        """Natural parameters that the sites of some rows imply, and the objective's estimate."""
         mean, root = state["mean"], state["root"]
         at_prior = self.likelihood.tied and not state["n_steps"] and not mean.any()
         update = self._tied_update if at_prior else self._update
@@ -125,18 +200,19 @@ class CoordinateAscent:
         sums = {"precision": precision, "linear": linear}
         pairs = zip(self.prior, sums.items(), strict=True)
         target = {name: prior + scale * total for prior, (name, total) in pairs}
-        self._move(state, dict(state), target, step)
-        state["n_steps"] += 1
-        return (-scale * loss - self._divergence(mean, root)).item()
+        return target, (-scale * loss - self._divergence(mean, root)).item()
 
     def _move(self, state, start, target, step):
         """Put a state between the natural parameters of a start and of a target."""
         for name in ("precision", "linear"):
             state[name] = torch.lerp(start[name], target[name], step)
-        rounding = gram_rounding(self.basis.size, self.rows.dtype)
         parts = state["precision"], state["linear"]
-        state["mean"], state["root"] = weight_moments(*parts, rounding)
+        state["mean"], state["root"] = weight_moments(*parts, self._rounding())
         state["change"] = relative_change(state["mean"], start["mean"])
+
+    def _rounding(self):
+        """Rounding of the precisions, relative to their mean diagonal."""
+        return gram_rounding(self.basis.size, self.rows.dtype)
 
     def _divergence(self, mean, root):
         """KL to the prior, nats."""
@@ -237,3 +313,22 @@ class CoordinateAscent:
         prior, left = self._prior_spreads(A), 1 - dense(sites.precision) * v
         left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
         return left_mean.double(), left_var.double(), y, weights.double()
+
+
+def _times(matrices, vectors):
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _bfgs_step(gradient, pairs, size, root):
+    """Product of a gradient (c, p) with a BFGS matrix that starts from size * root root^T."""
+    used = []
+    for shift, fall in reversed(pairs):
+        curvature = (shift * fall).sum()
+        if curvature > 0:
+            share = (shift * gradient).sum() / curvature
+            gradient = gradient - share * fall
+            used.append((shift, fall, curvature, share))
+    step = size * _times(root, _times(root.mT, gradient))
+    for shift, fall, curvature, share in reversed(used):
+        step = step + (share - (fall * step).sum() / curvature) * shift
+    return step

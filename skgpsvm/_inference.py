@@ -130,10 +130,10 @@ class CoordinateInference(_Inference):
 
     Those steps hold the whitened posterior, so that the objective's divergence does not resist a
     change of the kernel. They end when 70 % of ``max_iter`` is spent. Sweeps over all rows start
-    anew after them, so that the damping, which grows with the sweeps, is that of one problem.
+    anew after them, since what they remember is of another objective.
     """
 
-    sweep = staticmethod(CoordinateAscent.sweep)
+    sweep = staticmethod(CoordinateAscent.ascend)
 
     @property
     def is_exact(self):
@@ -168,13 +168,15 @@ class CoordinateInference(_Inference):
             if self._learning(state) and self._due(state):
                 self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
                 if group is None:
+                    self.ascent.forget(state)
                     state["n_steps"] = 1
             ascent = self.at(state)
             if group is None:
                 values.append(self.sweep(ascent, state))
             else:
                 values.append(ascent.stochastic_sweep(state, group))
-        state["change"] = relative_change(state["mean"], before)
+        if self.batch_size is not None:
+            state["change"] = relative_change(state["mean"], before)
         state["n_sweeps"] += 1
         state["generator"] = self.generator.get_state()
         return sum(values) / len(values) + self._log_prior(state)

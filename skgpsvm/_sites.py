@@ -47,10 +47,13 @@ class SiteLikelihood(ABC):
         Whether the sites are the same at all means and variances.
     touches_all : bool
         Whether each row touches every latent, in order.
+    smooth : bool
+        Whether the loss has a continuous gradient, so that sweeps have a fixed point.
     """
 
     coupling = 1.0
     tied = conjugate = touches_all = False
+    smooth = True
 
     def parameters(self):
         """Logarithms of the parameters, (k,)."""

@@ -472,6 +472,137 @@ def test_uphill_sweep_is_a_sweep_where_that_goes_up():
         assert a["change"] == b["change"]
 
 
+# Quasi-Newton steps
+
+
+def ascended(ascent, n_steps, state=None):
+    """The state after some quasi-Newton steps, from the prior unless given, and the objectives."""
+    state = ascent.initial() if state is None else state
+    return state, [ascent.ascend(state) for _ in range(n_steps)]
+
+
+def digits_ascent(hinge, n=150):
+    X, y = load_digits(n_class=max(hinge.n_latents, 2), return_X_y=True)
+    X = (X[:n] - 8) / 8
+    return ascent_of(hinge, 5.0 * RBF(4.0) + ConstantKernel(5.0), X, y[:n], X[::6])
+
+
+@pytest.mark.parametrize("hinge", [BinarySites(), *(ContrastSites(c, "soft") for c in (3, 6, 10))])
+def test_quasi_newton_steps_end_where_the_objective_has_its_only_maximum(hinge):
+    ascent = digits_ascent(hinge)
+    state, values = ascended(ascent, 60)
+    assert state["change"] < 1e-5
+    target = undamped(ascent, *weights_of(state))
+    before = dict(target)
+    ascent.sweep(target)
+    for name in ("precision", "linear", "mean"):
+        assert (target[name] - before[name]).norm() < 1e-4 * before[name].norm()
+    # Few steps, no halving, and from elsewhere to the same place.
+    assert values[25] > values[-1] - 1e-3 * 150
+    assert (np.diff(values) > -1e-6).all()
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(state["mean"].shape, generator=generator, dtype=torch.float64)
+    elsewhere = ascent.initial(
+        mean, 0.5 * torch.eye(mean.shape[1]).double().expand_as(state["root"])
+    )
+    other, _ = ascended(ascent, 80, elsewhere)
+    np.testing.assert_allclose(other["mean"], state["mean"], atol=1e-3)
+    np.testing.assert_allclose(other["root"], state["root"], atol=1e-3)
+
+
+def test_two_rivals_of_ten_classes_have_no_fixed_point_and_shrinking_steps_hide_it():
+    hinge = ContrastSites(10, "soft")
+    hinge.n_contrasts, hinge.touches_all = 2, False
+    hinge.step = lambda n: 0.7 * min(1.0, 5 / (n + 1)) if n else 1.0
+    ascent = digits_ascent(hinge)
+    state = swept(ascent, 150)
+    assert state["change"] < 0.01
+    whole = undamped(ascent, *weights_of(state))
+    ascent.sweep(whole)
+    assert whole["change"] > 0.03
+
+
+@pytest.mark.parametrize("start", ["prior", "elsewhere"])
+def test_change_is_that_of_the_undamped_step(start):
+    ascent = digits_ascent(ContrastSites(4, "soft"))
+    state = ascent.initial() if start == "prior" else swept(ascent, 3)
+    state, _ = ascended(ascent, 8, state)
+    for _ in range(5):
+        whole = undamped(ascent, *weights_of(state))
+        ascent.sweep(whole)
+        ascent.ascend(state)
+        # The covariances of the two differ by the damping.
+        assert state["change"] == pytest.approx(whole["change"], rel=0.1)
+
+
+def test_steps_that_lower_the_objective_are_halved_until_they_raise_it(monkeypatch):
+    ascent = digits_ascent(ContrastSites(10, "soft"))
+    best = ascended(ascent, 60)[1][-1]
+    step = _ascent._bfgs_step
+    monkeypatch.setattr(_ascent, "_bfgs_step", lambda *given: 4 * step(*given))
+    state = ascent.initial()
+    halved, accepted = 0, []
+    for _ in range(120):
+        before = dict(state)
+        value = ascent.ascend(state)
+        start = before["start"]
+        if start and value < start["value"] - 1e-9 * abs(value):
+            halved += 1
+            assert state["start"] is start
+            assert state["pairs"] == []
+            for name in ("mean", "precision"):
+                half = (start[name] + before[name]) / 2
+                np.testing.assert_allclose(state[name], half, rtol=1e-12, atol=1e-12)
+        else:
+            accepted.append(value)
+        assert state["n_steps"] == before["n_steps"] + 1
+        # Moments and natural parameters stay those of one posterior.
+        mean, root = weight_moments(state["precision"], state["linear"])
+        np.testing.assert_allclose(state["mean"], mean, atol=1e-8)
+        np.testing.assert_allclose(state["root"], root, atol=1e-8)
+    assert halved > 2
+    assert (np.diff(accepted) >= -1e-9 * np.abs(accepted[1:])).all()
+    assert accepted[-1] > best - 1e-3 * 150
+
+
+def test_more_than_ten_classes_end_although_classes_are_left_out():
+    X, y = ring(240, 14)
+    ascent = ascent_of(ContrastSites(14, "soft"), 5.0 * RBF(0.5), X, y, X[:40])
+    state, n_steps = ascent.initial(), 0
+    while state["change"] > 3e-3 and n_steps < 100:
+        ascent.ascend(state)
+        n_steps += 1
+    assert n_steps < 100
+
+
+def test_hard_contrast_takes_the_shrinking_steps_of_sweeps():
+    X, y = ring(60, 3)
+    ascent = ascent_of(HINGES["hard"](), 2.0 * RBF(1.0), X, y, X[:12])
+    a, b = ascent.initial(), ascent.initial()
+    for _ in range(30):
+        assert ascent.ascend(a) == ascent.sweep(b)
+        assert torch.equal(a["mean"], b["mean"])
+    # It has no fixed point: a whole step still moves the means after many.
+    state = swept(ascent, 300)
+    whole = undamped(ascent, *weights_of(state))
+    ascent.sweep(whole)
+    assert state["change"] < 3e-3
+    assert whole["change"] > 0.05
+
+
+def test_quasi_newton_steps_of_a_stream_start_from_its_prior():
+    X, y = ring(80, 3)
+    kernel = 2.0 * RBF(1.0)
+    first, _ = ascended(ascent_of(HINGES["soft"](), kernel, X[:40], y[:40], X[:10]), 40)
+    ascent = ascent_of(HINGES["soft"](), kernel, X[40:], y[40:], X[:10])
+    ascent.prior = first["precision"], first["linear"]
+    state, values = ascended(ascent, 60)
+    assert (np.diff(values) > -1e-8).all()
+    target = undamped(ascent, *weights_of(state))
+    ascent.sweep(target)
+    assert target["change"] < 1e-5
+
+
 # Leave-one-out
 
 

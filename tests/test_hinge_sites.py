@@ -26,12 +26,11 @@ def touched_moments(hinge, n=40, seed=0):
     return y, mean, var, mean.gather(1, touched), var.gather(1, touched)
 
 
+@pytest.mark.parametrize("hinge", [ContrastSites(3, "hard"), ContrastSites(12, "soft")])
 def test_touched_latents_are_the_true_class_and_the_hardest_others(hinge):
     y, mean, *_ = touched_moments(hinge)
     touched = hinge.touched(y, mean).numpy()
-    if hinge.n_latents == 1:
-        assert not touched.any()
-        return
+    assert not hinge.touches_all
     np.testing.assert_array_equal(touched[:, 0], y)
     np.testing.assert_array_equal(touched[:, 1], oracles.contrast(mean.numpy(), y.numpy()))
     for row, code, others in zip(touched, y.tolist(), mean.numpy(), strict=True):
@@ -39,8 +38,31 @@ def test_touched_latents_are_the_true_class_and_the_hardest_others(hinge):
         assert row[1:].tolist() == order[: hinge.n_contrasts]
 
 
-def test_two_classes_have_one_rival():
-    assert ContrastSites(2, "soft").n_contrasts == 1
+@pytest.mark.parametrize(
+    "hinge", [BinarySites(), ContrastSites(2, "hard"), *(ContrastSites(c, "soft") for c in (2, 10))]
+)
+def test_all_latents_are_touched_in_order_where_all_wrong_classes_are_contrasted(hinge):
+    y, mean, *_ = touched_moments(hinge)
+    assert hinge.touches_all
+    assert (hinge.touched(y, mean) == torch.arange(hinge.n_latents)).all()
+
+
+def test_two_classes_have_one_rival_and_many_have_nine():
+    assert [ContrastSites(c, "soft").n_contrasts for c in (2, 3, 10, 11, 30)] == [1, 2, 9, 9, 9]
+    assert ContrastSites(30, "hard").n_contrasts == 1
+
+
+def test_all_wrong_classes_and_as_many_hardest_ones_have_the_same_sites():
+    every = ContrastSites(4, "soft")
+    y, mean, var, *_ = touched_moments(every)
+    hardest = ContrastSites(4, "soft")
+    hardest.touches_all = False
+    touched = hardest.touched(y, mean)
+    expected = every.sites(y, mean, var)
+    found = hardest.sites(y, mean.gather(1, touched), var.gather(1, touched))
+    for name, part in vars(expected).items():
+        part = part.gather(1, touched) if part.ndim > 1 else part
+        np.testing.assert_allclose(getattr(found, name), part, rtol=1e-12, atol=1e-14)
 
 
 def test_loss_is_the_negative_expected_log_prob():
@@ -97,30 +119,50 @@ def test_gradients_of_the_classes_cancel(name):
 
 
 def test_soft_contrast_is_below_the_maximum_and_tends_to_it(monkeypatch):
-    hinge = HINGES["soft"]()
-    y, _, _, mean, var = touched_moments(hinge)
-    single = [hinge.sites(y, mean[:, [0, t]], var[:, [0, t]]).loss for t in (1, 2)]
-    largest = torch.maximum(*single)
+    y, mean, var, *_ = touched_moments(ContrastSites(4, "soft"))
+    own, pair = y[:, None], ContrastSites(2, "soft")
+    single = []
+    for t in range(4):
+        touched = torch.cat([own, torch.full_like(own, t)], 1)
+        loss = pair.sites(torch.zeros_like(y), mean.gather(1, touched), var.gather(1, touched)).loss
+        single.append(loss.masked_fill(y == t, -torch.inf))
+    largest = torch.stack(single).max(0).values
     for sharpness in (_hinge_sites._SHARPNESS, 20.0, 200.0):
         monkeypatch.setattr(_hinge_sites, "_SHARPNESS", sharpness)
-        sites = hinge.sites(y, mean, var)
-        # log-mean-exp of two numbers: at most log 2 / sharpness below their maximum.
-        assert (sites.loss <= largest + 1e-14).all()
-        assert (sites.loss >= largest - math.log(2) / sharpness - 1e-14).all()
+        loss = ContrastSites(4, "soft").sites(y, mean, var).loss
+        # log-mean-exp of three numbers: at most log 3 / sharpness below their maximum.
+        assert (loss <= largest + 1e-14).all()
+        assert (loss >= largest - math.log(3) / sharpness - 1e-14).all()
 
 
 def test_soft_contrast_with_equal_rivals_is_the_hinge_of_either():
-    soft, hard = HINGES["soft"](), HINGES["hard"]()
-    y, _, _, mean, var = touched_moments(soft)
-    mean[:, 2], var[:, 2] = mean[:, 1], var[:, 1]
-    both, one = soft.sites(y, mean, var), hard.sites(y, mean[:, :2], var[:, :2])
-    for name in ("loss", "linear", "precision", "gradient"):
+    soft, hard = ContrastSites(3, "soft"), ContrastSites(3, "hard")
+    y, mean, var, *_ = touched_moments(soft)
+    rivals = torch.stack([(y + 1) % 3, (y + 2) % 3], 1)
+    for values in (mean, var):
+        values.scatter_(1, rivals[:, 1:], values.gather(1, rivals[:, :1]))
+    touched = torch.stack([y, rivals[:, 0]], 1)
+    both = soft.sites(y, mean, var)
+    one = hard.sites(y, mean.gather(1, touched), var.gather(1, touched))
+    np.testing.assert_allclose(both.loss, one.loss, rtol=1e-14)
+    for name in ("linear", "precision", "gradient"):
         of_both, of_one = getattr(both, name), getattr(one, name)
-        if name != "loss":
-            # The true class has the whole site, each rival half of it.
-            np.testing.assert_allclose(of_both[:, 0], of_one[:, 0], rtol=1e-14)
-            of_both, of_one = of_both[:, 1:].sum(1), of_one[:, 1]
-        np.testing.assert_allclose(of_both, of_one, rtol=1e-14)
+        # The true class has the whole site, each rival half of it.
+        np.testing.assert_allclose(of_both.gather(1, y[:, None])[:, 0], of_one[:, 0], rtol=1e-14)
+        for t in rivals.T:
+            half = of_both.gather(1, t[:, None])[:, 0]
+            np.testing.assert_allclose(half, of_one[:, 1] / 2, rtol=1e-14)
+
+
+@pytest.mark.parametrize("n_classes", [3, 10])
+def test_soft_loss_is_convex_in_means_and_deviations(n_classes):
+    hinge = ContrastSites(n_classes, "soft")
+    y, mean, var, *_ = touched_moments(hinge, n=200)
+    _, other, far, *_ = touched_moments(hinge, n=200, seed=1)
+    for share in (0.1, 0.5, 0.8):
+        between = torch.lerp(mean, other, share), torch.lerp(var.sqrt(), far.sqrt(), share).square()
+        chord = torch.lerp(hinge.loss(y, mean, var), hinge.loss(y, other, far), share)
+        assert (hinge.loss(y, *between) <= chord + 1e-12).all()
 
 
 def test_sites_stay_finite_far_from_and_exactly_on_the_margin(hinge):
@@ -139,9 +181,14 @@ def test_sites_stay_finite_far_from_and_exactly_on_the_margin(hinge):
     np.testing.assert_allclose(sites.loss[4], expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["hard", "soft"])
-def test_steps_start_whole_and_shrink_so_that_their_sum_diverges(name):
-    hinge = HINGES[name]()
+def test_steps_start_whole_and_are_constant_where_the_loss_is_smooth():
+    assert [HINGES["soft"]().step(n) for n in (0, 1, 1000)] == [1.0, 0.7, 0.7]
+    assert [HINGES["binary"]().step(n) for n in (0, 1, 1000)] == [1.0] * 3
+
+
+def test_steps_of_the_hard_contrast_start_whole_and_shrink_so_that_their_sum_diverges():
+    hinge = HINGES["hard"]()
+    assert not hinge.smooth
     steps = np.array([hinge.step(n) for n in range(10000)])
     assert steps[0] == 1
     assert (np.diff(steps) <= 0).all()

@@ -78,7 +78,7 @@ class LeaveOneOutChoice:
         if self.rows.n_rows < self.rows.X.shape[1]:
             sweeps, tol = _CLOSER_SWEEPS * sweeps, tol / CLOSER
         for _ in range(sweeps):
-            ascent.sweep(state)
+            ascent.ascend(state)
             if state["change"] < tol:
                 break
         return ascent, state

@@ -39,8 +39,8 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     inference : {"coordinate_ascent", "gradient"}, default="coordinate_ascent"
         Closed-form sweeps, or Adam on the same objective.
     contrast : {"soft", "hard"}, default="soft"
-        Whether a row is contrasted with its two hardest wrong classes, or with the hardest, as in
-        the paper.
+        "soft" compares each row with all wrong classes (the nine strongest of more than ten);
+        "hard", as in the paper, with the strongest one, for which sweeps have no fixed point.
     probability : {"calibrated", "argmax"}, default="calibrated"
         Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
         leave-one-out predictions; or the probability that a class has the largest latent, the
@@ -59,9 +59,11 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
     max_iter : int, default=200
         Sweeps, or epochs of gradient inference, at most.
-    tol : float, default=1e-2
-        Stop when an iteration changes the posterior means by less, relative to their norm; a tenth
-        of it with more features than rows, where leave-one-out predictions need the optimum.
+    tol : float, default=3e-3
+        Stop when the undamped closed-form step of the posterior means is shorter, relative to
+        their norm; with a hard contrast, minibatches or gradients, when an iteration moves them
+        by less. A tenth of it applies with more features than rows, where leave-one-out
+        predictions need the optimum.
     batch_size : int, default=None
         Rows in a minibatch. None is all rows with coordinate ascent, 256 with gradients.
     learning_rate : float, default=0.05
@@ -107,13 +109,14 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     -----
     Source: Wistuba and Rawat (2018), Scalable multi-class Bayesian support vector machines; Wenzel
     et al. (2017) for two classes.
-    Departs from the source: signs of its updates; whitening; soft and damped contrast; two classes
-    as one latent; leave-one-out choice of hyper-parameters and calibration.
+    Departs from the source: signs of its updates; whitening; soft contrast and quasi-Newton steps,
+    damped steps with the hard one; two classes as one latent; leave-one-out choice of
+    hyper-parameters and calibration.
 
     With p = m + d + 1 features at most (of the default kernel without the d where they are more
-    than 500 and than 4 m), a sweep costs O(n p^2) time for each of the three latents that a row
-    touches. Memory beyond X is about
-    ``8 * (4 * n_classes * p**2 + 5 * 4096 * p)`` bytes, and up to 256 MiB of features and 256 MiB
+    than 500 and than 4 m), a sweep costs O(n p^2) time for each of the latents that a row touches,
+    all but ten at most. Memory beyond X is about
+    ``8 * (5 * n_classes * p**2 + 5 * 4096 * p)`` bytes, and up to 256 MiB of features and 256 MiB
     of rows are held where they fit.
 
     Examples
@@ -143,7 +146,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         learn_inducing=False,
         optimizer="auto",
         max_iter=200,
-        tol=1e-2,
+        tol=3e-3,
         batch_size=None,
         learning_rate=0.05,
         class_weight=None,

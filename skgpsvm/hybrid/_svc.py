@@ -33,8 +33,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         Of the features, each normalised to mean zero and variance one. Its values, bounds and
         "fixed" marks rule the optimisation. None is a squared exponential.
     contrast : {"soft", "hard"}, default="soft"
-        Whether a row is contrasted with its two hardest wrong classes, or with the hardest, as in
-        the paper.
+        "soft" compares each row with all wrong classes (the nine strongest of more than ten);
+        "hard", as in the paper, with the strongest one.
     probability : {"calibrated", "argmax"}, default="calibrated"
         Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
         held-out rows; or the probability that a class has the largest latent, the limit of the
