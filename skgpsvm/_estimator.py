@@ -1,6 +1,7 @@
 """The boundary between scikit-learn and torch: validation, labels, weights, device and dtype."""
 
 import functools
+import math
 import sys
 from numbers import Real
 
@@ -23,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
 from ._distributed import check_equal, gather, meet, n_ranks, together
 from ._isolation import isolated
+from ._parameters import ALWAYS, check_unchanged, check_uses, remembered
 from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
 from .exceptions import warn
 
@@ -31,19 +33,29 @@ _MOST_INTEGER = 2**63 - 1
 # .1 to .5 and weights in proportion to the inverse variances, 95 % intervals of the
 # function cover .93 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
 _MOST_MEAN_WEIGHT = 2.0
+# Parameters of which a fitted model follows a change in every further call.
+FOLLOWED = dict.fromkeys(
+    ("class_weight", "device", "dtype", "max_iter", "random_state", "tol", "warm_start"), ALWAYS
+)
+_ANEW = {
+    "fit": "set it back, or set warm_start=False to start anew.",
+    "partial_fit": "set it back, or start anew by fit.",
+}
 
 
 def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
-    """Refuse what is no number, an integer where asked for, of at least or ``above`` a minimum.
+    """Refuse what is not a finite number or an integer, of at least or ``above`` a minimum.
 
     Integers of Python that do not fit in 64 bits are refused too: no array or tensor holds them.
     """
     kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     if optional and value is None:
         return
-    wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum
-    if wrong or (above and value == minimum):
-        kind = "an integer" if integer else "a number"
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    number = value.item() if isinstance(value, np.generic) else value
+    if not (is_number and minimum <= number < math.inf) or (above and number == minimum):
+        finite = "finite " if is_number and number == math.inf else ""
+        kind = "an integer" if integer else f"a {finite}number"
         least = f"above {minimum}" if above else f"of at least {minimum}"
         none = ", or None" if optional else ""
         raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
@@ -125,7 +137,13 @@ def all_or_nothing(method):
 
 
 class TorchEstimator(CallbackSupportMixin, BaseEstimator):
-    """What every estimator of the package shares; fitted state is NumPy on the CPU."""
+    """What every estimator of the package shares; fitted state is NumPy on the CPU.
+
+    A subclass checks the values of its parameters (`_check_parameters`), and has two tables of
+    them: ``_uses`` says where a parameter has an effect, if not everywhere, see `check_uses`;
+    ``_followed`` which changes a ``"fit"`` by warm start and a ``"partial_fit"`` follow, and
+    ``_growing`` which of them only upwards, see `check_unchanged`.
+    """
 
     # Of the HTML representation, which shows descriptions of parameters only where it can link to
     # them. The documentation has no public address: the link is that from a page of its gallery.
@@ -133,11 +151,30 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
     _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
 
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
+    _uses, _followed, _growing = {}, {}, {}
+
+    def _check_all_parameters(self, continued_by=None):
+        """Refuse parameters with wrong values, without effect, or that a model cannot follow."""
+        self._check_parameters()
+        check_uses(self, self._uses)
+        if continued_by is not None:
+            followed = self._followed[continued_by]
+            known, advice = self._fitted_parameters, _ANEW[continued_by]
+            check_unchanged(self, known, followed, self._growing, advice)
+
+    def _parameters_of_fit(self):
+        """The attribute ``_fitted_parameters``: those whose change a call may not follow."""
+        tables = self._followed.values()
+        names = self.get_params(deep=False)
+        held = [name for name in names if any(table.get(name) != ALWAYS for table in tables)]
+        return remembered(self, held)
 
     def _forget(self):
         """Become unfitted."""
         for name in [*vars(self)]:
-            if name == "_latents" or (name.endswith("_") and not name.startswith("_")):
+            if name in ("_latents", "_fitted_parameters") or (
+                name.endswith("_") and not name.startswith("_")
+            ):
                 delattr(self, name)
 
     def _torch_options(self, X):

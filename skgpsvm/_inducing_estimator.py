@@ -16,38 +16,45 @@ from ._distributed import (
     n_ranks,
     together,
 )
-from ._estimator import history
+from ._estimator import FOLLOWED, history
 from ._inference import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._linalg import natural_parameters
+from ._parameters import ALWAYS
 from ._prediction import LatentEstimator
 from ._priors import few_rows_prior
 from ._rows import Rows
 from ._scales import feature_scales
 from ._torch_kernels import theta_bounds, torch_kernel
-from ._training import NOISE_BOUNDS, Run
+from ._training import Run
 from .exceptions import warn
 from .inducing import select_inducing_points
 
+LEARNING_RATE = 0.05  # where none is given
+# Parameters of which a warm start follows a change, besides those of every further call.
+MORE_FOLLOWED = dict.fromkeys(
+    ("batch_size", "inference", "learn_inducing", "learning_rate", "optimizer"), ALWAYS
+)
+_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED, "partial_fit": FOLLOWED}
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
 
 class InducingEstimator(LatentEstimator):
     """An estimator whose fitted state is a list of `Latents`, one a model.
 
-    A subclass checks its parameters (`_check_parameters`) and training data
-    (`_check_training_data`), and gives the likelihood as sites (`_sites`), the kernel to start from
-    (`_start_kernel`), whether Adam learns hyper-parameters (`_optimizer`), what to find out about a
-    posterior (`_findings`) and the fitted attributes that follow (`_attributes`).
+    A subclass checks its training data (`_check_training_data`), and gives the likelihood as sites
+    (`_sites`), the kernel to start from (`_start_kernel`), whether Adam learns hyper-parameters
+    (`_optimizer`), what to find out about a posterior (`_findings`) and the fitted attributes that
+    follow (`_attributes`).
     """
 
-    _rate_is_optional = False
     _has_prior = False  # of length scales
+    _followed = _FOLLOWED
 
     @property
     def _adam_rate(self):
-        """Of Adam's steps on hyper-parameters."""
-        return self.learning_rate
+        """Learning rate of Adam's steps on hyperparameters."""
+        return LEARNING_RATE if self.learning_rate is None else self.learning_rate
 
     def _check_inducing_parameters(self):
         self._check_bool("learn_inducing")
@@ -55,7 +62,7 @@ class InducingEstimator(LatentEstimator):
         self._check_number("n_inducing", 1, integer=True)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
-        self._check_number("learning_rate", 0, optional=self._rate_is_optional)
+        self._check_number("learning_rate", 0, optional=True, above=True)
         self._check_number("batch_size", 1, integer=True, optional=True)
         self._check_kernel()
 
@@ -68,12 +75,12 @@ class InducingEstimator(LatentEstimator):
         check_same("a model to start from", previous)
         if previous is None:
             self._forget()
-        together(self._check_parameters)
+        together(self._check_all_parameters, "fit" if previous else None)
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=not previous
         )
-        problems = self._problems(targets, previous)
+        problems = self._problems(targets)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
         seed = first(together(run.remember, "seed", self._draw_seed))
@@ -94,8 +101,8 @@ class InducingEstimator(LatentEstimator):
         check_equal({"device of type": options[0].type})
         return options
 
-    def _problems(self, targets, previous):
-        """Targets of the models to fit; refuses to continue models of another kind."""
+    def _problems(self, targets):
+        """Targets of the models to fit."""
         return [targets]
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
@@ -125,8 +132,7 @@ class InducingEstimator(LatentEstimator):
         """What a fit starts from."""
         noise = tuple(self._sites().parameters().tolist())
         Z = self._chosen_points(X, weights, rows, random_state)
-        kernel, template = self._split_kernel(self._start_kernel(scaler))
-        return Latents(kernel, Z, noise, template=template)
+        return Latents(self._start_kernel(scaler), Z, noise)
 
     def _chosen_points(self, X, weights, rows, random_state):
         if n_ranks() > 1 and isinstance(self.inducing_points, str):
@@ -160,7 +166,6 @@ class InducingEstimator(LatentEstimator):
             theta_bounds(start.kernel, rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
             self._prior(start, rows, scaler),
-            self._noise_limits(NOISE_BOUNDS),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
@@ -170,10 +175,7 @@ class InducingEstimator(LatentEstimator):
         """That of the default kernel's hyper-parameters, where they are learned, or None."""
         if not self._has_prior or self.kernel is not None or self.optimizer is None:
             return None
-        default = self._start_kernel(scaler)
-        if not _are_alike(default, start.kernel):
-            return None
-        return self._prior_of_default(default, rows, scaler)
+        return self._prior_of_default(self._start_kernel(scaler), rows, scaler)
 
     def _prior_of_default(self, kernel, rows, scaler):
         return few_rows_prior(kernel, rows)
@@ -190,7 +192,7 @@ class InducingEstimator(LatentEstimator):
         by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
         trained = {
             "theta": learned and start.kernel.n_dims > 0,
-            "noise": learned and len(start.noise) > 0 and self._noise_is_free(),
+            "noise": learned and len(start.noise) > 0,
             "Z": self.learn_inducing and start.uses_points,
             "mean": by_gradient,
             "raw_root": by_gradient,
@@ -200,11 +202,12 @@ class InducingEstimator(LatentEstimator):
     def _latents_attributes(self, latents):
         """Fitted attributes that say what the models are."""
         alone = len(latents) == 1
-        kernels, Z = [part.whole_kernel for part in latents], [part.Z for part in latents]
+        kernels, Z = [part.kernel for part in latents], [part.Z for part in latents]
         return {
             "kernel_": kernels[0] if alone else CompoundKernel(kernels),
             "inducing_points_": Z[0] if alone else Z,
             "_latents": list(latents),
+            "_fitted_parameters": self._parameters_of_fit(),
         }
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
@@ -225,12 +228,12 @@ class InducingEstimator(LatentEstimator):
 
     def _stream(self, X, y, sample_weight, classes=None):
         """Add rows to the posterior, which is their prior; kernel and points stay."""
-        together(self._check_parameters)
+        together(self._check_all_parameters, "partial_fit")
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=False
         )
-        problems = self._problems(targets, self._latents)
+        problems = self._problems(targets)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         latents, findings, curves = [], [], []
@@ -261,15 +264,6 @@ class InducingEstimator(LatentEstimator):
         ascent.prior = natural_parameters(now["mean"], now["root"])
         state = now | ascent.initial()
         return state, partial(self._ascents.sweep, ascent), ascent
-
-
-def _are_alike(*kernels):
-    """Whether two kernels have free hyper-parameters of the same names and sizes."""
-    one, other = (
-        [(h.name, h.n_elements) for h in kernel.hyperparameters if not h.fixed]
-        for kernel in kernels
-    )
-    return one == other
 
 
 def _is_settled(tol, state):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning
+from ._collapsed import JITTER, CollapsedLearning
 from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
@@ -37,8 +37,7 @@ _POWER_PRIOR = 1.0  # rate of the power's logarithm: few rows, or noisy ones, sa
 class SolvedGP(VariationalGP):
     """A variational GP whose mean has many more bases than its covariance.
 
-    A subclass says what the bases of the mean are (`_with_bases`) and which models may be continued
-    (`_kind`).
+    A subclass says what the bases of the mean are (`_with_bases`).
     """
 
     inference = "natural_gradient"  # of what learns hyper-parameters before the solve
@@ -55,25 +54,9 @@ class SolvedGP(VariationalGP):
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start = Latents(start.kernel, start.Z, start.noise, template=start.template)
+        start = Latents(start.kernel, start.Z, start.noise)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
-
-    def _problems(self, targets, previous):
-        if previous and self._kind() != self._fitted_kind:
-            raise ValueError(
-                f"The model to continue was fitted with {self._fitted_kind}, not {self._kind()}: "
-                "set it back, or start anew by fit without warm_start."
-            )
-        return super()._problems(targets, previous)
-
-    def _attributes(self, latents, bounds, streamed=False):
-        found = super()._attributes(latents, bounds, streamed)
-        return {**found, "_fitted_kind": self._kind()}
-
-    @abstractmethod
-    def _kind(self):
-        """What a model that is continued must have in common, in words."""
 
     @abstractmethod
     def _with_bases(self, latents, rows, random_state):
@@ -133,12 +116,11 @@ class SolvedGP(VariationalGP):
         bound.
         """
         self._check_streamed()
-        self._check_parameters()
+        self._check_all_parameters("partial_fit" if previous else None)
         shown = X
         X, targets, weights, _ = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=previous is None
         )
-        self._problems(targets, previous)
         run = Run(self, shown, y, X, targets, weights, previous)
         rows = Rows(X, targets, weights, *self._agreed_options(X))
         generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
@@ -191,13 +173,9 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, given))
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
-        free = {"theta": start.kernel.n_dims > 0, "noise": self._noise_is_free()}
-        parts, limits = [part for part in free if free[part]], self._noise_limits(NOISE_BOUNDS)
-        if not parts:
-            return start
+        parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
         wanted = self._with_prior(evidence, start, rows, scaler)
-        options = {"noise_bounds": limits}
-        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL, **options)
+        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL)
         before = start.state(rows.device)
         state = learning.start(dict(before))
         rounds, done = _EVIDENCE_ROUNDS, learning.finished
@@ -205,20 +183,19 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         if not len(others):
             return start.at(state)
         judges = rows.of_units(units, others)
-        found = _likelier(evidence, before, state, judges, limits[1])
+        found = _likelier(evidence, before, state, judges)
         if not len(more) or not start.kernel.n_dims:
             return start.at(found)
         given = np.concatenate([given, more])
         evidence = Evidence(evidence.kernel, rows.of_units(units, given))
         moved = directions(start.kernel).to(rows.device)
         factors = CommonFactors(evidence, found["theta"], moved, bounds)
-        within = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
-        options |= {"maximize": _FEW_STEPS}
-        learning = CollapsedLearning(factors, parts, within, scale, _LEARNING_TOL, **options)
+        limits = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
+        learning = CollapsedLearning(factors, parts, limits, scale, _LEARNING_TOL, _FEW_STEPS)
         state = learning.start({**found, "theta": moved.new_zeros(len(moved))})
         run.stage("evidence of more rows", state, learning.step, 1)
         state = {**state, "theta": factors.theta(state["theta"])}
-        return start.at(_likelier(evidence, found, state, judges, limits[1]))
+        return start.at(_likelier(evidence, found, state, judges))
 
     # Calibration
 
@@ -259,34 +236,30 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         The change of the noise's logarithm has a Gaussian prior with a standard deviation, the
         spread: infinite where the means are not solved for, whose errors look like noise.
         """
-        k, squares = len(noise), (y - means).square()
+        t = variances.shape[1]
+        squares = (y - means).square()
 
         def density(logs):
-            total = logs[:k].exp() + shrinkage(variances, prior, logs[k].exp()) * variances
+            total = logs[:t].exp() + shrinkage(variances, prior, logs[t].exp()) * variances
             misfit = (weights @ (total.log() + squares / total)).sum()
-            changes = ((logs[:k] - noise) / spread).square().sum()
-            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
+            changes = ((logs[:t] - noise) / spread).square().sum()
+            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[t]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
-        limits[:k] = limits[:k].clamp(*self._noise_limits((-math.inf, math.inf)))
-        limits[k, 0] = 0.0  # of the power's logarithm
+        limits[t, 0] = 0.0  # of the power's logarithm
         found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return replace(latents, power=found[k].exp().item(), noise=tuple(found[:k].tolist()))
+        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist()))
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
         return {**found, "variance_power_": latents[0].power}
 
 
-def _likelier(evidence, before, after, rows, most):
-    """The one of two states under which other rows are likelier, with the noise that they set.
-
-    ``most`` is an upper bound of the noise's logarithm.
-    """
+def _likelier(evidence, before, after, rows):
+    """The one of two states under which other rows are likelier, with the noise that they set."""
     found = []
     for state in (before, after):
-        given = state["theta"], state["noise"], rows, after["noise"], most
-        noise, density = evidence.predicted(*given)
+        noise, density = evidence.predicted(state["theta"], state["noise"], rows, after["noise"])
         found.append((density, {**state, "noise": noise}))
     return found[0][1] if found[0][0] > found[1][0] else found[1][1]

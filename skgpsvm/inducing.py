@@ -101,7 +101,12 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
 
 def _given_points(points, d):
     """Validated float64 copy of points (m, d)."""
-    Z = np.array(points, dtype=np.float64)
+    try:
+        Z = np.array(points, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Inducing points {points!r} must be 'kmeans', 'random' or numbers, an array (m, {d})."
+        ) from error
     if Z.ndim != 2 or Z.shape[0] == 0 or Z.shape[1] != d:
         raise ValueError(
             f"Inducing points must be an array (m, {d}), m >= 1, for data of {d} features; got "

@@ -405,8 +405,8 @@ def test_a_fit_killed_between_stages_ends_the_same(sparse, n_killed, tmp_path):
             if context.task_name.startswith(("effects", "all rows")):
                 raise KeyboardInterrupt
 
-    options = {"interactions": 1, "n_inducing": 8, "n_inducing_interaction": 4, "tol": 1e-3}
-    options["sparse"] = sparse
+    options = {"interactions": 1, "n_inducing": 8, "sparse": sparse, "tol": 1e-3}
+    options |= {"n_inducing_interaction": 4} if sparse else {}
     plain = AdditiveGPRegressor(**options).fit(data, y)
     for _ in range(n_killed):
         model = AdditiveGPRegressor(**options).set_callbacks(Checkpoint(tmp_path), Kill())

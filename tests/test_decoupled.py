@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 
 from skgpsvm import (
@@ -188,6 +188,20 @@ def test_multiscale_kernel_is_the_plain_one_between_rows():
     assert two.elbo_ == pytest.approx(one.elbo_, rel=1e-10)
 
 
+def test_white_noise_of_the_kernel_is_part_of_the_latent():
+    X, y = waves(100)
+    settings = {"noise_variance": 0.1, "n_mean_bases": 40, "random_state": 0}
+    plain = given(1.5 * RBF(1.0), X[:10], **settings).fit(X, y)
+    white = given(1.5 * RBF(1.0) + WhiteKernel(0.2), X[:10], **settings).fit(X, y)
+    assert_allclose(white.predict(X), plain.predict(X), rtol=1e-9, atol=1e-12)
+    _, var = white.latent_mean_and_variance(X)
+    assert_allclose(var, plain.latent_mean_and_variance(X)[1] + 0.2, rtol=1e-9)
+    # Its expected square over the noise.
+    assert white.elbo_ == pytest.approx(plain.elbo_ - 100 * 0.2 / (2 * 0.1), rel=1e-9)
+    learned = DecoupledGPRegressor(RBF([1.0] * 3) + WhiteKernel(0.2), n_inducing=10, random_state=0)
+    assert learned.fit(X, y).score(X, y) > 0.9
+
+
 # Weights and outputs
 
 
@@ -197,9 +211,10 @@ def test_weights_are_repetitions_and_zeros_remove(solver):
     weights = np.resize([1, 0, 3], 60)
     again = np.repeat(np.arange(60), weights)
     model = DecoupledGPRegressor(
-        solver=solver, n_inducing=8, n_mean_bases=30, batch_size=20, max_iter=20, random_state=0
+        solver=solver, n_inducing=8, n_mean_bases=30, max_iter=20, random_state=0
     )
-    model.set_params(**{"cg": {"learn_inducing": False}, "sgd": {"max_iter": 2}}[solver])
+    own = {"cg": {"learn_inducing": False}, "sgd": {"max_iter": 2, "batch_size": 20}}
+    model.set_params(**own[solver])
     weighted = clone(model).fit(X, y, sample_weight=weights)
     repeated = clone(model).fit(X[again], y[again])
     X[1::3], y[1::3] = 1e3, 1e6
@@ -277,10 +292,10 @@ def test_all_rows_as_bases_agree_with_sparse_variational_gps(case):
 @pytest.mark.parametrize("solver", ["cg", "sgd"])
 def test_learned_variances_are_between_zero_and_the_prior(solver):
     X, y = waves(80)
-    steps = {"max_iter": 10, "batch_size": 40, "learning_rate": 0.1} if solver == "sgd" else {}
+    steps = {"max_iter": 10, "batch_size": 40, "learning_rate": 0.1, "parametrization": "decoupled"}
+    steps = steps if solver == "sgd" else {}
     model = DecoupledGPRegressor(
         solver=solver,
-        parametrization="decoupled",
         mean="zero",
         n_inducing=10,
         random_state=0,
@@ -441,8 +456,9 @@ def test_bad_parameters_are_refused_in_words(kind, method, parameters, message):
         getattr(kind(**parameters), method)(X, y)
 
 
-def test_terms_without_bases_are_refused_by_stochastic_gradients():
-    model = DecoupledGPRegressor(RBF(1.0) + ConstantKernel(2.0), solver="sgd")
+@pytest.mark.parametrize("part", [ConstantKernel(2.0), WhiteKernel(0.3)], ids=str)
+def test_terms_without_bases_are_refused_by_stochastic_gradients(part):
+    model = DecoupledGPRegressor(RBF(1.0) + part, solver="sgd")
     with pytest.raises(ValueError, match="no linear and no constant terms of a kernel"):
         model.fit(*waves(20))
 
@@ -458,28 +474,33 @@ def test_mean_function_is_refused_by_stochastic_gradients(kind):
 def test_model_of_another_solver_is_not_continued(solver, method):
     X, y = waves(80)
     model = DecoupledGPRegressor(
-        solver=solver, n_inducing=8, max_iter=3, tol=0.5, warm_start=True, random_state=0
-    ).fit(X, y)
+        solver=solver, n_inducing=8, max_iter=3, warm_start=True, random_state=0
+    )
+    model.set_params(**{"cg": {"tol": 0.5}, "sgd": {}}[solver]).fit(X, y)
     changes = [{"solver": "sgd" if solver == "cg" else "cg"}]
     if solver == "sgd":
         changes.append({"parametrization": "decoupled"})
     for change in changes:
-        with pytest.raises(ValueError, match="model to continue was fitted with solver="):
-            getattr(clone_fitted(model).set_params(**change), method)(X, y)
+        (name,) = change
+        with pytest.raises(ValueError, match=f"{name} was .* The fitted model cannot follow"):
+            getattr(clone_fitted(model).set_params(**{"tol": 1e-2} | change), method)(X, y)
 
 
 def clone_fitted(model):
     return pickle.loads(pickle.dumps(model))
 
 
-def test_fewer_bases_than_there_are_add_none():
+def test_number_of_bases_may_grow_but_not_fall():
     X, y = waves(80)
     model = DecoupledGPRegressor(
         solver="sgd", n_inducing=8, n_mean_bases=20, batch_size=40, max_iter=3, random_state=0
     ).fit(X, y)
-    model.set_params(n_inducing=3, n_mean_bases=15).partial_fit(X, y)
-    assert model.inducing_points_.shape[0] == 8
-    assert model.mean_bases_.shape[0] == 20
+    for fewer in ({"n_inducing": 3}, {"n_mean_bases": 15}):
+        with pytest.raises(ValueError, match=f"{next(iter(fewer))} was"):
+            clone_fitted(model).set_params(**fewer).partial_fit(X, y)
+    model.set_params(n_inducing=9, n_mean_bases=25).partial_fit(X, y)
+    assert model.inducing_points_.shape[0] == 9
+    assert model.mean_bases_.shape[0] == 25
 
 
 @pytest.mark.parametrize("case", ["softmax", "student_t"])

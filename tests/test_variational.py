@@ -10,9 +10,7 @@ from sklearn.metrics import root_mean_squared_error as rmse
 
 from skgpsvm import (
     DecoupledGPRegressor,
-    EPClassifier,
     QSGPRegressor,
-    SVGPClassifier,
     SVGPRegressor,
 )
 from skgpsvm._collapsed import CollapsedBound
@@ -104,14 +102,3 @@ def test_no_start_is_tried_twice_where_no_length_scale_is_free(kernel, gains):
     noise = np.random.default_rng(1).normal(size=60)
     SVGPRegressor(kernel, n_inducing=8, random_state=0).fit(X, noise)
     assert len(gains) == 1
-
-
-@pytest.mark.parametrize("kind", [SVGPRegressor, SVGPClassifier, EPClassifier])
-def test_another_kernel_is_continued_without_the_prior_of_the_default_one(kind):
-    X = np.random.default_rng(0).normal(size=(12, 14))
-    y = (X[:, 0] > 0).astype(int)
-    options = {"n_inducing": 6, "learn_inducing": False, "tol": 10.0, "random_state": 0}
-    model = kind(1.0 * RBF(3.0), warm_start=True, **options).fit(X, y)
-    given = clone(model).fit(X, y).fit(X, y)
-    model.set_params(kernel=None).fit(X, y)
-    assert model.kernel_ == given.kernel_

@@ -11,8 +11,9 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
-from .._estimator import check_level, check_number, history
+from .._estimator import FOLLOWED, check_level, check_number, history
 from .._isolation import isolated
+from .._parameters import ALWAYS, OtherThan, where
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._training import Run
@@ -27,6 +28,7 @@ from ._learning import GaussianAscent, SiteAscent
 from ._processes import PROFILES
 from ._search import TermSearch
 
+_PAIRS = where(interactions=OtherThan(None, 0, []))
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 # Rows of a fit without inducing points that is not asked for, and these times features.
@@ -80,12 +82,22 @@ class AdditiveLatent:
         return AdditivePosterior(self.basis.at(theta), arrays["gram"], arrays["cross"], *self.form)
 
 
+_USES = {
+    "rank": where(covariance="precision"),
+    "kernel_interaction": _PAIRS,
+    "n_inducing_interaction": (_PAIRS, where(sparse=("auto", True))),
+}
+_FOLLOWED = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
+
+
 class AdditiveGP(LatentEstimator):
     """Estimators whose latent functions are sums of effects.
 
     A subclass gives the likelihood as sites (`_sites`), the prior variance of the constant
     (`_constant`) and whether noise is Gaussian (`_is_gaussian`).
     """
+
+    _uses, _followed = _USES, _FOLLOWED
 
     dtype = "float64"  # single precision does not bear the algebra of smooth effects
 
@@ -144,7 +156,7 @@ class AdditiveGP(LatentEstimator):
 
     def _fit(self, X, y, sample_weight, classes=None, streamed=False):
         self._forget()
-        self._check_parameters()
+        self._check_all_parameters()
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes
@@ -216,6 +228,7 @@ class AdditiveGP(LatentEstimator):
         if wanted is None:
             return [], 0
         if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and wanted >= 0:
+            check_number("interactions", wanted, 0, integer=True)
             return [], int(wanted)
         names = {name: j for j, name in enumerate(getattr(self, "feature_names_in_", ()))}
         try:
@@ -325,8 +338,7 @@ class AdditiveGP(LatentEstimator):
                     f"{len(y)} rows, says of terms, scales and hyper-parameters: give it more rows."
                 )
             return self
-        self._check_same_likelihood()
-        self._check_parameters()
+        self._check_all_parameters("partial_fit")
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=False
@@ -386,6 +398,7 @@ class AdditiveGP(LatentEstimator):
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
         return {
             "_latents": latents,
+            "_fitted_parameters": self._parameters_of_fit(),
             "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
             "sobol_indices_": (variances / total).numpy(),
         }

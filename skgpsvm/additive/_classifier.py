@@ -60,7 +60,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows, or 5. "auto" is 8, and where a pair is as rough as its grid bears more of
         them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
-        features with few.
+        features with few. Only for fits with inducing points.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the latent functions: its mean is half of them. 0 is no prior, as

@@ -7,6 +7,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from .._estimator import all_or_nothing
+from .._parameters import where
 from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
@@ -14,6 +15,7 @@ from ._base import AdditiveGP, takes_more_rows
 
 _START_NOISE = 0.2  # variance, of the normalised y
 _VAGUE = 100.0  # prior variance of the logarithm of a rate
+_USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
 class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
@@ -73,7 +75,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Of each feature of a pair, whose grid has the square of it; at most half the root of the
         number of rows, or 5. "auto" is 8, and where a pair is as rough as its grid bears more of
         them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
-        features with few.
+        features with few. Only for fits with inducing points.
     shrinkage : float, default=4.0
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
@@ -156,6 +158,8 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     >>> bool(abs(gam.intercept_ + effects.sum(1) - gam.predict(X)).max() < 1e-10)
     True
     """
+
+    _uses = _USES
 
     def __init__(
         self,

@@ -10,11 +10,22 @@ from .._calibration import Calibration
 from .._estimator import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._inducing_estimator import InducingEstimator
+from .._parameters import ALWAYS, where
 from .._prediction import CalibratedClassifier
 from .._scales import linear_kernel, smooth_kernel
 from ._kernel_choice import CLOSER, chosen_theta
 
 _PRIOR_VARIANCE = 5.0
+_USES = InducingEstimator._uses | {
+    "contrast": where(multi_class="crammer_singer"),
+    "learning_rate": where(inference="gradient")
+    | where(learn_inducing=True)
+    | where(optimizer="adam"),
+}
+_FOLLOWED = {
+    call: table | {"contrast": ALWAYS, "probability": ALWAYS}
+    for call, table in InducingEstimator._followed.items()
+}
 
 
 class BayesianSVC(CalibratedClassifier, InducingEstimator):
@@ -40,13 +51,15 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         Closed-form sweeps, or Adam on the same objective.
     contrast : {"soft", "hard"}, default="soft"
         "soft" compares each row with all wrong classes (the nine strongest of more than ten);
-        "hard", as in the paper, with the strongest one, for which sweeps have no fixed point.
+        "hard", as in the paper, with the strongest one, for which sweeps have no fixed point. Not
+        for "ovr"; two classes have one contrast.
     probability : {"calibrated", "argmax"}, default="calibrated"
         Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
         leave-one-out predictions; or the probability that a class has the largest latent, the
         limit of the paper's samples, which is over-confident on noisy data.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows.
+        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
+        where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
         these, in units of X.
@@ -66,13 +79,15 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         predictions need the optimum.
     batch_size : int, default=None
         Rows in a minibatch. None is all rows with coordinate ascent, 256 with gradients.
-    learning_rate : float, default=0.05
+    learning_rate : float, default=None
         Step size of Adam, in units of log hyper-parameters, of whitened weights and of the
-        features' standard deviations.
+        features' standard deviations. None is 0.05. Only where Adam takes steps: with
+        ``inference="gradient"``, ``learn_inducing=True`` or ``optimizer="adam"``.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last one.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last one. A
+        change of what such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -133,6 +148,8 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
            [0., 1., 0.]])
     """
 
+    _uses, _followed = _USES, _FOLLOWED
+
     def __init__(
         self,
         kernel=None,
@@ -148,7 +165,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         max_iter=200,
         tol=3e-3,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -228,17 +245,11 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         """
         return self._fit(X, y, sample_weight)
 
-    def _problems(self, codes, previous):
+    def _problems(self, codes):
         """All classes at once, or each class against the rest."""
-        problems = [codes]
         if self.multi_class == "ovr" and len(self.classes_) > 2:
-            problems = [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
-        if previous and len(previous) != len(problems):
-            raise ValueError(
-                f"The model to continue was fitted with another multi_class than "
-                f"{self.multi_class!r}: set it back, or start anew by fit without warm_start."
-            )
-        return problems
+            return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
+        return [codes]
 
     def _sites(self):
         if self.multi_class == "ovr" or len(self.classes_) == 2:

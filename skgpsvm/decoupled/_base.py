@@ -5,16 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import ConstantKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from .._distributed import refuse_ranks
+from .._estimator import FOLLOWED
+from .._inducing_estimator import MORE_FOLLOWED
 from .._latents import Latents
+from .._parameters import where
 from .._rows import to_tensor
 from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._starts import median_scales
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import NOISE_BOUNDS
+from .._variational import LEARNED
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
 from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
@@ -22,10 +25,24 @@ from ._stream import DecoupledStream
 
 _MINIBATCH = 1024
 _SEEDS = 2**32
+_USES = {
+    "parametrization": where(solver="sgd"),
+    "inducing_points": where(solver="cg"),
+    "tol": where(solver="cg"),
+    "batch_size": where(solver="sgd") | LEARNED,
+    "learning_rate": where(solver="sgd") | LEARNED,
+}
+_FOLLOWED = {
+    "fit": FOLLOWED | MORE_FOLLOWED | {"n_mean_bases": where(solver="cg")},
+    "partial_fit": FOLLOWED | dict.fromkeys(MORE_FOLLOWED, where(solver="sgd")),
+}
+_GROWING = dict.fromkeys(("n_inducing", "n_mean_bases"), where(solver="sgd"))
 
 
 class DecoupledGP(SolvedGP):
     """A variational GP whose mean has many more bases than its covariance."""
+
+    _uses, _followed, _growing = _USES, _FOLLOWED, _GROWING
 
     def _check_parameters(self):
         self._check_choice("solver", ("cg", "sgd"))
@@ -38,10 +55,6 @@ class DecoupledGP(SolvedGP):
                 f"solver='sgd' knows no mean function; got mean={self.mean!r}. Use mean='zero', or "
                 "solver='cg'."
             )
-
-    def _kind(self):
-        form = f", parametrization={self.parametrization!r}" if self.solver == "sgd" else ""
-        return f"solver={self.solver!r}{form}"
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         if self.solver == "cg":
@@ -91,10 +104,12 @@ class DecoupledGP(SolvedGP):
         random_state = np.random.RandomState(generator.initial_seed() % _SEEDS)
         start = previous or self._first(rows, scaler, random_state)
         kernel = torch_kernel(start.kernel)
-        if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
+        parts = [start.kernel, *start.kernel.get_params().values()]
+        white = any(isinstance(part, WhiteKernel) for part in parts)
+        if white or exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
-                f"solver='sgd' knows no linear and no constant terms of a kernel; got "
-                f"{start.kernel!r}. Leave them out, or use solver='cg'."
+                f"solver='sgd' knows no white noise, no linear and no constant terms of a kernel; "
+                f"got {start.kernel!r}. Leave them out, or use solver='cg'."
             )
         bound = StochasticBound(kernel, self._sites(), self.parametrization)
         device = rows.device
@@ -103,11 +118,10 @@ class DecoupledGP(SolvedGP):
             rows,
             {"Z": self.n_inducing, "bases": self.n_mean_bases},
             self.batch_size or _MINIBATCH,
-            self.learning_rate,
+            self._adam_rate,
             [part for part in PARTS if part not in self._held()],
             theta_bounds(start.kernel, device),
             generator,
-            self._noise_limits(NOISE_BOUNDS),
         )
         if state is None:
             scale = torch.tensor(scaler.scale_, device=device)
@@ -136,13 +150,12 @@ class DecoupledGP(SolvedGP):
     def _held(self):
         """Tensors that stochastic gradients hold."""
         held = set() if self.optimizer else {"theta", "noise"}
-        held |= set() if self._noise_is_free() else {"noise"}
         return held if self.learn_inducing else held | {"Z", "bases"}
 
     def _first(self, rows, scaler, random_state):
         """Latents without bases, the length scale the median distance of some rows."""
         d = len(scaler.scale_)
-        kernel, template = self._split_kernel(self.kernel)
+        kernel = self.kernel
         if kernel is None:
             scales = median_scales(rows, scaler, random_state)
             bounds = np.outer(scales, (1e-3, 1e3))
@@ -151,7 +164,7 @@ class DecoupledGP(SolvedGP):
         parts = kernel.get_params().values()
         wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
         noise = tuple(self._sites().parameters().tolist())
-        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)
+        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise)
 
 
 def _as(convert, state, device):

@@ -29,8 +29,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
-        the inducing points too, and how they are told apart. Without effect for "cg", which finds
-        the optimum on its bases.
+        the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
+        on its bases.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function: coefficients with a vague prior, which are part of the kernel. None is
         "linear", with ``solver="sgd"`` "zero", the only one that it knows.
@@ -38,29 +38,32 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Bases of the mean, M; rows drawn at random, all of them where there are no more.
     n_inducing : int, default=256
         Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
-        adds as many bases from each minibatch.
+        adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
+        array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
-        these, in units of X. Without effect for "sgd", whose bases come from the minibatches.
+        these, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
         Whether the inducing points are moved, by "sgd" the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel is learned: "cg" learns it by a sparse GP of at most 10,000 rows.
     max_iter : int, default=100
         Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
+        `partial_fit` of "sgd" takes one.
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
-        their norm.
+        their norm. Not for "sgd".
     batch_size : int, default=None
         Rows in a minibatch; None is 1024. For "cg" of the rows that the kernel is learned from,
         where None is all.
-    learning_rate : float, default=0.05
-        Step size of Adam; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
+    learning_rate : float, default=None
+        Step size of Adam, None is 0.05; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
-        from all of its state.
+        from all of its state. A change of what such a model holds, such as ``kernel``, is refused
+        by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -125,7 +128,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         max_iter=100,
         tol=1e-2,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,

@@ -1,8 +1,17 @@
 """`DecoupledGPRegressor`: the estimator."""
 
 from .._estimator import all_or_nothing
+from .._parameters import where
 from .._solved import SolvedRegressor
 from ._base import DecoupledGP
+
+_USES = DecoupledGP._uses | {
+    name: (
+        where(solver="sgd") | where(likelihood=("student_t", "laplace")),
+        DecoupledGP._uses[name],
+    )
+    for name in ("batch_size", "learning_rate")
+}
 
 
 class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
@@ -28,23 +37,23 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
-        the inducing points too, and how they are told apart. Without effect for "cg", which finds
-        the optimum on its bases.
+        the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
+        on its bases.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
         part of the kernel. None is "constant", with ``solver="sgd"`` "zero", the only one that it
         knows.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd". It must be
-        None where the kernel has a `WhiteKernel`, which is then the noise.
+        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd".
     n_mean_bases : int, default=10000
         Bases of the mean, M; rows drawn at random, all of them where there are no more.
     n_inducing : int, default=256
         Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
-        adds as many bases from each minibatch.
+        adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
+        array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
-        these, in units of X. Without effect for "sgd", whose bases come from the minibatches.
+        these, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
         Whether the inducing points are moved, by "sgd" the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
@@ -53,21 +62,24 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         rows, held out from a solution of the others that costs no further pass.
     max_iter : int, default=100
         Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
+        `partial_fit` of "sgd" takes one.
     tol : float, default=1e-2
-        At which conjugate gradients stop: the norm of the preconditioned residual, relative to
-        the first, and what the bound may still gain, nats a row; or what it has gained in ten
-        iterations. Of other than Gaussian noise, relative change of the means.
+        At which conjugate gradients stop: the norm of the preconditioned residual, relative to the
+        first, and what the bound may still gain, nats a row; or what it has gained in ten
+        iterations. Of other than Gaussian noise, relative change of the means. Not for "sgd".
     batch_size : int, default=None
         Rows in a minibatch; None is 1024. For "cg" those of the rows that hyper-parameters of other
         than Gaussian noise are learned from, where None is all.
-    learning_rate : float, default=0.05
-        Step size of Adam; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
+    learning_rate : float, default=None
+        Step size of Adam, None is 0.05; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
+        Not for "cg" with Gaussian noise.
     normalize_y : bool, default=True
         Whether y is centred and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
-        from all of its state.
+        from all of its state. A change of what such a model holds, such as ``kernel``, is refused
+        by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -123,6 +135,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     array([1. , 0.2])
     """
 
+    _uses = _USES
+
     def __init__(
         self,
         kernel=None,
@@ -140,7 +154,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         max_iter=100,
         tol=1e-2,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         normalize_y=True,
         warm_start=False,
         device=None,

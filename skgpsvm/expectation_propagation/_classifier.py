@@ -12,6 +12,7 @@ from .._estimator import all_or_nothing
 from .._inducing_estimator import InducingEstimator
 from .._isolation import isolated
 from .._linalg import natural_parameters
+from .._parameters import ALWAYS, OtherThan, where
 from .._prediction import Predictive, ProbabilisticClassifier
 from .._priors import SignalPrior
 from .._rows import Rows
@@ -27,6 +28,16 @@ _VARIANCE = 5.0
 # Of more, converged sites for each evaluation cost too much: on 60,000 rows some ten updates each.
 _MOST_SETTLED_ROWS = 10_000
 _START_ROWS = 1000  # that starts are compared on
+_USES = InducingEstimator._uses | {
+    "approximation": where(optimizer=OtherThan(None)).of("gfitc"),
+    "batch_size": where(approximation=("auto", "sep")),
+    "learning_rate": (where(approximation=("auto", "sep")), where(optimizer=OtherThan(None))),
+    "optimizer": where(approximation=("auto", "sep")).of("sign", "adadelta"),
+}
+_FOLLOWED = {
+    **InducingEstimator._followed,
+    "fit": InducingEstimator._followed["fit"] | {"approximation": ALWAYS},
+}
 
 
 class EPClassifier(ProbabilisticClassifier, InducingEstimator):
@@ -48,13 +59,14 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     approximation : {"auto", "sep", "gfitc"}, default="auto"
         How hyperparameters are learned: "sep" takes a step after each update of the sites, "gfitc"
         maximizes the evidence of converged sites by L-BFGS-B. The model is the same. "auto" is
-        "sep" for minibatches, for an ``optimizer`` given by name and for more than 10,000 rows,
-        else "gfitc".
+        "sep" for minibatches, where an ``optimizer`` by name or a ``learning_rate`` is given, and
+        for more than 10,000 rows; else "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, as terms of the kernel: a constant of fixed variance, and a linear function
         whose variance is learned.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows.
+        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
+        where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
         these, in units of X.
@@ -76,12 +88,13 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     batch_size : int, default=None
         Rows in a minibatch of "sep", after each of which posterior and hyperparameters move; None
         is all.
-    learning_rate : float, default=0.05
-        Of the steps of "sep".
+    learning_rate : float, default=None
+        Of the steps of "sep"; None is 0.05. "auto" is "sep" where it is given.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel and inducing points of the last one.
+        Whether `fit` starts from the kernel and inducing points of the last one. A change of what
+        such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -139,6 +152,8 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     True
     """
 
+    _uses, _followed = _USES, _FOLLOWED
+
     _has_prior = True
 
     def __init__(
@@ -154,7 +169,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         max_iter=100,
         tol=1e-3,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -243,7 +258,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
-    def _problems(self, codes, previous):
+    def _problems(self, codes):
         """Two classes, or each class against the rest."""
         if len(self.classes_) == 2:
             return [codes]
@@ -263,7 +278,8 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         """Whether hyper-parameters are learned on the evidence of converged sites."""
         if self.approximation != "auto":
             return self.approximation == "gfitc"
-        by_adam = self.batch_size is not None or self.optimizer in ("sign", "adadelta")
+        given = self.batch_size is not None or self.learning_rate is not None
+        by_adam = given or self.optimizer in ("sign", "adadelta")
         return not by_adam and rows.n_rows <= _MOST_SETTLED_ROWS
 
     def _trained(self, start, rows):
@@ -310,7 +326,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         propagation, trained, *units = self._problem(start, rows, scaler)
         settles = self._settles(rows)
         trained = [] if settles else trained
-        rule = RULES[self.optimizer](self.learning_rate) if trained else None
+        rule = RULES[self.optimizer](self._adam_rate) if trained else None
         learning = rule, self.max_iter, self.tol, propagation, trained, *units
         if self.batch_size is None or settles:
             return InnerLearning(*learning)
@@ -402,9 +418,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         options = self._agreed_options(X)
         thetas = np.split(theta, np.cumsum(sizes)[:-1])
         value, gradient = 0.0, []
-        for part, at, targets in zip(
-            self._latents, thetas, self._problems(codes, None), strict=True
-        ):
+        for part, at, targets in zip(self._latents, thetas, self._problems(codes), strict=True):
             rows = Rows(X, targets, weights, *options)
             propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
             now = part.state(rows.device)

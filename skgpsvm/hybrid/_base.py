@@ -13,14 +13,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
-from .._estimator import history
+from .._estimator import FOLLOWED, history
 from .._isolation import PrivateRandom, isolated
+from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._scales import feature_scales
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import NOISE_BOUNDS, Run
+from .._training import Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
@@ -39,6 +40,11 @@ _FIRST_ROWS = 4096  # whose features inducing points are chosen from
 _NONE_HELD = -1.0  # below the hash of any row
 _START_STD = 0.01  # of the means: breaks the tie of the classes
 _STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
+_USES = {"n_iter_no_change": where(early_stopping=True)}
+_FOLLOWED = {
+    "fit": FOLLOWED
+    | dict.fromkeys(("augmentation", "batch_size", "learning_rate", "n_iter_no_change"), ALWAYS)
+}
 
 
 class HybridEstimator(LatentEstimator):
@@ -50,6 +56,7 @@ class HybridEstimator(LatentEstimator):
     attributes files of weights hold beside those of all (`_kept`).
     """
 
+    _uses, _followed = _USES, _FOLLOWED
     _kept = ()
     _kept_of_all = (
         "n_features_in_",
@@ -124,7 +131,7 @@ class HybridEstimator(LatentEstimator):
         for name in ("n_inducing", "max_iter", "n_iter_no_change"):
             self._check_number(name, 1, integer=True)
         self._check_number("batch_size", 1, integer=True, optional=True)
-        self._check_number("learning_rate", 0)
+        self._check_number("learning_rate", 0, above=True)
         shape, params = self.input_shape, self.module_params
         if shape is not None and not (
             isinstance(shape, (tuple, list))
@@ -160,7 +167,7 @@ class HybridEstimator(LatentEstimator):
         previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
         if previous is None:
             self._forget()
-        self._check_parameters()
+        self._check_all_parameters("fit" if previous else None)
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, reset=previous is None
@@ -192,19 +199,19 @@ class HybridEstimator(LatentEstimator):
             batch_size=self._batch_size(len(trained_on)),
             learning_rate=self.learning_rate,
             augmentation=self.augmentation,
-            noise_bounds=self._noise_limits(NOISE_BOUNDS),
             patience=self.n_iter_no_change if self.early_stopping and held_out else None,
             held_out_losses=lambda network: self._held_out_losses(network, *held_moments(network)),
             generator=generator,
         )
 
         def attributes(network):
-            latents, found = start.at(network), self._found(network, held_moments(network))
+            latents = start.at(network)
             return {
-                "kernel_": self._whole_kernel(latents.kernel, vars(self) | found),
+                "kernel_": latents.kernel,
                 "inducing_points_": latents.weights["Z"],
                 "_latents": [latents],
-                **found,
+                "_fitted_parameters": self._parameters_of_fit(),
+                **self._found(network, held_moments(network)),
             }
 
         state = learning.initial()
@@ -292,13 +299,9 @@ class HybridEstimator(LatentEstimator):
     def _start_kernel(self, n_outputs, n_latents):
         """The kernel given, or a squared exponential of normalised features."""
         if self.kernel is not None:
-            return self._split_kernel(clone(self.kernel))[0]
+            return clone(self.kernel)
         variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
         return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
-
-    def _whole_kernel(self, kernel, attributes):
-        """A kernel of features with the noise of fitted attributes, where it has such a term."""
-        return kernel
 
     # The network
 
@@ -393,13 +396,12 @@ class HybridEstimator(LatentEstimator):
             network = latents.posterior(torch.device("cpu"))
         except RuntimeError as error:
             raise file.error(f"torch says: {error}") from error
-        limits = model._noise_limits(NOISE_BOUNDS)
-        check_values(network, latents.kernel, limits, file)
+        check_values(network, latents.kernel, file)
         latents.kernel = latents.kernel.clone_with_theta(latents.weights["theta"])
-        whole = model._whole_kernel(latents.kernel, vars(model))
-        found = {"kernel_": whole, "inducing_points_": latents.weights["Z"]}
+        found = {"kernel_": latents.kernel, "inducing_points_": latents.weights["Z"]}
         self._forget()
-        vars(self).update(vars(model) | found | {"_latents": [latents]})
+        found |= {"_latents": [latents], "_fitted_parameters": self._parameters_of_fit()}
+        vars(self).update(vars(model) | found)
         return self
 
     def _described_latents(self, told, file):

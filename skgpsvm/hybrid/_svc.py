@@ -3,10 +3,15 @@
 from .._calibration import Calibration
 from .._estimator import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
+from .._parameters import ALWAYS
 from .._prediction import CalibratedClassifier
 from ._base import HybridEstimator
 
 _PRIOR_VARIANCE = 1.0
+_FOLLOWED = {
+    "fit": HybridEstimator._followed["fit"]
+    | dict.fromkeys(("contrast", "early_stopping", "probability"), ALWAYS)
+}
 
 
 class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
@@ -60,7 +65,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last one.
+        Whether `fit` starts from the network of the last one. A change of what such a model holds,
+        such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -117,6 +123,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     >>> svc.fit(X_train, y_train).score(X_test, y_test) > 0.9
     True
     """
+
+    _followed = _FOLLOWED
 
     def __init__(
         self,

@@ -8,13 +8,19 @@ import torch
 
 from .._collapsed import JITTER
 from .._distributed import refuse_ranks
+from .._estimator import FOLLOWED
 from .._features import FourierFeatures
+from .._inducing_estimator import LEARNING_RATE, MORE_FOLLOWED
+from .._parameters import ALWAYS, OtherThan, where
 from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._torch_kernels import theta_bounds
+from .._variational import LEARNED
 from ._factors import chevron
 from ._stochastic import StochasticSteps
 
+_SOLVED, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
+_HAS_POINTS = _SOLVED | where(covariance="nystroem") | where(optimizer=OtherThan(None))
 _MOST_LANDMARKS = 4096
 _SEEDS = 2**31
 _MINIBATCH = 512
@@ -31,10 +37,37 @@ def streams(estimator):
     return True
 
 
+_USES = {
+    "n_dense_columns": where(covariance="chevron"),
+    **dict.fromkeys(("control_variate", "gradient", "n_sampled_basis", "learning_rate"), _STEPS),
+    "n_support": (_STEPS, where(solver="sgd") | where(control_variate=OtherThan(None))),
+    "n_inducing": _HAS_POINTS,
+    "inducing_points": _HAS_POINTS,
+    "batch_size": _STEPS | LEARNED,
+    "tol": where(solver="cg") | LEARNED,
+}
+_FOLLOWED = {
+    "fit": FOLLOWED
+    | MORE_FOLLOWED
+    | dict.fromkeys(("control_variate", "gradient", "n_sampled_basis"), ALWAYS)
+    | dict.fromkeys(("learn_inducing", "optimizer", "tol"), _SOLVED)
+    | dict.fromkeys(
+        ("augment", "basis", "covariance", "n_basis", "n_dense_columns", "n_support"), _SOLVED
+    ),
+    "partial_fit": FOLLOWED
+    | dict.fromkeys(
+        ("batch_size", "control_variate", "gradient", "learning_rate", "n_sampled_basis"),
+        ALWAYS,
+    ),
+}
+
+
 class QuadruplyStochasticGP(SolvedGP):
     """A GP whose mean is spanned by very many functions, most of them seen at no step."""
 
-    _rate_is_optional, _adam_rate = True, 0.05
+    _uses, _followed = _USES, _FOLLOWED
+
+    _adam_rate = LEARNING_RATE  # of learning by a sparse process
     _optimizers = ("auto", "stochastic", None)
 
     def _check_parameters(self):
@@ -82,13 +115,6 @@ class QuadruplyStochasticGP(SolvedGP):
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
         return {**found, "basis_": latents[0].bases}
-
-    def _kind(self):
-        if self.solver == "cg":
-            return "solver='cg'"
-        names = ("solver", "basis", "covariance", "n_basis", "n_dense_columns", "n_support")
-        learning = ", optimizer='stochastic'" if self.optimizer == "stochastic" else ""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names) + learning
 
     def _calibrated(self, latents, solve, state):
         if self.covariance == "nystroem":
@@ -158,9 +184,7 @@ class QuadruplyStochasticGP(SolvedGP):
         passes = 1 if streamed else self.max_iter
         n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
         batch_size = min(self.batch_size or _MINIBATCH, len(rows))
-        limits = None
-        if not streamed and self.optimizer == "stochastic":
-            limits = self._limits(start, rows.device)
+        limits = None if streamed or self.optimizer != "stochastic" else _limits(start, rows.device)
         steps = StochasticSteps(
             self._sites(),
             start.mean_bases(rows.device),
@@ -213,13 +237,13 @@ class QuadruplyStochasticGP(SolvedGP):
         """The latents, calibrated by other rows where there are any."""
         return latents
 
-    def _limits(self, start, device):
-        """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
-        noise = start.state(device)["noise"]
-        free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
-        free = free.clamp(*self._noise_limits((-math.inf, math.inf)))
-        limits = torch.cat([theta_bounds(start.kernel, device), free])
-        return limits if len(limits) else None
+
+def _limits(start, device):
+    """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
+    noise = start.state(device)["noise"]
+    free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
+    limits = torch.cat([theta_bounds(start.kernel, device), free])
+    return limits if len(limits) else None
 
 
 def _held(steps, device):

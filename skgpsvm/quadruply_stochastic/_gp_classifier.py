@@ -67,6 +67,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         learning it along the stochastic steps.
     max_iter : int, default=100
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
+        `partial_fit` takes one.
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm.
@@ -80,7 +81,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
-        its state.
+        its state. A change of what such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None

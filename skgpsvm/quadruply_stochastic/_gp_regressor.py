@@ -5,10 +5,17 @@ from dataclasses import replace
 from sklearn.utils.metaestimators import available_if
 
 from .._estimator import all_or_nothing
+from .._parameters import where
 from .._solved import SolvedRegressor
 from ._gp_base import QuadruplyStochasticGP, streams
 
 _MOST_HELD_OUT = 2000
+_USES = QuadruplyStochasticGP._uses | {
+    "batch_size": (
+        where(solver=("sgd", "adagrad")) | where(likelihood="laplace"),
+        QuadruplyStochasticGP._uses["batch_size"],
+    )
+}
 
 
 class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
@@ -62,8 +69,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         part of the kernel. None is "constant", with stochastic steps, which vague terms slow down,
         "zero".
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
-        kernel has a `WhiteKernel`, which is then the noise.
+        To start from, in squared units of the normalised y; None is 0.1.
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k; hyper-parameters are learned from them too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
@@ -78,6 +84,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         along the stochastic steps.
     max_iter : int, default=100
         Iterations of conjugate gradients, at most; passes of minibatches over the rows.
+        `partial_fit` takes one.
     tol : float, default=1e-3
         At which conjugate gradients stop: the norm of the preconditioned residual, relative to
         that of the prior mean, and what the bound may still gain, nats a row; or what it has
@@ -93,7 +100,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
-        its state, and with its calibration.
+        its state, and with its calibration. A change of what such a model holds, such as
+        ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -150,6 +158,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     >>> gp.predict([[1.5], [3.0]]).round(1)
     array([1. , 0.1])
     """
+
+    _uses = _USES
 
     def __init__(
         self,

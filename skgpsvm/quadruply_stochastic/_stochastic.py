@@ -343,7 +343,8 @@ class StochasticSteps:
             var = self._over_weights(state, draws[0], values[0], moved)
         mine, theirs = (f[:, :c] for f in moved)
         stand = self._stand(state, weights)
-        linear, precision, constant = bound.sites(y, state["auxiliary"][index])
+        sites = bound.sites(y, state["auxiliary"][index])
+        linear, precision, constant = (part.double() for part in sites)
         value = of_rows(mine, theirs, var, stand * linear, stand * precision)
         if not bases.independent:
             value = value + of_prior(bases, *draws, state["coef"][:c])

@@ -28,7 +28,8 @@ class SVGPClassifier(VariationalClassifier):
         Mean function: coefficients with a vague prior, which are part of the kernel as a fixed
         constant and a fixed linear term.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows.
+        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
+        where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
         these, in units of X.
@@ -43,12 +44,13 @@ class SVGPClassifier(VariationalClassifier):
     batch_size : int, default=None
         Rows in a minibatch. None is all rows for natural gradients up to 10,000 rows, else 1024;
         256 for Adam alone. Between natural gradients Adam takes up to 1024 rows in any case.
-    learning_rate : float, default=0.05
-        Step size of Adam.
+    learning_rate : float, default=None
+        Step size of Adam; None is 0.05.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last one.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last one. A
+        change of what such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -106,7 +108,7 @@ class SVGPClassifier(VariationalClassifier):
         max_iter=100,
         tol=1e-2,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,

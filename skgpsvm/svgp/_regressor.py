@@ -2,9 +2,15 @@
 
 from .._distributed import n_ranks
 from .._estimator import all_or_nothing
+from .._parameters import where
 from .._variational import VariationalRegressor
 
 _MOST_COLLAPSED = 2e10  # n m^2
+_BY_BATCHES = where(inference=("auto", "natural_gradient", "gradient"))
+_USES = VariationalRegressor._uses | {
+    "batch_size": _BY_BATCHES,
+    "learning_rate": (_BY_BATCHES, VariationalRegressor._uses["learning_rate"]),
+}
 
 
 class SVGPRegressor(VariationalRegressor):
@@ -26,16 +32,16 @@ class SVGPRegressor(VariationalRegressor):
         Noise; the second (four degrees of freedom) and third bear outliers.
     inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"
         The closed form (Gaussian noise only); natural gradients for the posterior; or Adam for
-        everything. "auto" is the closed form where it applies and n m^2 is at most 2e10, else
-        natural gradients.
+        everything. "auto" is the closed form with Gaussian noise, where n m^2 is at most 2e10 and
+        neither ``batch_size`` nor ``learning_rate`` is given; else natural gradients.
     mean : {"zero", "constant", "linear"}, default="constant"
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
         part of the kernel as a fixed constant and a fixed linear term.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
-        kernel has a `WhiteKernel`, which is then the noise.
+        To start from, in squared units of the normalised y; None is 0.1.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows.
+        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
+        where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Where they start: centres of clusters of the standardised rows, rows drawn at random, or
         these, in units of X.
@@ -51,14 +57,15 @@ class SVGPRegressor(VariationalRegressor):
     batch_size : int, default=None
         Rows in a minibatch. None is all rows for natural gradients, but 1024 for those with
         Gaussian noise on more than 10,000 rows; 256 for Adam alone. Between natural gradients Adam
-        takes up to 1024 rows in any case.
-    learning_rate : float, default=0.05
-        Step size of Adam.
+        takes up to 1024 rows in any case. Not for the closed form.
+    learning_rate : float, default=None
+        Step size of Adam; None is 0.05. Not for the closed form.
     normalize_y : bool, default=True
         Whether y is centred and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last one.
+        A change of what such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -108,6 +115,8 @@ class SVGPRegressor(VariationalRegressor):
     (array([1. , 1.2]), array([0.1, 1.1]))
     """
 
+    _uses = _USES
+
     def __init__(
         self,
         kernel=None,
@@ -123,7 +132,7 @@ class SVGPRegressor(VariationalRegressor):
         max_iter=50,
         tol=5e-3,
         batch_size=None,
-        learning_rate=0.05,
+        learning_rate=None,
         normalize_y=True,
         warm_start=False,
         device=None,
@@ -215,7 +224,9 @@ class SVGPRegressor(VariationalRegressor):
     def _is_collapsed(self, start, rows):
         if self.inference == "auto":
             small = rows.n_rows * len(start.Z) ** 2 <= _MOST_COLLAPSED
-            return self.likelihood == "gaussian" and (small or n_ranks() > 1)
+            needs_steps = self.batch_size is not None or self.learning_rate is not None
+            applies = self.likelihood == "gaussian" and not needs_steps
+            return applies and (small or n_ranks() > 1)
         return self.inference == "collapsed"
 
     def _batch_size(self, start, rows):

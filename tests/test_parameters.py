@@ -1,0 +1,447 @@
+"""Parameters of all estimators: checked, used or refused in each mode, and later."""
+
+import inspect
+import pickle
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.gaussian_process.kernels import RBF, Matern
+from sklearn.model_selection import GridSearchCV
+
+import skgpsvm
+from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
+    BayesianSVC,
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
+    EPClassifier,
+    HybridBayesianSVC,
+    HybridSVGPClassifier,
+    HybridSVGPRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+    _parameters,
+)
+from skgpsvm.exceptions import DivergenceError
+from skgpsvm.hybrid import MLP
+
+RNG = np.random.default_rng(0)
+X = np.exp(0.7 * RNG.normal(size=(40, 2)))
+SIGNAL = np.sin(2 * X[:, 0]) + 0.3 * X[:, 0] * X[:, 1]
+TARGET = SIGNAL + 0.2 * RNG.normal(size=40)
+LABELS = np.digitize(SIGNAL + 0.3 * RNG.normal(size=40), np.quantile(SIGNAL, [0.33, 0.66]))
+KINDS = [
+    kind for kind in (getattr(skgpsvm, name) for name in skgpsvm.__all__) if isinstance(kind, type)
+]
+
+
+def without(options, *names):
+    return {name: value for name, value in options.items() if name not in names}
+
+
+# A kernel with one start of its length scales, so that learning is quick.
+LEARNED = {
+    "kernel": 1.5 * RBF(1.0, "fixed"),
+    "n_inducing": 5,
+    "random_state": 0,
+    "tol": 0.0,
+    "max_iter": 8,
+}
+STILL = LEARNED | {"optimizer": None, "learn_inducing": False, "max_iter": 4}
+BATCHES = without(STILL, "tol") | {"batch_size": 15}
+SGD = BATCHES | {"solver": "sgd", "n_mean_bases": 12}
+STEPS = BATCHES | {"n_basis": 20, "n_sampled_basis": 6, "n_support": 10}
+RVM = {"random_state": 0, "tol": 0.0, "max_iter": 10}
+ADDITIVE = {"random_state": 0, "tol": 0.0, "max_iter": 4}
+HYBRID = {
+    "random_state": 0,
+    "n_inducing": 5,
+    "max_iter": 4,
+    "module_params": {"hidden_layer_sizes": (6,), "n_outputs": 3},
+}
+STOPPED = HYBRID | {"max_iter": 12, "batch_size": 3, "learning_rate": 0.03, "n_iter_no_change": 2}
+MODES = {
+    "SVC": BayesianSVC(**STILL),
+    "SVC, gradient": BayesianSVC(**STILL, inference="gradient"),
+    "SVGP classifier": SVGPClassifier(**STILL),
+    "SVGP classifier, gradient": SVGPClassifier(**STILL, inference="gradient"),
+    "SVGP regressor": SVGPRegressor(**STILL),
+    "SVGP regressor, natural": SVGPRegressor(**STILL, inference="natural_gradient"),
+    "EP": EPClassifier(**STILL | {"learn_inducing": True}),
+    "decoupled regressor": DecoupledGPRegressor(**STILL, n_mean_bases=12),
+    "decoupled regressor, SGD": DecoupledGPRegressor(**SGD),
+    "decoupled classifier": DecoupledGPClassifier(**STILL | {"max_iter": 20}, n_mean_bases=12),
+    "QS regressor": QSGPRegressor(**STILL, n_basis=20),
+    "QS regressor, chevron": QSGPRegressor(**STILL, n_basis=20, covariance="chevron"),
+    "QS regressor, SGD": QSGPRegressor(**STEPS, solver="sgd"),
+    "QS classifier, AdaGrad": QSGPClassifier(**STEPS, solver="adagrad"),
+    "RVM regressor": QSRVMRegressor(**RVM, optimizer=None),
+    "RVM classifier": QSRVMClassifier(**RVM, optimizer=None, covariance="mean_field"),
+    "additive regressor": AdditiveGPRegressor(**ADDITIVE, sparse=True),
+    "additive classifier": AdditiveGPClassifier(**ADDITIVE, sparse=True, interactions=None),
+    "hybrid SVC": HybridBayesianSVC(**HYBRID),
+    "hybrid SVGP classifier": HybridSVGPClassifier(**HYBRID, early_stopping=False),
+    "hybrid SVGP regressor": HybridSVGPRegressor(**HYBRID, early_stopping=False),
+}
+SLOW_MODES = {
+    "EP, GFITC": EPClassifier(
+        **LEARNED | {"max_iter": 2}, approximation="gfitc", learn_inducing=False
+    ),
+    "SVC, learned": BayesianSVC(**LEARNED | {"kernel": 1.5 * RBF([1.0, 1.0])}),
+    "SVC, ovr": BayesianSVC(**STILL, multi_class="ovr"),
+    "SVC, Adam": BayesianSVC(**LEARNED, learn_inducing=True),
+    "SVC, minibatches": BayesianSVC(**LEARNED, batch_size=15, optimizer="adam"),
+    "SVGP classifier, learned": SVGPClassifier(**LEARNED),
+    "SVGP classifier, minibatches": SVGPClassifier(**LEARNED, batch_size=15),
+    "SVGP regressor, learned": SVGPRegressor(**LEARNED),
+    "SVGP regressor, collapsed": SVGPRegressor(**LEARNED, inference="collapsed"),
+    "SVGP regressor, gradient": SVGPRegressor(**LEARNED, inference="gradient"),
+    "SVGP regressor, Laplace": SVGPRegressor(**LEARNED, likelihood="laplace"),
+    "EP, learned": EPClassifier(**LEARNED),
+    "EP, minibatches": EPClassifier(**LEARNED, batch_size=15),
+    "EP, sign": EPClassifier(**LEARNED, optimizer="sign"),
+    "decoupled regressor, learned": DecoupledGPRegressor(**LEARNED, n_mean_bases=12),
+    "decoupled regressor, t": DecoupledGPRegressor(
+        **LEARNED, n_mean_bases=12, likelihood="student_t"
+    ),
+    "decoupled classifier, learned": DecoupledGPClassifier(**LEARNED, n_mean_bases=12),
+    "decoupled classifier, SGD": DecoupledGPClassifier(**SGD, parametrization="decoupled"),
+    "QS regressor, Laplace": QSGPRegressor(**LEARNED, n_basis=20, likelihood="laplace"),
+    "QS regressor, learned chevron": QSGPRegressor(**LEARNED, n_basis=20, covariance="chevron"),
+    "QS regressor, stochastic": QSGPRegressor(
+        **STEPS | {"optimizer": "stochastic", "max_iter": 10}, solver="sgd"
+    ),
+    "QS regressor, rows": QSGPRegressor(
+        **without(STEPS, "n_inducing"), basis="inducing", covariance="mean_field", solver="sgd"
+    ),
+    "QS regressor, AdaGrad": QSGPRegressor(
+        **without(STEPS, "n_support"), solver="adagrad", control_variate=None
+    ),
+    "QS classifier": QSGPClassifier(**LEARNED, n_basis=20),
+    "QS classifier, chevron": QSGPClassifier(
+        **STILL | {"max_iter": 20}, n_basis=20, covariance="chevron"
+    ),
+    "RVM regressor, learned": QSRVMRegressor(**RVM),
+    "RVM regressor, Laplace": QSRVMRegressor(**RVM, likelihood="laplace", covariance="mean_field"),
+    "RVM classifier, learned": QSRVMClassifier(**RVM),
+    "additive regressor, exact": AdditiveGPRegressor(**ADDITIVE, sparse=False),
+    "additive regressor, Laplace": AdditiveGPRegressor(
+        **ADDITIVE, sparse=True, likelihood="laplace"
+    ),
+    "additive regressor, precision": AdditiveGPRegressor(**ADDITIVE, covariance="precision"),
+    "additive regressor, no pairs": AdditiveGPRegressor(**ADDITIVE, interactions=None),
+    "additive classifier, exact": AdditiveGPClassifier(**ADDITIVE, sparse=False),
+    "additive classifier, mean field": AdditiveGPClassifier(**ADDITIVE, covariance="mean_field"),
+    "hybrid SVC, stopping": HybridBayesianSVC(**STOPPED, early_stopping=True),
+    "hybrid SVGP classifier, stopping": HybridSVGPClassifier(**STOPPED),
+    "hybrid SVGP regressor, stopping": HybridSVGPRegressor(**STOPPED),
+}
+
+# Other values of each parameter; a mode is tried with those that it has not.
+CHANGES = {
+    "approximation": ["sep", "gfitc"],
+    "augment": [True],
+    "augmentation": [lambda batch: batch + 0.1],
+    "basis": ["fourier", "orthogonal", "inducing"],
+    "batch_size": [11],
+    "categorical_features": [[1]],
+    "class_weight": [{0: 1.0, 1: 3.0, 2: 1.5}],
+    "contrast": ["hard"],
+    "control_variate": ["gram", None],
+    "covariance": ["nystroem", "chevron", "mean_field", "full", "precision"],
+    "device": ["cpu"],
+    "dtype": ["float32"],
+    "early_stopping": [False, True],
+    "gradient": ["plain"],
+    "inducing_points": ["random", X[:6] + 0.01],
+    "inference": ["coordinate_ascent", "collapsed", "natural_gradient", "gradient"],
+    "input_shape": [(2,)],
+    "interactions": [None, [(0, 1)]],
+    "kernel": [2.0 * Matern(0.7, "fixed", nu=2.5), "rbf"],
+    "kernel_interaction": ["matern32"],
+    "learn_inducing": [False, True],
+    "learning_rate": [0.017],
+    "length_scale_bounds": [(0.5, 2.0)],
+    "likelihood": ["softmax", "robust_max", "gaussian", "student_t", "laplace"],
+    "max_iter": [1],
+    "mean": ["zero", "constant", "linear"],
+    "measure": ["uniform"],
+    "min_gain": [1e4],
+    "module": [partial(MLP, 2)],
+    "module_params": [{"hidden_layer_sizes": (5,)}],
+    "multi_class": ["crammer_singer", "ovr"],
+    "n_basis": [14],
+    "n_dense_columns": [3],
+    "n_inducing": [7],
+    "n_inducing_interaction": [3],
+    "n_iter_no_change": [1],
+    "n_mean_bases": [9],
+    "n_sampled_basis": [4],
+    "n_support": [8],
+    "noise_variance": [0.37],
+    "normalize_y": [False],
+    "optimizer": [None, "auto", "adam", "sign", "adadelta", "stochastic"],
+    "parametrization": ["hybrid", "shared", "decoupled"],
+    "probability": ["argmax"],
+    "random_state": [5],
+    "rank": [1],
+    "relevance_threshold": [5.0],
+    "scaling": ["minmax"],
+    "shrinkage": [0.5],
+    "solver": ["cg", "sgd", "adagrad"],
+    "sparse": [True, False],
+    "tol": [1e3],
+    "validation_fraction": [0.3],
+    "warm_start": [True],
+}
+# They have no effect on some fits, and are accepted: where a fit runs, how the next one
+# starts, draws of a fit that draws nothing, and the shape that rows to come may have.
+HARMLESS = {"device", "warm_start", "random_state", "input_shape"}
+# Their values may be what "auto" or None stands for.
+SYNONYMS = {"approximation", "inference", "mean", "optimizer"}
+# optimizer=None of the first holds the points too; a learning rate makes "auto" take steps.
+CONSISTENT, NEEDLESS = {(EPClassifier, "learn_inducing")}, {(SVGPRegressor, "learning_rate")}
+# One round ends as more do on these rows; points that are not used still take random numbers, and
+# where they are not learned either, they may be moved or not.
+CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
+CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_inducing")}
+CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # a few passes never stop early
+NEEDLESS |= {(QSGPRegressor, "n_inducing"), (QSGPRegressor, "inducing_points")}
+
+
+def targets(model):
+    return LABELS if hasattr(model, "class_weight") else TARGET
+
+
+def call(model, method="fit"):
+    """A model that has learned, or the message of an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return getattr(model, method)(X, targets(model))
+        except (ValueError, DivergenceError) as error:
+            return str(error)
+
+
+def found(model):
+    """What a fit has found, as arrays."""
+    arrays = [*model.latent_mean_and_variance(X), model.objective_curve_]
+    return [*arrays, model.predict_proba(X) if is_classifier(model) else model.noise_variance_]
+
+
+def differ(one, other):
+    return not all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def changes(model):
+    """Names and values of parameters, each another than the model's, that it can have."""
+    for name, now in model.get_params(deep=False).items():
+        for value in CHANGES[name]:
+            if now is value or (isinstance(now, type(value)) and now == value):
+                continue
+            try:
+                clone(model).set_params(**{name: value})._check_parameters()
+            except (ValueError, TypeError):
+                continue
+            yield name, value
+
+
+def refusal(model):
+    """Why a parameter is refused as one without effect."""
+    try:
+        _parameters.check_uses(model, model._uses)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def check_mode(model, monkeypatch):
+    assert not refusal(model)
+    base = found(call(clone(model)))
+    monkeypatch.setattr("skgpsvm._estimator.check_uses", lambda *_: None)
+    wrong = []
+    for name, value in changes(model):
+        changed = clone(model).set_params(**{name: value})
+        message = refusal(changed)
+        if name in HARMLESS or (message and not message.startswith(f"{name}=")):
+            continue
+        fitted = call(changed)
+        has_effect = isinstance(fitted, str) or differ(found(fitted), base)
+        accepted = name in SYNONYMS or (type(model), name) in CONSISTENT
+        if not has_effect and not message and not accepted:
+            wrong.append(f"{name}={value!r} has no effect and is accepted")
+        if has_effect and message and (type(model), name) not in NEEDLESS:
+            wrong.append(f"{name}={value!r} has an effect and is refused")
+    assert not wrong
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_parameters_have_an_effect_or_are_refused(mode, monkeypatch):
+    check_mode(MODES[mode], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", SLOW_MODES)
+def test_parameters_have_an_effect_or_are_refused_in_more_modes(mode, monkeypatch):
+    check_mode(SLOW_MODES[mode], monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize(
+    "mode", [*MODES, *(pytest.param(mode, marks=pytest.mark.slow) for mode in SLOW_MODES)]
+)
+def test_further_calls_follow_changes_or_refuse_them_by_name(mode, method):
+    model = clone((MODES | SLOW_MODES)[mode])
+    if "warm_start" in model.get_params():
+        model.set_params(warm_start=True)
+    elif method == "fit":
+        pytest.skip("There is no warm start.")
+    if not hasattr(model, method):
+        pytest.skip("There is no partial_fit.")
+    state = pickle.dumps(call(model, method))
+    first, unchanged = found(model), found(call(pickle.loads(state), method))
+    one_pass = method == "partial_fit" and getattr(model, "solver", "cg") != "cg"
+    followed, wrong = HARMLESS | SYNONYMS | ({"max_iter"} if one_pass else set()), []
+    for name, value in changes(model):
+        changed = pickle.loads(state).set_params(**{name: value})
+        if refusal(changed) or not hasattr(changed, method):
+            continue
+        continued = call(changed, method)
+        if not isinstance(continued, str):
+            if differ(found(continued), unchanged) or (type(model), name) in CONSISTENT:
+                continue
+            if name not in followed:
+                wrong.append(f"{name}={value!r} is not followed")
+        elif not continued.startswith("Stochastic steps ended"):
+            assert continued.startswith(f"{name} was ")
+            assert name == "probability" or not differ(found(changed), first)
+    assert not wrong
+
+
+def test_changes_are_told_together_and_a_new_start_heeds_them():
+    model = SVGPRegressor(**STILL, warm_start=True).fit(X, TARGET)
+    model.set_params(kernel=Matern(), n_inducing=9, mean="linear")
+    with pytest.raises(
+        ValueError, match=r"^kernel was 1\.22\*\*2 \* RBF\(length_scale=1\) .* mean was"
+    ) as told:
+        model.fit(X, TARGET)
+    assert "n_inducing was 5 at the fit and is 9 now" in str(told.value)
+    assert "set warm_start=False to start anew" in str(told.value)
+    with pytest.raises(ValueError, match="start anew by fit"):
+        model.partial_fit(X, TARGET)
+    assert len(model.set_params(warm_start=False).fit(X, TARGET).inducing_points_) == 9
+
+
+def test_equal_values_are_no_change():
+    points = X[:6] + 0.01
+    options = without(STILL, "n_inducing") | {"kernel": 1.5 * RBF([1.0, 2.0], "fixed")}
+    model = SVGPRegressor(**options, inducing_points=points, warm_start=True).fit(X, TARGET)
+    model.set_params(inducing_points=points.tolist(), kernel=1.5 * RBF([1.0, 2.0], "fixed"))
+    model.fit(X, TARGET)
+    points[0, 0] += 1
+    model.set_params(inducing_points=points)
+    with pytest.raises(ValueError, match="inducing_points was "):
+        model.fit(X, TARGET)
+
+
+def test_change_of_a_kernel_in_place_is_seen():
+    model = SVGPRegressor(**STILL | {"kernel": RBF(1.0)}, warm_start=True).fit(X, TARGET)
+    model.set_params(kernel__length_scale=1.0001)
+    with pytest.raises(ValueError, match="another one, which differs in digits or bounds"):
+        model.fit(X, TARGET)
+
+
+def test_fitted_parameters_are_small_and_not_cloned():
+    points = RNG.normal(size=(500, 2))
+    options = without(STILL, "n_inducing") | {"inducing_points": points}
+    model = SVGPRegressor(**options, warm_start=True).fit(X, TARGET)
+    assert len(pickle.dumps(model._fitted_parameters)) < 2000
+    assert not hasattr(clone(model), "_fitted_parameters")
+
+
+def test_search_over_modes_scores_what_is_refused_as_missing():
+    grid = {"solver": ["cg", "sgd"], "parametrization": ["orthogonal", "hybrid"]}
+    model = DecoupledGPRegressor(**without(STILL, "tol"), n_mean_bases=12)
+    search = GridSearchCV(model, grid, cv=2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        search.fit(X, TARGET)
+    assert any(
+        "parametrization='hybrid' has no effect with solver='cg'" in str(w.message) for w in told
+    )
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, False, True, False]
+
+
+# Values
+
+
+NUMBERS = {
+    "batch_size",
+    "learning_rate",
+    "max_iter",
+    "min_gain",
+    "n_basis",
+    "n_dense_columns",
+    "n_inducing",
+    "n_inducing_interaction",
+    "n_iter_no_change",
+    "n_mean_bases",
+    "n_sampled_basis",
+    "n_support",
+    "noise_variance",
+    "rank",
+    "relevance_threshold",
+    "shrinkage",
+    "tol",
+    "validation_fraction",
+}
+MAY_BE_ZERO = {"min_gain", "shrinkage", "tol", "validation_fraction"}
+ODD = [np.nan, np.inf, -1, True, "odd", 10**30, [1.0], np.float32(np.nan)]
+ODD_THINGS = [np.nan, np.inf, -1, 10**30, "odd", 1.5, object()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_checked(kind):
+    for name in inspect.signature(kind).parameters:
+        if name in NUMBERS:
+            for value in [*ODD, *([] if name in MAY_BE_ZERO else [0])]:
+                with pytest.raises(ValueError, match=f"^{name}="):
+                    kind(**{name: value}).fit(X, targets(kind()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_values_are_checked(kind):
+    wrong = []
+    for name in inspect.signature(kind).parameters:
+        for value in [] if name in NUMBERS else ODD_THINGS:
+            try:
+                kind(**{name: value}).fit(X, targets(kind()))
+            except (ValueError, TypeError) as error:
+                if name.replace("_", " ") not in str(error).lower().replace("_", " "):
+                    wrong.append(f"{name}={value!r}: {error}")
+            else:
+                if (name, value) != ("categorical_features", -1):  # the last column
+                    wrong.append(f"{name}={value!r} is accepted")
+    assert not wrong
+
+
+def test_default_of_a_parameter_without_effect_is_accepted():
+    assert SVGPRegressor(**STILL, inference="collapsed", batch_size=None).fit(X, TARGET)
+
+
+def test_learning_rate_or_minibatches_choose_steps():
+    options = without(STILL, "tol") | {"learn_inducing": True}
+    closed = found(call(SVGPRegressor(**options)))
+    for chosen in ({"batch_size": 15}, {"learning_rate": 0.01}):
+        given = found(call(SVGPRegressor(**options, **chosen)))
+        steps = found(call(SVGPRegressor(**options, **chosen, inference="natural_gradient")))
+        assert differ(given, closed)
+        assert not differ(given, steps)
