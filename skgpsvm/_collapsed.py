@@ -18,7 +18,7 @@ _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay i
 BY_LBFGS = partial(lbfgs, max_iter=20)
 BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
 _MOST_UNITS = 10.0  # length scales that count as unit of an inducing point, in standard deviations
-_NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
 
 
 class CollapsedBound:
@@ -29,9 +29,10 @@ class CollapsedBound:
 
     .. math:: \log N(y; 0, AA^\top + \sigma^2 I) - \sum_i w_i r_i / (2 \sigma^2),
 
-    summed over the outputs, each with noise of its own. Value and gradient take two passes over the
-    rows in chunks: the bound depends on the sums :math:`\sum w a a^\top`, :math:`\sum w a y` and
-    :math:`\sum w r` alone, whose derivatives turn, row by row, into those in the features.
+    summed over the outputs, each with noise of its own or all with the same. Value and gradient
+    take two passes over the rows in chunks: the bound depends on the sums :math:`\sum w a a^\top`,
+    :math:`\sum w a y` and :math:`\sum w r` alone, whose derivatives turn, row by row, into those in
+    the features.
 
     Parameters
     ----------
@@ -63,7 +64,8 @@ class CollapsedBound:
         return mirror(gram), cross, residuals
 
     def _value(self, gram, cross, residuals, noise):
-        """The bound at sums and log noise variances (t,)."""
+        """The bound at sums and log noise variances (t,), or (1,) for all outputs alike."""
+        noise = noise.expand(len(self.squares))
         var = noise.exp()[:, None, None]
         inner = torch.eye(len(gram)).to(gram) + gram / var
         jitter = gram_rounding(len(gram), self.rows.dtype)
@@ -80,15 +82,16 @@ class CollapsedBound:
         sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
         return self._value(*self.rows.sum(*sums), noise).item()
 
-    def gain_over_noise(self, theta, Z, noise):
-        """How much the bound is above the evidence of mere noise, nats a row."""
+    def gain_over_noise(self, theta, Z, noise, bounds=NOISE_BOUNDS):
+        """How much the bound is above the evidence of mere noise within bounds, nats a row."""
         found = self.squares / self.weight
-        var = found.clamp_min(math.exp(_NOISE_BOUNDS[0]))
+        alike = found if len(noise) == len(found) else found.mean().expand(len(found))
+        var = alike.log().clamp(*bounds).exp()
         noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + found / var).sum()
         return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """The bound and its derivatives in theta, Z and the log noise variances (t,)."""
+        """The bound and its derivatives in theta, Z and the logarithms of the noise."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
         own = self._sums(basis, chunks)
@@ -129,11 +132,16 @@ class CollapsedLearning:
         Gain at which rounds end.
     maximize : callable
         `BY_LBFGS` or `BY_ADAM`.
+    noise_bounds : tuple of two floats
+        Of the logarithms of the noise.
     """
 
-    def __init__(self, bound, trained, bounds, scale, tol, maximize=BY_LBFGS):
+    def __init__(
+        self, bound, trained, bounds, scale, tol, maximize=BY_LBFGS, noise_bounds=NOISE_BOUNDS
+    ):
         self.bound, self.trained, self.maximize = bound, trained, maximize
         self.bounds, self.scale, self.tol = bounds, scale, tol
+        self.noise_bounds = noise_bounds
 
     def start(self, state):
         """The state from which `step` starts, the same dict."""
@@ -142,7 +150,7 @@ class CollapsedLearning:
 
     def step(self, state):
         """One round; returns the bound."""
-        bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([_NOISE_BOUNDS])}
+        bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([self.noise_bounds])}
         units = {"Z": self._length_scales(state)} if "Z" in self.trained else {}
         packing = Packing(self.trained, units, bounds)
 

@@ -16,8 +16,9 @@ _STEPS = 50
 class Evidence:
     r"""Log evidence of rows with Gaussian noise, :math:`\log N(y; 0, K + \sigma^2 W^{-1})`.
 
-    Summed over the outputs, each with noise of its own. It is what the collapsed decoupled bound
-    becomes with the rows as bases of mean and covariance; `CollapsedLearning` can maximise it.
+    Summed over the outputs, each with noise of its own or all with the same. It is what the
+    collapsed decoupled bound becomes with the rows as bases of mean and covariance;
+    `CollapsedLearning` can maximise it.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ class Evidence:
         return self._parts(self._cov(theta), noise)[0].item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """The evidence and its derivatives in theta, Z (none) and the log noise variances (t,)."""
+        """The evidence and its derivatives in theta, Z (none) and the logarithms of the noise."""
         with torch.enable_grad():
             leaf = theta.detach().requires_grad_()
             K = self._cov(leaf)
@@ -52,27 +53,29 @@ class Evidence:
                 (by_theta,) = torch.autograd.grad(K, leaf, by_K)
         return value.item(), by_theta, torch.zeros_like(Z), by_noise
 
-    def predicted(self, theta, noise, rows, least):
+    def predicted(self, theta, noise, rows, least, most=math.inf):
         """The noise (t,), not below the least, that makes other rows most likely given these.
 
-        The mean of the prediction is that at the noise given. Returns the noise and the log
-        density, nats, up to a constant.
+        The mean of the prediction is that at the noise given, of which there may be one for all
+        outputs. ``most`` is an upper bound of its logarithm. Returns the noise and the log density,
+        nats, up to a constant.
         """
         X, y, weights = (part.double() for part in rows.take(slice(None)))
         cross, K = self.kernel(self._X, X, theta), self._cov(theta)
-        prior, found, total = self.kernel.diag(X, theta), [], 0.0
-        for own, other, log_var, lower in zip(self._y.T, y.T, noise, least, strict=True):
+        prior, found, total = self.kernel.diag(X, theta)[:, None], [], 0.0
+        groups = zip(self._y.chunk(len(noise), 1), y.chunk(len(noise), 1), strict=True)
+        for (own, other), log_var, lower in zip(groups, noise, least, strict=True):
             chol = cholesky(K + (log_var.exp() / self._weights).diag(), _NAME, jitter=_JITTER)
             half = torch.linalg.solve_triangular(chol, cross, upper=False)
-            mean = (cross.T @ torch.cholesky_solve(own[:, None], chol))[:, 0]
-            squares, var = (other - mean).square(), prior - half.square().sum(0)
+            mean = cross.T @ torch.cholesky_solve(own, chol)
+            squares, var = (other - mean).square(), prior - half.square().sum(0)[:, None]
 
             def density(log_noise, squares=squares, var=var):
                 spread = var + log_noise.exp()
-                return -0.5 * (weights * (spread.log() + squares / spread)).sum()
+                return -0.5 * (weights @ (spread.log() + squares / spread)).sum()
 
             start = torch.maximum(log_var, lower)[None]
-            limits = torch.stack([lower, lower + _MOST_RISE])[None]
+            limits = torch.stack([lower, (lower + _MOST_RISE).clamp_max(most)])[None]
             best, value = lbfgs(by_autograd(density), start, limits, _STEPS)
             found.append(best)
             total += value
@@ -85,7 +88,7 @@ class Evidence:
     def _parts(self, K, noise):
         """The evidence and its derivatives in the covariance (n, n) and in the log noise (t,)."""
         value, by_K, by_noise = noise.new_zeros(()), torch.zeros_like(K), []
-        for y, log_var in zip(self._y.T, noise, strict=True):
+        for y, log_var in zip(self._y.T, noise.expand(self._y.shape[1]), strict=True):
             var = log_var.exp() / self._weights
             chol = cholesky(K + var.diag(), _NAME, jitter=_JITTER)
             a = torch.cholesky_solve(y[:, None], chol)
@@ -97,7 +100,7 @@ class Evidence:
             log_det = 2 * chol.diagonal().log().sum() + self._weights.log().sum()
             size = self.weight * math.log(2 * math.pi)
             value = value - 0.5 * (y @ a[:, 0] + log_det + size) - more * log_var
-        return value, by_K, torch.stack(by_noise)
+        return value, by_K, torch.stack(by_noise).sum_to_size(len(noise))
 
 
 class CommonFactors:

@@ -26,7 +26,7 @@ from ._priors import few_rows_prior
 from ._rows import Rows
 from ._scales import feature_scales
 from ._torch_kernels import theta_bounds, torch_kernel
-from ._training import Run
+from ._training import NOISE_BOUNDS, Run
 from .exceptions import warn
 from .inducing import select_inducing_points
 
@@ -132,7 +132,8 @@ class InducingEstimator(LatentEstimator):
         """What a fit starts from."""
         noise = tuple(self._sites().parameters().tolist())
         Z = self._chosen_points(X, weights, rows, random_state)
-        return Latents(self._start_kernel(scaler), Z, noise)
+        kernel, template = self._split_kernel(self._start_kernel(scaler))
+        return Latents(kernel, Z, noise, template=template)
 
     def _chosen_points(self, X, weights, rows, random_state):
         if n_ranks() > 1 and isinstance(self.inducing_points, str):
@@ -166,6 +167,7 @@ class InducingEstimator(LatentEstimator):
             theta_bounds(start.kernel, rows.device),
             torch.tensor(scaler.scale_, device=rows.device),
             self._prior(start, rows, scaler),
+            self._noise_limits(NOISE_BOUNDS),
         )
         method = GradientInference if self.inference == "gradient" else self._ascents
         ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
@@ -192,7 +194,7 @@ class InducingEstimator(LatentEstimator):
         by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
         trained = {
             "theta": learned and start.kernel.n_dims > 0,
-            "noise": learned and len(start.noise) > 0,
+            "noise": learned and len(start.noise) > 0 and self._noise_is_free(),
             "Z": self.learn_inducing and start.uses_points,
             "mean": by_gradient,
             "raw_root": by_gradient,
@@ -202,7 +204,7 @@ class InducingEstimator(LatentEstimator):
     def _latents_attributes(self, latents):
         """Fitted attributes that say what the models are."""
         alone = len(latents) == 1
-        kernels, Z = [part.kernel for part in latents], [part.Z for part in latents]
+        kernels, Z = [part.whole_kernel for part in latents], [part.Z for part in latents]
         return {
             "kernel_": kernels[0] if alone else CompoundKernel(kernels),
             "inducing_points_": Z[0] if alone else Z,

@@ -42,12 +42,25 @@ class AdamSteps:
         Unit of the steps on the inducing points, for each feature.
     prior : LengthPrior, optional
         Of theta.
+    noise_bounds : tuple of two floats
+        Of the noise.
     """
 
-    def __init__(self, likelihood, kernel, rows, trained, learning_rate, bounds, scale, prior=None):
+    def __init__(
+        self,
+        likelihood,
+        kernel,
+        rows,
+        trained,
+        learning_rate,
+        bounds,
+        scale,
+        prior=None,
+        noise_bounds=NOISE_BOUNDS,
+    ):
         self.likelihood, self.kernel, self.rows, self.prior = likelihood, kernel, rows, prior
         self.trained, self.learning_rate = trained, learning_rate
-        self.bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
+        self.bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
         self.units = {"Z": scale}
 
     @torch.enable_grad()

@@ -1,5 +1,6 @@
 """What a fitted model holds, or a fit starts from: arrays, and the posterior that they are."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
+from ._noise import with_noise
 from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
 from ._torch_kernels import torch_kernel
 from .kernels._composite import exact_and_rest
@@ -41,6 +43,8 @@ class Latents:
         Likewise.
     steps : dict or None
         State of the stochastic steps that led here, to go on from, in arrays.
+    template : Kernel or None
+        The kernel that `kernel` is a part of, where it has a `WhiteKernel`.
     """
 
     kernel: Kernel
@@ -58,6 +62,14 @@ class Latents:
     rows: np.ndarray | None = None
     row_precisions: np.ndarray | None = None
     steps: dict | None = None
+    template: Kernel | None = None
+
+    @property
+    def whole_kernel(self):
+        """The kernel, the noise among its terms if the template has it there."""
+        if self.template is None:
+            return self.kernel
+        return with_noise(self.template, self.kernel, math.exp(self.noise[0]))
 
     @property
     def n_latents(self):

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
 from ._isolation import isolated
+from ._noise import given_noise, split_noise
 from ._rows import to_tensor
 from ._sites import LikelihoodSites
 from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
@@ -29,9 +30,9 @@ _STANDARD_NOISE = {
 }
 
 
-def regression_sites(likelihood, variance):
-    """Sites of one of `LIKELIHOODS` whose noise has variances (t,)."""
-    return LikelihoodSites(LIKELIHOODS[likelihood](variance), len(variance))
+def regression_sites(likelihood, variance, n_outputs=None):
+    """Sites of one of `LIKELIHOODS` with noise of variances (t,), or (1,) for all outputs alike."""
+    return LikelihoodSites(LIKELIHOODS[likelihood](variance), n_outputs or len(variance))
 
 
 def classification_sites(likelihood, n_classes):
@@ -59,6 +60,18 @@ class LatentEstimator(TorchEstimator):
     def _latent_spread(self):
         """What the posterior's variances are multiplied by."""
         return 1.0
+
+    def _split_kernel(self, kernel):
+        """A kernel without its noise, and the whole of it where it has some, else None."""
+        return kernel, None
+
+    def _noise_is_free(self):
+        """Whether the likelihood's parameters may be learned."""
+        return True
+
+    def _noise_limits(self, default):
+        """Bounds of their logarithms."""
+        return default
 
     @isolated()
     def _map_moments(self, function, X, spread=None):
@@ -150,10 +163,33 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
     def _is_heavy_tailed(self):
         return self.likelihood in ("student_t", "laplace")
 
+    @property
+    def _given_noise(self):
+        """`GivenNoise` of the kernel, or None; other likelihoods have noise of their own."""
+        return given_noise(self.kernel) if self.likelihood == "gaussian" else None
+
+    def _split_kernel(self, kernel):
+        if self._given_noise is None:
+            return super()._split_kernel(kernel)
+        return split_noise(kernel)[0], kernel
+
+    def _noise_is_free(self):
+        return self._given_noise is None or not self._given_noise.fixed
+
+    def _noise_limits(self, default):
+        """Bounds of the noise's logarithm: those of the kernel's `WhiteKernel`, or a default."""
+        return default if self._given_noise is None else self._given_noise.limits
+
+    def _noise_sites(self, variance):
+        """Sites whose noise is the kernel's, or has this variance in each output to start from."""
+        t, given = len(self._y_mean), self._given_noise
+        start = np.full(t, variance) if given is None else np.array([given.level])
+        return regression_sites(self.likelihood, start, t)
+
     def _variance_of_noise(self, parameters):
-        """Of the normalised outputs, (t,), at the likelihood's parameters."""
+        """Of the normalised outputs, (t,) or (1,), at the likelihood's parameters."""
         likelihood = self._sites().at(parameters).likelihood
-        return likelihood.predict(*torch.zeros(2, len(self._y_std)).to(parameters))[1]
+        return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]
 
     def _noise_variance(self, parameters):
         """Of y, in its units squared: the attribute."""

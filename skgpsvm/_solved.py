@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ._collapsed import JITTER, CollapsedLearning
+from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning
 from ._estimator import history
 from ._evidence import CommonFactors, Evidence
 from ._latents import Latents
@@ -54,7 +54,7 @@ class SolvedGP(VariationalGP):
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start = Latents(start.kernel, start.Z, start.noise)
+        start = Latents(start.kernel, start.Z, start.noise, template=start.template)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
 
@@ -173,9 +173,13 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, given))
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
-        parts = ["theta", "noise"] if start.kernel.n_dims else ["noise"]
+        free = {"theta": start.kernel.n_dims > 0, "noise": self._noise_is_free()}
+        parts, limits = [part for part in free if free[part]], self._noise_limits(NOISE_BOUNDS)
+        if not parts:
+            return start
         wanted = self._with_prior(evidence, start, rows, scaler)
-        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL)
+        options = {"noise_bounds": limits}
+        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL, **options)
         before = start.state(rows.device)
         state = learning.start(dict(before))
         rounds, done = _EVIDENCE_ROUNDS, learning.finished
@@ -183,19 +187,20 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         if not len(others):
             return start.at(state)
         judges = rows.of_units(units, others)
-        found = _likelier(evidence, before, state, judges)
+        found = _likelier(evidence, before, state, judges, limits[1])
         if not len(more) or not start.kernel.n_dims:
             return start.at(found)
         given = np.concatenate([given, more])
         evidence = Evidence(evidence.kernel, rows.of_units(units, given))
         moved = directions(start.kernel).to(rows.device)
         factors = CommonFactors(evidence, found["theta"], moved, bounds)
-        limits = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
-        learning = CollapsedLearning(factors, parts, limits, scale, _LEARNING_TOL, _FEW_STEPS)
+        within = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
+        options |= {"maximize": _FEW_STEPS}
+        learning = CollapsedLearning(factors, parts, within, scale, _LEARNING_TOL, **options)
         state = learning.start({**found, "theta": moved.new_zeros(len(moved))})
         run.stage("evidence of more rows", state, learning.step, 1)
         state = {**state, "theta": factors.theta(state["theta"])}
-        return start.at(_likelier(evidence, found, state, judges))
+        return start.at(_likelier(evidence, found, state, judges, limits[1]))
 
     # Calibration
 
@@ -236,30 +241,34 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         The change of the noise's logarithm has a Gaussian prior with a standard deviation, the
         spread: infinite where the means are not solved for, whose errors look like noise.
         """
-        t = variances.shape[1]
-        squares = (y - means).square()
+        k, squares = len(noise), (y - means).square()
 
         def density(logs):
-            total = logs[:t].exp() + shrinkage(variances, prior, logs[t].exp()) * variances
+            total = logs[:k].exp() + shrinkage(variances, prior, logs[k].exp()) * variances
             misfit = (weights @ (total.log() + squares / total)).sum()
-            changes = ((logs[:t] - noise) / spread).square().sum()
-            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[t]
+            changes = ((logs[:k] - noise) / spread).square().sum()
+            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
-        limits[t, 0] = 0.0  # of the power's logarithm
+        limits[:k] = limits[:k].clamp(*self._noise_limits((-math.inf, math.inf)))
+        limits[k, 0] = 0.0  # of the power's logarithm
         found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return replace(latents, power=found[t].exp().item(), noise=tuple(found[:t].tolist()))
+        return replace(latents, power=found[k].exp().item(), noise=tuple(found[:k].tolist()))
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
         return {**found, "variance_power_": latents[0].power}
 
 
-def _likelier(evidence, before, after, rows):
-    """The one of two states under which other rows are likelier, with the noise that they set."""
+def _likelier(evidence, before, after, rows, most):
+    """The one of two states under which other rows are likelier, with the noise that they set.
+
+    ``most`` is an upper bound of the noise's logarithm.
+    """
     found = []
     for state in (before, after):
-        noise, density = evidence.predicted(state["theta"], state["noise"], rows, after["noise"])
+        given = state["theta"], state["noise"], rows, after["noise"], most
+        noise, density = evidence.predicted(*given)
         found.append((density, {**state, "noise": noise}))
     return found[0][1] if found[0][0] > found[1][0] else found[1][1]

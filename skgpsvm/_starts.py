@@ -80,8 +80,9 @@ def explaining(start, sites, rows, random_state):
 
 
 def at_gaussian_posterior(start, variance, rows):
-    """A start with the posterior under Gaussian noise of variance (t,)."""
-    sites = LikelihoodSites(Gaussian(variance.cpu()), len(variance)).at(variance.log())
+    """A start with the posterior under Gaussian noise of variance (t,), or (1,) for all alike."""
+    n_outputs = rows.targets.shape[1]
+    sites = LikelihoodSites(Gaussian(variance.cpu()), n_outputs).at(variance.log())
     ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
     state = start.state(rows.device) | ascent.initial()
     ascent.sweep(state)

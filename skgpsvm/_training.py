@@ -203,7 +203,7 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
         callback=stop,
         options={"maxiter": max_iter},
     )
-    return torch.as_tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
+    return torch.tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
 
 
 def adam(value_and_gradient, start, bounds, max_iter, learning_rate):

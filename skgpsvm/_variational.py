@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from sklearn.base import clone
 
-from ._collapsed import BY_ADAM, BY_LBFGS, JITTER, PARTS, CollapsedBound, CollapsedLearning
+from ._collapsed import (
+    BY_ADAM,
+    BY_LBFGS,
+    JITTER,
+    NOISE_BOUNDS,
+    PARTS,
+    CollapsedBound,
+    CollapsedLearning,
+)
 from ._distributed import n_ranks
 from ._inducing_estimator import InducingEstimator
 from ._inference import NaturalGradientInference
@@ -101,7 +108,16 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         super()._check_variational_parameters()
         self._check_choice("likelihood", tuple(LIKELIHOODS))
         self._check_bool("normalize_y")
+        self._check_noise()
+
+    def _check_noise(self):
+        """Refuse a start of the noise that makes no sense, or beside a `WhiteKernel`."""
         self._check_number("noise_variance", 0, optional=True, above=True)
+        if self._given_noise is not None and self.noise_variance is not None:
+            raise ValueError(
+                f"noise_variance={self.noise_variance!r} and the WhiteKernel of "
+                f"kernel={self.kernel!r} both say what the noise is. Leave one of them out."
+            )
 
     def _torch_options(self, X):
         device, dtype = super()._torch_options(X)
@@ -109,7 +125,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
 
     def _sites(self):
         var = self._start_noise if self.noise_variance is None else self.noise_variance
-        return regression_sites(self.likelihood, np.full(len(self._y_mean), var))
+        return self._noise_sites(var)
 
     def _trained(self, start, rows):
         return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
@@ -127,9 +143,10 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         thinned = rows.thinned() if self.likelihood == "gaussian" else rows
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
+        limits = self._noise_limits(NOISE_BOUNDS)
 
         def learned(state):
-            sites = regression_sites(self.likelihood, state["noise"].exp().cpu())
+            sites = regression_sites(self.likelihood, state["noise"].exp().cpu(), len(self._y_mean))
             return start.at({**state, "noise": sites.parameters()})
 
         def attributes(state):
@@ -144,7 +161,8 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             some = thinned.subset(n_rows, random_state) if n_rows < rows.n_rows else thinned
             bound = CollapsedBound(torch_kernel(start.kernel), some)
             wanted = self._with_prior(bound, start, rows, scaler)
-            learning = CollapsedLearning(wanted, trained, bounds, scale, self.tol, maximize)
+            options = wanted, trained, bounds, scale, self.tol, maximize, limits
+            learning = CollapsedLearning(*options)
             stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
             ends = {end: learning.finished}
             if collapsed:
@@ -161,7 +179,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             if rows.n_rows > _MANY_ROWS or d >= _MANY_FEATURES:
                 climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM)
             _, bound = climb(own, n_rows, rounds, attempt=told)
-            return own, bound.gain_over_noise(*(own[part] for part in PARTS))
+            return own, bound.gain_over_noise(*(own[part] for part in PARTS), limits)
 
         if fresh:
             free = "theta" in trained and free_lengths(start.kernel).any()

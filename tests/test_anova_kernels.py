@@ -38,7 +38,7 @@ MATERNS = [
 CATEGORICAL = [ANOVACategorical([0.5, 0.3, 0.2], feature=1), ANOVACategorical([3, 0, 1])]
 CONTINUOUS = RBFS + MATERNS
 COMPOSITES = [
-    2.0 * ANOVARBF(0.3) + ANOVAMatern(0.6, feature=1) + WhiteKernel(0.1),
+    2.0 * ANOVARBF(0.3) + ANOVAMatern(0.6, feature=1) + Matern(0.1),
     0.5 * ANOVARBF(0.4) * ANOVARBF(0.6, "fixed", feature=1) * ANOVACategorical([1, 2], feature=2),
 ]
 HALF_DIGIT = 5.1e-13  # of the twelve that are printed, and the rounding of the comparison

@@ -49,6 +49,22 @@ def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
         assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
 
 
+def test_noise_may_be_one_for_all_outputs():
+    X, y = waves()
+    bound = bound_of(KERNELS[0], X, np.c_[y, X[:, 2] - y])
+    theta, Z, noise = t64(KERNELS[0].theta), t64(X[:7]), t64([-1.0])
+    value, by_theta, by_Z, by_noise = bound.value_and_gradient(theta, Z, noise)
+    apart = bound.value_and_gradient(theta, Z, noise.expand(2))
+    assert value == pytest.approx(apart[0], rel=1e-14)
+    assert_allclose(by_theta, apart[1], rtol=1e-10)
+    assert_allclose(by_Z, apart[2], rtol=1e-10)
+    assert_allclose(by_noise, [apart[3].sum()], rtol=1e-10)
+    # Mere noise of one variance is less likely than of two, and within bounds than without.
+    gains = [bound.gain_over_noise(theta, Z, part) for part in (noise, noise.expand(2))]
+    assert gains[0] > gains[1]
+    assert bound.gain_over_noise(theta, Z, noise, (-1.0, -1.0)) > gains[0]
+
+
 def test_bound_is_titsias():
     X, y = waves(30)
     Z, kernel, noise = X[:6], 1.5 * RBF(1.2), 0.3

@@ -32,7 +32,6 @@ from sklearn.gaussian_process.kernels import (
     DotProduct,
     Matern,
     PairwiseKernel,
-    WhiteKernel,
 )
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -533,7 +532,7 @@ def test_device_without_double_precision_is_refused_in_words(monkeypatch):
         RBF([1.0, 2.0]),
         Matern(nu=1.5) + DotProduct(),
         ConstantKernel(2.0, "fixed") * RBF(1.0),
-        RBF() + WhiteKernel(0.1),
+        RBF() + RBF(0.1),
     ],
     ids=str,
 )

@@ -8,13 +8,13 @@ from problems import rows_of, t64, waves
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
 from skgpsvm._evidence import CommonFactors, Evidence
 from skgpsvm._torch_kernels import directions, torch_kernel
 
 
-@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 2.0, 3.0]), 1.5 * RBF(1.0) + WhiteKernel(0.1)])
+@pytest.mark.parametrize("kernel", [1.5 * RBF([1.0, 2.0, 3.0]), 1.5 * RBF(1.0) + Matern(0.1)])
 def test_evidence_is_that_of_the_exact_process(kernel):
     X, y = waves(40)
     exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X, y)
@@ -90,6 +90,28 @@ def test_noise_that_predicts_other_rows_best_is_found():
     limited, lower = evidence.predicted(t64(kernel.theta), start, others, start)
     assert_allclose(limited, [start[0].item(), noise[1].item()], atol=1e-3)
     assert lower < density
+
+
+def test_noise_may_be_one_for_all_outputs():
+    X, y = waves(40)
+    y[20:] += 3 * np.random.default_rng(2).normal(size=20)
+    kernel = 1.5 * RBF(1.0)
+    rows, others = (rows_of(X[p], np.c_[y, X[:, 2] - y][p]) for p in np.split(np.arange(40), 2))
+    evidence, theta, Z = Evidence(torch_kernel(kernel), rows), t64(kernel.theta), t64(X[:1])
+    value, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, t64([-1.0]))
+    apart = evidence.value_and_gradient(theta, Z, t64([-1.0, -1.0]))
+    assert value == pytest.approx(apart[0], rel=1e-14)
+    assert_allclose(by_theta, apart[1], rtol=1e-12)
+    assert_allclose(by_noise, [apart[3].sum()], rtol=1e-12)
+    noise, density = evidence.predicted(theta, t64([-1.0]), others, t64([-9.0]))
+    assert len(noise) == 1
+    single = [
+        evidence.predicted(theta, t64([-1.0, -1.0]), others, t64([at] * 2), at)[1]
+        for at in (noise.item() - 0.1, noise.item(), noise.item() + 0.1)
+    ]
+    assert density == pytest.approx(single[1], abs=1e-6)
+    assert density > max(single[0], single[2])
+    assert evidence.predicted(theta, t64([-1.0]), others, t64([-9.0]), -8.0)[0] <= -8.0
 
 
 def test_entries_of_a_hyper_parameter_have_one_direction():

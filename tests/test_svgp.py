@@ -343,13 +343,6 @@ def test_minibatches_keep_what_the_start_has_learned(likelihood):
     assert abs(np.log(model.noise_variance_ / 0.03)) < 0.3
 
 
-def test_white_noise_of_the_kernel_is_part_of_the_latent():
-    X, y = waves(100)
-    model = given(1.5 * RBF(1.0) + WhiteKernel(0.2), X[:20], noise_variance=0.1).fit(X, y)
-    _, variance = model.latent_mean_and_variance(X)
-    assert (variance > 0.2).all()
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

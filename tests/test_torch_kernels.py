@@ -56,7 +56,6 @@ LEAVES = [
     DotProduct(0.0, "fixed"),
     ExpSineSquared(1.1, 1.7),
     ExpSineSquared(1.1, 1.7, periodicity_bounds="fixed"),
-    WhiteKernel(0.3),
     Linear(0.9),
     Linear(ARD, offset=[0.5, -1.0, 2.0]),
     Linear(ARD, "fixed", offset=0.4),
@@ -65,21 +64,19 @@ LEAVES = [
     MultiscaleRBF(ARD, "fixed"),
 ]
 COMPOSITES = [
-    2.0 * RBF(ARD) + WhiteKernel(0.1),
-    WhiteKernel(0.1) + ConstantKernel(0.5, "fixed") * Matern(ARD, nu=0.5) * 3.0,
+    2.0 * RBF(ARD) + Matern(0.5, nu=1.5),
+    RBF(0.4) + ConstantKernel(0.5, "fixed") * Matern(ARD, nu=0.5) * 3.0,
     ConstantKernel(1.5) * ConstantKernel(0.5, "fixed"),
-    WhiteKernel(0.2) + WhiteKernel(0.3),
-    WhiteKernel(0.2) * RBF(1.5) + DotProduct(),
     (RBF(ARD, "fixed") + 0.5) * (Linear(ARD) + RationalQuadratic(1.0, 2.0)),
     (DotProduct(0.5) + Linear(1.3) * 0.7) ** 3 + ExpSineSquared(0.9, 2.2),
     (1.5 * Matern(1.1, nu=1.5)) ** 0.5 * Matern([1, 2, 3], nu=2.5) ** 2,
-    (RBF(2.0) + WhiteKernel(0.4)) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
+    (RBF(2.0) + 0.4) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
 ]
 MULTISCALE = [
     MultiscaleRBF(0.9, n_features=D),
     MultiscaleRBF(ARD),
     MultiscaleRBF(ARD, "fixed"),
-    1.5 * MultiscaleRBF(ARD) + WhiteKernel(0.1),
+    1.5 * MultiscaleRBF(ARD) + 0.1,
 ]
 each_pair = pytest.mark.parametrize(
     "multipliers", [(True, True), (True, False), (False, True)], ids=["both", "left", "right"]
@@ -178,9 +175,7 @@ def test_gradients_are_finite_where_all_rows_coincide(kernel, dtype):
         assert gradient is None or gradient.isfinite().all()
 
 
-@each(
-    [kernel for kernel in LEAVES if kernel.is_stationary() and not isinstance(kernel, WhiteKernel)]
-)
+@each([kernel for kernel in LEAVES if kernel.is_stationary()])
 def test_stationary_kernels_are_flat_where_rows_coincide(kernel):
     k, theta, X = tensors(kernel, rows()[0])
     x = X[:1].clone().requires_grad_()
@@ -368,9 +363,8 @@ EXACT = [
     (DotProduct(0.7) + Linear(ARD) + 1.0, 2 * D + 2),
     (2.0 * (DotProduct(0.7) + 1.0 * Linear(ARD)), 2 * D + 1),
     (RBF(), None),
-    (WhiteKernel(), None),
     (1.0 * RBF(), None),
-    (DotProduct() + WhiteKernel(), None),
+    (DotProduct() + RBF(), None),
     (DotProduct() * Linear(), None),
     (DotProduct() ** 2, None),
 ]
@@ -389,7 +383,7 @@ def test_exact_features(kernel, size):
         assert_allclose(F @ k.exact_features(Z, theta).T, k(X, Z, theta), rtol=1e-14, atol=1e-14)
 
 
-SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3) + Linear(ARD)))
+SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (Matern(0.1) + (ConstantKernel(0.3) + Linear(ARD)))
 
 
 @pytest.mark.parametrize(
@@ -400,10 +394,7 @@ SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (WhiteKernel(0.1) + (ConstantKernel(0.3
         (SUM, 2 * D + 1, D + 2),  # Linear no longer fits
         (SUM, D, 1),  # neither fits, the constant after DotProduct does
         (SUM, 0, None),
-        (RBF() + WhiteKernel(), 100, None),
-        (DotProduct() + WhiteKernel(), 100, None),  # noise is not left alone
-        (DotProduct() + WhiteKernel() + 1.0, 100, 1),
-        (DotProduct() + 0.5 * WhiteKernel(), 100, None),
+        (RBF() + Matern(), 100, None),
         (Linear(), D, D),
         (Linear(), D - 1, None),
         (1.0 * (RBF() + Linear()), 100, None),  # not a sum at the top
@@ -437,10 +428,14 @@ def test_split_may_leave_nothing_to_the_rest():
     assert exact_and_rest(torch_kernel(Linear() + 1.0), D, 100)[1] is None
 
 
-def test_noise_of_different_rows_is_independent():
-    k, theta, X = tensors(WhiteKernel(0.3) * RBF(), rows()[0])
-    assert torch.all(k(X, X, theta) == 0)
-    assert_allclose(k.diag(X, theta), 0.3, rtol=1e-15)
+@pytest.mark.parametrize(
+    "kernel", [WhiteKernel(0.3), RBF() + WhiteKernel(0.3), WhiteKernel(0.3) * RBF()], ids=str
+)
+def test_noise_is_no_covariance_of_a_function(kernel):
+    with pytest.raises(
+        ValueError, match=r"WhiteKernel\(noise_level=0.3\) is noise .* Leave it out"
+    ):
+        torch_kernel(kernel)
 
 
 @each(LEAVES + COMPOSITES)
@@ -520,7 +515,7 @@ def test_every_kernel_of_scikit_learn_is_supported_or_listed():
         if issubclass(member, sk.Kernel) and not inspect.isabstract(member)
     }
     supported = (LEAF_CLASSES - {Linear, MultiscaleRBF}) | {Sum, Product, Exponentiation}
-    assert theirs == supported | set(UNSUPPORTED)
+    assert theirs == supported | {WhiteKernel} | set(UNSUPPORTED)
 
 
 @pytest.mark.parametrize("wrap", [lambda k: k, lambda k: 1.0 * k + RBF(), lambda k: k**2])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._distributed import refuse_ranks
 from .._estimator import FOLLOWED
@@ -17,6 +17,7 @@ from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._starts import median_scales
 from .._torch_kernels import theta_bounds, torch_kernel
+from .._training import NOISE_BOUNDS
 from .._variational import LEARNED
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
@@ -104,12 +105,10 @@ class DecoupledGP(SolvedGP):
         random_state = np.random.RandomState(generator.initial_seed() % _SEEDS)
         start = previous or self._first(rows, scaler, random_state)
         kernel = torch_kernel(start.kernel)
-        parts = [start.kernel, *start.kernel.get_params().values()]
-        white = any(isinstance(part, WhiteKernel) for part in parts)
-        if white or exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
+        if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
-                f"solver='sgd' knows no white noise, no linear and no constant terms of a kernel; "
-                f"got {start.kernel!r}. Leave them out, or use solver='cg'."
+                f"solver='sgd' knows no linear and no constant terms of a kernel; got "
+                f"{start.kernel!r}. Leave them out, or use solver='cg'."
             )
         bound = StochasticBound(kernel, self._sites(), self.parametrization)
         device = rows.device
@@ -122,6 +121,7 @@ class DecoupledGP(SolvedGP):
             [part for part in PARTS if part not in self._held()],
             theta_bounds(start.kernel, device),
             generator,
+            self._noise_limits(NOISE_BOUNDS),
         )
         if state is None:
             scale = torch.tensor(scaler.scale_, device=device)
@@ -150,12 +150,13 @@ class DecoupledGP(SolvedGP):
     def _held(self):
         """Tensors that stochastic gradients hold."""
         held = set() if self.optimizer else {"theta", "noise"}
+        held |= set() if self._noise_is_free() else {"noise"}
         return held if self.learn_inducing else held | {"Z", "bases"}
 
     def _first(self, rows, scaler, random_state):
         """Latents without bases, the length scale the median distance of some rows."""
         d = len(scaler.scale_)
-        kernel = self.kernel
+        kernel, template = self._split_kernel(self.kernel)
         if kernel is None:
             scales = median_scales(rows, scaler, random_state)
             bounds = np.outer(scales, (1e-3, 1e3))
@@ -164,7 +165,7 @@ class DecoupledGP(SolvedGP):
         parts = kernel.get_params().values()
         wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
         noise = tuple(self._sites().parameters().tolist())
-        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise)
+        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)
 
 
 def _as(convert, state, device):

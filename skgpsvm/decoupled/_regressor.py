@@ -44,7 +44,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         part of the kernel. None is "constant", with ``solver="sgd"`` "zero", the only one that it
         knows.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd".
+        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd". It must be
+        None where the kernel has a `WhiteKernel`, which is then the noise.
     n_mean_bases : int, default=10000
         Bases of the mean, M; rows drawn at random, all of them where there are no more.
     n_inducing : int, default=256

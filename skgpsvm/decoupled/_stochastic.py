@@ -228,17 +228,30 @@ class StochasticDescent:
     bounds : Tensor of shape (k, 2)
         Of theta.
     generator : torch.Generator
+    noise_bounds : tuple of two floats
+        Of the logarithms of the noise.
 
     Notes
     -----
     Source: Cheng and Boots (2017), Algorithm 1.
     """
 
-    def __init__(self, bound, rows, most, batch_size, learning_rate, trained, bounds, generator):
+    def __init__(
+        self,
+        bound,
+        rows,
+        most,
+        batch_size,
+        learning_rate,
+        trained,
+        bounds,
+        generator,
+        noise_bounds=NOISE_BOUNDS,
+    ):
         self.bound, self.rows, self._most = bound, rows, most
         self._batch_size, self._learning_rate = batch_size, learning_rate
         self._trained, self._generator = trained, generator
-        self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
+        self._bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
 
     def initial(self, start, n_columns, scale):
         """The state from which `step` starts: no bases yet, of so many numbers each.

@@ -21,7 +21,7 @@ from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._scales import feature_scales
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import Run
+from .._training import NOISE_BOUNDS, Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
@@ -199,19 +199,20 @@ class HybridEstimator(LatentEstimator):
             batch_size=self._batch_size(len(trained_on)),
             learning_rate=self.learning_rate,
             augmentation=self.augmentation,
+            noise_bounds=self._noise_limits(NOISE_BOUNDS),
             patience=self.n_iter_no_change if self.early_stopping and held_out else None,
             held_out_losses=lambda network: self._held_out_losses(network, *held_moments(network)),
             generator=generator,
         )
 
         def attributes(network):
-            latents = start.at(network)
+            latents, found = start.at(network), self._found(network, held_moments(network))
             return {
-                "kernel_": latents.kernel,
+                "kernel_": self._whole_kernel(latents.kernel, vars(self) | found),
                 "inducing_points_": latents.weights["Z"],
                 "_latents": [latents],
                 "_fitted_parameters": self._parameters_of_fit(),
-                **self._found(network, held_moments(network)),
+                **found,
             }
 
         state = learning.initial()
@@ -299,9 +300,13 @@ class HybridEstimator(LatentEstimator):
     def _start_kernel(self, n_outputs, n_latents):
         """The kernel given, or a squared exponential of normalised features."""
         if self.kernel is not None:
-            return clone(self.kernel)
+            return self._split_kernel(clone(self.kernel))[0]
         variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
         return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
+
+    def _whole_kernel(self, kernel, attributes):
+        """A kernel of features with the noise of fitted attributes, where it has such a term."""
+        return kernel
 
     # The network
 
@@ -396,9 +401,11 @@ class HybridEstimator(LatentEstimator):
             network = latents.posterior(torch.device("cpu"))
         except RuntimeError as error:
             raise file.error(f"torch says: {error}") from error
-        check_values(network, latents.kernel, file)
+        limits = model._noise_limits(NOISE_BOUNDS)
+        check_values(network, latents.kernel, limits, file)
         latents.kernel = latents.kernel.clone_with_theta(latents.weights["theta"])
-        found = {"kernel_": latents.kernel, "inducing_points_": latents.weights["Z"]}
+        whole = model._whole_kernel(latents.kernel, vars(model))
+        found = {"kernel_": whole, "inducing_points_": latents.weights["Z"]}
         self._forget()
         found |= {"_latents": [latents], "_fitted_parameters": self._parameters_of_fit()}
         vars(self).update(vars(model) | found)

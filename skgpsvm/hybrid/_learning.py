@@ -7,7 +7,7 @@ import torch
 
 from .._isolation import PrivateRandom
 from .._sites import batch_loss
-from .._training import NOISE_BOUNDS, minibatches
+from .._training import minibatches
 
 _LEAST_STEPS = 20  # of an epoch that counts as one without improvement
 _HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
@@ -30,6 +30,8 @@ class JointTraining:
     learning_rate : float
         Of the extractor; the head's is ten times that.
     augmentation : callable or None
+    noise_bounds : tuple of two floats
+        Of the logarithms of the noise.
     patience : int or None
         Epochs, of 20 steps at least, in which no loss of the held-out rows fell, after which
         training ends; None trains on.
@@ -54,6 +56,7 @@ class JointTraining:
         batch_size,
         learning_rate,
         augmentation,
+        noise_bounds,
         patience,
         held_out_losses,
         generator,
@@ -64,7 +67,7 @@ class JointTraining:
         self.learning_rate, self._augmentation = learning_rate, augmentation
         self._patience, self._held_out_losses = patience, held_out_losses
         self._random = PrivateRandom(0)  # that of the epoch
-        self._bounds = {"theta": bounds.unbind(-1), "noise": NOISE_BOUNDS}
+        self._bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
 
     def initial(self):
         """The state from which `step` starts."""

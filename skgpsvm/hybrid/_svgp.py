@@ -4,13 +4,13 @@ import numpy as np
 import torch
 
 from .._estimator import all_or_nothing
+from .._noise import with_noise
 from .._parameters import where
 from .._prediction import (
     LIKELIHOODS,
     LatentClassifier,
     LatentRegressor,
     classification_sites,
-    regression_sites,
 )
 from .._training import NOISE_BOUNDS, by_autograd, lbfgs
 from ._base import HybridEstimator
@@ -241,7 +241,8 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Of the features, each normalised to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimisation. None is a squared exponential.
+        "fixed" marks rule the optimisation; a `WhiteKernel` in its sum is the noise, in squared
+        units of the normalised y. None is a squared exponential.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         As of `SVGPRegressor`.
     normalize_y : bool, default=True
@@ -392,7 +393,13 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         return self._fit(X, y, sample_weight)
 
     def _sites(self):
-        return regression_sites(self.likelihood, np.full(len(self._y_mean), _START_NOISE))
+        return self._noise_sites(_START_NOISE)
+
+    def _whole_kernel(self, kernel, attributes):
+        if self._given_noise is None:
+            return kernel
+        levels = np.atleast_1d(attributes["noise_variance_"]) / attributes["_y_std"] ** 2
+        return with_noise(self.kernel, kernel, float(levels[0]))
 
     def _prior_variance(self, n_latents):
         return 1.0
@@ -407,7 +414,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
             misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
             return self._log_density(noise, *moments) - 0.5 * misfit
 
-        bounds = learned.new_tensor([NOISE_BOUNDS]).expand(len(learned), 2)
+        bounds = learned.new_tensor([self._noise_limits(NOISE_BOUNDS)]).expand(len(learned), 2)
         return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
 
     def _held_out_losses(self, network, *moments):

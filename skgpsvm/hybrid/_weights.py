@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import NOISE_BOUNDS
 from ..kernels._composite import exact_and_rest
 from ._network import HEAD, FeatureMap, HybridNetwork
 
@@ -186,9 +185,9 @@ def skeleton(latents, kernel, sites, file):
     return HybridNetwork(features, tk, {n: torch.empty(head[n], device="meta") for n in HEAD})
 
 
-def check_values(network, kernel, file):
+def check_values(network, kernel, noise_bounds, file):
     """Refuse numbers that no fit of such a network ends with."""
-    limits = {"theta": theta_bounds(kernel, "cpu"), "noise": torch.tensor([NOISE_BOUNDS])}
+    limits = {"theta": theta_bounds(kernel, "cpu"), "noise": torch.tensor([noise_bounds])}
     for name, bounds in limits.items():
         value, (low, high) = getattr(network, name), bounds.unbind(-1)
         if ((value < low - _TOLERANCE) | (value > high + _TOLERANCE)).any():

@@ -1,4 +1,4 @@
-"""Constants, noise, sums, products and powers: what other kernels are put together with."""
+"""Constants, sums, products and powers: what other kernels are put together with."""
 
 from functools import partial, reduce
 from itertools import chain
@@ -39,20 +39,14 @@ class _Constant(FeatureKernel):
 
 
 @register_torch_kernel(sk.WhiteKernel)
-class _White(TorchKernel):
-    """Independent noise of the latent at every row: variance noise_level, covariance zero.
-
-    Two rows are never the same draw, equal or not; scikit-learn's ``kernel(X)`` puts the noise on
-    the diagonal, ``kernel(X, Z)`` leaves it out just as here.
-    """
-
-    returns_new_memory = True
-
-    def __call__(self, X, Z, theta):
-        return X.new_zeros(X.shape[0], Z.shape[0])
-
-    def diag(self, X, theta):
-        return self.value("noise_level", theta, X).expand(X.shape[0]).clone()
+def _no_noise(kernel, start):
+    """Refuse noise where it is no term of a regressor's sum: see `split_noise`."""
+    raise ValueError(
+        f"{kernel!r} is noise and no covariance of a function. Regressors with Gaussian noise take "
+        "it as a term of the sum at the top of their kernel, as in 1.0 * RBF() + WhiteKernel(); "
+        "not in products or powers, and not with other likelihoods, which have noise of their own. "
+        "Leave it out here."
+    )
 
 
 def _flatten(nodes, composite):
@@ -69,8 +63,7 @@ class _Sum(TorchKernel):
         self.parts = _flatten(parts, _Sum)
 
     def __call__(self, X, Z, theta):
-        parts = [part for part in self.parts if not isinstance(part, _White)] or self.parts[:1]
-        return _combined(torch.add, parts, (part(X, Z, theta) for part in parts))
+        return _combined(torch.add, self.parts, (part(X, Z, theta) for part in self.parts))
 
     def diag(self, X, theta):
         return _combined(torch.add, self.parts, (part.diag(X, theta) for part in self.parts))
@@ -183,8 +176,7 @@ def exact_and_rest(kernel, d, max_features):
         Most features that terms of free hyper-parameters may have. They are taken in order; one
         that no longer fits is left to the rest, and smaller later ones are still taken. Each that
         is held, as of a mean function, whose prior may be vague, may have four times as many, or
-        500 if that is more. Noise alone is no rest, as it says nothing at the points: the first
-        other term stays with it.
+        500 if that is more.
 
     Returns
     -------
@@ -200,9 +192,6 @@ def exact_and_rest(kernel, d, max_features):
             exact.append(term)
         else:
             rest.append(term)
-    if rest and all(map(_is_noise, rest)):
-        with_noise = [term for term in exact if not _is_held(term)][:1]
-        exact, rest = [t for t in exact if t not in with_noise], with_noise + rest
     return _sum_or_none(exact), _sum_or_none(rest)
 
 
@@ -214,12 +203,6 @@ def _is_held(term):
 def _is_multiple_of_held(term):
     """Whether a term is a constant times a feature kernel without free hyper-parameters."""
     return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
-
-
-def _is_noise(term):
-    """Whether the covariance of different rows is zero, however they lie."""
-    of_noise = isinstance(term, _Product) and any(map(_is_noise, term.parts))
-    return isinstance(term, _White) or of_noise
 
 
 def _sum_or_none(terms):

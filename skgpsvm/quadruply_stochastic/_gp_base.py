@@ -184,7 +184,9 @@ class QuadruplyStochasticGP(SolvedGP):
         passes = 1 if streamed else self.max_iter
         n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
         batch_size = min(self.batch_size or _MINIBATCH, len(rows))
-        limits = None if streamed or self.optimizer != "stochastic" else _limits(start, rows.device)
+        limits = None
+        if not streamed and self.optimizer == "stochastic":
+            limits = self._limits(start, rows.device)
         steps = StochasticSteps(
             self._sites(),
             start.mean_bases(rows.device),
@@ -237,13 +239,13 @@ class QuadruplyStochasticGP(SolvedGP):
         """The latents, calibrated by other rows where there are any."""
         return latents
 
-
-def _limits(start, device):
-    """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
-    noise = start.state(device)["noise"]
-    free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
-    limits = torch.cat([theta_bounds(start.kernel, device), free])
-    return limits if len(limits) else None
+    def _limits(self, start, device):
+        """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
+        noise = start.state(device)["noise"]
+        free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
+        free = free.clamp(*self._noise_limits((-math.inf, math.inf)))
+        limits = torch.cat([theta_bounds(start.kernel, device), free])
+        return limits if len(limits) else None
 
 
 def _held(steps, device):

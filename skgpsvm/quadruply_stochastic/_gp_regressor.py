@@ -69,7 +69,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         part of the kernel. None is "constant", with stochastic steps, which vague terms slow down,
         "zero".
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1.
+        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
+        kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k; hyper-parameters are learned from them too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"

@@ -67,8 +67,8 @@ class RelevanceSweeps:
         Precision from which on a function is irrelevant.
     tol : float
         Change of the bound, nats, at which sweeps have converged.
-    noise_bounds : Tensor of shape (c, 2), optional
-        Of the noise's logarithm; without them it is held.
+    noise_bounds : Tensor of shape (c, 2) or (1, 2), optional
+        Of the noise's logarithm, which may be the same for all latents; without them it is held.
 
     Notes
     -----
@@ -193,6 +193,8 @@ class RelevanceSweeps:
         total = state["deviation"]
         if self._is_gaussian():
             total = total + self._unit(state) * state["determined"].sum(1)
+        if len(state["noise"]) == 1:
+            total = total.mean(0, keepdim=True)
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
         return noise.clamp(*self._noise_bounds.unbind(1))
 
@@ -300,8 +302,8 @@ class RelevanceSweeps:
 
     def _unit(self, state):
         """What precisions of rows are multiplied by in the sums, (c,)."""
-        noise = state["noise"]
-        return noise.exp() if len(noise) else noise.new_ones(self._sites.n_latents)
+        noise, c = state["noise"], self._sites.n_latents
+        return noise.exp().expand(c) if len(noise) else noise.new_ones(c)
 
 
 def joint_precisions(coef, data):

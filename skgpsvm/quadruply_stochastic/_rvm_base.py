@@ -68,8 +68,9 @@ class RelevanceMachine(VariationalGP):
         random_state = np.random.RandomState(seed)
         scaler = feature_scales(X, weights)
         noise, noise_bounds = self._noise(rows)
-        kernel = self._median_kernel(scaler, rows, random_state)
-        start = RelevanceLatents(kernel, np.empty((0, X.shape[1])), noise)
+        kernel, template = self._split_kernel(self._median_kernel(scaler, rows, random_state))
+        points = np.empty((0, X.shape[1]))
+        start = RelevanceLatents(kernel, points, noise, template=template)
 
         def sweeps(start, rows):
             """From a kernel: the sweeps and their state, at the functions of these rows."""
@@ -104,7 +105,7 @@ class RelevanceMachine(VariationalGP):
             start = _scaled(unseen, start, some, random_state)
         learning, state = sweeps(start, rows)
         least_noise = torch.full_like(state["noise"], -math.inf)
-        if learned and noise:
+        if learned and noise_bounds is not None:
             n_folds = 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS
             folds = islice(_folds(rows, random_state), n_folds)
             *_, least_noise = unseen(start, folds, "noise")
@@ -133,7 +134,7 @@ class RelevanceMachine(VariationalGP):
         (found,) = latents
         relevance = found.precisions[:, :-1]
         return {
-            "kernel_": found.kernel,
+            "kernel_": found.whole_kernel,
             "relevance_vectors_": found.bases,
             "relevance_": relevance[0] if len(relevance) == 1 else relevance,
             "_latents": list(latents),

@@ -36,7 +36,8 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         Precision from which on a function is left out, above 1. It is meant for functions of
         height 1 and the normalised y.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is a tenth of its variance.
+        To start from, in squared units of the normalised y; None is a tenth of its variance. It
+        must be None where the kernel has a `WhiteKernel`, which is then the noise.
     optimizer : {"auto"} or None, default="auto"
         Whether noise and length scales are learned. Length scales are multiplied by one factor,
         the largest under which the log density of held-out thirds of at most 500 rows is within a
@@ -181,7 +182,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         super()._check_parameters()
         self._check_choice("likelihood", _LIKELIHOODS)
         self._check_bool("normalize_y")
-        self._check_number("noise_variance", 0, optional=True, above=True)
+        self._check_noise()
 
     def _noise(self, rows):
         y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
@@ -189,10 +190,11 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         var, mean = (weights @ (y - mean).square()).cpu().numpy(), mean.cpu().numpy()
         log_var = torch.from_numpy(np.log(np.where(differs(var, mean), var, 1.0)))
         power = 1.0 if self.likelihood == "gaussian" else 0.5
-        start = self._sites().parameters()
-        if self.noise_variance is None:
+        start, given = self._sites().parameters(), self._given_noise
+        if given is None and self.noise_variance is None:
             start = start + power * log_var
-        if self.optimizer is None:
+        if self.optimizer is None or not self._noise_is_free():
             return tuple(start.tolist()), None
         bounds = power * (log_var[:, None] + log_var.new_tensor(_NOISE_BOUNDS).log())
+        bounds = bounds if given is None else bounds.new_tensor([given.limits])
         return tuple(start.tolist()), bounds.to(rows.device)

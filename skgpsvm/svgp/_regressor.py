@@ -38,7 +38,8 @@ class SVGPRegressor(VariationalRegressor):
         Mean function, in units of the normalised y: coefficients with a vague prior, which are
         part of the kernel as a fixed constant and a fixed linear term.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1.
+        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
+        kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
