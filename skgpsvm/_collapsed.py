@@ -18,7 +18,7 @@ _CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay i
 BY_LBFGS = partial(lbfgs, max_iter=20)
 BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
 _MOST_UNITS = 10.0  # length scales that count as unit of an inducing point, in standard deviations
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of a variance
 
 
 class CollapsedBound:

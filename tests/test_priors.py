@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 from problems import t64, waves
 from scipy.optimize import minimize_scalar
-from scipy.stats import gamma, norm
+from scipy.stats import norm
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
 
@@ -21,7 +21,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._evidence import Evidence
-from skgpsvm._priors import LengthPrior, Penalised, SignalPrior
+from skgpsvm._priors import LengthPrior, Penalised, SignalPrior, SlopePrior
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 
@@ -32,14 +32,14 @@ def test_penalised_is_the_bound_plus_the_log_prior():
     kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 3.0])
     bound = Evidence(torch_kernel(kernel), rows)
     penalised = Penalised(bound, LengthPrior(t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1])))
-    point = t64([*kernel.theta, -2.0])
+    point = t64([*kernel.theta, -4.0])
 
     def value(point, of):
         return of.value(point[:4], t64(X[:0]), point[4:])
 
     def log_prior(point):
         lengths = norm([0.5, 1.0, 1.5], 3**0.5).logpdf(point[1:4])
-        return lengths.sum() + gamma(2, scale=0.5).logpdf(np.exp(0.5 * point[4]))
+        return lengths.sum() + norm(np.log(0.1), 1.5).logpdf(min(point[4], np.log(0.1)))
 
     moved = point + t64([0.1, 0.2, 0.3, -0.4, 0.5])
     added = [value(at, penalised) - value(at, bound) for at in (point, moved)]
@@ -121,3 +121,37 @@ def test_prior_of_a_signal_without_lengths():
     theta = t64([np.log(4.0)])
     assert prior.log_density(theta).item() == pytest.approx(-2 * np.log(3))
     assert_allclose(prior.slope(theta), [-2 / 3])
+
+
+def test_slopes_cost_their_logarithm_and_idle_features_nothing():
+    kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 1e4]) + ConstantKernel(5.0, "fixed")
+    prior = SlopePrior(kernel, np.array([1.0, 3.0, 1.0]), torch.device("cpu"), no_slopes=0.3)
+    theta = t64(kernel.theta)
+    squares = 2.0 * np.array([1.0, 3.0, 1.0]) ** 2 / np.array([1.0, 2.0, 1e4]) ** 2
+    assert prior.log_density(theta).item() == pytest.approx(-np.log1p(squares / 0.1).sum())
+    numeric = [
+        (prior.log_density(theta + h) - prior.log_density(theta - h)) / 2e-6
+        for h in 1e-6 * torch.eye(4, dtype=torch.float64)
+    ]
+    assert_allclose(prior.slope(theta), numeric, atol=1e-8)
+    alike = theta + t64([2.0, 1.0, 1.0, 1.0])  # with the slopes of before
+    assert prior.log_density(alike).item() == pytest.approx(prior.log_density(theta).item())
+
+
+def test_noise_is_not_taken_for_slopes():
+    rng = np.random.default_rng(77)
+    X = rng.normal(size=(300, 20))
+    y = rng.uniform(size=300) < 0.3
+    p = SVGPClassifier(random_state=0).fit(X, y).predict_proba(rng.normal(size=(500, 20)))[:, 1]
+    loss = -0.3 * np.log(p).mean() - 0.7 * np.log1p(-p).mean()
+    share = y.mean()
+    # With slopes of a vague prior and no prior of the length scales it was 0.09 above.
+    assert loss < -0.3 * np.log(share) - 0.7 * np.log1p(-share) + 0.015
+
+
+def test_noise_is_no_function_of_few_rows():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(60, 20)), rng.normal(size=60)
+    mean, std = SVGPRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
+    assert np.ptp(mean) < 0.3
+    assert_allclose(std, y.std(), rtol=0.05)

@@ -115,7 +115,9 @@ def test_every_way_learns_a_function(likelihood, inference):
 
 def test_learning_finds_the_noise_and_the_features_that_matter():
     X, y = waves(400, noise=0.3)
-    model = SVGPRegressor(n_inducing=50, random_state=0).fit(X, y)
+    # The prior of the default kernel would be in the curve.
+    kernel = ConstantKernel(1.0) * RBF(np.ones(3))
+    model = SVGPRegressor(kernel, n_inducing=50, random_state=0).fit(X, y)
     # Four standard errors of a variance from 400 rows.
     assert model.noise_variance_ == pytest.approx(0.09, rel=4 * np.sqrt(2 / 400))
     lengths = model.kernel_.k1.k2.length_scale

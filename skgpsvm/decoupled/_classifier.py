@@ -17,8 +17,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature, which has
-        a prior where rows are fewer than features; with ``solver="sgd"`` a `MultiscaleRBF`, whose
+        optimisation. None is a squared exponential with a length scale for each feature,
+        whose hyper-parameters have a prior; with ``solver="sgd"`` a `MultiscaleRBF`, whose
         bases have length scales of their own.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
@@ -32,7 +32,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
         on its bases.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function: coefficients with a vague prior, which are part of the kernel. None is
+        Mean function: coefficients with a prior, as of `SVGPClassifier`. None is
         "linear", with ``solver="sgd"`` "zero", the only one that it knows.
     n_mean_bases : int, default=2000
         Bases of the mean, M; rows drawn at random, all of them where there are no more.

@@ -28,8 +28,8 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalised y. Its values, bounds
         and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
-        for each feature, which has a prior where rows are fewer than features, as has the noise;
-        with ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of their own.
+        for each feature, whose hyper-parameters have a prior, as has the noise; with
+        ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of their own.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise; the second (four degrees of freedom) and third bear outliers.
     solver : {"cg", "sgd"}, default="cg"

@@ -21,8 +21,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with Fourier features a sum of RBF and Matern
         kernels times constants. Its values, bounds and "fixed" marks rule the optimisation. None is
-        a squared exponential with a length scale for each feature; where rows are fewer than
-        features, these have a prior.
+        a squared exponential with a length scale for each feature, whose hyper-parameters have a
+        prior.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
         How the mean's coefficients are found: preconditioned conjugate gradients, which see all
         functions at all rows in every iteration; or stochastic steps, whose cost depends on neither
@@ -53,7 +53,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     n_support : int, default=256
         Rows of the control variates.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function: coefficients with a vague prior, which are part of the kernel. None is
+        Mean function: coefficients with a prior, as of `SVGPClassifier`. None is
         "linear", with stochastic steps, which vague terms slow down, "zero".
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k, from which the kernel is learned too.

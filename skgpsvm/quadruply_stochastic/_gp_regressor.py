@@ -31,8 +31,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalised y; with Fourier features
         a sum of RBF and Matern kernels times constants. Its values, bounds and "fixed" marks rule
-        the optimisation. None is a squared exponential with a length scale for each feature; where
-        rows are fewer than features, they and the noise have a prior.
+        the optimisation. None is a squared exponential with a length scale for each feature.
+        Its hyper-parameters and the noise have a prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Noise; the second bears outliers.
     solver : {"cg", "sgd", "adagrad"}, default="cg"

@@ -16,8 +16,8 @@ class SVGPClassifier(VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature; where rows
-        are fewer than features, these have a prior.
+        optimisation. None is a squared exponential with a length scale for each feature, whose
+        hyper-parameters have a prior.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
         distribution function of one, for two classes only; or the class of the largest latent, but
@@ -25,8 +25,9 @@ class SVGPClassifier(VariationalClassifier):
     inference : {"natural_gradient", "gradient"}, default="natural_gradient"
         Natural gradients for the posterior, or Adam for everything.
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function: coefficients with a vague prior, which are part of the kernel as a fixed
-        constant and a fixed linear term.
+        Mean function: coefficients with a prior, which are part of the kernel as a fixed constant
+        and a fixed linear term. The linear one's variance is chosen from five values by the bound
+        of a linear model, where hyper-parameters are learned.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
@@ -70,8 +71,8 @@ class SVGPClassifier(VariationalClassifier):
         Lower bound on the log evidence, nats; an estimate of it for the softmax of more than two
         classes.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound, or its estimate from minibatches, along the way; with fewer rows than features
-        the prior of length scales is in it.
+        The bound, or its estimate from minibatches, along the way; with the default kernel the
+        prior of its hyper-parameters is in it.
     n_iter_ : int
         Passes taken.
     n_features_in_ : int

@@ -27,7 +27,7 @@ class SVGPRegressor(VariationalRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalised y. Its values, bounds
         and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
-        for each feature; where rows are fewer than features, they and the noise have a prior.
+        for each feature. Its hyper-parameters and the noise have a prior.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise; the second (four degrees of freedom) and third bear outliers.
     inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"
@@ -87,7 +87,7 @@ class SVGPRegressor(VariationalRegressor):
         Lower bound on the log evidence of the normalised y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound along the way, of rows that weigh no more than 1 on average where it is collapsed;
-        with fewer rows than features the prior of the hyper-parameters is in it.
+        with the default kernel the prior of the hyper-parameters is in it.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
