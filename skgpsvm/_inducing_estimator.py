@@ -92,7 +92,8 @@ class InducingEstimator(LatentEstimator):
             rows = Rows(X, part, weights, *options, origin=origin)
             fits.append(self._fit_latents(run, name, X, weights, rows, start, seed, alone))
         latents, curves, findings = zip(*fits, strict=True)
-        run.end(self._attributes(latents, findings) | history(*curves))
+        found = self._attributes(latents, findings) | history(*curves)
+        run.end(found, partial(self._doubts, X, targets, weights))
         return self
 
     def _agreed_options(self, X):

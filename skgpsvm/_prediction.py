@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.special import softmax, xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
+from ._distributed import gather
+from ._doubts import LEAST_NATS, bounds_message, noise_message, on_bounds
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
 from ._isolation import isolated
 from ._noise import given_noise, split_noise
@@ -17,6 +19,7 @@ from ._sites import LikelihoodSites
 from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
 
 _DOF = 4.0  # of Student's t
+_DOUBTED_ROWS = 2000  # that tell whether a fit explains anything
 LIKELIHOODS = {
     "gaussian": Gaussian,
     "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
@@ -79,7 +82,10 @@ class LatentEstimator(TorchEstimator):
 
         Variances are multiplied by ``spread``, `_latent_spread` unless given.
         """
-        X = self._check_new(X)
+        return self._map_checked(function, self._check_new(X), spread)
+
+    def _map_checked(self, function, X, spread=None):
+        """`_map_moments` of rows that are checked."""
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         spread = self._latent_spread() if spread is None else spread
 
@@ -88,6 +94,28 @@ class LatentEstimator(TorchEstimator):
             return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
 
         return self._map_rows(from_rows, X)
+
+    def _doubts(self, X, targets, weights):
+        """Messages about a fit, of checked rows, that ended on its user's bounds or at mere noise.
+
+        Only of a kernel that was given and learned: the default kernel has starts that find a
+        signal where there is one, and its user has set no bounds.
+        """
+        if self.kernel is None or getattr(self, "optimizer", "auto") is None:
+            return []
+        name, doubts = type(self).__name__, []
+        if told := on_bounds(self.kernel_, self._is_learned):
+            doubts.append(bounds_message(name, told))
+        some = np.linspace(0, len(X) - 1, min(len(X), _DOUBTED_ROWS)).astype(int)
+        share = weights[some].sum() / weights.sum() if weights.any() else 1.0
+        nats = sum(gather(self._explained_nats(X[some], targets[some], weights[some] / share)))
+        if nats < LEAST_NATS:
+            doubts.append(noise_message(name, self.kernel, nats))
+        return doubts
+
+    def _is_learned(self, name):
+        """Whether a fit learns the kernel's hyperparameter of a name, if it is free."""
+        return True
 
     def latent_mean_and_variance(self, X):
         """Posterior mean and variance of the latent functions; no noise is added.
@@ -185,6 +213,14 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         t, given = len(self._y_mean), self._given_noise
         start = np.full(t, variance) if given is None else np.array([given.level])
         return regression_sites(self.likelihood, start, t)
+
+    def _explained_nats(self, X, targets, weights):
+        """Log density that the variation of the mean over rows is worth at the fitted noise."""
+        if not weights.any():
+            return 0.0
+        mean = self._map_checked(lambda mean, _: mean, X) * self._y_std
+        squares = weights @ (mean - np.average(mean, axis=0, weights=weights)) ** 2
+        return float((0.5 * squares / self.noise_variance_).sum())
 
     def _variance_of_noise(self, parameters):
         """Of the normalised outputs, (t,) or (1,), at the likelihood's parameters."""
@@ -323,6 +359,16 @@ class Predictive(NamedTuple):
 
 class ProbabilisticClassifier(TorchClassifier, LatentEstimator):
     """Predictions from latent moments: a subclass gives ``_predictive(mean, var)``."""
+
+    def _explained_nats(self, X, targets, weights):
+        """How much likelier the classes of rows are than by their frequencies."""
+        counts = np.bincount(targets, weights, len(self.classes_))
+        total = sum(gather(counts))
+        if not weights.any():
+            return 0.0
+        log_p = self._map_checked(lambda *moments: self._predictive(*moments).log_p, X)
+        by_chance = (xlogy(counts, total) - xlogy(counts, total.sum())).sum()
+        return float(weights @ log_p[np.arange(len(X)), targets] - by_chance)
 
     def predict_proba(self, X):
         """Class probabilities, averaged over the posterior.

@@ -108,13 +108,19 @@ class Run:
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
-    def end(self, attributes):
+    def end(self, attributes, doubts=list):
         """Give the estimator what was found, tell its callbacks, and forget its checkpoint.
+
+        Parameters
+        ----------
+        attributes : dict
+        doubts : callable
+            Called when the estimator has the attributes; gives messages to warn of.
 
         Warns
         -----
         ConvergenceWarning
-            If stages should have converged and did not.
+            If stages should have converged and did not, and of every doubt.
         """
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes
@@ -131,6 +137,8 @@ class Run:
                 f"{stages}. Raise max_iter, or tol if the scores are good enough.",
                 ConvergenceWarning,
             )
+        for doubt in doubts():
+            warn(doubt, ConvergenceWarning)
 
 
 def _outline(value):

@@ -232,6 +232,7 @@ def test_streams_and_warm_starts_keep_the_noise():
         assert_allclose(model.kernel_.theta, kernel.theta, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_hybrid_weights_bring_the_noise_back(tmp_path):
     pytest.importorskip("safetensors")
     X, y = sine(30)

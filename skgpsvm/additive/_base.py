@@ -11,6 +11,7 @@ from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
+from .._doubts import bounds_message, described_end
 from .._estimator import FOLLOWED, check_level, check_number, history
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
@@ -29,6 +30,7 @@ from ._processes import PROFILES
 from ._search import TermSearch
 
 _PAIRS = where(interactions=OtherThan(None, 0, []))
+_LENGTH_BOUNDS = (0.05, 10.0)  # default
 _MOST_PAIRS = 10  # with inducing points
 _ROUGH = "matern12"  # kernel of pairs, without inducing points
 # Rows of a fit without inducing points that is not asked for, and these times features.
@@ -208,8 +210,29 @@ class AdditiveGP(LatentEstimator):
         search.refine()
         if learning is not rows:
             search.weigh(partial(make, rows=rows))
-        run.end(self._attributes(search) | history(search.curve))
+        run.end(self._attributes(search) | history(search.curve), self._doubts)
         return self
+
+    def _doubts(self):
+        """A message about length scales that ended on the user's bounds."""
+        told = []
+        for latent in self._latents:
+            lengths = zip(latent.basis.start()["length"], latent.theta["length"], strict=True)
+            for (axis, j), length in lengths:
+                bounds, defaults = self.length_scale_bounds, _LENGTH_BOUNDS
+                if end := described_end(math.exp(length), bounds, defaults):
+                    told.append(f"the length scale of {self._axis_name(axis, j)} {end}")
+        return [bounds_message(type(self).__name__, told)] if told else []
+
+    def _axis_name(self, axis, j):
+        """A feature's effect by name, or the feature of a pair or of all pairs."""
+        if axis == "pairs":
+            return f"{self._name((j,))} in pairs"
+        return (
+            self._name(axis)
+            if len(axis) == 1
+            else f"{self._name((axis[j],))} in {self._name(axis)}"
+        )
 
     def _learning_rows(self, rows, features):
         """Rows that terms and hyper-parameters are learned from: `thinned` where they weigh much.

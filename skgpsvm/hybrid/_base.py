@@ -224,7 +224,8 @@ class HybridEstimator(LatentEstimator):
             finished=learning.finished,
             attributes=lambda state: attributes(learning.at(state)),
         )
-        run.end(attributes(learning.best(state)) | history(curve))
+        found = attributes(learning.best(state)) | history(curve)
+        run.end(found, partial(self._doubts, X, targets, weights))
         return self
 
     def _batch_size(self, n):

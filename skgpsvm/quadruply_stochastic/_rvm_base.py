@@ -124,6 +124,9 @@ class RelevanceMachine(VariationalGP):
         """Logarithms to start from and, where they are learned, their bounds."""
         return (), None
 
+    def _is_learned(self, name):
+        return name.endswith(("length_scale", "noise_level"))
+
     def _median_kernel(self, scaler, rows, random_state):
         if self.kernel is not None:
             return clone(self.kernel)
