@@ -13,8 +13,9 @@ from .._inducing_estimator import InducingEstimator
 from .._parameters import ALWAYS, where
 from .._prediction import CalibratedClassifier
 from .._scales import linear_kernel, smooth_kernel
-from ._kernel_choice import CLOSER, chosen_theta
+from ._kernel_choice import chosen_theta
 
+_CLOSER = 10  # with fewer rows than features: predictions that leave one out need the optimum
 _PRIOR_VARIANCE = 5.0
 _USES = InducingEstimator._uses | {
     "contrast": where(multi_class="crammer_singer"),
@@ -267,7 +268,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 
     def _tolerance(self, rows):
-        return self.tol / (CLOSER if rows.n_rows < rows.X.shape[1] else 1)
+        return self.tol / (_CLOSER if rows.n_rows < rows.X.shape[1] else 1)
 
     def _start_kernel(self, scaler):
         """The kernel given, or a squared exponential, a constant and a linear term."""
