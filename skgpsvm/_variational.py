@@ -52,7 +52,7 @@ _USES = InducingEstimator._uses | {"learning_rate": LEARNED | where(inference="g
 # and of the noise: the bound has many maxima there, and each of them alone ends at a poor one in a
 # quarter of draws of Friedman's function (100 and 150 rows, 20 and 50 features). The first steps
 # are without the prior, which would drop a feature of quadratic effect (all of four draws, R2 0.83
-# in the place of 0.93); the first start is tried with it alone too, for rows that say nothing.
+# in the place of 0.93).
 _FEW_ROWS, _FEW_ROWS_PER_FEATURE = 500, 20
 _FEW_ROWS_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 
@@ -212,32 +212,45 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             noise = (state["noise"] + math.log(of_noise)).clamp(*limits)
             return {**state, "theta": theta, "noise": noise}
 
+        few = rows.n_rows <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
+        n_rows, rounds = STAGES[0]
+        # Without the prior, which would drop features before any is seen to matter, but where rows
+        # are fewer than features.
+        at_first = {} if rows.n_rows < d else {"prior": None}
+
         def attempt(factor):
             own, told = scaled(factor), f", lengths {factor}"
-            n_rows, rounds = STAGES[0]
             if rows.n_rows > _MANY_ROWS or d >= _MANY_FEATURES:
-                climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM)
-            _, bound = climb(own, n_rows, rounds, attempt=told)
-            return own, bound.gain_over_noise(*(own[part] for part in PARTS), limits)
+                climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM, **at_first)
+            _, bound = climb(own, n_rows, rounds, attempt=told, **at_first)
+            return own, gain(own, bound)
+
+        def gain(own, bound):
+            return bound.gain_over_noise(*(own[part] for part in PARTS), limits)
 
         def best_of_few_rows():
             held, tried = [part for part in trained if part != "Z"], []
-            n_rows, rounds = STAGES[0]
             for factors in _FEW_ROWS_STARTS:
-                for way in ["with", "without"] if prior and not tried else ["without"]:
-                    own, told = scaled(*factors), f", factors {factors}, {way} prior first"
-                    if way == "without":
-                        climb(own, n_rows, rounds, attempt=told, parts=held, prior=None)
-                    climb(own, n_rows, rounds, attempt=f"{told}, then", parts=held)
-                    tried.append(own)
-            return max(tried, key=lambda own: own["value"])
+                own, told = scaled(*factors), f", factors {factors}"
+                climb(own, n_rows, rounds, attempt=told, parts=held, prior=None)
+                _, bound = climb(own, n_rows, rounds, attempt=f"{told}, then", parts=held)
+                tried.append((own, gain(own, bound)))
+            found, gained = max(tried, key=lambda pair: pair[0]["value"])
+            return found if gained > LEAST_GAIN else None
 
-        few = rows.n_rows <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
-        if fresh and free and few:
-            state = best_of_few_rows()
-        elif fresh:
-            waves = _WAVES if free and d <= _FEW_FEATURES else ()
-            state = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
+        def likelier(found):
+            """Of states that learning with the prior leads to, the one with the larger value."""
+            climb(found, n_rows, rounds, attempt=", then with the prior")
+            plain = scaled(1.0)
+            climb(plain, n_rows, rounds, attempt=", with the prior")
+            return max(found, plain, key=lambda own: own["value"])
+
+        if fresh:
+            found = best_of_few_rows() if free and few else None
+            if found is None:
+                waves = _WAVES if free and d <= _FEW_FEATURES else ()
+                found = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
+            state = likelier(found) if prior is not None and free else found
         if collapsed:
             curve = self._learned_further(climb, state, rows, fresh)
             return learned(state), curve

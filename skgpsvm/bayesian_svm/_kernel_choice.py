@@ -15,7 +15,7 @@ _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
 _SCORED_ROWS = 1500
 # Predictions that leave a row out need the optimum, above all where the prior is wide beside the
-# rows' spacing: an error of the row's slope counts times the prior's variance, and has the row's own
+# spacing of rows: an error of a row's slope counts times the prior's variance, with the row's own
 # sign. Of 60 rows of 5 features of noise, a quarter of these sweeps, ended at ten times the change,
 # promised a log loss of .28 where exact leave-one-out has 1.17.
 _COLD_SWEEPS = 40

@@ -113,7 +113,7 @@ class SVGPRegressor(VariationalRegressor):
     >>> gp = SVGPRegressor(n_inducing=20, random_state=0).fit(X, y)
     >>> mean, std = gp.predict([[1.5], [9.0]], return_std=True)
     >>> mean.round(1), std.round(1)
-    (array([1. , 1.2]), array([0.1, 1.1]))
+    (array([1. , 0.4]), array([0.1, 0.9]))
     """
 
     _uses = _USES
