@@ -8,8 +8,8 @@ weak_signal = pytest.importorskip(
 )
 
 N, D, DRAWS = 200, 5, 3
-# Networks choose when to stop by a fifth of the rows and miss the margin of the benchmark, which the
-# others have. Reached here: .014, .020 and .064.
+# Networks choose when to stop by a fifth of the rows, and miss the benchmark margin that the
+# others have. They reach: .014, .020 and .064.
 REACHED = {"HybridBayesianSVC": 0.02, "HybridSVGPClassifier": 0.03, "HybridSVGPRegressor": 0.07}
 CASES = [
     (task, name) for task in ("regression", "2 classes") for name in weak_signal.estimators(task)
