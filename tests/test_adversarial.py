@@ -192,7 +192,7 @@ def test_bad_attacks_are_told(attack, table):
         ({"n_steps": 2.5}, "n_steps=2.5 must be an integer of at least 1"),
         ({"step": "0.1"}, "step='0.1' must be a number of at least 0"),
         ({"strength": None}, "strength=None must be a number of at least 0"),
-        ({"strength": np.inf}, "strength=inf must be finite"),
+        ({"strength": np.inf}, "strength=inf must be a finite number of at least 0"),
     ],
 )
 def test_what_is_no_size_of_an_attack_is_told(table, wrong, message):

@@ -13,6 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 NUMPY_MODULES = {
     "_estimator",  # the boundary
     "_rows",  # the boundary
+    "_parameters",  # values of estimators' parameters, arrays among them
     "inducing",  # scikit-learn's k-means++ works on arrays
     "active_learning",  # takes and gives what `predict_proba` gives
     "inspection",  # takes what `explain` gives, for matplotlib

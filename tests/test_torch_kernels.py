@@ -634,9 +634,9 @@ def registered(monkeypatch):
         lambda k: k,
         lambda k: 2.0 * k,
         lambda k: k * 2.0 * RBF(2.0),
-        lambda k: k + WhiteKernel(0.3),
+        lambda k: k + 0.3,
         lambda k: k + 0.5 * RBF(2.0),
-        lambda k: (k + WhiteKernel(0.3)) * 2.0,
+        lambda k: (k + 0.3) * 2.0,
         lambda k: (k**2 + DotProduct()) * k,
     ],
 )

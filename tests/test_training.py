@@ -9,10 +9,10 @@ import pytest
 import torch
 from problems import t64
 from scipy.optimize import minimize
-from sklearn.base import BaseEstimator
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
+from skgpsvm._estimator import TorchEstimator
 from skgpsvm._training import Packing, Run, adam, by_autograd, lbfgs, minibatches
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError, NotPositiveDefiniteError
@@ -20,7 +20,7 @@ from skgpsvm.exceptions import DivergenceError, NotPositiveDefiniteError
 X, Y = np.zeros((3, 1)), np.arange(3)
 
 
-class Halving(CallbackSupportMixin, BaseEstimator):
+class Halving(TorchEstimator):
     """Halves a number from one; its objective is minus the number."""
 
     def __init__(self, max_iter=5, finished_below=0.0, converged_below=None, n_stages=1):
