@@ -109,13 +109,14 @@ def surface(X):
 
 y = surface(X) + 0.1 * rng.standard_normal(len(X))
 kernel = 1.0 * RBF(0.6)
-common = {"n_basis": 2000, "n_inducing": 64, "n_sampled_basis": 128, "batch_size": 128}
+common = {"n_basis": 2000, "n_inducing": 64}
+steps = {"n_sampled_basis": 128, "batch_size": 128}
 ways = {
     "the paper's steps": (
-        {"solver": "adagrad", "gradient": "plain", "control_variate": "gram"},
+        {"solver": "adagrad", "gradient": "plain", "control_variate": "gram", **steps},
         GREY,
     ),
-    'solver="sgd"': ({"solver": "sgd"}, ORANGE),
+    'solver="sgd"': ({"solver": "sgd", **steps}, ORANGE),
     'solver="cg"': ({"solver": "cg", "tol": 1e-9}, BLUE),
 }
 warnings.simplefilter("ignore", ConvergenceWarning)  # too few iterations, on purpose
