@@ -641,11 +641,13 @@ def test_more_features_tend_to_the_exact_process():
 def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covariance):
     X, y = waves(150)
     shared = {**FIXED, "mean": "zero", "noise_variance": 0.1, "random_state": 0}
-    shared |= {"n_basis": 40, "basis": basis, "covariance": covariance, "n_support": 50}
-    shared["n_dense_columns"] = 2
+    del shared["learn_inducing"]  # neither has inducing points
+    shared |= {"n_basis": 40, "basis": basis, "covariance": covariance}
+    if covariance == "chevron":
+        shared["n_dense_columns"] = 2
     solved = QSGPRegressor(1.5 * RBF(1.5), **shared).fit(X, y)
-    stepped = QSGPRegressor(1.5 * RBF(1.5), solver="sgd", max_iter=150, batch_size=50, **shared)
-    stepped.fit(X, y)
+    steps = {"solver": "sgd", "max_iter": 150, "batch_size": 50, "n_support": 50}
+    stepped = QSGPRegressor(1.5 * RBF(1.5), **steps, **shared).fit(X, y)
     variances = [m.latent_mean_and_variance(X)[1] for m in (solved, stepped)]
     assert_allclose(variances[1], variances[0], rtol=0.15)
 
@@ -741,8 +743,10 @@ def test_partial_fit_is_there_for_stochastic_steps_alone():
 def test_pickled_models_predict_the_same(kind, solver, covariance):
     X, y = waves(60)
     y = y if kind is QSGPRegressor else (y > 0).astype(int)
-    model = kind(n_basis=30, n_inducing=8, solver=solver, covariance=covariance, random_state=0)
-    model.set_params(**FIXED, max_iter=3 if solver == "sgd" else 100).fit(X, y)
+    model = kind(n_basis=30, solver=solver, covariance=covariance, optimizer=None, random_state=0)
+    if solver == "cg" or covariance == "nystroem":
+        model.set_params(n_inducing=8, learn_inducing=False)
+    model.set_params(max_iter=3 if solver == "sgd" else 100).fit(X, y)
     stored = pickle.dumps(model)
     assert b"torch" not in stored
     again = pickle.loads(stored)
@@ -905,11 +909,11 @@ def test_bad_parameters_are_refused_in_words(parameters, message):
 def test_model_of_another_kind_is_not_continued():
     X, y = waves(40)
     model = QSGPRegressor(n_basis=10, n_inducing=4, solver="sgd", max_iter=2, **FIXED).fit(X, y)
-    with pytest.raises(ValueError, match="The model to continue was fitted with solver='sgd'"):
+    with pytest.raises(ValueError, match="n_basis was 10 at the fit and is 20 now"):
         model.set_params(n_basis=20).partial_fit(X, y)
 
 
-@pytest.mark.parametrize(("covariance", "n_dense"), [("chevron", 60), ("mean_field", 1)])
+@pytest.mark.parametrize(("covariance", "n_dense"), [("chevron", 60), ("mean_field", None)])
 def test_bounds_of_kernels_at_rows_are_below_the_evidence(covariance, n_dense):
     X, y = waves(60, d=2)
     kernel, noise = RBF(1.0), 0.1
@@ -923,7 +927,7 @@ def test_bounds_of_kernels_at_rows_are_below_the_evidence(covariance, n_dense):
         basis="inducing",
         covariance=covariance,
         n_basis=60,
-        n_dense_columns=n_dense,
+        **({} if n_dense is None else {"n_dense_columns": n_dense}),
     ).fit(X, y)
     assert model.elbo_ <= exact.log_marginal_likelihood_value_ + 1e-3
     if covariance == "chevron":
@@ -963,7 +967,9 @@ def test_streamed_rows_count_as_much_as_those_of_the_fit(covariance):
     rng = np.random.RandomState(0)
     X = rng.uniform(-3, 3, (2000, 1))
     y, grid = np.sin(X[:, 0]) + 0.3 * rng.normal(size=2000), np.linspace(-2, 2, 9)[:, None]
-    options = {"n_basis": 40, "inducing_points": np.linspace(-3, 3, 20)[:, None], "max_iter": 50}
+    options = {"n_basis": 40, "max_iter": 50}
+    if covariance == "nystroem":
+        options["inducing_points"] = np.linspace(-3, 3, 20)[:, None]
     model = streamed(covariance, **options).fit(X[:200], y[:200])
     for part in np.arange(200, 2000).reshape(-1, 200):
         model.partial_fit(X[part], y[part])
@@ -982,5 +988,5 @@ def test_augmentation_remembers_the_rows_of_a_stream():
     _, after = model.partial_fit(X[150:], y[150:]).latent_mean_and_variance([[-1.5]])
     assert after < 1.5 * before < 0.5
     late = streamed("mean_field", **{**options, "augment": False}).fit(X[:150], y[:150])
-    late.set_params(augment=True).partial_fit(X[150:], y[150:])
-    assert len(late._latents[0].rows) == 150
+    with pytest.raises(ValueError, match="augment was False at the fit and is True now"):
+        late.set_params(augment=True).partial_fit(X[150:], y[150:])

@@ -11,7 +11,7 @@ class _Extractor(nn.Sequential):
     row_shape: tuple
 
     def forward(self, X):
-        """Features (b, D) of a batch (b, *row_shape)."""
+        """Return features (b, D) of a batch of rows, whose first axis is b."""
         if X.shape[1:] != self.row_shape:
             raise ValueError(
                 f"{type(self).__name__} takes rows of shape {self.row_shape}; got "

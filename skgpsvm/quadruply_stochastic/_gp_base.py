@@ -217,7 +217,7 @@ class QuadruplyStochasticGP(SolvedGP):
                 precision = steps.bound.sites(rows.targets, state["auxiliary"])[1].double()
                 precision = rows.weights.double()[:, None] * precision
                 parts |= self._augmentation(rows, precision)
-            if self.augment and streamed and start.rows is not None:
+            if self.augment and streamed:
                 for name, axis in (("rows", 0), ("row_precisions", 1)):
                     before = torch.as_tensor(getattr(start, name)).to(parts[name])
                     parts[name] = torch.cat([before, parts[name]], axis)
