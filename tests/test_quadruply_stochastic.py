@@ -957,7 +957,7 @@ def streamed(covariance, **options):
         solver="sgd",
         covariance=covariance,
         n_sampled_basis=10,
-        random_state=3,
+        random_state=0,
         **options,
     )
 
@@ -970,11 +970,13 @@ def test_streamed_rows_count_as_much_as_those_of_the_fit(covariance):
     options = {"n_basis": 40, "max_iter": 50}
     if covariance == "nystroem":
         options["inducing_points"] = np.linspace(-3, 3, 20)[:, None]
-    model = streamed(covariance, **options).fit(X[:200], y[:200])
+    # The functions are few: draws of them differ by up to 0.15.
+    given = streamed(covariance, **options).set_params(random_state=3)
+    model = clone(given).fit(X[:200], y[:200])
     for part in np.arange(200, 2000).reshape(-1, 200):
         model.partial_fit(X[part], y[part])
     _, var = model.latent_mean_and_variance(grid)
-    _, expected = streamed(covariance, **options).fit(X, y).latent_mean_and_variance(grid)
+    _, expected = clone(given).fit(X, y).latent_mean_and_variance(grid)
     assert_allclose(var, expected, rtol=0.1)
 
 
