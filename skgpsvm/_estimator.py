@@ -31,7 +31,7 @@ from .exceptions import warn
 _MOST_INTEGER = 2**63 - 1
 # Of the mean weight, or its inverse, without a warning. On a sine of 100 rows with noise of SD
 # .1 to .5 and weights in proportion to the inverse variances, 95 % intervals of the
-# function cover .93 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
+# function cover .92 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
 _MOST_MEAN_WEIGHT = 2.0
 # Parameters of which a fitted model follows a change in every further call.
 FOLLOWED = dict.fromkeys(

@@ -637,7 +637,6 @@ def test_weak_signal_is_not_overfitted(slope, n):
         peers = [np.full(1000, y[:n].mean()), linear.predict_proba(X[n:])[:, 1]]
         model = EPClassifier(random_state=0).fit(X[:n], y[:n])
         gaps.append([loss(model.predict_proba(X[n:])[:, 1]) - loss(p) for p in peers])
-    # Moved points without a prior, the earlier default: 0.2 and 0.1.
     assert np.mean(gaps, 0).max() < 0.005
 
 
