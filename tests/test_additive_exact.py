@@ -311,6 +311,9 @@ SAME = {
 }
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
+)
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
 def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
     # Without points there are priors of noise and length scales too.
@@ -330,6 +333,9 @@ def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
     assert_allclose(*shares, atol=0.01)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
+)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_points_at_every_value_give_the_same_classes(n_classes):
     data, y = few_valued()

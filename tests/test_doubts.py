@@ -131,12 +131,13 @@ def test_another_period_than_the_data_s_is_told():
         {},  # the default kernel ends at noise, and rightly
         {"kernel": RBF(1.0, (1.0, 1.0015)), "optimizer": None},
         {"kernel": 1.0 * RBF(1.0)},
+        {"kernel": ConstantKernel(0.01, "fixed") * RBF(0.1, "fixed")},  # only noise is learned
     ],
     ids=str,
 )
 def test_users_who_set_no_bounds_hear_nothing(parameters):
     X, y = blobs()
-    if not parameters:
+    if not parameters or not parameters["kernel"].n_dims:
         y = np.random.default_rng(0).normal(size=40)
     assert not told(SVGPRegressor(n_inducing=8, random_state=0, **parameters), X, y)
 

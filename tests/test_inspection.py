@@ -17,6 +17,9 @@ from sklearn.svm import SVC
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.inspection import ComponentEffectDisplay
 
+pytestmark = pytest.mark.filterwarnings(  # those of SMALL
+    "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
+)
 SMALL = {
     "length_scale_bounds": (0.5, 10.0),
     "n_inducing": 6,

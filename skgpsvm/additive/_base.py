@@ -222,6 +222,7 @@ class AdditiveGP(LatentEstimator):
                 bounds, defaults = self.length_scale_bounds, _LENGTH_BOUNDS
                 if end := described_end(math.exp(length), bounds, defaults):
                     told.append(f"the length scale of {self._axis_name(axis, j)} {end}")
+        told = list(dict.fromkeys(told))  # of several latents
         return [bounds_message(type(self).__name__, told)] if told else []
 
     def _axis_name(self, axis, j):
