@@ -309,6 +309,8 @@ SAME = {
     "max_iter": 200,
     "min_gain": 0,
 }
+# At every value, and none.
+POINTS = [{"sparse": True, "n_inducing_interaction": None}, {"sparse": False}]
 
 
 @pytest.mark.filterwarnings(
@@ -321,10 +323,8 @@ def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
     data, y = few_valued()
     y = np.round(np.abs(y)) if likelihood == "poisson" else y
     models = [
-        AdditiveGPRegressor(
-            **SAME, likelihood=likelihood, sparse=sparse, n_inducing_interaction=None
-        ).fit(data, y)
-        for sparse in (True, False)
+        AdditiveGPRegressor(**SAME, likelihood=likelihood, **points).fit(data, y)
+        for points in POINTS
     ]
     values = [model.objective_curve_[-1] for model in models]
     assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
@@ -340,10 +340,7 @@ def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
 def test_points_at_every_value_give_the_same_classes(n_classes):
     data, y = few_valued()
     y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
-    models = [
-        AdditiveGPClassifier(**SAME, sparse=sparse, n_inducing_interaction=None).fit(data, y)
-        for sparse in (True, False)
-    ]
+    models = [AdditiveGPClassifier(**SAME, **points).fit(data, y) for points in POINTS]
     values = [model.objective_curve_[-1] for model in models]
     assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
     probabilities = [model.predict_proba(data) for model in models]
