@@ -26,8 +26,11 @@ def on_bounds(kernel, learned=lambda name: True):
     told : list of str
         One for each value that is on a bound other than scikit-learn's defaults, 1e-5 and 1e5.
     """
+    parts = {"kernel_": kernel}
+    if isinstance(kernel, CompoundKernel):
+        parts = {f"kernel_.kernels[{j}]": part for j, part in enumerate(kernel.kernels)}
     told = []
-    for path, part in _parts(kernel).items():
+    for path, part in parts.items():
         values = map(math.exp, part.theta)
         for parameter in part.hyperparameters:
             for j in range(0 if parameter.fixed else parameter.n_elements):
@@ -37,23 +40,6 @@ def on_bounds(kernel, learned=lambda name: True):
                 if end and learned(parameter.name):
                     told.append(f"{name} {end}")
     return told
-
-
-def free_names(kernel):
-    """The names of a kernel's hyperparameters that are not fixed, of each part of a compound."""
-    return [
-        parameter.name
-        for part in _parts(kernel).values()
-        for parameter in part.hyperparameters
-        if not parameter.fixed
-    ]
-
-
-def _parts(kernel):
-    """The kernels of a compound, or the only one, by their paths."""
-    if isinstance(kernel, CompoundKernel):
-        return {f"kernel_.kernels[{j}]": part for j, part in enumerate(kernel.kernels)}
-    return {"kernel_": kernel}
 
 
 def described_end(value, bounds, defaults):

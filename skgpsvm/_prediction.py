@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._distributed import gather
-from ._doubts import LEAST_NATS, bounds_message, free_names, noise_message, on_bounds
+from ._doubts import LEAST_NATS, bounds_message, noise_message, on_bounds
 from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
 from ._isolation import isolated
 from ._noise import given_noise, split_noise
@@ -103,7 +103,7 @@ class LatentEstimator(TorchEstimator):
         """
         if self.kernel is None or getattr(self, "optimizer", "auto") is None:
             return []
-        if not free_names(self.kernel_):
+        if not self.kernel_.n_dims:
             return []
         name, doubts = type(self).__name__, []
         if told := on_bounds(self.kernel_, self._is_learned):
