@@ -641,11 +641,12 @@ def test_more_features_tend_to_the_exact_process():
 def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covariance):
     X, y = waves(150)
     shared = {**FIXED, "mean": "zero", "noise_variance": 0.1, "random_state": 0}
-    del shared["learn_inducing"]  # neither has inducing points
+    del shared["learn_inducing"]
     shared |= {"n_basis": 40, "basis": basis, "covariance": covariance}
     if covariance == "chevron":
         shared["n_dense_columns"] = 2
-    solved = QSGPRegressor(1.5 * RBF(1.5), **shared).fit(X, y)
+    # The solution has inducing points, the steps have none: those given draw nothing.
+    solved = QSGPRegressor(1.5 * RBF(1.5), inducing_points=X[:20], **shared).fit(X, y)
     steps = {"solver": "sgd", "max_iter": 150, "batch_size": 50, "n_support": 50}
     stepped = QSGPRegressor(1.5 * RBF(1.5), **steps, **shared).fit(X, y)
     variances = [m.latent_mean_and_variance(X)[1] for m in (solved, stepped)]
@@ -970,14 +971,13 @@ def test_streamed_rows_count_as_much_as_those_of_the_fit(covariance):
     options = {"n_basis": 40, "max_iter": 50}
     if covariance == "nystroem":
         options["inducing_points"] = np.linspace(-3, 3, 20)[:, None]
-    # The functions are few: draws of them differ by up to 0.15.
-    given = streamed(covariance, **options).set_params(random_state=3)
+    given = streamed(covariance, **options)
     model = clone(given).fit(X[:200], y[:200])
     for part in np.arange(200, 2000).reshape(-1, 200):
         model.partial_fit(X[part], y[part])
     _, var = model.latent_mean_and_variance(grid)
     _, expected = clone(given).fit(X, y).latent_mean_and_variance(grid)
-    assert_allclose(var, expected, rtol=0.1)
+    assert_allclose(var, expected, rtol=0.02)
 
 
 def test_augmentation_remembers_the_rows_of_a_stream():

@@ -99,6 +99,12 @@ class QuadruplyStochasticGP(SolvedGP):
                 "returns to the prior's by itself. Set augment=False."
             )
 
+    def _chosen_points(self, X, weights, rows, random_state):
+        if _HAS_POINTS.holds(self):
+            return super()._chosen_points(X, weights, rows, random_state)
+        # Nothing uses them, and so they must not draw either: the functions would depend on them.
+        return rows.take(slice(1))[0].double().cpu().numpy()
+
     def _with_bases(self, latents, rows, random_state):
         seed = int(random_state.randint(_SEEDS))
         index = random_state.permutation(len(rows))

@@ -97,7 +97,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     kernel_ : Kernel
         With the learned hyper-parameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (k, d)
-        Of the "nystroem" covariance, in the units of X.
+        Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
+        neither use none: one row stands there.
     basis_ : FourierFeatures or ndarray of shape (m, d)
         What the functions of the mean are: number and seed of the frequencies, or rows.
     elbo_ : float

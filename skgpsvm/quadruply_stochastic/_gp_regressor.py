@@ -117,7 +117,8 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     kernel_ : Kernel
         With the learned hyper-parameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (k, d)
-        Of the "nystroem" covariance, in the units of X.
+        Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
+        neither use none: one row stands there.
     basis_ : FourierFeatures or ndarray of shape (m, d)
         What the functions of the mean are: number and seed of the frequencies, or rows.
     noise_variance_ : float or ndarray of shape (t,)
