@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 import torch
+from configurations import DETERMINISTIC, STOCHASTIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -45,7 +46,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpsvm
 from skgpsvm import (
-    AdditiveGPClassifier,
     AdditiveGPRegressor,
     BayesianSVC,
     DecoupledGPClassifier,
@@ -113,66 +113,6 @@ def assert_probabilities(P, n_classes):
 
 
 # scikit-learn's own checks
-
-DETERMINISTIC = [
-    BayesianSVC(),
-    BayesianSVC(multi_class="ovr", n_inducing=16, optimizer=None),
-    BayesianSVC(probability="argmax", n_inducing=16, optimizer=None),
-    SVGPRegressor(),
-    SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
-    SVGPClassifier(n_inducing=16, max_iter=5),
-    EPClassifier(approximation="sep", n_inducing=16, max_iter=10),
-    EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
-    DecoupledGPRegressor(),
-    DecoupledGPRegressor(likelihood="student_t", optimizer=None, learn_inducing=False),
-    DecoupledGPClassifier(n_inducing=16, tol=0.1),
-    QSGPRegressor(n_basis=400),
-    QSGPRegressor(likelihood="laplace", covariance="chevron", n_basis=100, optimizer=None),
-    QSGPClassifier(n_inducing=16, n_basis=200, tol=0.1),
-    QSRVMRegressor(),
-    QSRVMRegressor(likelihood="laplace", covariance="mean_field", optimizer=None),
-    QSRVMClassifier(n_basis=50),
-    QSRVMClassifier(covariance="mean_field", optimizer=None),
-    AdditiveGPRegressor(),
-    AdditiveGPRegressor(covariance="mean_field", scaling="minmax", interactions=None),
-    AdditiveGPRegressor(sparse=False, likelihood="laplace", interactions=None, max_iter=8),
-    AdditiveGPClassifier(max_iter=8),
-    AdditiveGPClassifier(sparse=False, interactions=None, max_iter=4),
-]
-STOCHASTIC = [
-    HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),
-    HybridSVGPClassifier(max_iter=10, n_inducing=8),
-    HybridSVGPRegressor(max_iter=10),
-    BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
-    BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
-    SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
-    SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
-    EPClassifier(batch_size=32, n_inducing=8, max_iter=5),
-    AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=4),
-    DecoupledGPRegressor(
-        RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
-    ),
-    DecoupledGPClassifier(
-        4.0 * RBF(),
-        solver="sgd",
-        parametrization="decoupled",
-        n_inducing=8,
-        n_mean_bases=64,
-        batch_size=64,
-        max_iter=15,
-    ),
-    QSGPRegressor(
-        solver="sgd",
-        basis="orthogonal",
-        covariance="mean_field",
-        n_basis=100,
-        optimizer=None,
-        max_iter=60,
-    ),
-    QSGPClassifier(
-        solver="adagrad", basis="inducing", n_basis=50, optimizer=None, n_inducing=8, max_iter=60
-    ),
-]
 
 
 # On data without structure many fits end by max_iter, and first calls have few rows; they say so.

@@ -1,0 +1,220 @@
+"""What estimators learn and predict, recorded so that changes of structure can be held to it.
+
+``python tests/golden_outputs.py`` prints how far this code is from the record of each case; with
+``--record`` it writes the record anew, in a commit of its own that says why. Each case is a file of
+``tests/golden``, with numbers to nine digits.
+"""
+
+import argparse
+import json
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from configurations import DETERMINISTIC, STOCHASTIC
+from sklearn.base import clone, is_classifier
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_friedman1,
+)
+from sklearn.gaussian_process.kernels import Kernel
+from sklearn.preprocessing import StandardScaler
+
+from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
+    BayesianSVC,
+    DecoupledGPRegressor,
+    EPClassifier,
+    HybridSVGPRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+
+FOLDER = Path(__file__).parent / "golden"
+N_PREDICTED = 12
+MAX_ENTRIES = 60  # of an array that is recorded as it is
+# A change of structure alone changes no bits on one machine. The instructions of an older processor
+# (ATEN_CPU_CAPABILITY=default, MKL_ENABLE_INSTRUCTIONS=SSE4_2) change outputs by up to 1e-6, since
+# L-BFGS amplifies another order of sums (2026-11-26).
+RTOL = 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    """An estimator and the data that it is fitted to.
+
+    Attributes
+    ----------
+    name : str
+        Also of the file.
+    estimator : BaseEstimator
+    data : callable
+        Gives features and targets.
+    """
+
+    name: str
+    estimator: object
+    data: object
+
+    @property
+    def path(self):
+        """File of the record."""
+        return FOLDER / f"{self.name}.json"
+
+    def outputs(self):
+        """Summaries of fitted attributes and predictions, by name."""
+        X, y = self.data()
+        model = clone(self.estimator)
+        if "random_state" in model.get_params():
+            model.set_params(random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, y)
+        return attributes(model) | predictions(model, X[:: -(-len(X) // N_PREDICTED)] * 1.1)
+
+
+def waves():
+    """80 rows, one output."""
+    return make_friedman1(80, n_features=5, noise=0.5, random_state=0)
+
+
+def blobs():
+    """Three classes that overlap, 80 rows."""
+    rng = np.random.RandomState(0)
+    y = np.arange(80) % 3
+    return 1.5 * rng.normal(size=(3, 3))[y] + rng.normal(size=(80, 3)), y
+
+
+def standardized(load, step=1):
+    """A function that gives every ``step``-th row of a data set, standardized."""
+
+    def data():
+        X, y = load(return_X_y=True)
+        X, y = StandardScaler().fit_transform(X[::step]), y[::step]
+        return X, (y if len(np.unique(y)) < 20 else (y - y.mean()) / y.std())
+
+    return data
+
+
+def checked(number, estimator):
+    """The case of one of the configurations that scikit-learn's checks use."""
+    data = blobs if is_classifier(estimator) else waves
+    return Case(f"{number:02}-{type(estimator).__name__}", estimator, data)
+
+
+REAL = [
+    Case("real-SVGPRegressor-diabetes", SVGPRegressor(), standardized(load_diabetes)),
+    Case("real-DecoupledGPRegressor", DecoupledGPRegressor(), standardized(load_diabetes)),
+    Case("real-QSGPRegressor", QSGPRegressor(n_basis=500), standardized(load_diabetes)),
+    Case("real-QSRVMRegressor", QSRVMRegressor(), standardized(load_diabetes, 2)),
+    Case("real-AdditiveGPRegressor", AdditiveGPRegressor(), standardized(load_diabetes, 2)),
+    Case("real-HybridSVGPRegressor", HybridSVGPRegressor(), standardized(load_diabetes)),
+    Case("real-BayesianSVC-wine", BayesianSVC(), standardized(load_wine)),
+    Case("real-BayesianSVC-digits", BayesianSVC(n_inducing=32), standardized(load_digits, 6)),
+    Case("real-EPClassifier", EPClassifier(n_inducing=32), standardized(load_breast_cancer, 2)),
+    Case("real-SVGPClassifier-iris", SVGPClassifier(), standardized(load_iris)),
+    Case(
+        "real-SVGPClassifier-cancer",
+        SVGPClassifier(n_inducing=64),
+        standardized(load_breast_cancer),
+    ),
+    Case(
+        "real-AdditiveGPClassifier",
+        AdditiveGPClassifier(),
+        standardized(load_breast_cancer, 4),
+    ),
+]
+CASES = [checked(i, model) for i, model in enumerate([*DETERMINISTIC, *STOCHASTIC])] + REAL
+
+
+def attributes(model):
+    """Public fitted attributes that are numbers, or kernels."""
+    found = {}
+    for name, value in sorted(vars(model).items()):
+        if name.startswith("_") or not name.endswith("_"):
+            continue
+        if isinstance(value, Kernel):
+            found[name] = summary(value.theta)
+        elif isinstance(value, float | int | np.ndarray) and np.asarray(value).dtype.kind in "fiu":
+            found[name] = summary(value)
+    return found
+
+
+def predictions(model, X):
+    """All that a model predicts."""
+    found = dict(zip(("mean", "variance"), model.latent_mean_and_variance(X), strict=True))
+    if is_classifier(model):
+        found["predict_proba"] = model.predict_proba(X)
+    else:
+        found["predict"], found["std"] = model.predict(X, return_std=True)
+        found["cov"] = model.predict(X, return_cov=True)[1]
+    return {name: summary(value) for name, value in found.items()}
+
+
+def summary(values):
+    """Shape and entries of an array, or a few sums where it is large."""
+    values = np.asarray(values, float)
+    entries = values.ravel()
+    if values.size > MAX_ENTRIES:
+        weights = np.cos(np.arange(values.size))  # so that an exchange of two entries shows
+        sums = entries.mean(), entries.std(), entries @ weights / values.size**0.5
+        entries = np.array(sums)
+    return {"shape": list(values.shape), "entries": [float(f"{entry:.9g}") for entry in entries]}
+
+
+def distance(found, recorded):
+    """Largest difference of two summaries, relative to the recorded one; inf where unlike."""
+    if found["shape"] != recorded["shape"]:
+        return np.inf
+    new, old = np.array(found["entries"]), np.array(recorded["entries"])
+    if not np.array_equal(np.isfinite(new), np.isfinite(old)):
+        return np.inf
+    new, old = new[np.isfinite(new)], old[np.isfinite(old)]
+    return float(np.abs(new - old).max(initial=0.0) / max(np.abs(old).max(initial=0.0), 1e-6))
+
+
+def distances(case):
+    """Of each output of a case; inf for those that only one side has."""
+    found, recorded = case.outputs(), json.loads(case.path.read_text())
+    return {
+        name: distance(found[name], recorded[name])
+        if found.keys() & recorded.keys() >= {name}
+        else np.inf
+        for name in found.keys() | recorded.keys()
+    }
+
+
+def main():
+    """Print the distances, or write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="cases; all unless given")
+    parser.add_argument("--record", action="store_true", help="write the record anew")
+    options = parser.parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    worst = 0.0
+    for case in CASES:
+        if options.names and case.name not in options.names:
+            continue
+        if options.record:
+            lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in case.outputs().items())
+            case.path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+            print(case.name, flush=True)
+            continue
+        found = distances(case)
+        name = max(found, key=found.get)
+        worst = max(worst, found[name])
+        print(f"{case.name}: {found[name]:.1e} ({name})", flush=True)
+    sys.exit(int(worst > RTOL))
+
+
+if __name__ == "__main__":
+    main()
