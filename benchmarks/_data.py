@@ -86,7 +86,7 @@ def regression_sets():
 
 
 def split_regression(name, column):
-    """The `Split` of a set's own mask, rows and targets standardised by the training rows."""
+    """The `Split` of a set's own mask, rows and targets standardized by the training rows."""
     with np.load(folder() / "regression" / f"{name}.npz", allow_pickle=False) as archive:
         test = archive["test_mask"][:, column]
         X, y = archive["X"].astype(np.float64), archive["y"].astype(np.float64)
@@ -96,7 +96,7 @@ def split_regression(name, column):
 
 
 def prepared(X_train, X_test):
-    """Mean-imputed and standardised with the statistics of the training rows."""
+    """Mean-imputed and standardized with the statistics of the training rows."""
     steps = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
     return steps.fit_transform(X_train), steps.transform(X_test)
 

@@ -74,7 +74,7 @@ class IncrementalSparseGP:
     r"""Sparse variational GP regression by stochastic mirror ascent, on bases that move.
 
     Squared exponential with a length scale per feature, bases with multipliers of their own, zero
-    mean, Gaussian noise. Rows and targets are to be standardised.
+    mean, Gaussian noise. Rows and targets are to be standardized.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class IncrementalSparseGP:
     -----
     Source: Cheng and Boots (2016), as Cheng and Boots (2017) describe it. One step of Adam moves
     the bases towards the proximal target, by Theorem 1 with the coefficients at their optimum,
-    which the projection then gives them; one more moves the hyper-parameters along the gradient of
+    which the projection then gives them; one more moves the hyperparameters along the gradient of
     the minibatch's bound. That one holds the whitened coefficients, so that the divergence from the
     prior has no part in it.
     """
@@ -139,7 +139,7 @@ class IncrementalSparseGP:
         return (n_total * expected - divergence).item()
 
     def _start(self, X, y):
-        """The prior, hyper-parameters by the median trick, and no bases yet."""
+        """The prior, hyperparameters by the median trick, and no bases yet."""
         d = X.shape[1]
         distance = torch.pdist(X).median()
         distance = distance if distance > 0 else torch.ones_like(distance)
@@ -175,7 +175,7 @@ class IncrementalSparseGP:
             self._linear, self._quadratic = proximal_step(*moved, *rest)
 
     def _move_hyper_parameters(self, X, y, decay):
-        """Move the hyper-parameters along the gradient of the minibatch's bound."""
+        """Move the hyperparameters along the gradient of the minibatch's bound."""
         value = self._expected(X, y, *self._moments())
         _ascend(self._theta, value, decay * self.learning_rate)
         with torch.no_grad():

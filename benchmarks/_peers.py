@@ -70,8 +70,8 @@ class SVGP(ABC):
         kind = torch.float32 if classes is None else torch.int64
         y, y_held = (torch.tensor(part, dtype=kind) for part in parts[2:])
         m = min(self.n_inducing, len(X))
-        centres = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy())
-        self._build(torch.tensor(centres.cluster_centers_, dtype=torch.float32), len(X))
+        centers = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy())
+        self._build(torch.tensor(centers.cluster_centers_, dtype=torch.float32), len(X))
         rows = torch.utils.data.TensorDataset(X, y)
         batches = torch.utils.data.DataLoader(rows, batch_size=_BATCH, shuffle=True)
         best, since = (np.inf, None), 0

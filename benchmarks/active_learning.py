@@ -1,6 +1,6 @@
 """Test error along 100 queries, one at a time, by each query policy: the paper's Figure 5.
 
-Every policy starts from the same random labelled row of each class and is served by the same
+Every policy starts from the same random labeled row of each class and is served by the same
 `BayesianSVC`, fitted anew after each query. The stratified 30 % of test rows and the pool of at
 most 2,000 rows belong to the seed. Run ``python -m benchmarks.active_learning``; a run that was
 killed continues. To add a policy, add an entry to ``POLICIES``.
@@ -41,7 +41,7 @@ SETTINGS = {"optimizer": None, "max_iter": 20}
 
 
 def problem(name, seed):
-    """Standardised pool and test rows with labels, and the rows labelled at the start."""
+    """Standardized pool and test rows with labels, and the rows labeled at the start."""
     data = _data.split_classification(name, seed, test_size=0.3)
     rng = np.random.default_rng(seed)
     pool = rng.permutation(len(data.y_train))
@@ -49,19 +49,19 @@ def problem(name, seed):
     order = np.concatenate([first, np.delete(np.arange(len(pool)), first)])
     pool = pool[order][:POOL_ROWS]
     test = rng.permutation(len(data.y_test))[:TEST_ROWS]
-    labelled = list(range(len(first)))
+    labeled = list(range(len(first)))
     return (
         data.X_train[pool],
         data.y_train[pool],
         data.X_test[test],
         data.y_test[test],
-        labelled,
+        labeled,
         rng,
     )
 
 
 def classifier(X_pool, seed):
-    """The model of all policies: the default's start, of the pool instead of the labelled rows."""
+    """The model of all policies: the default's start, of the pool instead of the labeled rows."""
     d = X_pool.shape[1]
     smooth = ConstantKernel(5.0) * RBF(np.sqrt(d / 2))
     kernel = smooth + ConstantKernel(5.0) + Linear(np.sqrt(d))
@@ -76,20 +76,20 @@ def best(scores, rng):
 
 def learn(set, seed, method, steps=STEPS):
     """Test error after each number of queries in ``steps``."""
-    X, y, X_test, y_test, labelled, rng = problem(set, seed)
+    X, y, X_test, y_test, labeled, rng = problem(set, seed)
     model, score = classifier(X, seed), POLICIES[method]
-    unlabelled = np.delete(np.arange(len(y)), labelled)
+    unlabeled = np.delete(np.arange(len(y)), labeled)
     errors = {}
     for n_queries in range(steps[-1] + 1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(X[labelled], y[labelled])
+            model.fit(X[labeled], y[labeled])
         if n_queries in steps:
             errors[f"q{n_queries}"] = 1 - model.score(X_test, y_test)
-        scores = score(model, X[unlabelled]) if score else rng.random(len(unlabelled))
+        scores = score(model, X[unlabeled]) if score else rng.random(len(unlabeled))
         chosen = best(scores, rng)
-        labelled.append(unlabelled[chosen])
-        unlabelled = np.delete(unlabelled, chosen)
+        labeled.append(unlabeled[chosen])
+        unlabeled = np.delete(unlabeled, chosen)
     return errors
 
 

@@ -3,7 +3,7 @@
 ``AdditiveGPRegressor()`` and ``AdditiveGPClassifier()``, as they come and without pairs, beside
 explainable boosting machines (with and without pairs), pyGAM by its grid search, and ``SVGP*``,
 which is not additive: for regression the sets' own splits (``test_mask``), for classification
-stratified 80/20 splits; rows and targets standardised with training statistics. California housing
+stratified 80/20 splits; rows and targets standardized with training statistics. California housing
 of scikit-learn is left out, as it has to be downloaded. Run ``python -m benchmarks.additive``; a
 run that was killed continues. It needs the extra ``bench``.
 """
@@ -159,7 +159,7 @@ def main():
     settings = {
         "sets": ", ".join(plan.sets),
         "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask, or stratified 80/20 of these "
-        "seeds; rows and y standardised",
+        "seeds; rows and y standardized",
         OURS: "AdditiveGPRegressor(), AdditiveGPClassifier(); without pairs: interactions=None",
         "EBM": f"{_additive_peers.CODES['EBM']}, as it comes; without pairs: interactions=0; its "
         "density is Gaussian, with the spread of residuals on 20 % of the rows, held out from a "

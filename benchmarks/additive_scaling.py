@@ -130,12 +130,12 @@ def draw(results, path):
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
     labels = {"n": "rows", "d": "features"}
     titles = {"fit_seconds": "processor seconds", "anonymous_mib": "memory, MiB"}
-    colours = {method: f"C{k}" for k, method in enumerate(MODELS)}
+    colors = {method: f"C{k}" for k, method in enumerate(MODELS)}
     for row, (field, title) in zip(axes, titles.items(), strict=True):
         for axis, (section, label) in zip(row, labels.items(), strict=True):
             shown = results[(results["section"] == section) & np.isfinite(results["fit_seconds"])]
             for method, part in shown.groupby("method", sort=False):
-                axis.plot(part[section], part[field], "o-", color=colours[method], label=method)
+                axis.plot(part[section], part[field], "o-", color=colors[method], label=method)
             axis.set(xscale="log", yscale="log", xlabel=label, ylabel=title)
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(alpha=0.3)

@@ -2,7 +2,7 @@
 
 ``BayesianSVC()`` against ``SVC()`` by accuracy, against a temperature-calibrated ``SVC`` by
 log-loss, and against one-vs-rest, two sparse GPs, an exact one and gradient boosting by both:
-stratified 80/20 splits, mean-imputed and standardised with training statistics; sets whose smallest
+stratified 80/20 splits, mean-imputed and standardized with training statistics; sets whose smallest
 class has one row are left out. On the first split the log-loss is watched along the way. Run
 ``python -m benchmarks.classification``; a run that was killed continues, and results of an older
 source of the package are computed anew. To add a method, add an entry to ``METHODS``; to add a data
@@ -144,7 +144,7 @@ def main():
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": f"{len(plan.sets)}, every class of at least 2 rows",
-        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",
+        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardized",
         "SVC": "SVC()",
         "calibrated SVC": "CalibratedClassifierCV(SVC(), ensemble=False, method='temperature', "
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",

@@ -1,6 +1,6 @@
 """Paper 4, Figure 1: what control variates take off the variance of a doubly sampled quadratic.
 
-Evans and Nair (2020), section 4.2, on all rows of kin40k, standardised: the estimate of
+Evans and Nair (2020), section 4.2, on all rows of kin40k, standardized: the estimate of
 ``mu' Phi' Phi mu / sigma^2`` from 500 rows and two draws of 500 of 10,000 random Fourier features,
 and its gradient, by number of support rows; relative to no control variate. ``mu`` is drawn from
 the prior, as in the paper, and is a posterior mean. Kernel and noise are those of an exact process
@@ -50,7 +50,7 @@ class Quadratic(FourierBases):
 
 
 def fitted(X, y, n_learning):
-    """A posterior mean on all rows under hyper-parameters of an exact process on some."""
+    """A posterior mean on all rows under hyperparameters of an exact process on some."""
     some = np.random.default_rng(0).permutation(len(X))[:n_learning]
     kernel = ConstantKernel() * RBF(np.full(X.shape[1], 2.0)) + WhiteKernel(0.1)
     learned = GaussianProcessRegressor(kernel).fit(X[some], y[some]).kernel_

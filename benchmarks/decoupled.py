@@ -2,7 +2,7 @@
 
 ``DecoupledGPRegressor()`` beside ``SVGPRegressor`` and GPyTorch's sparse variational GP, each with
 512 and 1024 inducing points: the error of those is also that of their best model by the time that
-the decoupled one took. The sets' own first split (``test_mask``), rows and targets standardised.
+the decoupled one took. The sets' own first split (``test_mask``), rows and targets standardized.
 Run ``python -m benchmarks.decoupled``; a run that was killed continues.
 """
 
@@ -122,7 +122,7 @@ def main():
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": len(plan.sets),
-        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardised",
+        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardized",
         OURS: f"{OURS}()",
         "SVGPRegressor m": "SVGPRegressor(n_inducing=m)",
         "GPyTorch SVGP m": f"m inducing points; {_peers.protocol()}",

@@ -44,7 +44,7 @@ class NystroemRidge:
 
 
 def conjugate_gradients(n_bases, tol):
-    """The solver of `DecoupledGPRegressor`, all hyper-parameters given."""
+    """The solver of `DecoupledGPRegressor`, all hyperparameters given."""
     return DecoupledGPRegressor(
         RBF(LENGTH, "fixed"),
         optimizer=None,

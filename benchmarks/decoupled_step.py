@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._inference import AdamSteps
+from skgpsvm._inference.natural_gradient import AdamSteps
 from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel

@@ -1,7 +1,7 @@
 """Active learning on MNIST by a convolutional Bayesian SVM: a pool of 60,000, 100 at a time.
 
 Every policy starts from the same 100 random digits, and queries the 100 highest scores ten times;
-the network is trained anew on what is labelled. Then a pool of a million generated rows, a file on
+the network is trained anew on what is labeled. Then a pool of a million generated rows, a file on
 disk, is scored in bounded memory. Run ``python -m benchmarks.hybrid_active_learning``; a run that
 was killed continues.
 """
@@ -56,16 +56,16 @@ def learn(set, n, seed, method, rounds=ROUNDS):
     X, y, X_test, y_test = load()
     X, y = X[:n], y[:n]
     rng = np.random.default_rng(seed)
-    labelled = rng.choice(n, QUERIES, replace=False)
+    labeled = rng.choice(n, QUERIES, replace=False)
     errors = {}
     for done in range(rounds + 1):
         model = HybridBayesianSVC(Small, max_iter=EPOCHS, random_state=seed)
-        model.fit(X[labelled], y[labelled])
+        model.fit(X[labeled], y[labeled])
         errors[f"r{done}"] = 1 - model.score(X_test, y_test)
-        rest = np.setdiff1d(np.arange(n), labelled)
+        rest = np.setdiff1d(np.arange(n), labeled)
         score = POLICIES[method]
         scores = score(model, X[rest]) if score else rng.random(len(rest))
-        labelled = np.concatenate([labelled, rest[np.argsort(-scores)[:QUERIES]]])
+        labeled = np.concatenate([labeled, rest[np.argsort(-scores)[:QUERIES]]])
     return errors
 
 
@@ -98,7 +98,7 @@ def draw(errors, path):
     axis = figure.subplots()
     for policy in errors:
         axis.semilogy(errors.index, errors[policy], "o-", ms=3, label=policy)
-    axis.set(xlabel="labelled digits", ylabel="test error, mean over seeds")
+    axis.set(xlabel="labeled digits", ylabel="test error, mean over seeds")
     for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
         which(PercentFormatter(1, decimals=0))
     axis.spines[["top", "right"]].set_visible(False)
@@ -141,7 +141,7 @@ def main():
         ),
         _report.failures(results),
         _report.table(
-            errors.rename_axis("labelled").reset_index(), "Test error, mean over seeds", digits=4
+            errors.rename_axis("labeled").reset_index(), "Test error, mean over seeds", digits=4
         ),
         _report.table(below.reset_index(), "At the end: mean, least and largest", digits=4),
         _report.table(

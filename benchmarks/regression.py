@@ -2,7 +2,7 @@
 
 ``SVGPRegressor()`` beside GPyTorch's sparse variational GP with as many inducing points, an exact
 GP where it can be had, and gradient boosting: the sets' own splits (``test_mask``), rows and
-targets standardised with training statistics. On the first split the density is watched along the
+targets standardized with training statistics. On the first split the density is watched along the
 way. Run ``python -m benchmarks.regression``; a run that was killed continues. To add a method, add
 an entry to ``METHODS``.
 """
@@ -83,7 +83,7 @@ def main():
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": len(plan.sets),
-        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardised",
+        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardized",
         OURS: f"SVGPRegressor(n_inducing={N_INDUCING})",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": f"GaussianProcessRegressor, sets of at most {MOST_EXACT} training rows",

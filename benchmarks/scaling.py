@@ -24,8 +24,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
-from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._rows import CHUNK_ROWS, Rows
 from skgpsvm._torch_kernels import torch_kernel
@@ -39,7 +39,7 @@ WARM_UP = 3
 
 
 def generated(n, d, c, seed=0):
-    """Standard normal rows, labelled by the largest of c linear functions with noise."""
+    """Standard normal rows, labeled by the largest of c linear functions with noise."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d), dtype=np.float32)
     scores = X @ rng.standard_normal((d, c), dtype=np.float32)

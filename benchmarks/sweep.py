@@ -2,7 +2,7 @@
 
 Run ``python -m benchmarks.sweep [--quick]``, on a machine that does nothing else. At n = 100,000,
 m = 200 one iteration of a batch fit is measured, features computed anew in it: of the sites alone,
-and with a step of the hyper-parameters. Then ranks of one thread share the rows by gloo, their
+and with a step of the hyperparameters. Then ranks of one thread share the rows by gloo, their
 result beside that of one.
 """
 
@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.expectation_propagation._inference import RULES, InnerLearning
+from skgpsvm.expectation_propagation._inference import RULES, InterleavedEP
 from skgpsvm.expectation_propagation._propagation import Propagation
 
 from . import _report
@@ -44,7 +44,7 @@ class Iteration:
         propagation = Propagation(torch_kernel(kernel), self.rows)
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
         problem = propagation, ["theta", "Z"] if learning else [], bounds, scale
-        self.fit = InnerLearning(RULES["auto"](RATE), 10**6, 0.0, *problem)
+        self.fit = InterleavedEP(RULES["auto"](RATE), 10**6, 0.0, *problem)
         self.state = self.fit.initial({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
     def step(self):
@@ -85,7 +85,7 @@ def product_section(n, m, repeats):
                     {
                         "dtype": str(dtype).removeprefix("torch."),
                         "threads": threads,
-                        "step of hyper-parameters": "yes" if learning else "no",
+                        "step of hyperparameters": "yes" if learning else "no",
                         "iteration s": taken,
                         "products s": products,
                         "ratio": taken / products,
@@ -135,7 +135,7 @@ def rank_section(n, m, n_steps, n_turns):
         (alone,), shared = [[found[learning][1] for found in run] for run in turns[0]]
         rows.append(
             {
-                "step of hyper-parameters": "yes" if learning else "no",
+                "step of hyperparameters": "yes" if learning else "no",
                 "one rank s": one,
                 "two ranks s": two,
                 "speed-up": one / two,

@@ -1,7 +1,7 @@
 """What `make demo` runs: a Bayesian support vector machine on scanned digits, from start to end.
 
 Tunes a pipeline by grid search, compares it with scikit-learn's support vector machine, checks its
-probabilities and lets it choose which digits are labelled. Prints tables and draws two pictures.
+probabilities and lets it choose which digits are labeled. Prints tables and draws two pictures.
 """
 
 import time
@@ -35,7 +35,7 @@ POLICIES = {
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,
 }
-# Colours that the colour-blind can tell apart (Okabe and Ito), and markers for print.
+# Colors that the color-blind can tell apart (Okabe and Ito), and markers for print.
 STYLES = {
     "BayesianSVC, tuned": {"color": "#0072B2", "marker": "o"},
     "SVC, calibrated": {"color": "#D55E00", "marker": "s"},
@@ -161,25 +161,25 @@ def errors_along(score, seed, X, y):
     scaler = StandardScaler().fit(X_pool)
     X_pool, X_test = scaler.transform(X_pool), scaler.transform(X_test)
     rng = np.random.default_rng(seed)
-    labelled = []
+    labeled = []
     for digit in np.unique(y):
-        labelled += rng.choice(np.flatnonzero(y_pool == digit), 2, replace=False).tolist()
+        labeled += rng.choice(np.flatnonzero(y_pool == digit), 2, replace=False).tolist()
     # Few labels: the kernel is not learned from them, and a rough solution is good enough.
     model = BayesianSVC(optimizer=None, tol=0.1, random_state=0)
     errors = []
     for _ in range(ROUNDS + 1):
-        model.fit(X_pool[labelled], y_pool[labelled])
+        model.fit(X_pool[labeled], y_pool[labeled])
         errors.append(1 - model.score(X_test, y_test))
-        others = np.delete(np.arange(len(y_pool)), labelled)
+        others = np.delete(np.arange(len(y_pool)), labeled)
         scores = score(model, X_pool[others]) if score else rng.random(len(others))
-        labelled += others[scores.argsort()[::-1][:QUERIES_A_ROUND]].tolist()
+        labeled += others[scores.argsort()[::-1][:QUERIES_A_ROUND]].tolist()
     return errors
 
 
 def learn_actively(X, y, path):
     """Part 4: test error by number of labels, for each policy of asking."""
     heading(
-        "4. Active learning: the model chooses which digits are labelled",
+        "4. Active learning: the model chooses which digits are labeled",
         f"Test error from 2 labels a class on, {QUERIES_A_ROUND} a round; mean of {REPEATS} runs.",
         "Least confident: the least sure predictions first, with all uncertainty in them.",
     )

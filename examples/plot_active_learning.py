@@ -1,8 +1,8 @@
 """
-Does a model learn faster when it chooses what is labelled?
+Does a model learn faster when it chooses what is labeled?
 ===========================================================
 
-Digits are labelled ten at a time: those that a Bayesian support vector machine is least sure of
+Digits are labeled ten at a time: those that a Bayesian support vector machine is least sure of
 (the least confident), those that the entropy of a softmax of its means would pick, which knows no
 uncertainty of the model, or random ones. Every policy starts from the same two digits of each kind,
 and the same model, fitted anew after each round, serves them all.
@@ -35,16 +35,16 @@ def learning_curve(score, seed):
     scaler = StandardScaler().fit(X_pool)
     X_pool, X_test = scaler.transform(X_pool), scaler.transform(X_test)
     rng = np.random.default_rng(seed)
-    labelled = [i for digit in range(10) for i in np.flatnonzero(y_pool == digit)[:2]]
+    labeled = [i for digit in range(10) for i in np.flatnonzero(y_pool == digit)[:2]]
     errors = []
     for _ in range(N_ROUNDS):
         # Few labels: the kernel is not learned from them, and a rough solution is good enough.
         model = BayesianSVC(optimizer=None, tol=0.1, random_state=0)
-        model.fit(X_pool[labelled], y_pool[labelled])
+        model.fit(X_pool[labeled], y_pool[labeled])
         errors.append(1 - model.score(X_test, y_test))
-        rest = np.setdiff1d(np.arange(len(y_pool)), labelled)
+        rest = np.setdiff1d(np.arange(len(y_pool)), labeled)
         value = rng.random(len(rest)) if score is None else score(model, X_pool[rest])
-        labelled.extend(rest[np.argsort(value)[-BATCH:]])
+        labeled.extend(rest[np.argsort(value)[-BATCH:]])
     return errors
 
 
@@ -56,16 +56,16 @@ curves = {
 # %%
 # The model's own questions reach the error of the last random label with about fifty labels fewer.
 
-n_labelled = 20 + BATCH * np.arange(N_ROUNDS)
+n_labeled = 20 + BATCH * np.arange(N_ROUNDS)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-for (name, errors), colour, marker in zip(
+for (name, errors), color, marker in zip(
     curves.items(), ("#0072B2", "#D55E00", "#777777"), "os^", strict=True
 ):
     percent = 100 * errors
-    ax.plot(n_labelled, percent.mean(0), marker + "-", color=colour, ms=4, label=name)
-    ax.fill_between(n_labelled, percent.min(0), percent.max(0), color=colour, alpha=0.15, lw=0)
+    ax.plot(n_labeled, percent.mean(0), marker + "-", color=color, ms=4, label=name)
+    ax.fill_between(n_labeled, percent.min(0), percent.max(0), color=color, alpha=0.15, lw=0)
 ax.set(
-    xlabel="labelled digits",
+    xlabel="labeled digits",
     ylabel="test error, %",
     yscale="log",
     title=f"Mean and range of {N_REPEATS} splits",

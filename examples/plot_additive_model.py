@@ -79,7 +79,7 @@ for (above, below), part in zip(axes.T, display.effects, strict=True):
 axes[1, 0].set_ylabel("effect less the truth")
 
 # %%
-# The pair, its truth in the same colours, and the shares of all effects in the variance: bars are
+# The pair, its truth in the same colors, and the shares of all effects in the variance: bars are
 # the true ones, points the posterior's with 95 % intervals.
 
 figure, axes = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")

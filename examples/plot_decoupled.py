@@ -108,9 +108,9 @@ lines = {
     "SVGPRegressor": (points, coupled, COUPLED, "^-"),
 }
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True, layout="constrained")
-for label, (sizes, results, colour, style) in lines.items():
+for label, (sizes, results, color, style) in lines.items():
     for ax, values in zip(axes, zip(*results, strict=True), strict=True):
-        ax.plot(sizes, values, style, color=colour, ms=4, label=label)
+        ax.plot(sizes, values, style, color=color, ms=4, label=label)
 axes[1].axhline(learning, ls="--", color=DECOUPLED, lw=1.0, label="learning its kernel, once")
 titles = ("error of the mean, root mean square", "processor seconds to fit")
 ticks = ((0.05, 0.1, 0.2, 0.5), (0.03, 0.1, 0.3, 1, 3, 10))

@@ -34,8 +34,8 @@ NOISE = 0.3
 
 def arc(angle, label):
     """Points (n, 2) on the arc of a class."""
-    centred = np.column_stack([np.cos(angle) - 0.5, np.sin(angle) - 0.25])
-    return np.where(np.reshape(label, (-1, 1)) == 1, centred, -centred)
+    centered = np.column_stack([np.cos(angle) - 0.5, np.sin(angle) - 0.25])
+    return np.where(np.reshape(label, (-1, 1)) == 1, centered, -centered)
 
 
 def draw(n, rng):
@@ -100,12 +100,12 @@ for row, name in zip(axes, METHODS, strict=True):
             ax=ax,
         )
         ax.contour(display.xx0, display.xx1, display.response, [0.5], colors="black", linewidths=1)
-        for label, marker, colour in ((0, "o", "#67a9cf"), (1, "s", "#ef8a62")):
+        for label, marker, color in ((0, "o", "#67a9cf"), (1, "s", "#ef8a62")):
             ax.scatter(
                 *X[y == label].T,
                 s=6,
                 marker=marker,
-                color=colour,
+                color=color,
                 edgecolors="black",
                 linewidths=0.2,
             )
@@ -140,9 +140,9 @@ panels = {
 }
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 for ax, (title, value) in zip(axes, panels.items(), strict=True):
-    for (name, colour), marker in zip(COLOURS.items(), "os^", strict=True):
+    for (name, color), marker in zip(COLOURS.items(), "os^", strict=True):
         values = [value(name, m) for m in SIZES]
-        ax.plot(SIZES, values, marker + "-", color=colour, ms=4, label=name)
+        ax.plot(SIZES, values, marker + "-", color=color, ms=4, label=name)
     ax.set(xscale="log", xlabel="inducing points", title=title)
     ax.title.set_size("medium")
     ax.set_xticks(SIZES, SIZES)

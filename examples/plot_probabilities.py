@@ -40,12 +40,12 @@ for ax, (kind, model) in zip(axes, models.items(), strict=True):
         vmax=1,
         ax=ax,
     )
-    for label, marker, colour in ((0, "o", "#67a9cf"), (1, "s", "#ef8a62")):
+    for label, marker, color in ((0, "o", "#67a9cf"), (1, "s", "#ef8a62")):
         ax.scatter(
             *X[y == label].T,
             s=14,
             marker=marker,
-            color=colour,
+            color=color,
             edgecolors="black",
             linewidths=0.4,
             label=f"class {label}",
@@ -59,7 +59,7 @@ figure.colorbar(display.surface_, ax=axes, label="probability of class 1")
 
 figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
 ax.plot([0, 1], [0, 1], ":", color="#555555")
-for (kind, model), colour, marker in zip(models.items(), ("#0072B2", "#D55E00"), "os", strict=True):
+for (kind, model), color, marker in zip(models.items(), ("#0072B2", "#D55E00"), "os", strict=True):
     p = model.predict_proba(X_test)[:, 1]
     bins = np.minimum((10 * p).astype(int), 9)
     count = np.maximum(np.bincount(bins, minlength=10), 1)
@@ -67,7 +67,7 @@ for (kind, model), colour, marker in zip(models.items(), ("#0072B2", "#D55E00"),
     share = np.bincount(bins, y_test, 10) / count
     log_loss = -np.log(np.maximum(np.where(y_test == 1, p, 1 - p), 1e-15)).mean()
     label = f"{kind}: log-loss {log_loss:.2f}"
-    ax.plot(mean_p, share, marker + "-", color=colour, label=label)
+    ax.plot(mean_p, share, marker + "-", color=color, label=label)
 ax.set(xlabel="predicted probability of class 1", ylabel="observed share of class 1")
 ax.set_aspect("equal")
 ax.legend(frameon=False)

@@ -121,7 +121,7 @@ ways = {
 }
 warnings.simplefilter("ignore", ConvergenceWarning)  # too few iterations, on purpose
 figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
-for label, (parameters, colour) in ways.items():
+for label, (parameters, color) in ways.items():
     points = []
     for passes in (1, 2, 4, 8, 16, 32, 64):
         if label == 'solver="cg"' and passes > 16:
@@ -132,7 +132,7 @@ for label, (parameters, colour) in ways.items():
         model.fit(X, y)
         seconds = process_time() - start
         points.append((seconds, np.sqrt(np.mean((model.predict(X_test) - surface(X_test)) ** 2))))
-    ax.loglog(*zip(*points, strict=True), "o-", color=colour, ms=4, label=label)
+    ax.loglog(*zip(*points, strict=True), "o-", color=color, ms=4, label=label)
 ax.set(xlabel="processor seconds to fit", ylabel="root mean square error to the truth")
 ax.set_xticks((0.2, 0.5, 1, 2, 5, 10), (0.2, 0.5, 1, 2, 5, 10))
 ax.set_yticks((0.15, 0.2, 0.3, 0.5, 0.7), (0.15, 0.2, 0.3, 0.5, 0.7))

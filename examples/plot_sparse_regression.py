@@ -74,19 +74,19 @@ exact, exact_time = timed(GaussianProcessRegressor(kernel, normalize_y=True))
 
 grid = np.linspace(0, 8.3, 500)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
-for ax, (noise, colour) in zip(axes, COLOURS.items(), strict=True):
+for ax, (noise, color) in zip(axes, COLOURS.items(), strict=True):
     model, _ = models[noise, 20]
     mean, std = model.predict(grid, return_std=True)
     latent_std = np.sqrt(model.latent_mean_and_variance(grid)[1])
     ax.scatter(X[:, 0], y, s=3, color="#999999", lw=0)
     for width, alpha in ((2 * std, 0.18), (2 * latent_std, 0.35)):
-        ax.fill_between(grid[:, 0], mean - width, mean + width, color=colour, alpha=alpha, lw=0)
+        ax.fill_between(grid[:, 0], mean - width, mean + width, color=color, alpha=alpha, lw=0)
     ax.plot(grid, truth(grid), ":", color="black", lw=1.2, label="truth")
-    ax.plot(grid, mean, color=colour, lw=1.6, label=f"{NAMES[noise]}, mean")
+    ax.plot(grid, mean, color=color, lw=1.6, label=f"{NAMES[noise]}, mean")
     before, after = model.inducing_points.T, model.inducing_points_.T
     ax.plot(np.concatenate([before, after]), [-3.2, -2.9], color="#bbbbbb", lw=0.8)
     ax.vlines(before, -3.4, -3.2, color="#555555", lw=1.2)
-    ax.vlines(after, -2.9, -2.7, color=colour, lw=1.2)
+    ax.vlines(after, -2.9, -2.7, color=color, lw=1.2)
     ax.set(xlabel="x", xlim=(-0.2, 8.3), ylim=(-3.5, 3.5))
     ax.legend(loc="upper left", frameon=False, ncols=2)
 axes[0].set_ylabel("y")
@@ -121,9 +121,9 @@ panels = {
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
 for ax, (title, (value, level)) in zip(axes, panels.items(), strict=True):
     ax.axhline(level, ls="--", color="#555555", label="GaussianProcessRegressor, exact")
-    for (noise, colour), marker in zip(COLOURS.items(), "os", strict=True):
+    for (noise, color), marker in zip(COLOURS.items(), "os", strict=True):
         values = [value(noise, models[noise, m]) for m in SIZES]
-        ax.plot(SIZES, values, marker + "-", color=colour, ms=4, label=NAMES[noise])
+        ax.plot(SIZES, values, marker + "-", color=color, ms=4, label=NAMES[noise])
     ax.set(xscale="log", xlabel="inducing points", title=title)
     ax.title.set_size("medium")
     ax.set_xticks(SIZES, SIZES)

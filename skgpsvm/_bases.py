@@ -31,7 +31,7 @@ class MeanBases(ABC):
 
     @abstractmethod
     def at(self, theta):
-        """The same functions at other hyper-parameters."""
+        """The same functions at other hyperparameters."""
 
     @abstractmethod
     def values(self, X):
@@ -53,7 +53,7 @@ class MeanBases(ABC):
     def prior_product(self, coef):
         """Coefficients (q, M) times S, in new memory."""
 
-    def squares(self, coef):
+    def rkhs_norm_sq(self, coef):
         """Squared norms in S of coefficients (q, M): (q,)."""
         return (coef * self.prior_product(coef)).sum(1)
 
@@ -102,11 +102,11 @@ class MeanBases(ABC):
         """Coefficients (q, M) of the values, which the functions may be combinations of."""
         return coef
 
-    def embedded(self, mean):
+    def embed(self, mean):
         """Coefficients (q, M) of whitened features times weights (q, p); zero where not spanned."""
         return mean.new_zeros(len(mean), self.size)
 
-    def gathered(self, sums):
+    def adjoint(self, sums):
         """Sums (q, M) over rows times values, as of the functions: the transpose of `spread`.
 
         They may be overwritten.
@@ -147,7 +147,7 @@ class KernelBases(MeanBases):
     ----------
     kernel : TorchKernel
     theta : Tensor
-        Logarithms of its free hyper-parameters.
+        Logarithms of its free hyperparameters.
     points : Tensor of shape (M, d)
         Float64.
     """
@@ -190,7 +190,7 @@ class KernelBases(MeanBases):
     def prior_product(self, coef):
         return (coef @ self.chol) @ self.chol.T
 
-    def squares(self, coef):
+    def rkhs_norm_sq(self, coef):
         return (coef * self.mean(self.points, coef).T).sum(1)
 
     def prior_trace(self, diag, columns):
@@ -201,7 +201,9 @@ class KernelBases(MeanBases):
         return 2 * c * self.chol.diagonal().log().sum()
 
     def preconditioners(self, X, precisions):
-        return [Inverse(self, falkon(self.chol, precision)) for precision in precisions]
+        return [
+            CholeskyPreconditioner(self, falkon(self.chol, precision)) for precision in precisions
+        ]
 
     def whitened(self, sums):
         return torch.linalg.solve_triangular(self.chol, sums.T, upper=False).T
@@ -243,7 +245,7 @@ class Dictionary(KernelBases):
     def prior_product(self, coef):
         return coef * self.precisions
 
-    def squares(self, coef):
+    def rkhs_norm_sq(self, coef):
         return (coef * self.prior_product(coef)).sum(1)
 
     def prior_trace(self, diag, columns):
@@ -253,7 +255,7 @@ class Dictionary(KernelBases):
         return self.precisions.log().sum()
 
 
-class Inverse:
+class CholeskyPreconditioner:
     r"""Inverse of :math:`\Phi^\top \Lambda \Phi + S`.
 
     Parameters
@@ -276,7 +278,7 @@ class Inverse:
 
 
 def falkon(chol, precision):
-    r"""Approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened, for `Inverse`.
+    r"""Return an approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened.
 
     The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
     is :math:`C (C^\top D C) C^\top`.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ._optim import by_autograd, lbfgs
 from ._quadrature import argmax_probability
-from ._training import by_autograd, lbfgs
 
 # Of the logarithms of temperature and spread, in turn.
 _PRIOR_STD = 2.0
@@ -45,7 +45,7 @@ class Calibration:
         pseudo-likelihood, neither the scale of the latents nor that of their uncertainty says how
         often they are right.
     precision : tuple of two tuples of two floats
-        Curvature of the penalised loss at `log_scales`.
+        Curvature of the penalized loss at `log_scales`.
     loss, weight : float
         Negative log probabilities of the rows in total, nats, and the rows' weights.
     """

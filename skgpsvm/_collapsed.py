@@ -1,4 +1,4 @@
-"""The collapsed bound of sparse GP regression, its gradient, and its maximisation."""
+"""The collapsed bound of sparse GP regression, its gradient, and its maximization."""
 
 import math
 from functools import partial
@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from ._linalg import add_gram, cholesky, gram_rounding, mirror
+from ._optim import FlatParameters, adam, lbfgs
 from ._posteriors import WhitenedBasis
-from ._training import Packing, adam, lbfgs
 from .kernels._composite import exact_and_rest
 
 # Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
@@ -22,7 +22,7 @@ NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of a variance
 
 
 class CollapsedBound:
-    r"""Titsias' bound on the log evidence of Gaussian noise, the posterior optimised out.
+    r"""Titsias' bound on the log evidence of Gaussian noise, the posterior optimized out.
 
     With whitened features a of the rows, residual variances r and :math:`\Lambda = I + \sum_i w_i
     a_i a_i^\top / \sigma^2`,
@@ -113,7 +113,7 @@ class CollapsedBound:
 
 
 class CollapsedLearning:
-    """Rounds of maximisation of the collapsed bound.
+    """Rounds of maximization of the collapsed bound.
 
     The state of a fit is a dict: ``theta``, ``Z``, ``noise``, the ``value`` of the bound and its
     ``gain`` in the last round, nats a row. In each round the inducing points are in units of the
@@ -152,12 +152,12 @@ class CollapsedLearning:
         """One round; returns the bound."""
         bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([self.noise_bounds])}
         units = {"Z": self._length_scales(state)} if "Z" in self.trained else {}
-        packing = Packing(self.trained, units, bounds)
+        packing = FlatParameters(self.trained, units, bounds)
 
         def value_and_gradient(point):
             parts = {**state, **packing.parts(point, state)}
             value, *slopes = self.bound.value_and_gradient(*(parts[part] for part in PARTS))
-            return value, packing.slope(dict(zip(PARTS, slopes, strict=True)))
+            return value, packing.gradient(dict(zip(PARTS, slopes, strict=True)))
 
         start, limits = packing.vector(state), packing.limits(state)
         best, value = self.maximize(value_and_gradient, start, limits)

@@ -44,12 +44,12 @@ def gather(value):
     return values
 
 
-def first(value):
+def broadcast_from_rank0(value):
     """The value that rank 0 passes."""
     return gather(value if rank() == 0 else None)[0]
 
 
-def together(function, *args, **kwargs):
+def run_on_all_ranks(function, *args, **kwargs):
     """What ``function`` returns on this rank; it fails on all where it fails on any."""
     if n_ranks() == 1:
         return function(*args, **kwargs)

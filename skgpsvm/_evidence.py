@@ -5,7 +5,7 @@ import math
 import torch
 
 from ._linalg import cholesky
-from ._training import by_autograd, lbfgs
+from ._optim import by_autograd, lbfgs
 
 _NAME = "covariance of the rows"
 _JITTER = 1e-14
@@ -18,7 +18,7 @@ class Evidence:
 
     Summed over the outputs, each with noise of its own or all with the same. It is what the
     collapsed decoupled bound becomes with the rows as bases of mean and covariance;
-    `CollapsedLearning` can maximise it.
+    `CollapsedLearning` can maximize it.
 
     Parameters
     ----------
@@ -103,10 +103,10 @@ class Evidence:
         return value, by_K, torch.stack(by_noise).sum_to_size(len(noise))
 
 
-class CommonFactors:
-    """An evidence by factors of the hyper-parameters, each common to all entries of one.
+class SharedScaling:
+    """An evidence by factors of the hyperparameters, each common to all entries of one.
 
-    `CollapsedLearning` can maximise it, with logarithms of the factors (k,) for theta.
+    `CollapsedLearning` can maximize it, with logarithms of the factors (k,) for theta.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class CommonFactors:
         self.weight = evidence.weight
 
     def theta(self, logs):
-        """The hyper-parameters at logarithms of the factors."""
+        """The hyperparameters at logarithms of the factors."""
         return (self.start + logs @ self.directions).clamp(self._low, self._high)
 
     def value(self, logs, Z, noise):

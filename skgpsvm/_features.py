@@ -130,7 +130,7 @@ class FourierBases(MeanBases):
     ----------
     kernel : TorchKernel
     theta : Tensor
-        Logarithms of its free hyper-parameters.
+        Logarithms of its free hyperparameters.
     features : FourierFeatures
     d : int
         Number of features of X.
@@ -143,7 +143,7 @@ class FourierBases(MeanBases):
     Notes
     -----
     Frequencies are held where they take at most 256 MiB, and else drawn anew for every use;
-    orthogonal ones are held as drawn, too, since each takes a factorisation of d x d.
+    orthogonal ones are held as drawn, too, since each takes a factorization of d x d.
     Source: Rahimi and Recht (2007); Evans and Nair, section 1.2.
     """
 
@@ -209,7 +209,7 @@ class FourierBases(MeanBases):
         values, size = X.new_empty(len(X), self.size), self.chunk_size(X.device)
         for part, rows in zip(values.split(size), X.split(size), strict=True):
             part.copy_(self.values(rows))
-        values = self.gathered(values)
+        values = self.adjoint(values)
         gram = values.new_zeros(len(X), len(X), dtype=torch.float64)
         for block in values.T.split(_GRAM_BLOCK):
             wide = block.double()  # single products may lose the smallest eigenvalues
@@ -301,10 +301,10 @@ class NystroemFourierBases(FourierBases):
         own[:, : len(at_points)] -= self._basis.whitened(at_points.T)
         return torch.cat([waves, own], 1)
 
-    def embedded(self, mean):
+    def embed(self, mean):
         return torch.cat([mean.new_zeros(len(mean), self._n_waves), mean], 1)
 
-    def gathered(self, sums):
+    def adjoint(self, sums):
         projected = slice(self._n_waves, self._n_waves + self._basis.n_projected)
         turned = self._basis.unwhitened(sums[:, projected])
         for part, at_points in self._at_points():

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ._linalg import add_gram
-from ._sites import ByLatent, SiteLikelihood, Sites
+from ._sites import PerLatentDesign, SiteLikelihood, Sites
 from .likelihoods import expected_hinge
 
 _SHARPNESS = 2.0
@@ -16,13 +16,13 @@ _MOST_CONTRASTS = 9  # up to ten classes the objective is smooth; more would mak
 class BinarySites(SiteLikelihood):
     """b = 1 - s f with s = -1, 1 for the codes 0, 1. Source: Wenzel et al. (2017); (S15)."""
 
-    n_latents, touches_all = 1, True
+    n_latents, activates_all = 1, True
 
     def step(self, n_steps):
         """Size of the next coordinate-ascent step: undamped ascent is monotone."""
         return 1.0
 
-    def touched(self, y, mean):
+    def active_latents(self, y, mean):
         """Latents that each row touches, (b, 1)."""
         return torch.zeros_like(y)[:, None]
 
@@ -64,7 +64,7 @@ class ContrastSites(SiteLikelihood):
         self.smooth = contrast == "soft"
         self.n_latents = n_classes
         self.n_contrasts = min(_MOST_CONTRASTS, n_classes - 1) if self.smooth else 1
-        self.touches_all = self.n_contrasts == n_classes - 1
+        self.activates_all = self.n_contrasts == n_classes - 1
         self.coupling = n_classes / (n_classes - 1)
 
     def step(self, n_steps):
@@ -73,16 +73,16 @@ class ContrastSites(SiteLikelihood):
             return 1.0
         return 0.7 if self.smooth else 0.5 * min(1.0, 5 / (n_steps + 1))
 
-    def touched(self, y, mean):
+    def active_latents(self, y, mean):
         """All classes, or the true one and the hardest wrong ones by mean: (b, 1 + n_contrasts)."""
-        if self.touches_all:
+        if self.activates_all:
             return torch.arange(self.n_latents, device=y.device).expand(len(y), -1)
         rivals = mean.detach().scatter(1, y[:, None], -torch.inf)
         return torch.cat([y[:, None], rivals.topk(self.n_contrasts, 1).indices], 1)
 
     def sites(self, y, mean, var):
-        """`Sites` at the means and variances of the `touched` latents, (b, 1 + n_contrasts)."""
-        own = y[:, None] if self.touches_all else torch.zeros_like(y)[:, None]
+        """`Sites` at the means and variances of the active latents, (b, 1 + n_contrasts)."""
+        own = y[:, None] if self.activates_all else torch.zeros_like(y)[:, None]
         is_own = torch.zeros_like(mean, dtype=torch.bool).scatter(1, own, True)
         m_y, both = mean.gather(1, own), var + var.gather(1, own)
         h, scale = expected_hinge(1 + mean - m_y, both)
@@ -92,7 +92,7 @@ class ContrastSites(SiteLikelihood):
         loss = (torch.logsumexp(tilted, 1) - math.log(self.n_contrasts)) / _SHARPNESS
         w = share / scale
         slope = share * h / scale
-        bend = share * both / scale**3
+        hess = share * both / scale**3
         # A mean moves the shares too: that of the true class all slopes at once, a rival's its own.
         steepness = _SHARPNESS * slope * (h / scale)
         total = slope.sum(1, keepdim=True)
@@ -106,8 +106,8 @@ class ContrastSites(SiteLikelihood):
             precision=joined(w, w),
             gradient=joined(-slope, slope),
             curvature=joined(
-                bend + steepness - _SHARPNESS * slope * total,
-                bend + steepness - _SHARPNESS * slope.square(),
+                hess + steepness - _SHARPNESS * slope * total,
+                hess + steepness - _SHARPNESS * slope.square(),
             ),
         )
 
@@ -127,7 +127,7 @@ class ContrastSites(SiteLikelihood):
         """
         scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
         share = 1 / (self.n_latents - 1)
-        own = ByLatent(A, y[:, None], self.n_latents)
+        own = PerLatentDesign(A, y[:, None], self.n_latents)
         w = weights / scale
         shared = torch.zeros_like(precision[0])
         add_gram(shared, A, share * w[:, None] * A)

@@ -6,27 +6,28 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import CompoundKernel
 
-from ._coordinate_ascent import CoordinateAscent
 from ._distributed import (
+    broadcast_from_rank0,
     check_equal,
     check_same,
     check_shareable,
-    first,
     gather,
     n_ranks,
-    together,
+    run_on_all_ranks,
 )
-from ._estimator import FOLLOWED, history
-from ._inference import AdamSteps, CoordinateInference, GradientInference
+from ._estimators import FOLLOWED, history
+from ._fitting import Run
+from ._hyperparameters.default_kernels import feature_scales
+from ._hyperparameters.priors import few_rows_prior
+from ._inference.coordinate_ascent import CoordinateAscent
+from ._inference.natural_gradient import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._linalg import natural_parameters
+from ._optim import NOISE_BOUNDS
 from ._parameters import ALWAYS
 from ._prediction import LatentEstimator
-from ._priors import few_rows_prior
 from ._rows import Rows
-from ._scales import feature_scales
 from ._torch_kernels import theta_bounds, torch_kernel
-from ._training import NOISE_BOUNDS, Run
 from .exceptions import warn
 from .inducing import select_inducing_points
 
@@ -42,10 +43,10 @@ _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks shar
 class InducingEstimator(LatentEstimator):
     """An estimator whose fitted state is a list of `Latents`, one a model.
 
-    A subclass checks its training data (`_check_training_data`), and gives the likelihood as sites
-    (`_sites`), the kernel to start from (`_start_kernel`), whether Adam learns hyper-parameters
-    (`_optimizer`), what to find out about a posterior (`_findings`) and the fitted attributes that
-    follow (`_attributes`).
+    A subclass checks its training data (`_check_training_data`) and provides the likelihood
+    (`_make_likelihood`), the initial kernel (`_start_kernel`), the optimizer of hyperparameters
+    (`_optimizer`), summaries of a posterior (`_evaluate_posterior`) and the fitted attributes
+    that follow from them (`_attributes`).
     """
 
     _has_prior = False  # of length scales
@@ -68,22 +69,22 @@ class InducingEstimator(LatentEstimator):
 
     # Fitting
 
-    _ascents = CoordinateInference
+    _inference_class = CoordinateInference
 
     def _fit(self, X, y, sample_weight, classes=None):
         previous = getattr(self, "_latents", None) if self.warm_start else None
         check_same("a model to start from", previous)
         if previous is None:
             self._forget()
-        together(self._check_all_parameters, "fit" if previous else None)
+        run_on_all_ranks(self._check_all_parameters, "fit" if previous else None)
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=not previous
         )
-        problems = self._problems(targets)
+        problems = self._one_vs_rest_targets(targets)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
-        seed = first(together(run.remember, "seed", self._draw_seed))
+        seed = broadcast_from_rank0(run_on_all_ranks(run.checkpointed, "seed", self._draw_seed))
         fits = []
         for j, part in enumerate(problems):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
@@ -98,26 +99,28 @@ class InducingEstimator(LatentEstimator):
 
     def _agreed_options(self, X):
         """`_torch_options`, where ranks share the rows on devices of one kind."""
-        options = together(self._torch_options, X)
+        options = run_on_all_ranks(self._torch_options, X)
         check_equal({"device of type": options[0].type})
         return options
 
-    def _problems(self, targets):
+    def _one_vs_rest_targets(self, targets):
         """Targets of the models to fit."""
         return [targets]
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
-        """Fit one model: its `Latents`, curve of objectives and `_findings`."""
+        """Fit one model: its `Latents`, curve of objectives and `_evaluate_posterior`."""
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start, learning = self._prepared(run, name, start, rows, scaler, random_state)
+        start, learning = self._learn_hyperparameters(run, name, start, rows, scaler, random_state)
         inference = self._inference(start, rows, scaler, generator)
         state = inference.initial(start.state(rows.device))
 
         def attributes(state):
-            return self._attributes([start.at(state)], [self._findings(inference.at(state), state)])
+            return self._attributes(
+                [start.at(state)], [self._evaluate_posterior(inference.at(state), state)]
+            )
 
         curve = run.stage(
             f"{name}posterior",
@@ -127,11 +130,15 @@ class InducingEstimator(LatentEstimator):
             attributes=attributes if alone else None,
             **{"finished" if inference.is_exact else "converged": inference.converged},
         )
-        return start.at(state), learning or curve, self._findings(inference.at(state), state)
+        return (
+            start.at(state),
+            learning or curve,
+            self._evaluate_posterior(inference.at(state), state),
+        )
 
     def _first_latents(self, X, weights, rows, scaler, random_state):
         """What a fit starts from."""
-        noise = tuple(self._sites().parameters().tolist())
+        noise = tuple(self._make_likelihood().parameters().tolist())
         Z = self._chosen_points(X, weights, rows, random_state)
         kernel, template = self._split_kernel(self._start_kernel(scaler))
         return Latents(kernel, Z, noise, template=template)
@@ -144,8 +151,8 @@ class InducingEstimator(LatentEstimator):
             X, self.n_inducing, self.inducing_points, weights, random_state
         )
 
-    def _prepared(self, run, name, start, rows, scaler, random_state):
-        """The start of the inference, hyper-parameters learned where that comes first, and how.
+    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
+        """The start of the inference, hyperparameters learned where that comes first, and how.
 
         Returns
         -------
@@ -157,10 +164,10 @@ class InducingEstimator(LatentEstimator):
 
     def _inference(self, start, rows, scaler, generator):
         kernel = torch_kernel(start.kernel)
-        trained, batch_size = self._trained(start, rows), self._batch_size(start, rows)
+        trained, batch_size = self._free_parameters(start, rows), self._batch_size(start, rows)
         check_shareable(trained or batch_size)
         adam = AdamSteps(
-            self._sites(),
+            self._make_likelihood(),
             kernel,
             rows,
             trained,
@@ -170,12 +177,12 @@ class InducingEstimator(LatentEstimator):
             self._prior(start, rows, scaler),
             self._noise_limits(NOISE_BOUNDS),
         )
-        method = GradientInference if self.inference == "gradient" else self._ascents
-        ascent = CoordinateAscent(self._sites(), start.basis(rows.device), rows)
+        method = GradientInference if self.inference == "gradient" else self._inference_class
+        ascent = CoordinateAscent(self._make_likelihood(), start.basis(rows.device), rows)
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _prior(self, start, rows, scaler):
-        """That of the default kernel's hyper-parameters, where they are learned, or None."""
+        """That of the default kernel's hyperparameters, where they are learned, or None."""
         if not self._has_prior or self.kernel is not None or self.optimizer is None:
             return None
         return self._prior_of_default(self._start_kernel(scaler), rows, scaler)
@@ -190,7 +197,7 @@ class InducingEstimator(LatentEstimator):
     def _tolerance(self, rows):
         return self.tol
 
-    def _trained(self, start, rows):
+    def _free_parameters(self, start, rows):
         """What gradient steps train."""
         by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
         trained = {
@@ -231,18 +238,18 @@ class InducingEstimator(LatentEstimator):
 
     def _stream(self, X, y, sample_weight, classes=None):
         """Add rows to the posterior, which is their prior; kernel and points stay."""
-        together(self._check_all_parameters, "partial_fit")
+        run_on_all_ranks(self._check_all_parameters, "partial_fit")
         shown = X
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes, reset=False
         )
-        problems = self._problems(targets)
+        problems = self._one_vs_rest_targets(targets)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, self._latents)
         latents, findings, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *options, origin=origin)
-            state, step, ascent = self._continued(old, rows)
+            state, step, ascent = self._streaming_update(old, rows)
             settled = partial(_is_settled, self._tolerance(rows))
             is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
             curves.append(
@@ -255,18 +262,18 @@ class InducingEstimator(LatentEstimator):
                 )
             )
             latents.append(old.at(state))
-            findings.append(self._findings(ascent, state))
+            findings.append(self._evaluate_posterior(ascent, state))
         run.end(self._attributes(latents, findings, streamed=True) | history(*curves))
         return self
 
-    def _continued(self, old, rows):
+    def _streaming_update(self, old, rows):
         """State, step and ascent on new rows whose prior is a fitted posterior."""
         now = old.state(rows.device)
-        likelihood = self._sites().at(now["noise"])
+        likelihood = self._make_likelihood().at(now["noise"])
         ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
         ascent.prior = natural_parameters(now["mean"], now["root"])
         state = now | ascent.initial()
-        return state, partial(self._ascents.sweep, ascent), ascent
+        return state, partial(self._inference_class.sweep, ascent), ascent
 
 
 def _is_settled(tol, state):

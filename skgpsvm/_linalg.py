@@ -7,7 +7,7 @@ from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
 _LARGEST_JITTER = 1e-2
 _LIKELY_CAUSES = (
     "Likely causes: duplicated or nearly duplicated rows, rows on very different scales "
-    "(standardise the features), a length scale much longer than the distances between rows, "
+    "(standardize the features), a length scale much longer than the distances between rows, "
     "or a kernel that is not positive definite, as ExpSineSquared of several features."
 )
 _COARSE = "Products in float32 are too coarse for these data: use dtype='float64'."
@@ -27,7 +27,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     name : str
         What `K` is, for messages.
     jitter : float
-        Relative to the mean of the diagonal. 0 factorises `K` exactly as given, or raises.
+        Relative to the mean of the diagonal. 0 factorizes `K` exactly as given, or raises.
     expected : float
         Jitter that needs no warning, as `K` is known to be rounded so much, of float32.
 
@@ -56,7 +56,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
     relative = torch.full_like(scale, jitter)
     L, info = _factor(K, relative * scale)
-    # NaN and infinity end in the diagonal, where the factorisation did not stop at them.
+    # NaN and infinity end in the diagonal, where the factorization did not stop at them.
     if (info > 0).any() or not L.diagonal(dim1=-2, dim2=-1).isfinite().all():
         _refuse_nonfinite(K, name)
     while (failed := info > 0).any():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
-from ._training import NOISE_BOUNDS
+from ._optim import NOISE_BOUNDS
 
 
 def split_noise(kernel):
@@ -62,7 +62,7 @@ class GivenNoise:
     Attributes
     ----------
     level : float
-        Its variance, or where learning starts from, in squared units of the normalised y.
+        Its variance, or where learning starts from, in squared units of the normalized y.
     limits : tuple of two floats
         Bounds of its logarithm; equal where it is fixed.
     """

@@ -36,7 +36,7 @@ class WhitenedBasis:
     ----------
     kernel : TorchKernel
     theta : Tensor
-        Logarithms of the kernel's free hyper-parameters, float64.
+        Logarithms of the kernel's free hyperparameters, float64.
     Z : Tensor of shape (m, d)
         Inducing points. Terms with an exact map are taken exactly as long as their features
         number at most m; those of a mean function 4m, or 500.
@@ -168,7 +168,7 @@ class InducingPosterior(Posterior):
     root : Tensor of shape (c, p, p)
         Upper triangular; the covariance of latent j's weights is ``root[j] @ root[j].T``. The
         prior has mean zero and root I whatever the kernel, so that a step on the kernel's
-        hyper-parameters or on the inducing points does not throw the posterior away.
+        hyperparameters or on the inducing points does not throw the posterior away.
 
     Notes
     -----
@@ -248,7 +248,7 @@ class DecoupledPosterior(InducingPosterior):
 
     def kl(self):
         between = self.coef * (self.mean @ self.bases.overlap(self.basis).T)
-        return super().kl() + 0.5 * self.bases.squares(self.coef).sum() + between.sum()
+        return super().kl() + 0.5 * self.bases.rkhs_norm_sq(self.coef).sum() + between.sum()
 
     def _shrinkage(self, X, var):
         return shrinkage(var, self.basis.projected_variance(X)[:, None], self.power)
@@ -322,7 +322,7 @@ class WeightPosterior(Posterior):
         c, M = self.coef.shape
         trace = self.bases.prior_trace(self._alone, self.columns)
         log_det = 2 * self.diag.log().sum() + self.bases.prior_log_det(c)
-        return 0.5 * (self.bases.squares(self.coef).sum() + trace - c * M - log_det)
+        return 0.5 * (self.bases.rkhs_norm_sq(self.coef).sum() + trace - c * M - log_det)
 
     def sample(self, X, n_samples, generator):
         """Joint draws at the rows of ``X``, (n_samples, b, c)."""

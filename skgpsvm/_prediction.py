@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._distributed import gather
 from ._doubts import LEAST_NATS, bounds_message, noise_message, on_bounds
-from ._estimator import TorchClassifier, TorchEstimator, TorchRegressor, check_number
+from ._estimators import TorchClassifier, TorchEstimator, TorchRegressor, check_number
 from ._isolation import isolated
 from ._noise import given_noise, split_noise
 from ._rows import to_tensor
@@ -185,7 +185,7 @@ class LatentEstimator(TorchEstimator):
 
 
 class LatentRegressor(TorchRegressor, LatentEstimator):
-    """Latents in units of the normalised y; a subclass has ``likelihood``, and learns noise.
+    """Latents in units of the normalized y; a subclass has ``likelihood``, and learns noise.
 
     ``_likelihood`` is the one that it was fitted with.
     """
@@ -225,8 +225,8 @@ class LatentRegressor(TorchRegressor, LatentEstimator):
         return float((0.5 * squares / self.noise_variance_).sum())
 
     def _variance_of_noise(self, parameters):
-        """Of the normalised outputs, (t,) or (1,), at the likelihood's parameters."""
-        likelihood = self._sites().at(parameters).likelihood
+        """Of the normalized outputs, (t,) or (1,), at the likelihood's parameters."""
+        likelihood = self._make_likelihood().at(parameters).likelihood
         return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]
 
     def _noise_variance(self, parameters):

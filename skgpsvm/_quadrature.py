@@ -179,7 +179,7 @@ def _largest_of_two(mean, var):
 
 
 def _share_of_maxima(distance, std, offset, weight):
-    """Normalised sums over the nodes `offset` (b, H) above a point `distance` (b, c) above m."""
+    """Normalized sums over the nodes `offset` (b, H) above a point `distance` (b, c) above m."""
     x = (distance[:, :, None] + offset[:, None]) / std[:, :, None]
     cdf = normal_cdf(x)
     others_below = cdf.prod(1, keepdim=True) / cdf

@@ -95,7 +95,7 @@ class Rows:
         (squares,) = self.sum(self.weights.double().square().sum())
         return squares.item() > _MOST_WEIGHT * self.total_weight
 
-    def thinned(self):
+    def with_normalized_weights(self):
         """These rows with weights of no more than one on average.
 
         Copies of a row have no scatter: as evidence they would be that of little noise. All of it
@@ -211,10 +211,10 @@ class Rows:
             part._kept = index if self._kept is None else self._kept[index]
         return part
 
-    def tamed(self):
-        """These rows with `tamed` targets."""
+    def winsorized(self):
+        """These rows with `winsorized` targets."""
         part, arrays = copy(self), (self.targets.cpu().numpy(), self.weights.cpu().numpy())
-        part.targets = self._tensor(tamed(*arrays))
+        part.targets = self._tensor(winsorized(*arrays))
         return part
 
     def subset(self, max_rows, random_state, *, by_class=False):
@@ -298,19 +298,19 @@ def merged_rows(X, targets, weights):
     return X[first], targets[first], np.bincount(group.ravel(), weights), origin
 
 
-def tamed(targets, weights):
+def winsorized(targets, weights):
     """Targets (n, t), none further from their median than three robust standard deviations.
 
     The median, and the median deviation from it, are those of all ranks' rows. Where more than a
     fifth are further away these are no gross errors, and the targets stay as they are.
     """
     every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
-    centre = _median(every, weights)
-    away = np.abs(every - centre)
+    center = _median(every, weights)
+    away = np.abs(every - center)
     reach = 3 * _PER_MEDIAN_DEVIATION * _median(away, weights)
     reach[weights @ (away > reach) > _MOST_TAMED * weights.sum()] = np.inf
     reach[reach == 0] = np.inf
-    return np.clip(targets, centre - reach, centre + reach)
+    return np.clip(targets, center - reach, center + reach)
 
 
 def _median(values, weights):

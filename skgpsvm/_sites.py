@@ -22,7 +22,7 @@ class Sites:
         ``precision * a a^T`` to those of the latent's weights.
     gradient, curvature : Tensor of shape (b, k)
         First and second derivative of ``loss`` with respect to the latent's mean. The curvature is
-        smaller than ``precision``, the curvature of the bound that the update maximises.
+        smaller than ``precision``, the curvature of the bound that the update maximizes.
     """
 
     loss: torch.Tensor
@@ -42,7 +42,7 @@ class SiteLikelihood(ABC):
         What the curvature of one latent is multiplied by to stand for that of all, see
         `CoordinateAscent.leave_one_out`.
     tied : bool
-        Whether `touched` means nothing at the prior, where `tied_update` is used instead.
+        Whether `active_latents` means nothing at the prior, where `tied_update` is used instead.
     conjugate : bool
         Whether the sites are the same at all means and variances.
     touches_all : bool
@@ -52,7 +52,7 @@ class SiteLikelihood(ABC):
     """
 
     coupling = 1.0
-    tied = conjugate = touches_all = False
+    tied = conjugate = activates_all = False
     smooth = True
 
     def parameters(self):
@@ -68,7 +68,7 @@ class SiteLikelihood(ABC):
         """Size of the next coordinate-ascent step."""
 
     @abstractmethod
-    def touched(self, y, mean):
+    def active_latents(self, y, mean):
         """The latents that each row touches, (b, k), given all latent means (b, c)."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class LikelihoodSites(SiteLikelihood):
     for Gaussian noise.
     """
 
-    touches_all = True
+    activates_all = True
 
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
@@ -114,17 +114,17 @@ class LikelihoodSites(SiteLikelihood):
     def step(self, n_steps):
         return self.likelihood.step if n_steps else 1.0
 
-    def touched(self, y, mean):
+    def active_latents(self, y, mean):
         return torch.arange(self.n_latents, device=mean.device).expand(len(mean), -1)
 
     def sites(self, y, mean, var):
-        slope, bend = self.likelihood.expected_derivatives(*_precise(y, mean, var))
-        slope, precision = slope.to(mean.dtype), -bend.to(mean.dtype)
+        grad, hess = self.likelihood.expected_derivatives(*_precise(y, mean, var))
+        grad, precision = grad.to(mean.dtype), -hess.to(mean.dtype)
         return Sites(
             loss=self.loss(y, mean, var),
-            linear=slope + precision.clamp_min(0) * mean,
+            linear=grad + precision.clamp_min(0) * mean,
             precision=precision.clamp_min(0),
-            gradient=-slope,
+            gradient=-grad,
             curvature=precision,
         )
 
@@ -137,8 +137,8 @@ def _precise(y, mean, var):
     return (y.double(), mean.double(), var.double()) if y.is_floating_point() else (y, mean, var)
 
 
-class OfAll:
-    """The rows of a batch, A (b, p), each of which touches every latent; see `ByLatent`."""
+class DenseDesign:
+    """The rows of a batch, A (b, p), each of which touches every latent; see `PerLatentDesign`."""
 
     def __init__(self, A):
         self._A = A
@@ -154,7 +154,7 @@ class OfAll:
         return weights.T @ self._A
 
 
-class ByLatent:
+class PerLatentDesign:
     """The rows of a batch gathered latent by latent, so that a latent costs only its own rows.
 
     Parameters
@@ -165,11 +165,11 @@ class ByLatent:
     n_latents : int
     """
 
-    def __init__(self, A, touched, n_latents):
-        self._shape, flat = touched.shape, touched.reshape(-1)
+    def __init__(self, A, active, n_latents):
+        self._shape, flat = active.shape, active.reshape(-1)
         self._order = torch.argsort(flat, stable=True)
         counts = torch.bincount(flat, minlength=n_latents).tolist()
-        self._groups = A[self._order // touched.shape[1]].split(counts)
+        self._groups = A[self._order // active.shape[1]].split(counts)
 
     def _sorted(self, values):
         values = values.reshape(-1)[self._order]
@@ -196,8 +196,8 @@ class ByLatent:
 
 def batch_sites(likelihood, A, residual, y, mean, root):
     """`Sites` of a batch, its rows by latent, and the latents touched."""
-    groups, touched, moments = _touched_moments(likelihood, A, residual, y, mean, root)
-    return likelihood.sites(y, *moments), groups, touched
+    groups, active, moments = _touched_moments(likelihood, A, residual, y, mean, root)
+    return likelihood.sites(y, *moments), groups, active
 
 
 def batch_loss(likelihood, A, residual, y, mean, root):
@@ -207,7 +207,11 @@ def batch_loss(likelihood, A, residual, y, mean, root):
 
 def _touched_moments(likelihood, A, residual, y, mean, root):
     latents = A @ mean.to(A.dtype).T
-    touched = likelihood.touched(y, latents)
-    groups = OfAll(A) if likelihood.touches_all else ByLatent(A, touched, likelihood.n_latents)
+    active = likelihood.active_latents(y, latents)
+    groups = (
+        DenseDesign(A)
+        if likelihood.activates_all
+        else PerLatentDesign(A, active, likelihood.n_latents)
+    )
     var = residual[:, None] + groups.spread(root.to(A.dtype))
-    return groups, touched, (latents.gather(1, touched), var)
+    return groups, active, (latents.gather(1, active), var)

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 
 from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning
-from ._estimator import history
-from ._evidence import CommonFactors, Evidence
+from ._estimators import history
+from ._evidence import Evidence, SharedScaling
+from ._fitting import Run
+from ._hyperparameters.default_kernels import feature_scales
+from ._inference.pcg import DecoupledInference, ExactInference
 from ._latents import Latents
+from ._optim import by_autograd, lbfgs
 from ._posteriors import shrinkage
 from ._rows import CHUNK_ROWS, Rows, shares, to_tensor
-from ._scales import feature_scales
-from ._solve import DecoupledInference, ExactInference
 from ._torch_kernels import directions, theta_bounds, torch_kernel
-from ._training import Run, by_autograd, lbfgs
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning, warn
 
@@ -40,7 +41,7 @@ class SolvedGP(VariationalGP):
     A subclass says what the bases of the mean are (`_with_bases`).
     """
 
-    inference = "natural_gradient"  # of what learns hyper-parameters before the solve
+    inference = "natural_gradient"  # of what learns hyperparameters before the solve
     _means = (*VariationalGP._means, None)
     _solved_mean = "linear"  # where none is asked for
 
@@ -63,14 +64,14 @@ class SolvedGP(VariationalGP):
         """The latents with bases of the mean, and which rows stand for all, a tensor (k,)."""
 
     def _learned(self, run, start, rows, scaler, random_state, generator):
-        """The start with hyper-parameters and inducing points of a sparse GP of fewer rows."""
-        start, _ = self._prepared(run, "", start, rows, scaler, random_state)
+        """The start with hyperparameters and inducing points of a sparse GP of fewer rows."""
+        start, _ = self._learn_hyperparameters(run, "", start, rows, scaler, random_state)
         some = rows.subset(_LEARNING_ROWS, random_state)
-        if self._trained(start, some):
+        if self._free_parameters(start, some):
             inference = self._inference(start, some, scaler, generator)
             state = inference.initial(start.state(rows.device))
             passes, done = _LEARNING_PASSES, inference.converged
-            run.stage("hyper-parameters", state, inference.step, passes, finished=done)
+            run.stage("hyperparameters", state, inference.step, passes, finished=done)
             start = start.at(state)
         return start
 
@@ -79,7 +80,7 @@ class SolvedGP(VariationalGP):
         start = replace(start, jitter=JITTER[rows.dtype])
         start, index = self._with_bases(start, rows, random_state)
         likelihood, basis, bases = self._parts(start, rows)
-        kept = self._kept(rows, random_state)
+        kept = self._calibration_mask(rows, random_state)
         all_rows = likelihood.conjugate and not bases.independent and len(index) == len(rows)
         kind = ExactInference if all_rows else DecoupledInference
         solve = kind(likelihood, basis, bases, rows, index, self.tol, kept)
@@ -123,17 +124,17 @@ class SolvedGP(VariationalGP):
         )
         run = Run(self, shown, y, X, targets, weights, previous)
         rows = Rows(X, targets, weights, *self._agreed_options(X))
-        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
         latents, curve, bound = descend(run, X, weights, rows, generator)
         run.end(self._attributes([latents], [bound]) | history(curve))
         return self
 
     def _parts(self, latents, rows):
         """Likelihood, features of the covariance and bases of the mean."""
-        likelihood = self._sites().at(latents.state(rows.device)["noise"])
+        likelihood = self._make_likelihood().at(latents.state(rows.device)["noise"])
         return likelihood, latents.basis(rows.device), latents.mean_bases(rows.device)
 
-    def _kept(self, rows, random_state):
+    def _calibration_mask(self, rows, random_state):
         """As of `DecoupledInference`: None where nothing is calibrated."""
         return None
 
@@ -143,21 +144,21 @@ class SolvedGP(VariationalGP):
 
 
 class SolvedRegressor(SolvedGP, VariationalRegressor):
-    """Hyper-parameters by the exact evidence of some rows, variances calibrated on others."""
+    """Hyperparameters by the exact evidence of some rows, variances calibrated on others."""
 
     _solved_mean = "constant"
 
     def _is_collapsed(self, start, rows):
         return self.likelihood == "gaussian"
 
-    def _learned_further(self, climb, state, rows, fresh):
+    def _refine_hyperparameters(self, climb, state, rows, fresh):
         for n_rows, rounds in STAGES[1:]:
             if rows.n_rows > _EVIDENCE_ROWS[0]:
                 climb(state, n_rows, rounds)
         return []
 
     def _learned(self, run, start, rows, scaler, random_state, generator):
-        """Hyper-parameters of the collapsed bound or of the exact evidence of fewer rows.
+        """Hyperparameters of the collapsed bound or of the exact evidence of fewer rows.
 
         Those under which other rows are more likely; these set the noise. Likewise with or without
         the common factors of more rows: sparse processes learn length scales too long for data
@@ -166,7 +167,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         start = super()._learned(run, start, rows, scaler, random_state, generator)
         if self.likelihood != "gaussian" or self.optimizer is None:
             return start
-        rows = rows.thinned()
+        rows = rows.with_normalized_weights()
         units = rows.units()
         order = random_state.permutation(len(units))
         given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
@@ -186,21 +187,23 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         run.stage("evidence", state, learning.step, rounds, finished=done)
         if not len(others):
             return start.at(state)
-        judges = rows.of_units(units, others)
-        found = _likelier(evidence, before, state, judges, limits[1])
+        validation_rows = rows.of_units(units, others)
+        found = _select_by_predictive_density(evidence, before, state, validation_rows, limits[1])
         if not len(more) or not start.kernel.n_dims:
             return start.at(found)
         given = np.concatenate([given, more])
         evidence = Evidence(evidence.kernel, rows.of_units(units, given))
         moved = directions(start.kernel).to(rows.device)
-        factors = CommonFactors(evidence, found["theta"], moved, bounds)
+        factors = SharedScaling(evidence, found["theta"], moved, bounds)
         within = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
         options |= {"maximize": _FEW_STEPS}
         learning = CollapsedLearning(factors, parts, within, scale, _LEARNING_TOL, **options)
         state = learning.start({**found, "theta": moved.new_zeros(len(moved))})
         run.stage("evidence of more rows", state, learning.step, 1)
         state = {**state, "theta": factors.theta(state["theta"])}
-        return start.at(_likelier(evidence, found, state, judges, limits[1]))
+        return start.at(
+            _select_by_predictive_density(evidence, found, state, validation_rows, limits[1])
+        )
 
     # Calibration
 
@@ -214,7 +217,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         size = int(min(_HELD_OUT * len(units), most))
         return units, random_state.choice(len(units), size, replace=False)
 
-    def _kept(self, rows, random_state):
+    def _calibration_mask(self, rows, random_state):
         if not self._is_calibrated(rows):
             return None
         share = shares(*self._held_out(rows, random_state))
@@ -261,7 +264,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         return {**found, "variance_power_": latents[0].power}
 
 
-def _likelier(evidence, before, after, rows, most):
+def _select_by_predictive_density(evidence, before, after, rows, most):
     """The one of two states under which other rows are likelier, with the noise that they set.
 
     ``most`` is an upper bound of the noise's logarithm.

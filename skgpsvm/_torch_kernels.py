@@ -67,7 +67,7 @@ def torch_kernel(kernel, start=0):
     Parameters
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
-        Read once and not kept: fixed hyper-parameters become constants, the others are entries of
+        Read once and not kept: fixed hyperparameters become constants, the others are entries of
         `theta`, in the order and the (natural) logarithm of ``kernel.theta``.
     start : int, default=0
         Entry of `theta` that is its first, where the kernel is part of another.
@@ -82,7 +82,7 @@ def torch_kernel(kernel, start=0):
     TypeError
         If the type of the kernel, or of a part of it, has no registered torch form.
     ValueError
-        If a hyper-parameter has a value that its torch form does not cover.
+        If a hyperparameter has a value that its torch form does not cover.
 
     Notes
     -----
@@ -99,7 +99,7 @@ def torch_kernel(kernel, start=0):
 
 
 def directions(kernel):
-    """Each hyper-parameter of a scikit-learn kernel as a direction of its theta, (k, len(theta)).
+    """Each hyperparameter of a scikit-learn kernel as a direction of its theta, (k, len(theta)).
 
     One of several entries, such as the length scales of each feature, moves as one.
     """
@@ -116,7 +116,7 @@ def theta_bounds(kernel, device):
 class TorchKernel(ABC):
     """Covariance function of torch tensors.
 
-    A subclass writes ``__call__(X, Z, theta)`` and ``diag(X, theta)``, reading its hyper-parameters
+    A subclass writes ``__call__(X, Z, theta)`` and ``diag(X, theta)``, reading its hyperparameters
     with `value` or `per_feature`. What both return is never overwritten: it may be a view, or a
     tensor that the kernel keeps.
 
@@ -125,17 +125,17 @@ class TorchKernel(ABC):
     kernel : sklearn.gaussian_process.kernels.Kernel
         The kernel whose ``hyperparameters`` are attributes of itself.
     start : int
-        Position of its first hyper-parameter that is not fixed in the `theta` of the whole kernel.
+        Position of its first hyperparameter that is not fixed in the `theta` of the whole kernel.
 
     Raises
     ------
     ValueError
-        If a hyper-parameter has not as many values as the kernel declares.
+        If a hyperparameter has not as many values as the kernel declares.
 
     Notes
     -----
     `theta` is always the full vector of the kernel given to `torch_kernel`, of any float dtype;
-    the hyper-parameters take the dtype and the device of `X`. Everything is differentiable in `X`,
+    the hyperparameters take the dtype and the device of `X`. Everything is differentiable in `X`,
     `Z` and `theta`; at coinciding points the gradient of a distance is zero.
 
     Source: the contract of scikit-learn's ``Kernel``, with `theta` as an argument.
@@ -174,7 +174,7 @@ class TorchKernel(ABC):
         X : Tensor of shape (n, d)
             Rows.
         theta : Tensor of shape (n_dims,)
-            Logarithms of the hyper-parameters of the whole kernel.
+            Logarithms of the hyperparameters of the whole kernel.
 
         Returns
         -------
@@ -183,14 +183,14 @@ class TorchKernel(ABC):
         """
 
     def value(self, name, theta, X):
-        """Value of a hyper-parameter, fixed or taken from `theta`.
+        """Value of a hyperparameter, fixed or taken from `theta`.
 
         Parameters
         ----------
         name : str
             Its name in the scikit-learn kernel.
         theta : Tensor of shape (n_dims,)
-            Logarithms of the hyper-parameters of the whole kernel.
+            Logarithms of the hyperparameters of the whole kernel.
         X : Tensor
             Gives the dtype and the device.
 
@@ -204,7 +204,7 @@ class TorchKernel(ABC):
         return theta[self._position[name]].exp().to(X)
 
     def per_feature(self, name, theta, X):
-        """Value of a hyper-parameter that is one number or one for each column of `X`.
+        """Value of a hyperparameter that is one number or one for each column of `X`.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class TorchKernel(ABC):
         X : Tensor of shape (n, d)
             Rows.
         theta : Tensor of shape (n_dims,)
-            Logarithms of the hyper-parameters of the whole kernel.
+            Logarithms of the hyperparameters of the whole kernel.
 
         Returns
         -------

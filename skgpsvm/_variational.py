@@ -16,8 +16,18 @@ from ._collapsed import (
     CollapsedLearning,
 )
 from ._distributed import gather, n_ranks
+from ._hyperparameters.default_kernels import smooth_kernel, with_mean
+from ._hyperparameters.initialization import (
+    LEAST_GAIN,
+    at_gaussian_posterior,
+    free_lengths,
+    shrink_length_scales,
+    with_lengths,
+    with_linear_variance,
+)
+from ._hyperparameters.priors import Penalized, default_prior
 from ._inducing_estimator import InducingEstimator
-from ._inference import NaturalGradientInference
+from ._inference.natural_gradient import NaturalGradientInference
 from ._latents import Latents
 from ._parameters import OtherThan, where
 from ._prediction import (
@@ -26,16 +36,6 @@ from ._prediction import (
     LatentRegressor,
     classification_sites,
     regression_sites,
-)
-from ._priors import Penalised, default_prior
-from ._scales import smooth_kernel, with_mean
-from ._starts import (
-    LEAST_GAIN,
-    at_gaussian_posterior,
-    explaining,
-    free_lengths,
-    with_lengths,
-    with_linear_variance,
 )
 from ._torch_kernels import theta_bounds, torch_kernel
 
@@ -62,7 +62,7 @@ class VariationalGP(InducingEstimator):
 
     _uses = _USES
 
-    _ascents = NaturalGradientInference
+    _inference_class = NaturalGradientInference
     _has_prior = True
     _optimizers = ("auto", None)
     _means = ("zero", "constant", "linear")
@@ -91,8 +91,8 @@ class VariationalGP(InducingEstimator):
     def _prior_of_default(self, kernel, rows, scaler):
         return default_prior(kernel, rows, scaler.scale_, self._starts_without_prior)
 
-    def _trained(self, start, rows):
-        trained = super()._trained(start, rows)
+    def _free_parameters(self, start, rows):
+        trained = super()._free_parameters(start, rows)
         if "Z" in trained and _are_points(rows, start.Z):
             trained.remove("Z")
         return trained
@@ -103,7 +103,7 @@ class VariationalGP(InducingEstimator):
             return _MINIBATCH
         return self.batch_size
 
-    def _findings(self, ascent, state):
+    def _evaluate_posterior(self, ascent, state):
         return ascent.objective(state)
 
     def _attributes(self, latents, bounds, streamed=False):
@@ -125,7 +125,7 @@ def _are_points(rows, Z):
 
 
 class VariationalRegressor(LatentRegressor, VariationalGP):
-    """Likelihoods, hyper-parameters learned on the collapsed bound, and predictions.
+    """Likelihoods, hyperparameters learned on the collapsed bound, and predictions.
 
     A subclass says whether that bound is all there is to learn on (`_is_collapsed`).
     """
@@ -152,24 +152,24 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         device, dtype = super()._torch_options(X)
         return device, dtype if self.dtype else torch.float64
 
-    def _sites(self):
+    def _make_likelihood(self):
         var = self._start_noise if self.noise_variance is None else self.noise_variance
         return self._noise_sites(var)
 
-    def _trained(self, start, rows):
-        return [] if self._is_collapsed(start, rows) else super()._trained(start, rows)
+    def _free_parameters(self, start, rows):
+        return [] if self._is_collapsed(start, rows) else super()._free_parameters(start, rows)
 
-    def _prepared(self, run, name, start, rows, scaler, random_state):
+    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
         """Learning on the collapsed bound: all of it there, else a start on few rows."""
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
         jitter = JITTER[rows.dtype] if collapsed else Latents.jitter
         if start.jitter != jitter:
             start = replace(start, jitter=jitter, mean=None, root=None)
-        trained = [part for part in super()._trained(start, rows) if part in PARTS]
+        trained = [part for part in super()._free_parameters(start, rows) if part in PARTS]
         if not trained or not (collapsed or fresh):
             return start, []
-        rows = rows.tamed() if self._is_heavy_tailed() else rows
-        thinned = rows.thinned() if self.likelihood == "gaussian" else rows
+        rows = rows.winsorized() if self._is_heavy_tailed() else rows
+        normalized = rows.with_normalized_weights() if self.likelihood == "gaussian" else rows
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         limits = self._noise_limits(NOISE_BOUNDS)
@@ -183,14 +183,14 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
             inference = self._inference(found, rows, scaler, torch.Generator())
             swept = inference.initial(found.state(rows.device))
             inference.step(swept)
-            findings = self._findings(inference.at(swept), swept)
+            findings = self._evaluate_posterior(inference.at(swept), swept)
             return self._attributes([found.at(swept)], [findings])
 
         def climb(state, n_rows, rounds, end="finished", attempt="", **ways):
-            some = thinned.subset(n_rows, random_state) if n_rows < rows.n_rows else thinned
+            some = normalized.subset(n_rows, random_state) if n_rows < rows.n_rows else normalized
             bound = CollapsedBound(torch_kernel(start.kernel), some)
             learning = learning_of(bound, **ways)
-            stage = f"{name}hyper-parameters, {some.n_rows} rows{attempt}"
+            stage = f"{name}hyperparameters, {some.n_rows} rows{attempt}"
             ends = {end: learning.finished}
             if collapsed:
                 ends["attributes"] = attributes
@@ -199,7 +199,7 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
         prior = self._prior(start, rows, scaler)
 
         def learning_of(bound, parts=trained, prior=prior, maximize=BY_LBFGS):
-            wanted = bound if prior is None else Penalised(bound, prior)
+            wanted = bound if prior is None else Penalized(bound, prior)
             return CollapsedLearning(wanted, parts, bounds, scale, self.tol, maximize, limits)
 
         state = start.state(rows.device)
@@ -252,15 +252,15 @@ class VariationalRegressor(LatentRegressor, VariationalGP):
                 found = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
             state = likelier(found) if prior is not None and free else found
         if collapsed:
-            curve = self._learned_further(climb, state, rows, fresh)
+            curve = self._refine_hyperparameters(climb, state, rows, fresh)
             return learned(state), curve
         return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
 
     def _with_prior(self, bound, start, rows, scaler):
         prior = self._prior(start, rows, scaler)
-        return bound if prior is None else Penalised(bound, prior)
+        return bound if prior is None else Penalized(bound, prior)
 
-    def _learned_further(self, climb, state, rows, fresh):
+    def _refine_hyperparameters(self, climb, state, rows, fresh):
         """Learning on more rows, the state changed in place; the curve of objectives."""
         for n_rows, rounds in STAGES[1:]:
             if fresh and n_rows < rows.n_rows:
@@ -304,12 +304,12 @@ class VariationalClassifier(LatentClassifier, VariationalGP):
         super()._check_variational_parameters()
         self._check_choice("likelihood", ("softmax", "probit", "robust_max"))
 
-    def _sites(self):
+    def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
-    def _prepared(self, run, name, start, rows, scaler, random_state):
-        if start.mean is None and "theta" in self._trained(start, rows):
+    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
+        if start.mean is None and "theta" in self._free_parameters(start, rows):
             if self._mean_function() == "linear":
-                start = with_linear_variance(start, self._sites(), rows, random_state)
-            start = explaining(start, self._sites(), rows, random_state)
+                start = with_linear_variance(start, self._make_likelihood(), rows, random_state)
+            start = shrink_length_scales(start, self._make_likelihood(), rows, random_state)
         return start, []

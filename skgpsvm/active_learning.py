@@ -12,7 +12,7 @@ from scipy.stats import qmc
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
-from ._estimator import check_number, is_missing, unwrapped
+from ._estimators import check_number, is_missing, unwrapped
 from ._prediction import LatentEstimator
 from ._quadrature import argmax_probability
 
@@ -326,7 +326,7 @@ bald_sampling = _sampling(bald, "bald_sampling")
 
 
 class ScoreQueryStrategy(BaseEstimator):
-    """Query strategy, in scikit-activeml's form, that maximises a score.
+    """Query strategy, in scikit-activeml's form, that maximizes a score.
 
     Parameters
     ----------
@@ -363,23 +363,23 @@ class ScoreQueryStrategy(BaseEstimator):
         batch_size=1,
         return_utilities=False,
     ):
-        """Choose the points to be labelled next.
+        """Choose the points to be labeled next.
 
         Parameters
         ----------
         X : array-like, sparse matrix or dataframe of shape (n, d)
-            Labelled and unlabelled points.
+            Labeled and unlabeled points.
         y : array-like of shape (n,)
             Labels; NaN or None where missing.
         clf : classifier
             Is not changed.
         fit_clf : bool, default=True
-            Whether a clone of `clf` is fitted to the labelled points first; `False` uses `clf` as
+            Whether a clone of `clf` is fitted to the labeled points first; `False` uses `clf` as
             it is, fitted.
         sample_weight : array-like of shape (n,), default=None
             Weights for that fit.
         candidates : None, array of shape (k,) or (n,), or array-like (k, d), default=None
-            What may be chosen: the unlabelled points of `X`; these rows of `X`, by number or as a
+            What may be chosen: the unlabeled points of `X`; these rows of `X`, by number or as a
             mask of n bools; or points that need not be in `X`.
         batch_size : int, default=1
             Number of points to choose; reduced, with a warning, to the number of candidates.
@@ -391,13 +391,13 @@ class ScoreQueryStrategy(BaseEstimator):
         query_indices : ndarray of shape (batch_size,)
             The most informative first; into `candidates` where those are points, else into `X`.
         utilities : ndarray of shape (batch_size, n) or (batch_size, k)
-            Only with `return_utilities`. Row i holds the scores that choice i maximises: NaN where
+            Only with `return_utilities`. Row i holds the scores that choice i maximizes: NaN where
             a point is no candidate or was chosen before.
 
         Raises
         ------
         ValueError
-            Where there is no candidate, or no labelled point to fit, or `candidates` are neither
+            Where there is no candidate, or no labeled point to fit, or `candidates` are neither
             rows of `X` nor points, or `batch_size` is no positive integer.
         """
         check_number("batch_size", batch_size, 1, integer=True)
@@ -405,7 +405,7 @@ class ScoreQueryStrategy(BaseEstimator):
         X, y = _table(X), column_or_1d(y if hasattr(y, "dtype") else np.array(y, dtype=object))
         missing = _is_missing(y)
         if fit_clf:
-            clf = _fit_labelled(clf, X, y, sample_weight, np.flatnonzero(~missing))
+            clf = _fit_labeled(clf, X, y, sample_weight, np.flatnonzero(~missing))
         pool, index = _pool_and_index(X, missing, candidates)
         if batch_size > len(index):
             warnings.warn(
@@ -432,18 +432,18 @@ def _is_missing(y):
     return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
 
 
-def _fit_labelled(clf, X, y, sample_weight, labelled):
-    """Clone of `clf`, fitted to the rows `labelled`."""
-    if not len(labelled):
+def _fit_labeled(clf, X, y, sample_weight, labeled):
+    """Clone of `clf`, fitted to the rows `labeled`."""
+    if not len(labeled):
         raise ValueError(
             "All labels in y are missing (NaN or None), so clf cannot be fitted; label a point of "
             "each class first, or pass a fitted clf and fit_clf=False."
         )
     weights = {}
     if sample_weight is not None:
-        weights["sample_weight"] = np.asarray(sample_weight)[labelled]
-    labels = np.asarray(y[labelled].tolist())  # an array of objects gets its natural dtype
-    return clone(clf).fit(_rows(X, labelled), labels, **weights)
+        weights["sample_weight"] = np.asarray(sample_weight)[labeled]
+    labels = np.asarray(y[labeled].tolist())  # an array of objects gets its natural dtype
+    return clone(clf).fit(_rows(X, labeled), labels, **weights)
 
 
 def _row_numbers(candidates, n):
@@ -472,7 +472,7 @@ def _pool_and_index(X, missing, candidates):
             pool, index = X, np.unique(_row_numbers(candidates, X.shape[0]))
     if not len(index):
         raise ValueError(
-            "There is no candidate to choose: pass candidates, or mark unlabelled points in y by "
+            "There is no candidate to choose: pass candidates, or mark unlabeled points in y by "
             "NaN or None."
         )
     return pool, index

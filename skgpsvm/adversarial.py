@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from ._estimator import check_number
+from ._estimators import check_number
 from ._isolation import isolated
 from .active_learning import least_confident
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import joblib
 import torch
 
-from ._estimator import TorchEstimator
+from ._estimators import TorchEstimator
 from .exceptions import warn
 
 try:

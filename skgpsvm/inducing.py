@@ -7,8 +7,8 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_array, check_random_state, gen_batches
 
 # 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows reach 97 to 101 % of what
-# scikit-learn's defaults gain over random rows (inertia; 128 to 512 centres, normal and clustered
-# data, d = 16), in 0.4 to 1 times their time. A sample of 20 rows a centre reaches 75 to 84 %.
+# scikit-learn's defaults gain over random rows (inertia; 128 to 512 centers, normal and clustered
+# data, d = 16), in 0.4 to 1 times their time. A sample of 20 rows a center reaches 75 to 84 %.
 _MIN_ROWS = 10_000
 _ROWS_PER_POINT = 40
 _LOCAL_TRIALS = 3
@@ -32,7 +32,7 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
         Number of points, at most. Fewer come back where the data have fewer distinct rows.
         Without effect where `method` is an array.
     method : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Centres of weighted k-means on standardised columns; distinct rows drawn at random, with
+        Centers of weighted k-means on standardized columns; distinct rows drawn at random, with
         probability by weight; or the points themselves.
     sample_weight : array-like of shape (n,), default=None
         Non-negative. Rows of weight 0 count as absent.
@@ -155,8 +155,8 @@ def _random_rows(rows, weights, m, rng):
     return rows[np.argsort(-keys)[:m]]
 
 
-def _kmeans_centres(rows, weights, m, rng):
-    """Centres of weighted k-means on standardised columns, in the rows' units."""
+def _kmeans_centers(rows, weights, m, rng):
+    """Centers of weighted k-means on standardized columns, in the rows' units."""
     # Half ranges first: they neither overflow nor vanish, whatever the units.
     low, high = rows.min(axis=0), rows.max(axis=0)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
@@ -170,12 +170,12 @@ def _kmeans_centres(rows, weights, m, rng):
         return rows[first]
     labels = _kmeans_labels(cells * _RESOLUTION, np.bincount(group.ravel(), weights), m, rng)
     labels = labels[group.ravel()]
-    # Centres by matrix products depend, in the last digits, on the number of threads; these do not.
+    # Centers by matrix products depend, in the last digits, on the number of threads; these do not.
     sums = np.stack([np.bincount(labels, weights * column) for column in x.T], axis=1)
-    centres = np.tile(rows[0], (len(sums), 1))
+    centers = np.tile(rows[0], (len(sums), 1))
     found = sums / np.bincount(labels, weights)[:, None]
-    centres[:, varies] = found * half[varies] + middle[varies]
-    return np.clip(centres, low, high)
+    centers[:, varies] = found * half[varies] + middle[varies]
+    return np.clip(centers, low, high)
 
 
 def _kmeans_labels(x, weights, m, rng):
@@ -186,33 +186,33 @@ def _kmeans_labels(x, weights, m, rng):
     return np.unique(_lloyd(x, weights, start), return_inverse=True)[1]
 
 
-def _lloyd(x, weights, centres):
-    """Labels after Lloyd iterations; an empty cluster moves to the row farthest from its centre.
+def _lloyd(x, weights, centers):
+    """Labels after Lloyd iterations; an empty cluster moves to the row farthest from its center.
 
     Not by scikit-learn's `KMeans`: tools that log every `fit` of one would log this.
     """
-    labels, distances = _nearest(x, centres)
+    labels, distances = _nearest(x, centers)
     for _ in range(_LLOYD_ITERATIONS):
-        counts = np.bincount(labels, minlength=len(centres))
+        counts = np.bincount(labels, minlength=len(centers))
         empty = np.flatnonzero(counts == 0)
         farthest = np.argsort(-distances, kind="stable")
         farthest = farthest[counts[labels[farthest]] > 1][: len(empty)]
         labels[farthest] = empty[: len(farthest)]
-        totals = np.bincount(labels, weights, len(centres))
-        sums = [np.bincount(labels, weights * column, len(centres)) for column in x.T]
-        centres = np.stack(sums, axis=1)[totals > 0] / totals[totals > 0, None]
-        previous, (labels, distances) = labels, _nearest(x, centres)
+        totals = np.bincount(labels, weights, len(centers))
+        sums = [np.bincount(labels, weights * column, len(centers)) for column in x.T]
+        centers = np.stack(sums, axis=1)[totals > 0] / totals[totals > 0, None]
+        previous, (labels, distances) = labels, _nearest(x, centers)
         if np.array_equal(labels, previous):
             break
     return labels
 
 
-def _nearest(x, centres):
-    """Which centre is the nearest of each row, and the squared distance to it."""
+def _nearest(x, centers):
+    """Which center is the nearest of each row, and the squared distance to it."""
     labels, distances = np.empty(len(x), dtype=np.intp), np.empty(len(x))
-    half = 0.5 * (centres**2).sum(axis=1)
-    for rows in gen_batches(len(x), max(1, _BLOCK // len(centres))):
-        gaps = x[rows] @ -centres.T
+    half = 0.5 * (centers**2).sum(axis=1)
+    for rows in gen_batches(len(x), max(1, _BLOCK // len(centers))):
+        gaps = x[rows] @ -centers.T
         gaps += half
         best = gaps.argmin(axis=1)
         labels[rows] = best
@@ -220,4 +220,4 @@ def _nearest(x, centres):
     return labels, distances
 
 
-_METHODS = {"kmeans": _kmeans_centres, "random": _random_rows}
+_METHODS = {"kmeans": _kmeans_centers, "random": _random_rows}

@@ -11,12 +11,12 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
-from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm._inference.coordinate_ascent import CoordinateAscent
+from skgpsvm._inference.pcg import DecoupledInference
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm._solve import DecoupledInference
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian
@@ -140,7 +140,7 @@ class FixedContrast(ContrastSites):
     def step(self, n_steps):
         return 1.0
 
-    def touched(self, y, mean):
+    def active_latents(self, y, mean):
         return torch.stack([y, (y + 1) % self.n_latents], 1)
 
 
@@ -208,7 +208,7 @@ def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
 
 
 def given(kernel, Z, **parameters):
-    """A decoupled regressor whose hyper-parameters and inducing points Z stay as they are."""
+    """A decoupled regressor whose hyperparameters and inducing points Z stay as they are."""
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "tol": 1e-10}
     fixed["mean"] = "zero"
     return DecoupledGPRegressor(kernel, inducing_points=Z, **{**fixed, **parameters})

@@ -331,14 +331,14 @@ def test_samplings_pickle_and_know_their_names(sampling):
 def test_loop_of_the_guide():
     X, y = load_iris(return_X_y=True)
     model = BayesianSVC(n_inducing=8, optimizer=None, random_state=0)
-    labelled = [0, 50, 100]
+    labeled = [0, 50, 100]
     for _ in range(4):
-        model.fit(X[labelled], y[labelled])
-        pool = np.delete(np.arange(len(X)), labelled)
+        model.fit(X[labeled], y[labeled])
+        pool = np.delete(np.arange(len(X)), labeled)
         chosen, _ = least_confident_sampling(model, X[pool], n_instances=5)
-        labelled.extend(pool[chosen])
-    assert len(set(labelled)) == 23
-    assert model.fit(X[labelled], y[labelled]).score(X, y) > 0.85
+        labeled.extend(pool[chosen])
+    assert len(set(labeled)) == 23
+    assert model.fit(X[labeled], y[labeled]).score(X, y) > 0.85
 
 
 def test_score_parameters_are_passed_on():
@@ -373,27 +373,27 @@ def test_more_or_less_than_the_pool_holds(n_instances):
 
 @pytest.fixture
 def iris():
-    """Points, their labels with most of them missing, and the labelled rows."""
+    """Points, their labels with most of them missing, and the labeled rows."""
     X, labels = load_iris(return_X_y=True)
     y = np.full(len(X), np.nan)
-    labelled = np.arange(0, 150, 10)
-    y[labelled] = labels[labelled]
-    return X, y, labelled
+    labeled = np.arange(0, 150, 10)
+    y[labeled] = labels[labeled]
+    return X, y, labeled
 
 
-def fitted(X, y, labelled, sample_weight=None):
-    return LogisticRegression(max_iter=1000).fit(X[labelled], y[labelled], sample_weight)
+def fitted(X, y, labeled, sample_weight=None):
+    return LogisticRegression(max_iter=1000).fit(X[labeled], y[labeled], sample_weight)
 
 
 @pytest.mark.parametrize("score", PROBA_SCORES)
-def test_query_fits_the_labelled_and_chooses_of_the_unlabelled(iris, score):
-    X, y, labelled = iris
+def test_query_fits_the_labeled_and_chooses_of_the_unlabeled(iris, score):
+    X, y, labeled = iris
     clf = LogisticRegression(max_iter=1000)
     indices, utilities = ScoreQueryStrategy(score).query(
         X, y, clf, batch_size=3, return_utilities=True
     )
     expected = score(fitted(*iris), X)
-    expected[labelled] = np.nan
+    expected[labeled] = np.nan
     assert not hasattr(clf, "classes_")
     np.testing.assert_array_equal(indices, np.argsort(-expected)[:3])  # NaN sorts last
     assert utilities.shape == (3, 150)
@@ -412,15 +412,15 @@ def test_query_with_a_fitted_classifier(iris):
     np.testing.assert_array_equal(clf.coef_, before)
 
 
-def test_query_weights_the_labelled(iris):
-    X, y, labelled = iris
+def test_query_weights_the_labeled(iris):
+    X, y, labeled = iris
     weights = np.random.RandomState(0).randint(0, 3, len(X))
     clf = LogisticRegression(max_iter=1000)
     _, utilities = ScoreQueryStrategy().query(
         X, y, clf, sample_weight=weights, return_utilities=True
     )
-    expected = DEFAULT(fitted(X, y, labelled, weights[labelled]), X)
-    expected[labelled] = np.nan
+    expected = DEFAULT(fitted(X, y, labeled, weights[labeled]), X)
+    expected[labeled] = np.nan
     np.testing.assert_allclose(utilities[0], expected, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Additive models as users see them: terms, streams, interactions, behaviour."""
+"""Additive models as users see them: terms, streams, interactions, behavior."""
 
 import pickle
 from copy import deepcopy
@@ -84,8 +84,8 @@ def test_contributions_of_classes_and_outputs_add_up():
     total = model.intercept_ + model.explain(data[:, :2]).sum(1)
     assert_allclose(total, model.predict(data[:, :2]), atol=1e-10)
     alone = AdditiveGPRegressor(**quick, min_gain=0).fit(data[:, :2], both[:, 0])
-    together = AdditiveGPRegressor(**quick, min_gain=0).fit(data[:, :2], both)
-    assert_allclose(together.predict(data[:, :2])[:, 0], alone.predict(data[:, :2]), atol=1e-3)
+    joint = AdditiveGPRegressor(**quick, min_gain=0).fit(data[:, :2], both)
+    assert_allclose(joint.predict(data[:, :2])[:, 0], alone.predict(data[:, :2]), atol=1e-3)
 
 
 def test_the_order_of_columns_does_not_matter():
@@ -94,7 +94,7 @@ def test_the_order_of_columns_does_not_matter():
     options = {"interactions": 2, "n_inducing": 8, "n_inducing_interaction": 4}
     one = AdditiveGPRegressor(**options).fit(data, y)
     other = AdditiveGPRegressor(**options).fit(data[:, order], y)
-    # Where the optimiser stops depends on rounding.
+    # Where the optimizer stops depends on rounding.
     assert_allclose(one.predict(data), other.predict(data[:, order]), atol=5e-3)
     assert {frozenset(order[j] for j in term) for term in other.terms_} == set(
         map(frozenset, one.terms_)
@@ -331,7 +331,7 @@ def test_found_pair_must_gain_more_than_chance_would():
     assert "x0 & x1" in given.term_names_
 
 
-# Behaviour
+# Behavior
 
 
 @pytest.mark.parametrize("make", EDGES.values(), ids=EDGES)
@@ -385,7 +385,7 @@ def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
     whole = AdditiveGPRegressor(**quick).fit(data, y)
     monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 0)
     monkeypatch.setattr("skgpsvm._rows._MOST_MERGED", 0)
-    # Rows in another order: where the optimiser stops depends on rounding.
+    # Rows in another order: where the optimizer stops depends on rounding.
     read = AdditiveGPRegressor(**quick).fit(mapped, y)
     assert_allclose(read.predict(data), whole.predict(data), rtol=1e-4)
 

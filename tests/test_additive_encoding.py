@@ -97,7 +97,7 @@ def test_numbers_that_only_now_are_missing_have_the_priors_variance(sparse):
     assert_array_equal(effects[:, [0, 3]], 0)
     own, pair = np.exp(0.5 * model._latents[0].theta["variance"][[0, 3]]) * model._y_std
     assert_allclose(std[:, 0], own)
-    # Of a pair with a level that is known, as it is centred.
+    # Of a pair with a level that is known, as it is centered.
     shares = complete["kind"].value_counts(normalize=True)
     share = complete["kind"].map(shares).astype(float)
     assert_allclose(std[:, 3], pair * np.sqrt(1 - share**2 / (shares**2).sum()))

@@ -58,7 +58,7 @@ def mixed_basis(data, shares):
 
 
 def mixed(n=23, shares=True, seed=0):
-    """A basis, hyper-parameters that differ, and sums of rows."""
+    """A basis, hyperparameters that differ, and sums of rows."""
     rng = np.random.default_rng(seed)
     data = np.c_[rng.random((n, 2)), rng.integers(3, size=n)]
     data[::5, 1] = np.nan

@@ -140,12 +140,12 @@ def test_published_values_of_the_categorical_kernel():
     assert np.linalg.matrix_rank(K) == 2
 
 
-def test_conditioning_is_not_double_centring():
+def test_conditioning_is_not_double_centering():
     k = ANOVARBF(0.3)
     h = quad(lambda s: RBF(0.3)([[0.0]], [[s]]).item(), 0, 1)[0]
     H = 0.572039051157
-    centred = 1 - 2 * h + H
-    assert centred == pytest.approx(0.820696, abs=5e-7)
+    centered = 1 - 2 * h + H
+    assert centered == pytest.approx(0.820696, abs=5e-7)
     assert k.diag([[0.0]]).item() == pytest.approx(0.753288, abs=5e-7)
     assert k.diag([[0.0]]).item() == pytest.approx(1 - h**2 / H, abs=1e-11)
 

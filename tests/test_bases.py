@@ -8,7 +8,7 @@ from problems import finite_bases, t64, waves
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import _bases
-from skgpsvm._bases import Dictionary, Inverse, KernelBases, falkon
+from skgpsvm._bases import CholeskyPreconditioner, Dictionary, KernelBases, falkon
 
 BOTH = pytest.mark.parametrize("kind", [KernelBases, Dictionary])
 
@@ -53,7 +53,7 @@ def test_squares_and_products_are_those_of_dense_precisions(kind):
     coef = coefficients()
     products = np.stack([a @ S for a, S in zip(coef, precisions, strict=True)])
     assert_allclose(bases.prior_product(t64(coef)), products, rtol=1e-11, atol=1e-13)
-    assert_allclose(bases.squares(t64(coef)), (products * coef).sum(1), rtol=1e-11)
+    assert_allclose(bases.rkhs_norm_sq(t64(coef)), (products * coef).sum(1), rtol=1e-11)
     which = torch.tensor([4, 0])
     diagonals = [S.diagonal()[which] for S in precisions]
     assert_allclose(bases.prior_diag(which).expand(2, -1), diagonals, rtol=1e-14)
@@ -86,6 +86,6 @@ def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
     product = vectors @ (K @ (precision[:, None] * K) + K)
     bases = finite_bases(KernelBases)[0]
     bases.chol = torch.linalg.cholesky(K)
-    got = Inverse(bases, falkon(bases.chol, precision))(product)
+    got = CholeskyPreconditioner(bases, falkon(bases.chol, precision))(product)
     # Rounding times the condition number, 1e7.
     assert_allclose(got, vectors, atol=1e-7)

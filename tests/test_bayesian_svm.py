@@ -14,13 +14,13 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites
 from skgpsvm.bayesian_svm import _kernel_choice
-from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice, chosen_theta, pays
+from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice, chosen_theta, is_significant_gain
 
 # Kernel choice
 
 
 class Loop:
-    """Runs the stages of a choice without callbacks, and remembers the hyper-parameters."""
+    """Runs the stages of a choice without callbacks, and remembers the hyperparameters."""
 
     def __init__(self):
         self.theta = {}
@@ -129,13 +129,13 @@ def test_a_gain_must_exceed_its_standard_error():
     shape = t64([-1.0, 1.0]).repeat(50)
     spread = shape.std().item()
     for errors, expected in [(0.5, False), (2.0, True), (-2.0, False)]:
-        assert pays(shape + errors * spread / 10) is expected
-    assert not pays(t64(np.zeros(5)))
+        assert is_significant_gain(shape + errors * spread / 10) is expected
+    assert not is_significant_gain(t64(np.zeros(5)))
 
 
 def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
-    climbed, judged, moved = [], [], []
-    climb, losses = LeaveOneOutChoice.climbed, LeaveOneOutChoice.log_losses
+    maximize_elbo, judged, moved = [], [], []
+    climb, losses = LeaveOneOutChoice.maximize_elbo, LeaveOneOutChoice.log_losses
     index_of = {tuple(x): i for i, x in enumerate(waves(90, seed=1)[0])}
 
     class Spy(Loop):
@@ -146,7 +146,7 @@ def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
                 moved.append(not torch.equal(before, state["Z"]))
 
     def spied_climb(self, *args):
-        climbed.extend(index_of[tuple(x)] for x in self.rows.X.numpy())
+        maximize_elbo.extend(index_of[tuple(x)] for x in self.rows.X.numpy())
         return climb(self, *args)
 
     def spied_losses(self, theta, index):
@@ -156,10 +156,10 @@ def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
     monkeypatch.setattr(LeaveOneOutChoice, "climbed", spied_climb)
     monkeypatch.setattr(LeaveOneOutChoice, "log_losses", spied_losses)
     chosen(ConstantKernel(5.0) * RBF([1.0, 1.0]), *waves(90, seed=1), Spy())
-    assert len(climbed) == 60
+    assert len(maximize_elbo) == 60
     assert judged[0] == judged[1]
     assert len(judged[0]) == 30
-    assert set(climbed) | set(judged[0]) == set(range(90))
+    assert set(maximize_elbo) | set(judged[0]) == set(range(90))
     assert moved == [True]
 
 

@@ -28,7 +28,7 @@ def logistic_rows(n, c, seed, slope=1.5):
 
 
 @pytest.mark.parametrize("c", [1, 3])
-def test_calibration_minimises_the_penalised_loss(c):
+def test_calibration_minimizes_the_penalized_loss(c):
     for seed in range(4):
         rows = mean, var, y, weights = logistic_rows(150, c, seed)
 

@@ -24,8 +24,8 @@ from problems import (
 from sklearn.datasets import load_digits
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm import _coordinate_ascent as _ascent
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
+from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._rows import Rows
@@ -196,7 +196,7 @@ def test_undamped_ascent_is_monotone_where_nothing_is_chosen_anew(make, seed):
     weights = rng.uniform(0.1, 3, size=30)
     kernel = rng.uniform(0.5, 50) * RBF(rng.uniform(0.3, 3)) + ConstantKernel(1.0) + Linear(0.7)
     ascent = ascent_of(hinge, kernel, X, y, X[:8], weights)
-    # The first step of several classes contrasts all of them and so maximises something else.
+    # The first step of several classes contrasts all of them and so maximizes something else.
     state = swept(ascent, 1)
     values = [ascent.sweep(state) for _ in range(25)]
     # Rounding of sums of about 100.
@@ -236,8 +236,8 @@ def test_sweep_is_a_natural_gradient_step():
     cov = (start["root"] @ start["root"].mT).requires_grad_()
     q = InducingPosterior(ascent.basis, mean, upper(cov))
     m, v = q.marginals(t64(X))
-    touched = hinge.touched(codes(y), m)
-    sites = hinge.sites(codes(y), m.gather(1, touched), v.gather(1, touched))
+    active = hinge.active_latents(codes(y), m)
+    sites = hinge.sites(codes(y), m.gather(1, active), v.gather(1, active))
     objective = -sites.loss.sum() - q.kl()
     in_mean, in_cov = torch.autograd.grad(objective, (mean, cov))
     in_cov = (in_cov + in_cov.mT) / 2
@@ -348,8 +348,8 @@ def test_stream_starts_from_its_prior():
     for _ in range(8):
         mean, root = state["mean"].numpy(), state["root"].numpy()
         m, v = moments(ascent, state, X[20:])
-        touched = hinge.touched(codes(y[20:]), m)
-        sites = hinge.sites(codes(y[20:]), m.gather(1, touched), v.gather(1, touched))
+        active = hinge.active_latents(codes(y[20:]), m)
+        sites = hinge.sites(codes(y[20:]), m.gather(1, active), v.gather(1, active))
         kl = [
             oracles.gaussian_kl(
                 mean[j],
@@ -512,7 +512,7 @@ def test_quasi_newton_steps_end_where_the_objective_has_its_only_maximum(hinge):
 
 def test_two_rivals_of_ten_classes_have_no_fixed_point_and_shrinking_steps_hide_it():
     hinge = ContrastSites(10, "soft")
-    hinge.n_contrasts, hinge.touches_all = 2, False
+    hinge.n_contrasts, hinge.activates_all = 2, False
     hinge.step = lambda n: 0.7 * min(1.0, 5 / (n + 1)) if n else 1.0
     ascent = digits_ascent(hinge)
     state = swept(ascent, 150)

@@ -98,7 +98,7 @@ def test_preconditioner_saves_most_iterations(monkeypatch):
     early = clone(model).set_params(tol=1e-2).fit(X, y)
     assert early.n_iter_ < model.n_iter_
     gap = np.abs(early.predict(X) - model.predict(X)).max()
-    monkeypatch.setattr(_bases, "Inverse", Identity)
+    monkeypatch.setattr(_bases, "CholeskyPreconditioner", Identity)
     settings = {"max_iter": 3 * model.n_iter_}
     with pytest.warns(ConvergenceWarning, match=r"reached max_iter=\d+ before its change"):
         plain = clone(model).set_params(**settings).fit(X, y)
@@ -141,7 +141,7 @@ def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
 
 def test_iterations_end_where_ten_have_gained_next_to_nothing(monkeypatch):
     monkeypatch.setattr(_solve, "_MOST_WHOLE", 0)
-    monkeypatch.setattr(_bases, "Inverse", Identity)
+    monkeypatch.setattr(_bases, "CholeskyPreconditioner", Identity)
     X, y = waves(600)
     kernel, noise, tol = RBF(0.5), 1e-2, 1e-2
     settings = {"n_mean_bases": 100, "noise_variance": noise, "tol": tol, "random_state": 0}

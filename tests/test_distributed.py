@@ -15,7 +15,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from shared_fits import FITS, STREAMS, fit, problem, stream
 
 from skgpsvm import HybridBayesianSVC, SVGPRegressor
-from skgpsvm._distributed import all_sum, check_equal, first, gather, n_ranks, rank, together
+from skgpsvm._distributed import (
+    all_sum,
+    broadcast_from_rank0,
+    check_equal,
+    gather,
+    n_ranks,
+    rank,
+    run_on_all_ranks,
+)
 from skgpsvm.exceptions import DistributedError
 
 ROOT = Path(__file__).parents[1]
@@ -130,11 +138,11 @@ def test_without_a_group_all_is_as_it_was():
     assert (n_ranks(), rank()) == (1, 0)
     assert all_sum(tensor)[0] is tensor
     assert gather("value") == ["value"]
-    assert first("value") == "value"
-    assert together(max, 1, 2) == 2
+    assert broadcast_from_rank0("value") == "value"
+    assert run_on_all_ranks(max, 1, 2) == 2
     check_equal({"anything": object()})
     with pytest.raises(ZeroDivisionError):
-        together(lambda: 1 / 0)
+        run_on_all_ranks(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

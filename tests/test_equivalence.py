@@ -12,10 +12,10 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ex
 
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
-from skgpsvm._inference import AdamSteps, GradientInference
+from skgpsvm._inference.natural_gradient import AdamSteps, GradientInference
+from skgpsvm._optim import minibatches
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm._training import minibatches
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
 
@@ -24,7 +24,7 @@ def objective_at(ascent, state):
     return ascent.sweep(ascent.initial(state["mean"], state["root"]))
 
 
-def climbed(ascent, kernel, rate, n_steps):
+def maximize_elbo(ascent, kernel, rate, n_steps):
     """The state after steps of Adam on the posterior, all rows at once."""
     free = ["mean", "raw_root"]
     adam = AdamSteps(
@@ -101,7 +101,7 @@ def test_gradients_and_sweeps_find_the_same_unique_optimum(hinge, n_classes):
     X, y = ring(60, n_classes)
     kernel = 1.0 * RBF(1.0)
     ascent = ascent_of(hinge, kernel, X, y, X[:8])
-    swept_state, climbed_state = swept(ascent, 200), climbed(ascent, kernel, 0.05, 300)
+    swept_state, climbed_state = swept(ascent, 200), maximize_elbo(ascent, kernel, 0.05, 300)
     best, found = (objective_at(ascent, state) for state in (swept_state, climbed_state))
     # Concave in both sets of parameters: the sweeps are there, Adam comes close from below.
     assert best - 1e-3 * abs(best) < found < best + 1e-6
@@ -151,7 +151,7 @@ def scaled(X, y):
 
 
 def real_problem(name, request):
-    """Standardised rows, class codes and inducing points."""
+    """Standardized rows, class codes and inducing points."""
     if name in ("iris", "wine"):
         X, y = scaled(*{"iris": load_iris, "wine": load_wine}[name](return_X_y=True))
         return X, y, X[::10]

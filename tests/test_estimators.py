@@ -60,16 +60,16 @@ from skgpsvm import (
     QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
-    _estimator,
+    _estimators,
     _rows,
 )
-from skgpsvm import _coordinate_ascent as _ascent
-from skgpsvm._inference import CoordinateInference
+from skgpsvm._inference import coordinate_ascent as _ascent
+from skgpsvm._inference.natural_gradient import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
 ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0] != "_"]
 
-# Hyper-parameters as given and few inducing points, where learning them is not what is tested.
+# Hyperparameters as given and few inducing points, where learning them is not what is tested.
 quick = partial(BayesianSVC, n_inducing=8, optimizer=None, random_state=0)
 MODES = {
     "coordinate ascent": {},
@@ -162,7 +162,7 @@ def test_calibrated_classifier(method):
     if method == "temperature":  # a monotone map of `decision_function`
         assert_array_equal(calibrated.predict(X), frozen.predict(X))
         before, after = (log_loss(y[60:], m.predict_proba(X[60:])) for m in (frozen, calibrated))
-        assert after <= before + 1e-6  # its optimiser's tolerance
+        assert after <= before + 1e-6  # its optimizer's tolerance
 
 
 def test_one_vs_rest_is_ovr():
@@ -595,7 +595,7 @@ def test_rows_are_predicted_each_for_itself(monkeypatch):
     X, y = blobs()
     model = quick().fit(X, y)
     P = model.predict_proba(X)
-    monkeypatch.setattr(_estimator.TorchEstimator, "_chunk_rows", 7)
+    monkeypatch.setattr(_estimators.TorchEstimator, "_chunk_rows", 7)
     # Matrix products of other shapes sum in another order.
     assert_allclose(model.predict_proba(X[::-1])[::-1], P, rtol=1e-10)
 

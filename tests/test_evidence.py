@@ -10,7 +10,7 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
-from skgpsvm._evidence import CommonFactors, Evidence
+from skgpsvm._evidence import Evidence, SharedScaling
 from skgpsvm._torch_kernels import directions, torch_kernel
 
 
@@ -126,7 +126,7 @@ def test_common_factors_move_entries_together_within_their_bounds():
     kernel = 1.5 * RBF([1.0, 2.0, 3.0], (0.1, 2.0))
     evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]))
     bounds, theta = t64(kernel.bounds), t64(np.log([1.5, 1.0, 2.0, 1.2]))
-    factors = CommonFactors(evidence, theta, directions(kernel), bounds)
+    factors = SharedScaling(evidence, theta, directions(kernel), bounds)
     Z, noise = t64(X[:1]), t64([-1.0])
     assert_allclose(factors.theta(t64(np.log([2.0, 1.5]))).exp(), [3.0, 1.5, 2.0, 1.8])
     assert factors.value(t64([0.0, 0.0]), Z, noise) == evidence.value(theta, Z, noise)

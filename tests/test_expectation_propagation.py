@@ -22,15 +22,15 @@ from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.expectation_propagation._inference import (
     RULES,
-    InnerLearning,
+    ConvergedEP,
+    InterleavedEP,
     MinibatchLearning,
-    OuterLearning,
     SignRule,
-    settled,
+    run_ep_to_convergence,
 )
 from skgpsvm.expectation_propagation._propagation import (
-    Match,
     Propagation,
+    TiltedMoments,
     log_likelihood,
     probit_ratios,
 )
@@ -313,7 +313,7 @@ def test_tiny_weights_are_tiny():
     ("mean", "var"), [(0.5, 0.1), (1.0, 2.0), (-2.0, 50.0), (-10.0, 50.0), (0.0, 1e3), (5.0, 1e5)]
 )
 def test_sites_of_powers(power, mean, var):
-    match = Match(*(t64([value]) for value in (mean, var, 0.0, 1.0, power)))
+    match = TiltedMoments(*(t64([value]) for value in (mean, var, 0.0, 1.0, power)))
     expected = dense_match(mean, var, 1.0, power)
     np.testing.assert_allclose(match.precision, expected[0], rtol=1e-3, atol=1e-9)
     np.testing.assert_allclose(match.shift, expected[1], rtol=1e-3, atol=1e-9)
@@ -434,9 +434,9 @@ def dense_match(mean, var, y, power):
     log_terms = power * norm.logcdf(y * h) - 0.5 * (h - mean) ** 2 / var
     weights = np.exp(log_terms - log_terms.max())
     weights /= weights.sum()
-    centre = weights @ h
-    spread = weights @ (h - centre) ** 2
-    return 1 / spread - 1 / var, centre / spread - mean / var
+    center = weights @ h
+    spread = weights @ (h - center) ** 2
+    return 1 / spread - 1 / var, center / spread - mean / var
 
 
 def test_slope_of_a_minibatch():
@@ -570,7 +570,7 @@ def test_adam_rule_remembers_and_decays():
 
 def test_oscillation_is_damped():
     propagation, state = case("A")
-    learning = InnerLearning(None, 100, 0.0, propagation, [], torch.empty(0, 2), t64([1.0]))
+    learning = InterleavedEP(None, 100, 0.0, propagation, [], torch.empty(0, 2), t64([1.0]))
     state = learning.initial({"theta": state["theta"], "Z": state["Z"]})
     for change in (1.0, 0.5, 0.6, 0.7, 0.5, 0.6, 0.6, 0.6):
         state["change"] = change
@@ -580,7 +580,7 @@ def test_oscillation_is_damped():
 
 def test_settled_sites_are_those_of_many_updates():
     propagation, state = case("B")
-    visit = settled(propagation, state)
+    visit = run_ep_to_convergence(propagation, state)
     assert propagation.evidence(state, visit) == pytest.approx(EVIDENCE["B"], abs=1e-9)
 
 
@@ -598,7 +598,7 @@ class Failing(Propagation):
 
 @pytest.mark.parametrize(
     ("learning", "n_steps"),
-    [(OuterLearning, 2), (partial(InnerLearning, RULES["auto"](0.2), 60), 60)],
+    [(ConvergedEP, 2), (partial(InterleavedEP, RULES["auto"](0.2), 60), 60)],
     ids=["gfitc", "sep"],
 )
 def test_steps_to_where_the_sites_fail_are_rejected(learning, n_steps):
@@ -608,7 +608,7 @@ def test_steps_to_where_the_sites_fail_are_rejected(learning, n_steps):
     learning = learning(1e-3, propagation, ["theta"], t64(kernel.bounds), t64([1.0, 1.0]))
     start = {"theta": t64(kernel.theta), "Z": t64(X[:10])}
     state = propagation.start(**start)
-    before = propagation.evidence(state, settled(propagation, state))
+    before = propagation.evidence(state, run_ep_to_convergence(propagation, state))
     state = learning.initial(start)
     values = [learning.step(state) for _ in range(n_steps)]
     assert propagation.n_failures
@@ -640,13 +640,13 @@ def test_weak_signal_is_not_overfitted(slope, n):
     assert np.mean(gaps, 0).max() < 0.005
 
 
-def test_several_classes_are_the_normalised_models_of_each():
+def test_several_classes_are_the_normalized_models_of_each():
     X, y = blobs(3)
     model = EPClassifier(n_inducing=12, inducing_points=X[:12], random_state=0)
-    together = clone(model).fit(X, y).predict_proba(X)
-    np.testing.assert_allclose(together.sum(1), 1, rtol=1e-12)
+    joint = clone(model).fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(joint.sum(1), 1, rtol=1e-12)
     apart = np.column_stack([clone(model).fit(X, y == j).predict_proba(X)[:, 1] for j in range(3)])
-    np.testing.assert_allclose(together, apart / apart.sum(1, keepdims=True), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(joint, apart / apart.sum(1, keepdims=True), rtol=0, atol=1e-9)
 
 
 def test_stream_ends_where_one_fit_does():

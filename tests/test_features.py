@@ -224,7 +224,7 @@ def test_preconditioners_of_all_rows_are_the_inverses_and_share_their_features(
         basis = WhitenedBasis(torch_kernel(kernel), t64(kernel.theta), X[:5])
         bases = NystroemFourierBases(basis, FourierFeatures(40, 0), 3)
     monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 70 * bases.size)
-    values = bases.gathered(bases.values(X))
+    values = bases.adjoint(bases.values(X))
     vectors = t64(np.random.default_rng(0).normal(size=(2, bases.size)))
     conditions = bases.preconditioners(X, precisions)
     for condition, precision in zip(conditions, precisions, strict=True):

@@ -22,18 +22,18 @@ def touched_moments(hinge, n=40, seed=0):
 
     y = torch.randint(max(hinge.n_latents, 2), (n,), generator=generator)
     mean, var = 3 * uniform(n, hinge.n_latents) - 1.5, 0.05 + 2 * uniform(n, hinge.n_latents)
-    touched = hinge.touched(y, mean)
-    return y, mean, var, mean.gather(1, touched), var.gather(1, touched)
+    active = hinge.active_latents(y, mean)
+    return y, mean, var, mean.gather(1, active), var.gather(1, active)
 
 
 @pytest.mark.parametrize("hinge", [ContrastSites(3, "hard"), ContrastSites(12, "soft")])
 def test_touched_latents_are_the_true_class_and_the_hardest_others(hinge):
     y, mean, *_ = touched_moments(hinge)
-    touched = hinge.touched(y, mean).numpy()
-    assert not hinge.touches_all
-    np.testing.assert_array_equal(touched[:, 0], y)
-    np.testing.assert_array_equal(touched[:, 1], oracles.contrast(mean.numpy(), y.numpy()))
-    for row, code, others in zip(touched, y.tolist(), mean.numpy(), strict=True):
+    active = hinge.active_latents(y, mean).numpy()
+    assert not hinge.activates_all
+    np.testing.assert_array_equal(active[:, 0], y)
+    np.testing.assert_array_equal(active[:, 1], oracles.contrast(mean.numpy(), y.numpy()))
+    for row, code, others in zip(active, y.tolist(), mean.numpy(), strict=True):
         order = [j for j in np.argsort(-others) if j != code]
         assert row[1:].tolist() == order[: hinge.n_contrasts]
 
@@ -43,8 +43,8 @@ def test_touched_latents_are_the_true_class_and_the_hardest_others(hinge):
 )
 def test_all_latents_are_touched_in_order_where_all_wrong_classes_are_contrasted(hinge):
     y, mean, *_ = touched_moments(hinge)
-    assert hinge.touches_all
-    assert (hinge.touched(y, mean) == torch.arange(hinge.n_latents)).all()
+    assert hinge.activates_all
+    assert (hinge.active_latents(y, mean) == torch.arange(hinge.n_latents)).all()
 
 
 def test_two_classes_have_one_rival_and_many_have_nine():
@@ -56,12 +56,12 @@ def test_all_wrong_classes_and_as_many_hardest_ones_have_the_same_sites():
     every = ContrastSites(4, "soft")
     y, mean, var, *_ = touched_moments(every)
     hardest = ContrastSites(4, "soft")
-    hardest.touches_all = False
-    touched = hardest.touched(y, mean)
+    hardest.activates_all = False
+    active = hardest.active_latents(y, mean)
     expected = every.sites(y, mean, var)
-    found = hardest.sites(y, mean.gather(1, touched), var.gather(1, touched))
+    found = hardest.sites(y, mean.gather(1, active), var.gather(1, active))
     for name, part in vars(expected).items():
-        part = part.gather(1, touched) if part.ndim > 1 else part
+        part = part.gather(1, active) if part.ndim > 1 else part
         np.testing.assert_allclose(getattr(found, name), part, rtol=1e-12, atol=1e-14)
 
 
@@ -70,10 +70,12 @@ def test_loss_is_the_negative_expected_log_prob():
         (BinarySites(), BinaryHinge()),
         (HINGES["hard"](), MulticlassHinge()),
     ):
-        y, mean, var, *touched = touched_moments(hinge)
+        y, mean, var, *active = touched_moments(hinge)
         # The same function, called with differently gathered arguments.
         np.testing.assert_allclose(
-            hinge.sites(y, *touched).loss, -likelihood.expected_log_prob(y, mean, var), rtol=1e-14
+            hinge.sites(y, *active).loss,
+            -likelihood.expected_log_prob(y, mean, var),
+            rtol=1e-14,
         )
 
 
@@ -123,8 +125,8 @@ def test_soft_contrast_is_below_the_maximum_and_tends_to_it(monkeypatch):
     own, pair = y[:, None], ContrastSites(2, "soft")
     single = []
     for t in range(4):
-        touched = torch.cat([own, torch.full_like(own, t)], 1)
-        loss = pair.sites(torch.zeros_like(y), mean.gather(1, touched), var.gather(1, touched)).loss
+        active = torch.cat([own, torch.full_like(own, t)], 1)
+        loss = pair.sites(torch.zeros_like(y), mean.gather(1, active), var.gather(1, active)).loss
         single.append(loss.masked_fill(y == t, -torch.inf))
     largest = torch.stack(single).max(0).values
     for sharpness in (_hinge_sites._SHARPNESS, 20.0, 200.0):
@@ -141,9 +143,9 @@ def test_soft_contrast_with_equal_rivals_is_the_hinge_of_either():
     rivals = torch.stack([(y + 1) % 3, (y + 2) % 3], 1)
     for values in (mean, var):
         values.scatter_(1, rivals[:, 1:], values.gather(1, rivals[:, :1]))
-    touched = torch.stack([y, rivals[:, 0]], 1)
+    active = torch.stack([y, rivals[:, 0]], 1)
     both = soft.sites(y, mean, var)
-    one = hard.sites(y, mean.gather(1, touched), var.gather(1, touched))
+    one = hard.sites(y, mean.gather(1, active), var.gather(1, active))
     np.testing.assert_allclose(both.loss, one.loss, rtol=1e-14)
     for name in ("linear", "precision", "gradient"):
         of_both, of_one = getattr(both, name), getattr(one, name)
@@ -169,7 +171,7 @@ def test_sites_stay_finite_far_from_and_exactly_on_the_margin(hinge):
     y = torch.zeros(6, dtype=torch.int64)
     own = t64([-1e8, -1.0, 0.5, 1.0, 30.0, 1e8])
     mean = -own[:, None] if hinge.n_latents == 1 else torch.stack([own] + [0 * own] * 2, 1)
-    mean = mean[:, : hinge.touched(y, mean).shape[1]]
+    mean = mean[:, : hinge.active_latents(y, mean).shape[1]]
     for var in (0.0, 1e-300, 1.0):
         sites = hinge.sites(y, mean, torch.full_like(mean, var))
         assert all(torch.isfinite(part).all() for part in vars(sites).values())

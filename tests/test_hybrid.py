@@ -26,8 +26,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
-from skgpsvm._coordinate_ascent import CoordinateAscent
 from skgpsvm._hinge_sites import ContrastSites
+from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._prediction import regression_sites
@@ -240,7 +240,7 @@ def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypat
     assert reached == pytest.approx(ascent.objective(state), rel=5e-3)
 
 
-def test_features_are_normalised_over_the_training_rows(digits):
+def test_features_are_normalized_over_the_training_rows(digits):
     X, _, y, _ = digits
     model = HybridBayesianSVC(Images, max_iter=10, random_state=0).fit(X, y)
     features = network_of(model).features(torch.from_numpy(X))
@@ -448,7 +448,7 @@ def test_validation_loss_of_a_regressor_is_in_units_of_y():
         HybridSVGPRegressor(max_iter=3, dtype="float64", random_state=0).fit(X, scale * y)
         for scale in (1, 100)
     )
-    # The same fit but for roundings of the normalised targets, which steps of Adam amplify.
+    # The same fit but for roundings of the normalized targets, which steps of Adam amplify.
     assert hundred.validation_loss_ == pytest.approx(one.validation_loss_ + np.log(100), abs=1e-6)
 
 
@@ -574,7 +574,7 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
     monkeypatch.setattr("skgpsvm.hybrid._network._CHUNK_ENTRIES", 100)
     monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
     monkeypatch.setattr("skgpsvm._rows.to_tensor", counted)
-    monkeypatch.setattr("skgpsvm._estimator.to_tensor", counted)
+    monkeypatch.setattr("skgpsvm._estimators.to_tensor", counted)
     X, y = blobs(600)
     quick(max_iter=1, validation_fraction=0.5).fit(X, y).predict(X)
     assert max(sizes) == 256
@@ -695,7 +695,7 @@ def test_what_a_module_draws_and_does_not_store_is_drawn_alike(monkeypatch):
     assert_allclose(model.latent_mean_and_variance(X)[0], mean, rtol=1e-5, atol=1e-6)
 
 
-def test_normalisation_by_batches_never_meets_a_single_row():
+def test_normalization_by_batches_never_meets_a_single_row():
     X, y = blobs(285)  # of which 257 are trained on, one more than go through at a time
     HybridBayesianSVC(WithNoise, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
 

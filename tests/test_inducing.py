@@ -17,7 +17,7 @@ METHODS = ["kmeans", "random"]
 
 
 def clusters(n=3000, d=5, seed=0):
-    """Points around 30 centres of different width."""
+    """Points around 30 centers of different width."""
     rng = np.random.RandomState(seed)
     which = rng.randint(30, size=n)
     return (
@@ -152,7 +152,7 @@ def test_random_points_are_drawn_by_weight():
     assert frequency[3] == 0
 
 
-def test_kmeans_centres_are_weighted_means():
+def test_kmeans_centers_are_weighted_means():
     X = np.array([[0.0], [1.0], [10.0], [12.0]])
     Z = select_inducing_points(X, 2, sample_weight=[3, 1, 1, 3], random_state=0)
     np.testing.assert_allclose(Z, [[0.25], [11.5]], rtol=1e-14)  # a handful of operations
@@ -193,7 +193,7 @@ def test_units_do_not_matter(scale):
     assert inertia(X, scaled) < 1.3 * inertia(X, Z)
     factors[4] = 1
     scaled = select_inducing_points(X * factors, 30, random_state=0) / factors
-    # Standardised values differ by rounding before they are rounded to 1e-5: the same clusters,
+    # Standardized values differ by rounding before they are rounded to 1e-5: the same clusters,
     # hence the same means up to the rounding of a sum, relative to the column's spread.
     np.testing.assert_allclose(np.unique(scaled, axis=0), Z, rtol=0, atol=1e-12)
 

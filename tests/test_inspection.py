@@ -168,7 +168,7 @@ def test_panels_have_curve_band_and_rug(plain):
     assert image.norm.vmin == -image.norm.vmax
     assert contours.levels.size
     assert (pair.get_xlabel(), pair.get_ylabel()) == ("x1", "x2")
-    assert len(display.figure_.axes) == 3  # two panels and a colour bar
+    assert len(display.figure_.axes) == 3  # two panels and a color bar
 
 
 def test_curves_share_a_scale_that_holds_all_bands(table):
@@ -234,7 +234,7 @@ def test_an_output_by_its_number():
     one, other = (
         ComponentEffectDisplay.from_estimator(model, X, features=[0], latent=k) for k in (0, 1)
     )
-    # Outputs that are multiples of each other have the same normalised fit.
+    # Outputs that are multiples of each other have the same normalized fit.
     np.testing.assert_allclose(other.effects[0].effect, -3 * one.effects[0].effect, rtol=1e-6)
     with pytest.raises(ValueError, match=r"latent=2 must say .* \[0, 1\]"):
         ComponentEffectDisplay.from_estimator(model, X, latent=2)
@@ -281,7 +281,7 @@ def test_keywords_reach_matplotlib(plain):
     assert display.axes_[0].get_subplotspec().get_gridspec().ncols == 1
 
 
-def test_colour_may_be_abbreviated(plain):
+def test_color_may_be_abbreviated(plain):
     model, X = plain
     display = ComponentEffectDisplay.from_estimator(model, X, features=[0], line_kw={"c": "red"})
     assert display.axes_[0].lines[1].get_color() == "red"

@@ -151,7 +151,7 @@ def test_regressor_finds_the_length_scale_of_greatest_evidence():
     model = GaussianProcessRegressor(Linear(5.0, offset=2.0), alpha=noise_var).fit(X, y)
     x = X[:, 0] - 2
     slope_var = (x @ y / (x @ x)) ** 2 - noise_var / (x @ x)
-    # The optimiser stops at a gradient of 1e-5, the evidence having curvature of about one.
+    # The optimizer stops at a gradient of 1e-5, the evidence having curvature of about one.
     assert_allclose(model.kernel_.length_scale, 1 / np.sqrt(slope_var), rtol=1e-4)
     assert model.kernel_.offset == 2.0
 
@@ -234,8 +234,8 @@ def test_multiscale_is_the_inner_product_of_its_features():
 @pytest.mark.parametrize("log_scale", [0.1, 1.0, 3.0])
 def test_points_and_bases_have_a_joint_covariance(d, log_scale):
     rng = np.random.default_rng(d)
-    X, centres = rng.standard_normal((2, 15, d))
-    bases = with_multipliers(centres, d, log_scale)
+    X, centers = rng.standard_normal((2, 15, d))
+    bases = with_multipliers(centers, d, log_scale)
     kernel = MultiscaleRBF(0.7, n_features=d)
     K = np.block([[kernel(X), kernel(X, bases)], [kernel(bases, X), kernel(bases)]])
     # Eigenvalues err by some eps times the greatest, which is at most 30.

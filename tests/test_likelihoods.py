@@ -106,11 +106,11 @@ def test_leading_axes_are_samples_and_rows_do_not_mix(likelihood, method):
     y, mean, var = rows(likelihood)
     moments = (mean,) if method == "log_prob" else (mean, var)
     function = getattr(likelihood, method)
-    together = function(y, *(torch.stack([value, value + 1]) for value in moments))
-    assert together.shape == (2, 12)
+    run_on_all_ranks = function(y, *(torch.stack([value, value + 1]) for value in moments))
+    assert run_on_all_ranks.shape == (2, 12)
     for s in range(2):
         alone = [function(y[[i]], *(value[[i]] + s for value in moments)) for i in range(12)]
-        torch.testing.assert_close(together[s], torch.cat(alone), rtol=1e-12, atol=0)
+        torch.testing.assert_close(run_on_all_ranks[s], torch.cat(alone), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("method", ["expected_log_prob", "log_marginal"])
@@ -571,7 +571,7 @@ def test_multiclass_log_prob_uses_the_true_maximum():
     torch.testing.assert_close(value, expected, rtol=0, atol=1e-14)
 
 
-def test_hinge_is_not_a_normalised_likelihood():
+def test_hinge_is_not_a_normalized_likelihood():
     f = t64([[0.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
     total = sum(MulticlassHinge().log_prob(torch.full((3,), code), f).exp() for code in (0, 1))
     # Printed to four digits.

@@ -36,7 +36,7 @@ def regression(n=20):
 
 
 def best_posterior(features, X, y):
-    """The maximiser over q of the bound with Gaussian noise."""
+    """The maximizer over q of the bound with Gaussian noise."""
     A, _ = features(t64(X))
     cov = torch.linalg.inv(torch.eye(features.size) + A.T @ A / NOISE_VAR)
     mean = cov @ A.T @ t64(y) / NOISE_VAR

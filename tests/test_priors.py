@@ -1,4 +1,4 @@
-"""Priors of hyper-parameters."""
+"""Priors of hyperparameters."""
 
 from functools import partial
 
@@ -21,17 +21,17 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._evidence import Evidence
-from skgpsvm._priors import LengthPrior, Penalised, SignalPrior, SlopePrior
+from skgpsvm._hyperparameters.priors import LengthPrior, Penalized, SignalPrior, SlopePrior
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 
 
-def test_penalised_is_the_bound_plus_the_log_prior():
+def test_penalized_is_the_bound_plus_the_log_prior():
     X, y = waves(20)
     rows = Rows(X, y[:, None], np.ones(20), torch.device("cpu"), torch.float64)
     kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 3.0])
     bound = Evidence(torch_kernel(kernel), rows)
-    penalised = Penalised(bound, LengthPrior(t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1])))
+    penalized = Penalized(bound, LengthPrior(t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1])))
     point = t64([*kernel.theta, -4.0])
 
     def value(point, of):
@@ -42,13 +42,13 @@ def test_penalised_is_the_bound_plus_the_log_prior():
         return lengths.sum() + norm(np.log(0.1), 1.5).logpdf(min(point[4], np.log(0.1)))
 
     moved = point + t64([0.1, 0.2, 0.3, -0.4, 0.5])
-    added = [value(at, penalised) - value(at, bound) for at in (point, moved)]
+    added = [value(at, penalized) - value(at, bound) for at in (point, moved)]
     wanted = [log_prior(at.numpy()) for at in (point, moved)]
     assert np.diff(added) == pytest.approx(np.diff(wanted), rel=1e-9)
-    found, by_theta, _, by_noise = penalised.value_and_gradient(point[:4], t64(X[:0]), point[4:])
-    assert found == pytest.approx(value(point, penalised), rel=1e-12)
+    found, by_theta, _, by_noise = penalized.value_and_gradient(point[:4], t64(X[:0]), point[4:])
+    assert found == pytest.approx(value(point, penalized), rel=1e-12)
     step = 1e-6 * torch.eye(5, dtype=torch.float64)
-    numeric = [(value(point + h, penalised) - value(point - h, penalised)) / 2e-6 for h in step]
+    numeric = [(value(point + h, penalized) - value(point - h, penalized)) / 2e-6 for h in step]
     assert_allclose(torch.cat([by_theta, by_noise]), numeric, rtol=1e-6, atol=1e-6)
 
 
@@ -113,14 +113,14 @@ def test_prior_of_a_signal():
         assert prior.log_density(t64(theta)).item() == pytest.approx(log_density(theta), abs=1e-9)
         steps = 1e-5 * np.eye(6)
         slope = [(log_density(theta + e) - log_density(theta - e)) / 2e-5 for e in steps]
-        assert_allclose(prior.slope(t64(theta)), slope, rtol=0, atol=1e-5)
+        assert_allclose(prior.gradient(t64(theta)), slope, rtol=0, atol=1e-5)
 
 
 def test_prior_of_a_signal_without_lengths():
     prior = SignalPrior(ConstantKernel(4.0), "cpu")
     theta = t64([np.log(4.0)])
     assert prior.log_density(theta).item() == pytest.approx(-2 * np.log(3))
-    assert_allclose(prior.slope(theta), [-2 / 3])
+    assert_allclose(prior.gradient(theta), [-2 / 3])
 
 
 def test_slopes_cost_their_logarithm_and_idle_features_nothing():
@@ -133,7 +133,7 @@ def test_slopes_cost_their_logarithm_and_idle_features_nothing():
         (prior.log_density(theta + h) - prior.log_density(theta - h)) / 2e-6
         for h in 1e-6 * torch.eye(4, dtype=torch.float64)
     ]
-    assert_allclose(prior.slope(theta), numeric, atol=1e-8)
+    assert_allclose(prior.gradient(theta), numeric, atol=1e-8)
     alike = theta + t64([2.0, 1.0, 1.0, 1.0])  # with the slopes of before
     assert prior.log_density(alike).item() == pytest.approx(prior.log_density(theta).item())
 

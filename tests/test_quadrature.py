@@ -268,7 +268,7 @@ def random_rows(b, c, seed=0):
 def test_rows_sum_to_one(n_classes):
     probability = argmax_probability(*random_rows(50, n_classes))
     assert (probability >= 0).all()
-    # Rounding of a normalised row.
+    # Rounding of a normalized row.
     torch.testing.assert_close(
         probability.sum(-1), torch.ones(50, dtype=torch.float64), rtol=0, atol=1e-14
     )
@@ -277,11 +277,11 @@ def test_rows_sum_to_one(n_classes):
 @pytest.mark.parametrize("n_classes", [2, 3, 8])
 def test_a_row_does_not_depend_on_its_batch(n_classes, monkeypatch):
     mean, var = random_rows(40, n_classes)
-    together = argmax_probability(mean, var)
+    run_on_all_ranks = argmax_probability(mean, var)
     alone = torch.cat([argmax_probability(mean[[i]], var[[i]]) for i in range(40)])
-    torch.testing.assert_close(alone, together, rtol=0, atol=1e-14)
+    torch.testing.assert_close(alone, run_on_all_ranks, rtol=0, atol=1e-14)
     monkeypatch.setattr(_quadrature, "_BLOCK", 1000)
-    torch.testing.assert_close(argmax_probability(mean, var), together, rtol=0, atol=1e-14)
+    torch.testing.assert_close(argmax_probability(mean, var), run_on_all_ranks, rtol=0, atol=1e-14)
 
 
 def test_permuting_classes_permutes_probabilities():

@@ -654,7 +654,7 @@ def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covari
 
 
 def blobs(n_classes):
-    """Two features of 200 rows about a centre a class: X, y."""
+    """Two features of 200 rows about a center a class: X, y."""
     rng = np.random.default_rng(0)
     y = np.arange(200) % n_classes
     return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(200, 2)), y

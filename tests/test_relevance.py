@@ -28,7 +28,7 @@ from skgpsvm.quadruply_stochastic._relevance import (
     RelevanceSweeps,
     fixed_point,
     joint_precisions,
-    single_precisions,
+    per_weight_precisions,
 )
 
 # The tiny problem of the specification, 8.1; the constant is as good as absent.
@@ -60,9 +60,9 @@ def settled(likelihood, y, n_rounds=1, **options):
     state = start_of(sweeps, Z)
     state["precisions"] = PRIOR
     for _ in range(n_rounds):
-        sweeps._survey(state)
+        sweeps._accumulate_statistics(state)
         sweeps._solve(state)
-    sweeps._survey(state)
+    sweeps._accumulate_statistics(state)
     return sweeps, state
 
 
@@ -148,7 +148,7 @@ def test_targets_that_are_met_deviate_by_nothing():
     state = start_of(sweeps, Z)
     state["coef"] = t64([[0.0, 0.0, 0.0, 0.3]])
     state["columns"] = torch.zeros(1, 4, 4, dtype=torch.float64)
-    sweeps._survey(state)
+    sweeps._accumulate_statistics(state)
     # Rounding of squares of 0.3, of which the root is taken.
     assert 0 <= state["deviation"].item() < 17 * 1e-8
 
@@ -162,10 +162,10 @@ def dense_evidence(log_s, values, y, noise_var):
 
 
 @pytest.mark.parametrize("target", [Y, np.array([0.3, 0.6, 0.5, 0.4])])
-def test_single_precisions_maximise_the_evidence(target):
+def test_single_precisions_maximize_the_evidence(target):
     _, state = settled(Gaussian([0.25]), target)
     precisions, coef, columns = PRIOR[0, :3], state["coef"][0, :3], state["columns"][0, :3, :3]
-    got = single_precisions(precisions, coef, columns).numpy()
+    got = per_weight_precisions(precisions, coef, columns).numpy()
     values = np.exp(-0.5 * (X - Z.T) ** 2)
     found = precisions.log().numpy().copy()
     for i in range(3):
@@ -203,9 +203,9 @@ def test_converged_precisions_are_fixed_points():
     values = []
     for shift in (-eps, 0.0, eps):
         moved = {**state, "noise": state["noise"] + shift}
-        sweeps._survey(moved)
+        sweeps._accumulate_statistics(moved)
         sweeps._solve(moved)
-        sweeps._survey(moved)
+        sweeps._accumulate_statistics(moved)
         values.append(sweeps.value(moved))
     assert abs(values[2] - values[0]) < 1e-4 * abs(values[2] + values[0] - 2 * values[1]) / eps
     assert values[1] > max(values[0], values[2])

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, weighted_rows
 
 from skgpsvm import _rows
-from skgpsvm._rows import Rows, merged_rows, tamed, to_tensor
+from skgpsvm._rows import Rows, merged_rows, to_tensor, winsorized
 
 CPU = torch.device("cpu")
 N = 50  # of `weighted_rows`
@@ -194,18 +194,21 @@ def test_tamed_targets_are_near_their_median():
     rng = np.random.default_rng(0)
     targets = rng.normal(5, 2, (10_000, 2))
     targets[:100, 0] = 1e9
-    found = tamed(targets, np.ones(10_000))
+    found = winsorized(targets, np.ones(10_000))
     assert_allclose([found.min(), found.max()], [5 - 6, 5 + 6], atol=0.2)
     assert np.mean(found == targets) > 0.99
     weights = rng.integers(1, 4, 99).astype(float)
     repeated = np.repeat(targets[:99, 1:], weights.astype(int), axis=0)
-    assert tamed(repeated, np.ones(len(repeated))).max() == tamed(targets[:99, 1:], weights).max()
+    assert (
+        winsorized(repeated, np.ones(len(repeated))).max()
+        == winsorized(targets[:99, 1:], weights).max()
+    )
     same = np.ones((5, 1))
     same[0] = 7
-    assert_array_equal(tamed(same, np.ones(5)), same)
+    assert_array_equal(winsorized(same, np.ones(5)), same)
     # A function of a part of the rows is no error.
     partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
-    assert_array_equal(tamed(partly, np.ones(100)), partly)
+    assert_array_equal(winsorized(partly, np.ones(100)), partly)
 
 
 def test_merged_rows_are_different_and_have_the_summed_weights():
@@ -254,15 +257,15 @@ def test_units_divide_rows_by_their_weight(scale):
 def test_thinned_rows_weigh_one_on_average():
     weights = np.array([1.0, 1.0, 4.0])
     rows = Rows(np.eye(3), np.zeros(3), weights, CPU, torch.float64)
-    thinned = rows.thinned()
-    assert_allclose(thinned.weights, weights / 2)
-    assert thinned.total_weight == 3
+    normalized = rows.with_normalized_weights()
+    assert_allclose(normalized.weights, weights / 2)
+    assert normalized.total_weight == 3
     assert rows.total_weight == 6
     assert rows.are_repeated()
     ratings = Rows(np.ones((3, 2)), np.arange(3.0), weights, CPU, torch.float64)
-    assert ratings.thinned() is ratings
+    assert ratings.with_normalized_weights() is ratings
     light = Rows(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
-    assert light.thinned() is light
+    assert light.with_normalized_weights() is light
     assert not Rows(np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64).are_repeated()
 
 

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._linalg import mirror
-from skgpsvm._sites import ByLatent, LikelihoodSites, OfAll
+from skgpsvm._sites import DenseDesign, LikelihoodSites, PerLatentDesign
 from skgpsvm.likelihoods import (
     Gaussian,
     Laplace,
@@ -53,8 +53,8 @@ def random_moments(sites, n=40, seed=0):
 
 def test_every_latent_is_touched(proper):
     y, mean, _ = random_moments(proper)
-    touched = proper.touched(y, mean)
-    assert torch.equal(touched, torch.arange(proper.n_latents).expand(40, -1))
+    active = proper.active_latents(y, mean)
+    assert torch.equal(active, torch.arange(proper.n_latents).expand(40, -1))
 
 
 def test_loss_is_the_negative_expected_log_density(proper):
@@ -189,15 +189,15 @@ def test_rows_by_latent_give_the_sums_of_a_loop():
     rng = np.random.default_rng(0)
     # Latent 3 has no row, and features take two blocks.
     A, weights, p = rng.normal(size=(30, 130)), rng.normal(size=(30, 2)), 130
-    touched = np.array([0, 1, 2, 4])[rng.permuted(np.tile(np.arange(4), (30, 1)), axis=1)[:, :2]]
+    active = np.array([0, 1, 2, 4])[rng.permuted(np.tile(np.arange(4), (30, 1)), axis=1)[:, :2]]
     root = np.triu(rng.normal(size=(5, p, p)))
-    groups = ByLatent(t64(A), codes(touched), 5)
+    groups = PerLatentDesign(t64(A), codes(active), 5)
     gram, total, spread = np.zeros((5, p, p)), np.zeros((5, p)), np.zeros((30, 2))
     for n in range(30):
         for k in range(2):
-            gram[touched[n, k]] += weights[n, k] * np.outer(A[n], A[n])
-            total[touched[n, k]] += weights[n, k] * A[n]
-            spread[n, k] = ((A[n] @ root[touched[n, k]]) ** 2).sum()
+            gram[active[n, k]] += weights[n, k] * np.outer(A[n], A[n])
+            total[active[n, k]] += weights[n, k] * A[n]
+            spread[n, k] = ((A[n] @ root[active[n, k]]) ** 2).sum()
     sums = torch.ones(5, p, p, dtype=torch.float64)
     groups.add_gram(sums, t64(weights))
     # Sums of 30 terms in another order.
@@ -210,11 +210,11 @@ def test_rows_that_touch_all_give_the_sums_of_rows_by_latent():
     rng = np.random.default_rng(0)
     A, weights = t64(rng.normal(size=(30, 130))), t64(rng.normal(size=(30, 3)))
     root = t64(np.triu(rng.normal(size=(3, 130, 130))))
-    by_latent = ByLatent(A, torch.arange(3).expand(30, 3), 3)
+    by_latent = PerLatentDesign(A, torch.arange(3).expand(30, 3), 3)
     sums = torch.ones(2, 3, 130, 130, dtype=torch.float64)
-    for groups, total in zip((OfAll(A), by_latent), sums, strict=True):
+    for groups, total in zip((DenseDesign(A), by_latent), sums, strict=True):
         groups.add_gram(total, weights)
     # Sums of 30 terms in another order.
     torch.testing.assert_close(*sums, rtol=0, atol=1e-13)
-    torch.testing.assert_close(OfAll(A).total(weights), by_latent.total(weights))
-    torch.testing.assert_close(OfAll(A).spread(root), by_latent.spread(root))
+    torch.testing.assert_close(DenseDesign(A).total(weights), by_latent.total(weights))
+    torch.testing.assert_close(DenseDesign(A).spread(root), by_latent.spread(root))

@@ -28,7 +28,7 @@ from skgpsvm.kernels import TorchKernel, register_torch_kernel
 
 
 def given(kernel, X, **parameters):
-    """A regressor whose hyper-parameters and inducing points X stay as they are."""
+    """A regressor whose hyperparameters and inducing points X stay as they are."""
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "mean": "zero"}
     return SVGPRegressor(kernel, inducing_points=X, **{**fixed, **parameters})
 

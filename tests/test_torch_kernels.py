@@ -208,7 +208,7 @@ def test_the_path_without_graph_computes_the_same_and_leaves_its_arguments(kerne
         assert torch.equal(tensor.detach(), copy)
 
 
-# Squared distances err by a few eps = 1.2e-7 times the squared norms after centring (below 40 in
+# Squared distances err by a few eps = 1.2e-7 times the squared norms after centering (below 40 in
 # units of the length scales), the kernels by at most about that; dot products and their powers by
 # some eps relative to their size.
 @each(LEAVES + COMPOSITES)

@@ -14,7 +14,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._collapsed import CollapsedBound
-from skgpsvm._starts import LEAST_GAIN
+from skgpsvm._hyperparameters.initialization import LEAST_GAIN
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):

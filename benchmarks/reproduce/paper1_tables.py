@@ -74,7 +74,7 @@ def main():
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
         "sets": f"{len(plan.sets)} of more than two classes with 2 rows each",
-        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",
+        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardized",
         "model": f"BayesianSVC, {SETTINGS}",
         "departs from the paper": "coordinate ascent for q between Adam steps on kernel and "
         "inducing points, instead of 1000 epochs of Adam on everything; damped contrast; k-means "

@@ -73,7 +73,7 @@ def flights(n, seed):
 
 
 def load(path, n):
-    """The `Split`, training rows on disk, standardised, and the loss of the true probabilities."""
+    """The `Split`, training rows on disk, standardized, and the loss of the true probabilities."""
     X_test, y_test, p_test = flights(N_TEST, 1)
     scaler = StandardScaler().fit(X_test)
     X = np.lib.format.open_memmap(path, "w+", np.float32, (n, D))

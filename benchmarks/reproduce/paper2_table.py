@@ -60,7 +60,7 @@ def report(results, names, settings):
     rows = []
     for name in names:
         paper = np.array(PUBLISHED[name].split(), dtype=float).reshape(-1, 2)
-        printed = [f"{centre:.2f} ± {around:.2f}" for centre, around in paper]
+        printed = [f"{center:.2f} ± {around:.2f}" for center, around in paper]
         ours = [f"{mean.loc[name, c]:.2f} ± {spread.loc[name, c]:.2f}" for c in COLUMNS]
         rows.append([name, "paper", *printed])
         rows.append(["", "here", *ours])
@@ -101,7 +101,7 @@ def main():
     path = plan.results("paper2_table")
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, plan.jobs)
     settings = {
-        "splits": f"stratified 90/10, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardised",
+        "splits": f"stratified 90/10, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardized",
         "models": f"EPClassifier and SVGPClassifier(likelihood='probit'), {SETTINGS}",
         "departs from the paper": "Adam instead of the sign rule, at most 100 updates; SVI by "
         "natural gradients and Adam instead of L-BFGS-B; no additive noise",

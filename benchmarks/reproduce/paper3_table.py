@@ -3,7 +3,7 @@
 Cheng and Boots (2017), section 4, on sets that are at hand: svdgp beside svi, ivsgpr, vsgpr and
 gpr, of the paper's sizes relative to each other, and beside the orthogonal form of svdgp and
 `DecoupledGPRegressor` as it comes. The first column of ``test_mask``; rows and targets
-standardised. Step sizes are those of 0.1, 0.01 and 0.001 with the largest bound of the training
+standardized. Step sizes are those of 0.1, 0.01 and 0.001 with the largest bound of the training
 rows after 100 iterations, by the paper's rule. Run
 ``python -m benchmarks.reproduce.paper3_table [--quick | --full]``; a run that was killed continues.
 """
@@ -282,7 +282,7 @@ def main():
     path = None if options.quick else _harness.RESULTS / "paper3_table.csv"
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs, options.methods)
     settings = {
-        "split": "column 0 of test_mask; rows and y standardised",
+        "split": "column 0 of test_mask; rows and y standardized",
         "svdgp, orthogonal": f"{m**2} bases of the mean, {m} of the covariance",
         "svi, ivsgpr": f"{8 * m} inducing points; {2 * m} bases",
         "svdgp, orthogonal, svi, ivsgpr": f"{n_steps} iterations or up to a pass more, minibatches "

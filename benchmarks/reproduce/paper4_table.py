@@ -3,7 +3,7 @@
 Evans and Nair (2020), section 5: `QSGPRegressor` as it comes but for the number of functions, the
 paper's own stochastic forms (AdaGrad, the gradient and control variate in print, mean field or a
 chevron), and mean field on kernels at rows with augmented variance, beside `SVGPRegressor` and
-GPyTorch's with 512 points. The first column of ``test_mask``; rows and targets standardised. Run
+GPyTorch's with 512 points. The first column of ``test_mask``; rows and targets standardized. Run
 ``python -m benchmarks.reproduce.paper4_table [--quick]``; a run that was killed continues.
 """
 
@@ -24,7 +24,7 @@ DEFAULT, MEAN_FIELD, CHEVRON = "QSGPRegressor", "paper's, mean field", "paper's,
 AT_ROWS, OURS, PEER = "mean field at rows", "SVGPRegressor", "GPyTorch SVGP"
 METRICS = {
     "rmse": "Root mean squared error, in standard deviations of y",
-    "nlpd": "Mean negative log predictive density of standardised y, nats",
+    "nlpd": "Mean negative log predictive density of standardized y, nats",
 }
 MEASURED = (*METRICS, "passes", *_measure.MEASURED)
 # RMSE of the sets, then MNLP; Table 2 has no times of its sets.
@@ -167,11 +167,11 @@ def main():
     path = None if options.quick else _harness.RESULTS / "paper4_table.csv"
     results = _harness.run_tasks(evaluate, tasks, MEASURED, path, options.jobs, options.methods)
     settings = {
-        "splits": f"columns 0 to {options.splits - 1} of test_mask; rows and y standardised",
+        "splits": f"columns 0 to {options.splits - 1} of test_mask; rows and y standardized",
         DEFAULT: f"n_basis={sizes['n_basis']}, float32",
         "paper's": f"as many functions, {2 * sizes['n_sampled']} in each of two draws, "
         f"minibatches and support of 500, AdaGrad 0.1, {sizes['n_passes']} passes; chevron of "
-        f"{sizes['n_dense']} dense columns; hyper-parameters as those of {DEFAULT}, held",
+        f"{sizes['n_dense']} dense columns; hyperparameters as those of {DEFAULT}, held",
         AT_ROWS: f"n_basis={sizes['n_rows_basis']} of the rows, augment=True, conjugate gradients",
         OURS: f"n_inducing={sizes['n_inducing']}",
         PEER: f"{sizes['n_inducing']} inducing points; {_peers.protocol()}",
@@ -180,7 +180,7 @@ def main():
         "processes": f"{options.jobs} of one thread",
     }
     if options.quick:
-        settings["quick"] = "hyper-parameters are not learned, but for those of the peer"
+        settings["quick"] = "hyperparameters are not learned, but for those of the peer"
     parts = [
         _report.header("Paper 4, Tables 2 and 3: quadruply stochastic processes", **settings),
         *report(results, methods),

@@ -1,4 +1,4 @@
-"""Bayesian generalised additive models (paper 5)."""
+"""Bayesian generalized additive models (paper 5)."""
 
 from ._classifier import AdditiveGPClassifier
 from ._regressor import AdditiveGPRegressor

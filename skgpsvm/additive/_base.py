@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
 from .._doubts import bounds_message, described_end
-from .._estimator import FOLLOWED, check_level, check_number, history
+from .._estimators import FOLLOWED, check_level, check_number, history
+from .._fitting import Run
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
 from .._prediction import LatentEstimator
 from .._rows import Rows
-from .._training import Run
 from ..exceptions import warn
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior
@@ -49,7 +49,7 @@ def takes_more_rows(estimator):
 
 @dataclass
 class AdditiveLatent:
-    """A fitted latent function: its basis, hyper-parameters, and what the rows say of its weights.
+    """A fitted latent function: its basis, hyperparameters, and what the rows say of its weights.
 
     Attributes
     ----------
@@ -95,8 +95,8 @@ _FOLLOWED = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
 class AdditiveGP(LatentEstimator):
     """Estimators whose latent functions are sums of effects.
 
-    A subclass gives the likelihood as sites (`_sites`), the prior variance of the constant
-    (`_constant`) and whether noise is Gaussian (`_is_gaussian`).
+    A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
+    (`_constant`) and whether the noise is Gaussian (`_is_gaussian`).
     """
 
     _uses, _followed = _USES, _FOLLOWED
@@ -165,7 +165,7 @@ class AdditiveGP(LatentEstimator):
         )
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights)
-        seed = run.remember("seed", self._draw_seed)
+        seed = run.checkpointed("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
@@ -192,7 +192,7 @@ class AdditiveGP(LatentEstimator):
         search = TermSearch(
             run=run,
             ascent=ascent,
-            state=ascent.start(self._sites().parameters()),
+            state=ascent.start(self._make_likelihood().parameters()),
             more=partial(make, rows=learning),
             kernels=kernels,
             exact=exact,
@@ -236,13 +236,13 @@ class AdditiveGP(LatentEstimator):
         )
 
     def _learning_rows(self, rows, features):
-        """Rows that terms and hyper-parameters are learned from: `thinned` where they weigh much.
+        """Return the rows that learn hyperparameters, large weights normalized to mean one.
 
         Not where all features are categories, whose effects could not be told from noise then.
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
         heavy = rows.total_weight > _MOST_WEIGHT * rows.n_rows
-        return rows.thinned() if self._is_gaussian() and numbers and heavy else rows
+        return rows.with_normalized_weights() if self._is_gaussian() and numbers and heavy else rows
 
     def _wanted_interactions(self, d, exact):
         """Pairs that are given, and how many more may be found."""
@@ -295,7 +295,7 @@ class AdditiveGP(LatentEstimator):
             return False
         wide = wide and self.n_inducing is not None
         if not self._is_gaussian():
-            learns_noise = len(self._sites().parameters()) > 0
+            learns_noise = len(self._make_likelihood().parameters()) > 0
             return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
         few = rows.n_rows <= min(_MOST_ROWS, _MOST_NUMBERS / self.n_features_in_)
         return (few or wide) and not rows.are_repeated()
@@ -313,7 +313,7 @@ class AdditiveGP(LatentEstimator):
         given = basis, rows, limits, form, self.shrinkage, self.tol
         if self._is_gaussian():
             return gaussian(*given)
-        sites, batch_size = self._sites(), self.batch_size
+        sites, batch_size = self._make_likelihood(), self.batch_size
         return other(*given, sites=sites, batch_size=batch_size, generator=generator)
 
     def _attributes(self, search):
@@ -352,14 +352,14 @@ class AdditiveGP(LatentEstimator):
     # More rows
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
-        """`fit` in the first call; later ones hold hyper-parameters and terms."""
+        """`fit` in the first call; later ones hold hyperparameters and terms."""
         self._check_streamed()
         if not self.__sklearn_is_fitted__():
             self._fit(X, y, sample_weight, classes, streamed=True)
             if self.n_inducing is not None and len(y) < self.n_inducing:
                 warn(
                     f"{type(self).__name__}.partial_fit holds what this first call, of only "
-                    f"{len(y)} rows, says of terms, scales and hyper-parameters: give it more rows."
+                    f"{len(y)} rows, says of terms, scales and hyperparameters: give it more rows."
                 )
             return self
         self._check_all_parameters("partial_fit")
@@ -375,7 +375,7 @@ class AdditiveGP(LatentEstimator):
         self._warn_of_new_ranges(X, weights)
         rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
         run = Run(self, shown, y, X, targets, weights, self._latents)
-        generator = torch.Generator().manual_seed(run.remember("seed", self._draw_seed))
+        generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
         ascent = self._ascent(self._latents[0].basis, rows, generator)
         like = rows.weights
         state = {

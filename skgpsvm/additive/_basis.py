@@ -25,8 +25,8 @@ class Feature:
         Whether numbers were missing: an effect of its own. (Levels that are missing are a level.)
     constant : bool
         Whether it has no effect since the rows do not differ.
-    centre, scale, power : float
-        The numbers are centred, scaled, and transformed by Yeo and Johnson's function.
+    center, scale, power : float
+        The numbers are centered, scaled, and transformed by Yeo and Johnson's function.
     low, high : float
         Range of the scaled numbers.
     """
@@ -34,7 +34,7 @@ class Feature:
     n_levels: int = 0
     missing: bool = False
     constant: bool = False
-    centre: float = 0.0
+    center: float = 0.0
     scale: float = 1.0
     power: float = 1.0
     low: float = 0.0
@@ -44,7 +44,7 @@ class Feature:
         """Which numbers are outside the range, or levels unknown, of an array."""
         if self.n_levels:
             return x < 0
-        x = (x - self.centre) / self.scale
+        x = (x - self.center) / self.scale
         return (x < self.low) | (x > self.high)
 
     def unit(self, x):
@@ -52,7 +52,7 @@ class Feature:
 
         The transformation itself is bounded on one side, with powers beyond 0 and 2.
         """
-        x = (x - self.centre) / self.scale
+        x = (x - self.center) / self.scale
         held = x.clamp(self.low, self.high)
         low, high = yeo_johnson(x.new_tensor([self.low, self.high]), self.power)
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
@@ -193,14 +193,14 @@ class AdditiveBasis:
                 found.append(product[:, self.kept(*term, u.device)])
         return found
 
-    # What hyper-parameters make of them
+    # What hyperparameters make of them
 
     def at(self, theta):
-        """The `Effects` at hyper-parameters: logarithms of ``length`` and ``variance``."""
+        """The `Effects` at hyperparameters: logarithms of ``length`` and ``variance``."""
         return Effects(self, theta)
 
     def start(self):
-        """Hyper-parameters to start from, logarithms by what they are of.
+        """Hyperparameters to start from, logarithms by what they are of.
 
         A length scale is of a term and the place of an axis in it, or of a feature in all its
         pairs; a variance of a term, or of the absence of a feature.

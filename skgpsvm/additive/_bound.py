@@ -123,7 +123,7 @@ def collapsed(effects, sums, noise, covariance="full", rank=None):
 
 
 def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
-    """The bound, and its derivatives in the hyper-parameters of a latent, by name.
+    """The bound, and its derivatives in the hyperparameters of a latent, by name.
 
     The derivatives go through sums over the features, which are small, by hand: of their many
     products with the columns none is kept.
@@ -303,7 +303,7 @@ class AdditivePosterior(EffectsPosterior):
 
     @property
     def arrays(self):
-        """What a posterior at the same hyper-parameters is made of, by name."""
+        """What a posterior at the same hyperparameters is made of, by name."""
         return {"gram": self.gram, "cross": self.cross}
 
     def expected(self, gram, cross):

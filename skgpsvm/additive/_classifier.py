@@ -2,13 +2,13 @@
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._prediction import LatentClassifier, classification_sites
 from ._base import AdditiveGP, takes_more_rows
 
 
 class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
-    r"""Bayesian generalised additive model of classes: a Gaussian process for each effect.
+    r"""Bayesian generalized additive model of classes: a Gaussian process for each effect.
 
     The log odds of two classes, or a function for each of several under the softmax, are a
     constant, a smooth function of each feature, and functions of some pairs of features. Every
@@ -21,7 +21,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         Link: the logistic function for two classes, the softmax for more; or the normal
         distribution function, for two.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
-        Covariance of an effect before it is centred.
+        Covariance of an effect before it is centered.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
         lines. With inducing points none is below their distance, in a pair 0.25, or twice their
@@ -62,10 +62,10 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
         features with few. Only for fits with inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
-        it is centred, in units of the latent functions: its mean is half of them. 0 is no prior, as
-        in the paper: the evidence alone, which with few rows or many features is too sure of
-        effects that are chance.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel,
+        before centering, in units of the latent functions: its mean is half of them. 0 is no
+        prior, as in the paper: the evidence alone, which with few rows or many features is too
+        sure of effects that are chance.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
@@ -119,7 +119,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     Notes
     -----
     Source: Adam, Durrande and John (2018), with errata; natural-gradient steps in the place of
-    stochastic optimisation.
+    stochastic optimization.
 
     With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair
     (2100 on the finest grid). Missing numbers have an effect of their own; where `fit` saw none, it
@@ -228,7 +228,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
         """Learn from more rows, as new data.
 
         The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
-        rows need not have: see ``sparse``. Every later one holds the terms, the hyper-parameters
+        rows need not have: see ``sparse``. Every later one holds the terms, the hyperparameters
         and the scales of X, and adds the rows to the posterior. A number outside the range of the
         first rows counts as the end of the range.
 
@@ -254,7 +254,7 @@ class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
     def _is_gaussian(self):
         return False
 
-    def _sites(self):
+    def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
     def _of_constant(self, constant):

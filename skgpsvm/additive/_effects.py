@@ -1,4 +1,4 @@
-"""The terms of an additive model at hyper-parameters: prior covariances, whitened features."""
+"""The terms of an additive model at hyperparameters: prior covariances, whitened features."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
 
 
 class Prior(ABC):
-    """Prior covariances of the constant and the terms of an additive basis at hyper-parameters.
+    """Prior covariances of the constant and the terms of an additive basis at hyperparameters.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class Prior(ABC):
         Features of each, none of the constant, which is the first.
     variance : Tensor of shape (1 + n_terms,)
     factors : list of lists
-        The processes that each is a product of: `Centred` or `Levels`.
+        The processes that each is a product of: `ZeroMeanKernel` or `Levels`.
     processes : dict
         The feature of each of these.
     """

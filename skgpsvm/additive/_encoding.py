@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.stats import skew, yeojohnson_normmax
 
-from .._estimator import is_missing
+from .._estimators import is_missing
 from .._rows import CHUNK_ROWS
 from ._basis import Feature
 
@@ -218,8 +218,8 @@ def described(X, weights, n_levels, scaling):
             continue
         feature = Feature(missing=bool(missing[j]))
         if scaling == "power":
-            feature.centre, feature.scale, feature.power = _power(some[:, j])
-        ends = (np.array([low[j], high[j]]) - feature.centre) / feature.scale
+            feature.center, feature.scale, feature.power = _power(some[:, j])
+        ends = (np.array([low[j], high[j]]) - feature.center) / feature.scale
         feature.low, feature.high = ends.tolist()
         found.append(feature)
     return found
@@ -248,17 +248,17 @@ def distinct(rows, numbers, most):
 
 
 def _power(column):
-    """Centre, scale and power of a column, whose power is 1 unless it is skewed."""
+    """Center, scale and power of a column, whose power is 1 unless it is skewed."""
     column = column[np.isfinite(column)].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        centre, scale = column.mean(), column.std()
+        center, scale = column.mean(), column.std()
     if len(column) and not np.isfinite(scale):
         raise ValueError("Squares of X overflow in float64: scale it down.")
     if not scale > 0:
         return 0.0, 1.0, 1.0
-    column = (column - centre) / scale
+    column = (column - center) / scale
     if abs(skew(column)) < _SKEWED:
-        return centre, scale, 1.0
+        return center, scale, 1.0
     with np.errstate(invalid="ignore"):
         power = yeojohnson_normmax(column)
-    return centre, scale, float(np.clip(power, *_POWERS))
+    return center, scale, float(np.clip(power, *_POWERS))

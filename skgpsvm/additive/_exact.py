@@ -10,7 +10,7 @@ import torch
 from .._linalg import cholesky
 from ._bound import EffectsPosterior
 from ._effects import Prior
-from ._processes import PROFILES, Centred
+from ._processes import PROFILES, ZeroMeanKernel
 
 _BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
 _LEAST_ENTRIES = 2**12  # of each, to be worth a call
@@ -57,9 +57,9 @@ class RowPrior(Prior):
         super().__init__(basis, theta)
         self._theta, self.rows = theta, self._at_rows(u)
         in_pairs = dict.fromkeys(p for own in self.factors if len(own) == 2 for p in own)
-        alone = [p for p in self.processes if isinstance(p, Centred) and p not in in_pairs]
-        self._numbers = alone + [p for p in in_pairs if isinstance(p, Centred)]
-        self._all = self._numbers + [p for p in self.processes if not isinstance(p, Centred)]
+        alone = [p for p in self.processes if isinstance(p, ZeroMeanKernel) and p not in in_pairs]
+        self._numbers = alone + [p for p in in_pairs if isinstance(p, ZeroMeanKernel)]
+        self._all = self._numbers + [p for p in self.processes if not isinstance(p, ZeroMeanKernel)]
         self._paired = slice(len(alone), None)
         self._members = [tuple(map(self._all.index, factors)) for factors in self.factors]
         self._linear = u.new_zeros(len(self._all), 1, 1)
@@ -72,19 +72,19 @@ class RowPrior(Prior):
                     self._bilinear[members] = self._bilinear[members[::-1]] = variance
 
     def _mains(self, lengths):
-        return self._centred(self.basis.kernel, self.basis.axes, lengths)
+        return self._centered(self.basis.kernel, self.basis.axes, lengths)
 
     def _pairs(self, lengths):
-        return self._centred(self.basis.pair_kernel, self.basis.pair_axes, lengths)
+        return self._centered(self.basis.pair_kernel, self.basis.pair_axes, lengths)
 
-    def _centred(self, kernel, axes, lengths):
+    def _centered(self, kernel, axes, lengths):
         """The process of each axis, computed together where they have as many atoms."""
         atoms = [[torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes]
         found = {}
         for n_atoms in {len(points) for points, _ in atoms}:
             places = [place for place, (own, _) in enumerate(atoms) if len(own) == n_atoms]
             measure = map(torch.stack, zip(*(atoms[place] for place in places), strict=True))
-            group = Centred(PROFILES[kernel], lengths[places], *measure)
+            group = ZeroMeanKernel(PROFILES[kernel], lengths[places], *measure)
             members = {place: group[k] for k, place in enumerate(places)}
             self._groups.append((group, members.values(), [axes[place] for place in places]))
             found |= members
@@ -149,7 +149,7 @@ class RowPrior(Prior):
 
     @torch.no_grad()
     def slopes(self, adjoint):
-        """Derivatives in the hyper-parameters from those (n, n) in the covariance, by name."""
+        """Derivatives in the hyperparameters from those (n, n) in the covariance, by name."""
         by_linear, by_bilinear, by_log, by_h = self._slopes(adjoint)
         by_variance = [adjoint.sum()]
         for own in self._members[1:]:
@@ -202,7 +202,7 @@ class RowPrior(Prior):
         return by_linear, by_bilinear, by_log, by_h[..., 0]
 
 
-def _factorised(K, root):
+def _factorized(K, root):
     """Root of A = I + B^1/2 K B^1/2, for square roots of precisions B."""
     inner = root[:, None] * K * root
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -247,18 +247,18 @@ def _constants(own, sums):
 
 
 def _evidence_at(K, root, linear):
-    chol = _factorised(K, root)
+    chol = _factorized(K, root)
     return _evidence(K, chol, *_solved(K, root, chol, linear)[:3])
 
 
 def evidence(basis, own, sums):
-    """The log evidence at hyper-parameters of a latent, nats, constants of sites left out."""
+    """The log evidence at hyperparameters of a latent, nats, constants of sites left out."""
     K = RowPrior(basis, own, sums.u).matrix()
     return _evidence_at(K, *_scaled_sites(own, sums)) + _constants(own, sums)
 
 
 def evidence_gains(basis, own, sums):
-    """What each term adds to the log evidence at hyper-parameters that are held, nats."""
+    """What each term adds to the log evidence at hyperparameters that are held, nats."""
     prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
     K, covariances = prior.matrix(), prior.covariances(prior.rows, prior.rows)
     next(covariances)  # of the constant
@@ -269,7 +269,7 @@ def evidence_gains(basis, own, sums):
 
 
 def evidence_and_slopes(basis, own, sums):
-    """The log evidence, nats, and its derivatives in the hyper-parameters of a latent, by name.
+    """The log evidence, nats, and its derivatives in the hyperparameters of a latent, by name.
 
     Notes
     -----
@@ -280,7 +280,7 @@ def evidence_and_slopes(basis, own, sums):
         theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
         prior = RowPrior(basis, theta, sums.u)
     K, (root, linear) = prior.matrix(), _scaled_sites(own, sums)
-    chol = _factorised(K, root)
+    chol = _factorized(K, root)
     inverse = torch.cholesky_inverse(chol)
     *parts, alpha = _solved(K, root, chol, linear)
     value = _evidence(K, chol, *parts) + _constants(own, sums)
@@ -318,7 +318,7 @@ class ExactPosterior(EffectsPosterior):
         self._prior = RowPrior(basis, theta, u)
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
-            chol = _factorised(self._K, self._root)
+            chol = _factorized(self._K, self._root)
             alpha = _solved(self._K, self._root, chol, linear[:, None])[-1][:, 0]
         self.chol, self.alpha = chol, alpha
 
@@ -328,7 +328,7 @@ class ExactPosterior(EffectsPosterior):
 
     @property
     def arrays(self):
-        """What a posterior at the same hyper-parameters is made of, by name."""
+        """What a posterior at the same hyperparameters is made of, by name."""
         names = "u", "precision", "linear", "chol", "alpha"
         return {name: getattr(self, name) for name in names}
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .._priors import log_prior_of_deviations
+from .._hyperparameters.priors import log_prior_of_deviations
 from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
 from ._learning import (
     AdditiveAscent,

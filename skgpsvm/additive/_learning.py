@@ -1,4 +1,4 @@
-"""Learning of additive models: sums over the rows, posteriors, hyper-parameters."""
+"""Learning of additive models: sums over the rows, posteriors, hyperparameters."""
 
 import math
 from dataclasses import replace
@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
+from .._hyperparameters.priors import log_prior_of_deviations
 from .._linalg import add_gram, add_grams, mirror
-from .._priors import log_prior_of_deviations
+from .._optim import FlatParameters, lbfgs, minibatches
 from .._rows import CHUNK_ROWS
-from .._training import Packing, lbfgs, minibatches
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 
 HYPER = ("length", "variance", "noise")
@@ -17,7 +17,7 @@ VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
 _NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
 _ROWS_OF_TEST = 10_000  # of interactions
 _STEPS = 20  # of Newton's method for a constant
-_PASSES_BEFORE = 5  # hyper-parameters are learned
+_PASSES_BEFORE = 5  # hyperparameters are learned
 _LEAST_GAIN = 0.05  # nats, of all rows, that is worth a round
 _START_VARIANCE = 0.5  # of a latent, before anything is known
 _DIFFERENCE, _MOST = 0.05, 0.5  # of Newton's steps in logarithms of a likelihood's parameters
@@ -26,7 +26,7 @@ _DECAY = 0.7  # of the steps of minibatches, with the number of passes
 
 
 class AdditiveAscent:
-    """Rounds in which the hyper-parameters of each latent maximise its bound and their prior.
+    """Rounds in which the hyperparameters of each latent maximize its bound and their prior.
 
     The state of a fit is a dict: ``length`` (c, a), ``variance`` (c, v), ``noise`` (k,), the bound
     ``elbo``, its sum with the logarithm of the prior ``value``, and the ``gain`` of that in the
@@ -55,7 +55,7 @@ class AdditiveAscent:
         self.learned, self._earlier = HYPER, None
 
     def _log_prior(self, own):
-        """At the hyper-parameters of a latent, and its derivatives by name.
+        """At the hyperparameters of a latent, and its derivatives by name.
 
         Notes
         -----
@@ -71,19 +71,19 @@ class AdditiveAscent:
         return sum(self._log_prior(own)[0] for own in self.latents(state))
 
     def _climbed(self, own, sums):
-        """Hyper-parameters of a latent after some steps of L-BFGS-B, and their `value`."""
+        """Hyperparameters of a latent after some steps of L-BFGS-B, and their `value`."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
             return own, self._value(own, sums) + self._log_prior(own)[0]
 
-        packing = Packing(names, {}, self._bounds(own["variance"]))
+        packing = FlatParameters(names, {}, self._bounds(own["variance"]))
 
         def value_and_gradient(vector):
             parts = {**own, **packing.parts(vector, own)}
             value, slopes = self._value_and_slopes(parts, sums)
             log_prior, pulls = self._log_prior(parts)
             slopes |= {name: slopes[name] + pull for name, pull in pulls.items()}
-            return value + log_prior, packing.slope(slopes)
+            return value + log_prior, packing.gradient(slopes)
 
         start, limits = packing.vector(own), packing.limits(own)
         ends = self._steps, self._least_step
@@ -91,7 +91,7 @@ class AdditiveAscent:
         return {**own, **packing.parts(best, own)}, value
 
     def _value(self, own, sums):
-        """The bound at hyper-parameters of a latent, nats."""
+        """The bound at hyperparameters of a latent, nats."""
         return collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
 
     def _value_and_slopes(self, own, sums):
@@ -113,7 +113,7 @@ class AdditiveAscent:
         }
 
     def _climb(self, state):
-        """Learn the hyper-parameters of all latents; returns the sum of their values."""
+        """Learn the hyperparameters of all latents; returns the sum of their values."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
         found, values = zip(*(self._climbed(own, sums) for own, sums in latents), strict=True)
         for name in self.learned:
@@ -126,7 +126,7 @@ class AdditiveAscent:
         return value
 
     def latents(self, state):
-        """Hyper-parameters of each latent."""
+        """Hyperparameters of each latent."""
         return [
             {"length": length, "variance": variance, "noise": self._noise(state, k)}
             for k, (length, variance) in enumerate(
@@ -160,7 +160,7 @@ class AdditiveAscent:
         Parameters
         ----------
         state : dict
-            The hyper-parameters, which are held.
+            The hyperparameters, which are held.
         earlier : list of tuples of Tensors (p, p), (p,)
             Of each latent, ``gram`` and ``cross`` of the posterior of the others.
         """
@@ -231,7 +231,7 @@ class AdditiveAscent:
         return torch.cat([own for own, stay in zip(columns, stays, strict=True) if stay])
 
     def named(self, state):
-        """Hyper-parameters of each latent by the names of what they are of."""
+        """Hyperparameters of each latent by the names of what they are of."""
         start = self.basis.start()
         return [
             {
@@ -242,7 +242,7 @@ class AdditiveAscent:
         ]
 
     def _hyper(self, known):
-        """Hyper-parameters of each latent by what is `named`, else usual ones."""
+        """Hyperparameters of each latent by what is `named`, else usual ones."""
         like = self.rows.weights
 
         def values(kind, usual, own):
@@ -329,7 +329,7 @@ class SiteAscent(AdditiveAscent):
 
     Notes
     -----
-    Source: Khan and Lin (2017), conjugate computation. Hyper-parameters maximise the collapsed
+    Source: Khan and Lin (2017), conjugate computation. Hyperparameters maximize the collapsed
     bound of the sites held; where these have converged, its gradient is the bound's.
     """
 
@@ -486,6 +486,6 @@ def stacked_moments(moments):
 def _newton(lower, here, higher):
     """Steps that lower losses, from three values with equal differences."""
     slope = (higher - lower) / (2 * _DIFFERENCE)
-    bend = (higher - 2 * here + lower) / _DIFFERENCE**2
-    step = torch.where(bend > 0, -slope / bend, -slope.sign())
+    hess = (higher - 2 * here + lower) / _DIFFERENCE**2
+    step = torch.where(hess > 0, -slope / hess, -slope.sign())
     return step.clamp(-_MOST, _MOST)

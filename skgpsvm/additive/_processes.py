@@ -53,8 +53,8 @@ def uniform_moments(size):
     return mean[:size], 0.5 * (mean[a[:, None] + a] + mean[(a[:, None] - a).abs()])
 
 
-class Centred:
-    r"""Processes of one numerical feature, of variance one before they are centred.
+class ZeroMeanKernel:
+    r"""Processes of one numerical feature, of variance one before they are centered.
 
     The covariance is :math:`g(x, y) - h(x) h(y) / H` with :math:`h(x) = \int g(x, s) d\nu(s)` and
     :math:`H = \int h d\nu`, that of a process whose integral over the feature's measure is zero.
@@ -143,7 +143,7 @@ class Centred:
         return [x * torch.outer(a[2], b[2]) for x in found]
 
 
-class CentredAtPoints(Centred):
+class CentredAtPoints(ZeroMeanKernel):
     r"""Likewise, with inducing points.
 
     Parameters
@@ -196,7 +196,7 @@ class CentredAtPoints(Centred):
 
 
 class Levels:
-    """A zero-mean effect of the levels of a category, the analogue of `Centred`.
+    """A zero-mean effect of the levels of a category, the analogue of `ZeroMeanKernel`.
 
     Parameters
     ----------

@@ -6,25 +6,25 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._parameters import where
 from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
 from ._base import AdditiveGP, takes_more_rows
 
-_START_NOISE = 0.2  # variance, of the normalised y
+_START_NOISE = 0.2  # variance, of the normalized y
 _VAGUE = 100.0  # prior variance of the logarithm of a rate
 _USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
 class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
-    r"""Bayesian generalised additive model: a Gaussian process for each effect.
+    r"""Bayesian generalized additive model: a Gaussian process for each effect.
 
     The latent function is a constant, a smooth function of each feature, and functions of some
     pairs of features. Every function has zero mean over its features, so that none can stand for
     part of another, and a posterior of its own, correlated with the others'. Smoothness, size of
-    effects and noise maximise the evidence bound; pairs are found by a score test. See the
+    effects and noise maximize the evidence bound; pairs are found by a score test. See the
     :ref:`user guide <additive>`.
 
     Parameters
@@ -33,7 +33,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Noise; the second (four degrees of freedom) and third bear outliers. The last is for counts
         or rates, with a logarithmic link: of rates, give the exposures as ``sample_weight``.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
-        Covariance of an effect before it is centred.
+        Covariance of an effect before it is centered.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
         lines. With inducing points none is below their distance, in a pair 0.25, or twice their
@@ -77,10 +77,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
         features with few. Only for fits with inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
-        it is centred, in units of the normalised y, or of the logarithm of a rate: its mean is half
-        of them. Half the rate is, with Gaussian noise and without inducing points, that of such a
-        prior of the noise, and of an exponential one of the inverse root of the length scale of
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel,
+        before centering, in units of the normalized y, or of the logarithm of a rate: its mean is
+        half of them. Half the rate is, with Gaussian noise and without inducing points, that of
+        such a prior of the noise, and of an exponential one of the inverse root of the length scale of
         each effect of one feature. 0 is no prior, as in the paper: the evidence alone, which with
         few rows or many features is too sure of effects that are chance, and with thousands a
         little better.
@@ -122,7 +122,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     noise_variance_ : float or ndarray of shape (t,)
         Of the noise, in squared units of y. Not for "poisson".
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, of the rows of `fit`; the
+        Lower bound on the log evidence of the normalized y, nats, of the rows of `fit`; the
         evidence itself without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound and the logarithm of the prior along the way, stage after stage; after
@@ -137,7 +137,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     Notes
     -----
     Source: Adam, Durrande and John (2018), with errata; the collapsed bound in place of its
-    stochastic optimisation.
+    stochastic optimization.
 
     With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
     O(n r^2) for r columns, about 70 an effect and 120 a pair (2100 on the finest grid), and memory
@@ -215,7 +215,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
 
     @property
     def normalize_y(self):
-        """Whether y is centred and scaled: always but for counts."""
+        """Whether y is centered and scaled: always but for counts."""
         return self.likelihood != "poisson"
 
     @property
@@ -248,7 +248,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         X : array-like or table of shape (n, d)
             NaN is missing. A large float32 or float64 memmap is read in chunks, never copied whole.
         y : array-like of shape (n,) or (n, t)
-            Several outputs have the same terms, and hyper-parameters of their own.
+            Several outputs have the same terms, and hyperparameters of their own.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
             inverse variances by their mean, as weights count rows. With "poisson", exposures: y is
@@ -280,7 +280,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         """Learn from more rows, as new data.
 
         The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
-        rows need not have: see ``sparse``. Every later one holds the terms, the hyper-parameters
+        rows need not have: see ``sparse``. Every later one holds the terms, the hyperparameters
         and the scales of X and y, and adds the rows to the posterior: with Gaussian noise exactly.
         A number outside the range of the first rows counts as the end of the range.
 
@@ -302,7 +302,7 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
     def _has_noise(self):
         return self.likelihood != "poisson"
 
-    def _sites(self):
+    def _make_likelihood(self):
         t = len(self._y_mean)
         if self.likelihood == "poisson":
             return LikelihoodSites(Poisson(), t)

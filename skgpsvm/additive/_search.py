@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from scipy.stats import gamma
 
-from .._training import Run
+from .._fitting import Run
 from ._interactions import score_moments
 from ._learning import AdditiveAscent
 
@@ -48,7 +48,7 @@ class TermSearch:
     attributes : callable
         From a search to the fitted attributes of the estimator.
     scores : dict
-        Of each pair the standardised score and the probability of a larger one.
+        Of each pair the standardized score and the probability of a larger one.
     dropped : list of tuples of ints
         Terms.
     curve : list of float
@@ -109,7 +109,7 @@ class TermSearch:
         return [pair for pair, (_, p) in found.items() if p * len(found) < level]
 
     def _scores(self):
-        """Standardised scores of pairs and probabilities of larger ones, the largest first."""
+        """Standardized scores of pairs and probabilities of larger ones, the largest first."""
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
         moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
@@ -166,7 +166,7 @@ class TermSearch:
         self.ascent.step(self.state)
 
     def _begin(self, basis, known):
-        """The ascent of a basis, from hyper-parameters that are `named`."""
+        """The ascent of a basis, from hyperparameters that are `named`."""
         self.ascent, noise = self.more(basis), self.state["noise"]
         self.state = self.ascent.start(noise, known)
 
@@ -177,6 +177,6 @@ class TermSearch:
             return -math.inf
         if len(term) == 1:
             return self.min_gain
-        # At given hyper-parameters a pair that is not there exceeds it with this probability.
+        # At given hyperparameters a pair that is not there exceeds it with this probability.
         chance = (_LIKELY if self.exact else _LEVEL) / len(self.scores)
         return max(self.min_gain, -math.log(chance))

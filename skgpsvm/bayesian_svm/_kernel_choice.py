@@ -1,12 +1,12 @@
-"""Hyper-parameters: by leave-one-out prediction, or by gradients of the objective."""
+"""Hyperparameters: by leave-one-out prediction, or by gradients of the objective."""
 
 import math
 
 import torch
 
 from .._calibration import Calibration
-from .._coordinate_ascent import CoordinateAscent
-from .._inference import AdamSteps, CoordinateInference
+from .._inference.coordinate_ascent import CoordinateAscent
+from .._inference.natural_gradient import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
@@ -35,9 +35,9 @@ _JUDGES = 3  # one row of so many
 
 
 class LeaveOneOutChoice:
-    r"""A compass search for hyper-parameters by the calibrated leave-one-out log loss.
+    r"""A compass search for hyperparameters by the calibrated leave-one-out log loss.
 
-    Each hyper-parameter is a direction, one with several entries (the length scales of an ARD
+    Each hyperparameter is a direction, one with several entries (the length scales of an ARD
     kernel) moving as one; steps are factors of e, then of its root, and a log-normal prior of
     standard deviation 1/2 draws each to its start.
 
@@ -99,8 +99,8 @@ class LeaveOneOutChoice:
         }
 
     def search(self, state):
-        """Poll the neighbours of the best place in all directions; returns minus its loss."""
-        # Sweeps lower the loss a little, so the best place must have as many as its neighbours.
+        """Poll the neighbors of the best place in all directions; returns minus its loss."""
+        # Sweeps lower the loss a little, so the best place must have as many as its neighbors.
         state.update(self._at(state, state["place"]))
         state["tried"].append(state["place"])
         moved = False
@@ -120,20 +120,20 @@ class LeaveOneOutChoice:
         return -state["loss"]
 
     def _at(self, state, place):
-        """Penalised loss and posterior at a place, from the posterior of the best one so far."""
+        """Penalized loss and posterior at a place, from the posterior of the best one so far."""
         shift = torch.tensor(place, dtype=torch.float64, device=self.Z.device) * _FINEST
         theta = (state["start"] + shift @ self.directions).clamp(*self.bounds.T)
         loss, (mean, root) = self.solve(theta, (state["mean"], state["root"]))
         loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
         return {"place": place, "theta": theta, "loss": loss, "mean": mean, "root": root}
 
-    def found(self, run, name, theta, *, rounds=_ROUNDS, finest=1):
+    def compass_search(self, run, name, theta, *, rounds=_ROUNDS, finest=1):
         """The best theta of a search from ``theta``, with steps of so many roots of e at least."""
         state = self.search_state(theta)
         run.stage(name, state, self.search, rounds, finished=lambda s: s["reach"] < finest)
         return state["theta"]
 
-    def climbed(self, run, name, theta, scale, seed):
+    def maximize_elbo(self, run, name, theta, scale, seed):
         """Theta after steps of Adam on it and on the inducing points, sweeps between them."""
         trained = "theta", "Z"
         adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, _RATE, self.bounds, scale)
@@ -147,12 +147,12 @@ class LeaveOneOutChoice:
 
 
 def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
-    """Hyper-parameters of a kernel, those with several entries in common or told apart.
+    """Hyperparameters of a kernel, those with several entries in common or told apart.
 
     First the entries move as one, by `LeaveOneOutChoice`. Then all climb the objective on two
     thirds of at most 6000 rows, in turns with the posterior and with the inducing points (type-II
-    maximum likelihood, without a prior), and move as one again. This is kept where it `pays` on the
-    other third.
+    maximum likelihood, without a prior), and move as one again. This is kept where the gain on
+    the other third is significant.
 
     Parameters
     ----------
@@ -174,19 +174,19 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
     few, more = choice(*_FEW), choice(*_MORE)
-    theta = few.found(run, f"{name}kernel", few.start)
+    theta = few.compass_search(run, f"{name}kernel", few.start)
     n = len(more.rows)
     if few.directions.sum(1).max() > 1 and n >= _FEWEST_ROWS:
         order = random_state.permutation(n)
-        judges, taught = order[: n // _JUDGES], order[n // _JUDGES :]
+        validation_rows, train_rows = order[: n // _JUDGES], order[n // _JUDGES :]
         points = torch.tensor(_some(Z, _CLIMBING_POINTS, random_state), device=rows.device)
-        climbing = LeaveOneOutChoice(kernel, hinge, more.rows.part(taught), points)
+        climbing = LeaveOneOutChoice(kernel, hinge, more.rows.part(train_rows), points)
         seed = int(random_state.randint(2**31))
-        apart = climbing.climbed(run, f"{name}length scales", theta, scale, seed)
-        apart = few.found(run, f"{name}kernel of these", apart)
-        judges = torch.tensor(judges)
-        gain = more.log_losses(theta, judges) - more.log_losses(apart, judges)
-        if pays(gain):
+        apart = climbing.maximize_elbo(run, f"{name}length scales", theta, scale, seed)
+        apart = few.compass_search(run, f"{name}kernel of these", apart)
+        validation_rows = torch.tensor(validation_rows)
+        gain = more.log_losses(theta, validation_rows) - more.log_losses(apart, validation_rows)
+        if is_significant_gain(gain):
             theta = apart
     if rows.n_rows > _FEW[0]:
         theta = more.found(
@@ -195,7 +195,7 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     return theta
 
 
-def pays(gain):
+def is_significant_gain(gain):
     """Whether rows gain more than the standard error of their sum."""
     return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
 

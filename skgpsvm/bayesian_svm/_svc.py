@@ -7,12 +7,12 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._calibration import Calibration
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
+from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
 from .._inducing_estimator import InducingEstimator
 from .._parameters import ALWAYS, where
 from .._prediction import CalibratedClassifier
-from .._scales import linear_kernel, smooth_kernel
 from ._kernel_choice import chosen_theta
 
 _CLOSER = 10  # with fewer rows than features: predictions that leave one out need the optimum
@@ -35,14 +35,14 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     One latent function a class, with a Gaussian-process prior, is fitted to Crammer and Singer's
     hinge; a Gaussian posterior over inducing points is found by closed-form updates. All classes
     are one model whose cost hardly grows with their number. The defaults need no tuning: kernel,
-    hyper-parameters and the calibration of probabilities come from the data, without
+    hyperparameters and the calibration of probabilities come from the data, without
     cross-validation. See the :ref:`user guide <bayesian_svm>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with two classes or "ovr", of the decision
-        function. Its hyper-parameters, bounds and "fixed" marks rule the optimisation. None is a
+        function. Its hyperparameters, bounds and "fixed" marks rule the optimization. None is a
         squared exponential with a length scale for each feature, a constant and a linear term,
         scaled by the data's standard deviations, so that features need no scaling.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
@@ -62,12 +62,12 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=False
         Whether gradient steps move the inducing points.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
-        How hyper-parameters are learned: by the leave-one-out log loss on at most 6000 rows, the
+        How hyperparameters are learned: by the leave-one-out log loss on at most 6000 rows, the
         length scales of features apart only where other rows say that it pays; by steps of Adam up
         the objective; or not at all. "auto" is "adam" with
         ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
@@ -81,7 +81,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     batch_size : int, default=None
         Rows in a minibatch. None is all rows with coordinate ascent, 256 with gradients.
     learning_rate : float, default=None
-        Step size of Adam, in units of log hyper-parameters, of whitened weights and of the
+        Step size of Adam, in units of log hyperparameters, of whitened weights and of the
         features' standard deviations. None is 0.05. Only where Adam takes steps: with
         ``inference="gradient"``, ``learn_inducing=True`` or ``optimizer="adam"``.
     class_weight : dict or "balanced", default=None
@@ -94,14 +94,14 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     dtype : {"float32", "float64"}, default=None
         Of the passes over rows; None is that of X. Algebra of inducing points is in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, the rows that hyper-parameters are learned on, and minibatches.
+        Rules k-means, the rows that hyperparameters are learned on, and minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyper-parameters; a `CompoundKernel`, one a class, for "ovr".
+        With the learned hyperparameters; a `CompoundKernel`, one a class, for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
         In the units of X.
     temperature_ : float
@@ -110,7 +110,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         What they multiply the latents' posterior variance by.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
-        models by, slightly optimistic since hyper-parameters were learned on the same rows.
+        models by, slightly optimistic since hyperparameters were learned on the same rows.
     objective_curve_ : ndarray of shape (n_iterations,)
         Objective before each iteration, in nats; not a bound on the evidence, since the hinge is a
         pseudo-likelihood.
@@ -127,7 +127,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
     et al. (2017) for two classes.
     Departs from the source: signs of its updates; whitening; soft contrast and quasi-Newton steps,
     damped steps with the hard one; two classes as one latent; leave-one-out choice of
-    hyper-parameters and calibration.
+    hyperparameters and calibration.
 
     With p = m + d + 1 features at most (of the default kernel without the d where they are more
     than 500 and than 4 m), a sweep costs O(n p^2) time for each of the latents that a row touches,
@@ -203,7 +203,7 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         self._check_inducing_parameters()
         if self.optimizer == "leave_one_out" and self._by_gradient():
             raise ValueError(
-                "optimizer='leave_one_out' chooses hyper-parameters for given inducing points by "
+                "optimizer='leave_one_out' chooses hyperparameters for given inducing points by "
                 "coordinate ascent; use optimizer='adam' or 'auto' with inference='gradient' or "
                 "learn_inducing=True."
             )
@@ -246,24 +246,24 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         """
         return self._fit(X, y, sample_weight)
 
-    def _problems(self, codes):
+    def _one_vs_rest_targets(self, codes):
         """All classes at once, or each class against the rest."""
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
         return [codes]
 
-    def _sites(self):
+    def _make_likelihood(self):
         if self.multi_class == "ovr" or len(self.classes_) == 2:
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)
 
-    def _prepared(self, run, name, start, rows, scaler, random_state):
+    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
         if self._optimizer() != "leave_one_out" or not start.kernel.n_dims:
             return start, []
 
         scale = torch.tensor(scaler.scale_, device=rows.device)
         theta = chosen_theta(
-            run, name, start.kernel, self._sites(), rows, start.Z, scale, random_state
+            run, name, start.kernel, self._make_likelihood(), rows, start.Z, scale, random_state
         )
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 
@@ -275,12 +275,12 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         if self.kernel is not None:
             return clone(self.kernel)
         # One latent is the difference of two classes, whose prior variance is twice theirs.
-        factor = 2 if self._sites().n_latents == 1 else 1
+        factor = 2 if self._make_likelihood().n_latents == 1 else 1
         variance = factor * _PRIOR_VARIANCE
         constant = ConstantKernel(variance, "fixed")
         return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, factor)
 
-    def _findings(self, ascent, state):
+    def _evaluate_posterior(self, ascent, state):
         return ascent.leave_one_out(state)
 
     def _attributes(self, latents, left_out, streamed=False):

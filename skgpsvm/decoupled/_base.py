@@ -8,16 +8,16 @@ import torch
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._distributed import refuse_ranks
-from .._estimator import FOLLOWED
+from .._estimators import FOLLOWED
+from .._hyperparameters.default_kernels import feature_scales
+from .._hyperparameters.initialization import median_scales
 from .._inducing_estimator import MORE_FOLLOWED
 from .._latents import Latents
+from .._optim import NOISE_BOUNDS
 from .._parameters import where
 from .._rows import to_tensor
-from .._scales import feature_scales
 from .._solved import SolvedGP
-from .._starts import median_scales
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import NOISE_BOUNDS
 from .._variational import LEARNED
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
@@ -77,10 +77,10 @@ class DecoupledGP(SolvedGP):
         bases = rows.take(index)[0].double().cpu().numpy()
         return replace(latents, bases=bases), index
 
-    def _findings(self, stream, state):
+    def _evaluate_posterior(self, stream, state):
         return stream.bound(state)
 
-    def _continued(self, old, rows):
+    def _streaming_update(self, old, rows):
         state = old.state(rows.device)
         known = (state[name] for name in ("gram", "coef", "root"))
         stream = DecoupledStream(*self._parts(old, rows), rows, *known)
@@ -110,7 +110,7 @@ class DecoupledGP(SolvedGP):
                 f"solver='sgd' knows no linear and no constant terms of a kernel; got "
                 f"{start.kernel!r}. Leave them out, or use solver='cg'."
             )
-        bound = StochasticBound(kernel, self._sites(), self.parametrization)
+        bound = StochasticBound(kernel, self._make_likelihood(), self.parametrization)
         device = rows.device
         descent = StochasticDescent(
             bound,
@@ -164,7 +164,7 @@ class DecoupledGP(SolvedGP):
             kernel = variance * MultiscaleRBF(scales, bounds, n_features=d)
         parts = kernel.get_params().values()
         wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
-        noise = tuple(self._sites().parameters().tolist())
+        noise = tuple(self._make_likelihood().parameters().tolist())
         return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)
 
 

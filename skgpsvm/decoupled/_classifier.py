@@ -1,6 +1,6 @@
 """`DecoupledGPClassifier`: the estimator."""
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
 from ._base import DecoupledGP
 
@@ -17,15 +17,15 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature,
-        whose hyper-parameters have a prior; with ``solver="sgd"`` a `MultiscaleRBF`, whose
+        optimization. None is a squared exponential with a length scale for each feature,
+        whose hyperparameters have a prior; with ``solver="sgd"`` a `MultiscaleRBF`, whose
         bases have length scales of their own.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
         distribution function of one, for two classes only; or the class of the largest latent, but
         for one label in a thousand.
     solver : {"cg", "sgd"}, default="cg"
-        Hyper-parameters from some thousand rows, then conjugate gradients on all of them; or
+        Hyperparameters from some thousand rows, then conjugate gradients on all of them; or
         stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
@@ -41,7 +41,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
         array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
         Whether the inducing points are moved, by "sgd" the mean's bases too.
@@ -61,7 +61,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
+        Whether `fit` starts from the hyperparameters and inducing points of the last one; "sgd"
         from all of its state. A change of what such a model holds, such as ``kernel``, is refused
         by name.
     device : str or torch.device, default=None
@@ -77,7 +77,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X; of a `MultiscaleRBF` under "sgd" (m, 2 d), log multipliers last.
     mean_bases_ : ndarray of shape (M, d)

@@ -1,6 +1,6 @@
 """`DecoupledGPRegressor`: the estimator."""
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._parameters import where
 from .._solved import SolvedRegressor
 from ._base import DecoupledGP
@@ -26,25 +26,25 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalised y. Its values, bounds
-        and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
-        for each feature, whose hyper-parameters have a prior, as has the noise; with
+        Prior covariance of the latent function, in units of the normalized y. Its values, bounds
+        and "fixed" marks rule the optimization. None is a squared exponential with a length scale
+        for each feature, whose hyperparameters have a prior, as has the noise; with
         ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of their own.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise; the second (four degrees of freedom) and third bear outliers.
     solver : {"cg", "sgd"}, default="cg"
-        Hyper-parameters from some thousand rows, then conjugate gradients on all of them; or
+        Hyperparameters from some thousand rows, then conjugate gradients on all of them; or
         stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
         Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
         the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
         on its bases.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function, in units of the normalised y: coefficients with a vague prior, which are
+        Mean function, in units of the normalized y: coefficients with a vague prior, which are
         part of the kernel. None is "constant", with ``solver="sgd"`` "zero", the only one that it
         knows.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1, or 1 for "sgd". It must be
+        To start from, in squared units of the normalized y; None is 0.1, or 1 for "sgd". It must be
         None where the kernel has a `WhiteKernel`, which is then the noise.
     n_mean_bases : int, default=10000
         Bases of the mean, M; rows drawn at random, all of them where there are no more.
@@ -53,7 +53,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
         array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
         Whether the inducing points are moved, by "sgd" the mean's bases too.
@@ -69,16 +69,16 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         first, and what the bound may still gain, nats a row; or what it has gained in ten
         iterations. Of other than Gaussian noise, relative change of the means. Not for "sgd".
     batch_size : int, default=None
-        Rows in a minibatch; None is 1024. For "cg" those of the rows that hyper-parameters of other
+        Rows in a minibatch; None is 1024. For "cg" those of the rows that hyperparameters of other
         than Gaussian noise are learned from, where None is all.
     learning_rate : float, default=None
         Step size of Adam, None is 0.05; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
         Not for "cg" with Gaussian noise.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyper-parameters and inducing points of the last one; "sgd"
+        Whether `fit` starts from the hyperparameters and inducing points of the last one; "sgd"
         from all of its state. A change of what such a model holds, such as ``kernel``, is refused
         by name.
     device : str or torch.device, default=None
@@ -92,7 +92,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X; of a `MultiscaleRBF` under "sgd" (m, 2 d), log multipliers last.
     mean_bases_ : ndarray of shape (M, d)
@@ -103,7 +103,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Power of the ratio of posterior and prior variance of the latent function, at least 1: few
         inducing points leave too much variance near the data.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, at the noise that the mean was
+        Lower bound on the log evidence of the normalized y, nats, at the noise that the mean was
         solved with and variances as they were before calibration.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound along the way; of "sgd" its estimates.
@@ -200,7 +200,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
             Divide inverse variances by their mean, as weights count rows.
-            With Gaussian noise hyper-parameters are learned as of weights of 1 on average, where
+            With Gaussian noise hyperparameters are learned as of weights of 1 on average, where
             they are more: copies of a row have no scatter, and would be evidence of little noise.
 
         Returns

@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
-from .._training import NOISE_BOUNDS, minibatches
+from .._optim import NOISE_BOUNDS, minibatches
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
@@ -250,7 +250,7 @@ class StochasticDescent:
     ):
         self.bound, self.rows, self._most = bound, rows, most
         self._batch_size, self._learning_rate = batch_size, learning_rate
-        self._trained, self._generator = trained, generator
+        self._free_parameters, self._generator = trained, generator
         self._bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
 
     def initial(self, start, n_columns, scale):
@@ -311,7 +311,7 @@ class StochasticDescent:
     def _moved(self, state, X, y, weights, ratio):
         """A step of Adam; returns the estimate of the bound before it."""
         parts = {name: state[name] for name in PARTS if name in state}
-        scale, trained = state["scale"], [name for name in self._trained if name in parts]
+        scale, trained = state["scale"], [name for name in self._free_parameters if name in parts]
         units = {name: _unit(name, parts[name], scale) for name in trained}
         leaves = {name: (parts[name] / unit).requires_grad_() for name, unit in units.items()}
         size = self.bound.n_bases(parts)

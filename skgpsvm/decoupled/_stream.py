@@ -3,8 +3,8 @@
 import torch
 
 from .._bases import falkon
+from .._inference.pcg import covariance_divergence, features, roots
 from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change
-from .._solve import covariance_divergence, features, roots
 
 _SITES = ("new_gram", "new_cross", "new_inner")  # of the rows that are new
 

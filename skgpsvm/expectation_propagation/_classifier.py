@@ -8,20 +8,27 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import check_shareable, gather
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
+from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
+from .._hyperparameters.initialization import shrink_length_scales
+from .._hyperparameters.priors import SignalPrior
 from .._inducing_estimator import InducingEstimator
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._parameters import ALWAYS, OtherThan, where
 from .._prediction import Predictive, ProbabilisticClassifier
-from .._priors import SignalPrior
 from .._rows import Rows
-from .._scales import smooth_kernel, with_learned_mean
 from .._sites import LikelihoodSites
-from .._starts import explaining
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
-from ._inference import PARTS, RULES, InnerLearning, MinibatchLearning, OuterLearning, settled
+from ._inference import (
+    PARTS,
+    RULES,
+    ConvergedEP,
+    InterleavedEP,
+    MinibatchLearning,
+    run_ep_to_convergence,
+)
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
@@ -47,7 +54,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     function under the FITC prior. Each row is a Gaussian factor on one combination of them,
     matched to the moments of its label given all others. The logarithm of the evidence is a sum
     over the rows in closed form, and so are the probabilities that leave a row out. More than two
-    classes are one against the rest, their probabilities normalised. See the
+    classes are one against the rest, their probabilities normalized. See the
     :ref:`user guide <expectation_propagation>`.
 
     Parameters
@@ -68,7 +75,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=False
         Whether the inducing points are moved. Moved points make do with fewer, but overfit where
@@ -79,7 +86,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         sign and else halves; and for minibatches "adadelta", with ``learning_rate=1``. None holds
         the kernel and the inducing points.
     max_iter : int, default=100
-        Updates of all sites, or epochs of minibatches, at most; hyper-parameters are learned in the
+        Updates of all sites, or epochs of minibatches, at most; hyperparameters are learned in the
         first 70 %. With "gfitc", rounds of ten steps of L-BFGS-B besides, after
         which the sites are found anew.
     tol : float, default=1e-3
@@ -107,7 +114,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included; a `CompoundKernel` of
+        With the learned hyperparameters, the mean function's terms included; a `CompoundKernel` of
         one for each class where there are more than two.
     inducing_points_ : ndarray of shape (m, d), or a list of one for each class
         In the units of X.
@@ -115,7 +122,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         The logarithm of the evidence, nats, summed over the classes' models. Not a bound.
     loo_log_loss_ : float
         Mean logarithm of the probability of a row's label under the model without the row, times
-        -1: the log-loss to expect of new rows, but slightly optimistic, since hyper-parameters
+        -1: the log-loss to expect of new rows, but slightly optimistic, since hyperparameters
         were learned on the same rows.
     loo_proba_ : ndarray of shape (n, n_classes)
         Class probabilities of each row that was last passed, under the model without it (without
@@ -258,13 +265,13 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
-    def _problems(self, codes):
+    def _one_vs_rest_targets(self, codes):
         """Two classes, or each class against the rest."""
         if len(self.classes_) == 2:
             return [codes]
         return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
 
-    def _sites(self):
+    def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
 
     def _start_kernel(self, scaler):
@@ -275,14 +282,14 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         return SignalPrior(kernel, rows.device)
 
     def _settles(self, rows):
-        """Whether hyper-parameters are learned on the evidence of converged sites."""
+        """Whether hyperparameters are learned on the evidence of converged sites."""
         if self.approximation != "auto":
             return self.approximation == "gfitc"
         given = self.batch_size is not None or self.learning_rate is not None
         by_adam = given or self.optimizer in ("sign", "adadelta")
         return not by_adam and rows.n_rows <= _MOST_SETTLED_ROWS
 
-    def _trained(self, start, rows):
+    def _free_parameters(self, start, rows):
         points = self.learn_inducing and start.uses_points
         wanted = {"theta": start.kernel.n_dims > 0, "Z": points}
         return [part for part in PARTS if self.optimizer is not None and wanted[part]]
@@ -293,17 +300,17 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         prior = self._prior(start, rows, scaler)
-        return propagation, self._trained(start, rows), bounds, scale, prior
+        return propagation, self._free_parameters(start, rows), bounds, scale, prior
 
-    def _prepared(self, run, name, start, rows, scaler, random_state):
-        if start.mean is None and "theta" in self._trained(start, rows):
-            start = explaining(start, self._sites(), rows, random_state)
+    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
+        if start.mean is None and "theta" in self._free_parameters(start, rows):
+            start = shrink_length_scales(start, self._make_likelihood(), rows, random_state)
             start = self._better_start(start, rows, scaler, random_state)
-        if not self._settles(rows) or not self._trained(start, rows):
+        if not self._settles(rows) or not self._free_parameters(start, rows):
             return start, []
-        learning = OuterLearning(self.tol, *self._problem(start, rows, scaler))
+        learning = ConvergedEP(self.tol, *self._problem(start, rows, scaler))
         state = learning.initial(start.state(rows.device))
-        stage = f"{name}hyper-parameters"
+        stage = f"{name}hyperparameters"
         curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.converged)
         return replace(start.at(state), mean=None, root=None), curve
 
@@ -314,7 +321,7 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         prior = units[-1]
         if prior is None:
             return start
-        learning = OuterLearning(self.tol, propagation, ["theta"], *units)
+        learning = ConvergedEP(self.tol, propagation, ["theta"], *units)
         first, found = start.state(rows.device), []
         for theta in (first["theta"], prior.smoothest()):
             state = learning.initial({**first, "theta": theta})
@@ -329,11 +336,11 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         rule = RULES[self.optimizer](self._adam_rate) if trained else None
         learning = rule, self.max_iter, self.tol, propagation, trained, *units
         if self.batch_size is None or settles:
-            return InnerLearning(*learning)
+            return InterleavedEP(*learning)
         check_shareable(self.batch_size)
         return MinibatchLearning(self.batch_size, generator, *learning)
 
-    def _findings(self, propagation, state):
+    def _evaluate_posterior(self, propagation, state):
         visit, rows = propagation.visit(state), propagation.rows
         left_out = rows.unmerged(visit.left_out)
         return (
@@ -344,12 +351,12 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
             left_out,
         )
 
-    def _continued(self, old, rows):
+    def _streaming_update(self, old, rows):
         now = old.state(rows.device)
         prior = natural_parameters(now["mean"][0], now["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
         bounds, scale = torch.empty(0, 2), torch.ones(1)
-        learning = InnerLearning(None, self.max_iter, self.tol, propagation, [], bounds, scale)
+        learning = InterleavedEP(None, self.max_iter, self.tol, propagation, [], bounds, scale)
         return learning.initial(now), learning.step, propagation
 
     def _attributes(self, latents, findings, streamed=False):
@@ -373,14 +380,14 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
     def log_marginal_likelihood(
         self, theta=None, eval_gradient=False, *, X=None, y=None, sample_weight=None
     ):
-        """Logarithm of the evidence, also at other hyper-parameters; inducing points are held.
+        """Logarithm of the evidence, also at other hyperparameters; inducing points are held.
 
         Processes that share the rows must all call it.
 
         Parameters
         ----------
         theta : array-like of shape (k,), default=None
-            Logarithms of the kernel's free hyper-parameters, as ``kernel_.theta``, which None is.
+            Logarithms of the kernel's free hyperparameters, as ``kernel_.theta``, which None is.
         eval_gradient : bool, default=False
             Whether the derivatives in ``theta`` are returned too.
         X : array-like of shape (n, d), default=None
@@ -418,12 +425,14 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         options = self._agreed_options(X)
         thetas = np.split(theta, np.cumsum(sizes)[:-1])
         value, gradient = 0.0, []
-        for part, at, targets in zip(self._latents, thetas, self._problems(codes), strict=True):
+        for part, at, targets in zip(
+            self._latents, thetas, self._one_vs_rest_targets(codes), strict=True
+        ):
             rows = Rows(X, targets, weights, *options)
             propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
             now = part.state(rows.device)
             state = propagation.start(torch.as_tensor(at, device=rows.device), now["Z"])
-            visit = settled(propagation, state)
+            visit = run_ep_to_convergence(propagation, state)
             value += propagation.evidence(state, visit)
             if eval_gradient:
                 gradient.append(propagation.gradient(state, visit)[0].cpu().numpy())

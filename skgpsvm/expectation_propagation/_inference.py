@@ -1,4 +1,4 @@
-"""Ways through expectation propagation: hyper-parameter steps between updates, or around them."""
+"""Ways through expectation propagation: hyperparameter steps between updates, or around them."""
 
 import math
 from functools import partial
@@ -7,7 +7,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from .._linalg import relative_change
-from .._training import Packing, lbfgs, minibatches
+from .._optim import FlatParameters, lbfgs, minibatches
 from ..exceptions import NotPositiveDefiniteError, warn
 
 _LEARNING_SHARE = 0.7
@@ -48,12 +48,12 @@ class SignRule:
 
 
 class TorchRule:
-    """An optimiser of torch, its rate falling to nothing over the last 40 % of the learning.
+    """An optimizer of torch, its rate falling to nothing over the last 40 % of the learning.
 
     Parameters
     ----------
     optimizer : callable
-        Parameters and ``lr`` to an optimiser that maximises.
+        Parameters and ``lr`` to an optimizer that maximizes.
     learning_rate : float
     """
 
@@ -83,7 +83,7 @@ RULES = {
 
 
 class _Learning:
-    """Hyper-parameters as one vector.
+    """Hyperparameters as one vector.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class _Learning:
 
     def __init__(self, propagation, trained, bounds, scale, prior=None):
         self.propagation, self.trained, self.prior = propagation, trained, prior
-        self.packing = Packing(trained, {"Z": scale}, {"theta": bounds})
+        self.packing = FlatParameters(trained, {"Z": scale}, {"theta": bounds})
 
     def _log_prior(self, state):
         return 0.0 if self.prior is None else self.prior.log_density(state["theta"]).item()
@@ -114,17 +114,17 @@ class _Learning:
     def _packed(self, slopes, state):
         """Slopes by name as one vector, that of the prior added."""
         if self.prior is not None and "theta" in slopes:
-            slopes["theta"] = slopes["theta"] + self.prior.slope(state["theta"])
-        return self.packing.slope(slopes)
+            slopes["theta"] = slopes["theta"] + self.prior.gradient(state["theta"])
+        return self.packing.gradient(slopes)
 
 
-class InnerLearning(_Learning):
-    """One damped update of all sites, one step of the hyper-parameters, and so on.
+class InterleavedEP(_Learning):
+    """One damped update of all sites, one step of the hyperparameters, and so on.
 
     Those steps end when five iterations changed the evidence by less than 0.0002 nats a row, but
     for the sign rule, or 70 % of ``max_iter`` is spent; updates go on, more boldly, until they
     hardly move the means. Where five of these did not bring the change down, they are damped by
-    half. A step of the hyper-parameters after which the posterior has no precision is undone, and
+    half. A step of the hyperparameters after which the posterior has no precision is undone, and
     all later ones are halved.
     The first update is undamped where nothing is learned: it may be the only one of a stream.
 
@@ -209,11 +209,11 @@ class InnerLearning(_Learning):
         state["changes"] = changes[-_PATIENCE:]
 
     def converged(self, state):
-        """Whether an update hardly moved the means, and the hyper-parameters rest."""
+        """Whether an update hardly moved the means, and the hyperparameters rest."""
         return not state["learning"] and state["change"] < self.tol
 
 
-class MinibatchLearning(InnerLearning):
+class MinibatchLearning(InterleavedEP):
     """Epochs of minibatches: sites of a batch, the posterior, one step, the next batch.
 
     Sites stay, in whitened coordinates, on the features that they were put on, which are those of
@@ -225,7 +225,7 @@ class MinibatchLearning(InnerLearning):
     batch_size : int
     generator : torch.Generator
     *learning : object
-        As of `InnerLearning`.
+        As of `InterleavedEP`.
 
     Notes
     -----
@@ -272,7 +272,7 @@ class MinibatchLearning(InnerLearning):
         return self._packed(dict(zip(self.trained, slopes, strict=True)), state)
 
 
-class OuterLearning(_Learning):
+class ConvergedEP(_Learning):
     """Rounds of L-BFGS-B on the evidence of converged sites, which start where they last were.
 
     Parameters
@@ -284,8 +284,8 @@ class OuterLearning(_Learning):
 
     Notes
     -----
-    Source: generalised FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
-    those of `InnerLearning`.
+    Source: generalized FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
+    those of `InterleavedEP`.
     """
 
     def __init__(self, tol, *problem):
@@ -303,7 +303,7 @@ class OuterLearning(_Learning):
         def value_and_gradient(point):
             # A copy: an evaluation that fails leaves the sites of the last one that did not.
             tried = state | self.packing.parts(point, state)
-            visit = settled(self.propagation, tried)
+            visit = run_ep_to_convergence(self.propagation, tried)
             value = self.propagation.evidence(tried, visit) + self._log_prior(tried)
             if math.isfinite(value):
                 state.update(tried)
@@ -312,7 +312,7 @@ class OuterLearning(_Learning):
         start, limits = self.packing.vector(state), self.packing.limits(state)
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
         state |= self.packing.parts(best, state)
-        settled(self.propagation, state)
+        run_ep_to_convergence(self.propagation, state)
         state["gain"] = (value - state["value"]) / self.propagation.rows.total_weight
         state["value"] = value
         return value
@@ -322,7 +322,7 @@ class OuterLearning(_Learning):
         return state["gain"] < self.tol
 
 
-def settled(propagation, state):
+def run_ep_to_convergence(propagation, state):
     """Update the sites of a state until they rest; returns their visit.
 
     Where moves hardly shrink, later updates are damped more if the moves turn back, less if they

@@ -14,7 +14,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 @dataclass
-class Visit:
+class SiteUpdate:
     """What expectation propagation finds at each row, (n,), given its sites and the posterior.
 
     Attributes
@@ -131,16 +131,16 @@ class Propagation:
         state["mean"], state["root"] = weight_moments(precision, state["linear"])
 
     def visit(self, state):
-        """The `Visit` of all rows at a state, which stays as it is."""
+        """The `SiteUpdate` of all rows at a state, which stays as it is."""
         mean, root = state["mean"][0], state["root"][0]
         found = []
         for index, _, y, _, A, residual in self._slices(state):
             var = root_norms(A, root.to(A.dtype)).double()
             sites = state["precision"][index], state["shift"][index]
-            centre = (A @ mean.to(A.dtype)).double()
-            found.append(visit_rows(centre, var, residual, *sites, y, self._powers(index)))
+            center = (A @ mean.to(A.dtype)).double()
+            found.append(ep_updates(center, var, residual, *sites, y, self._powers(index)))
         parts = zip(*(vars(part).values() for part in found), strict=True)
-        return Visit(*(torch.cat(part) for part in parts))
+        return SiteUpdate(*(torch.cat(part) for part in parts))
 
     def update(self, state, visit, damping):
         """Move the sites of a state by ``damping`` of the way to those of a visit."""
@@ -178,7 +178,7 @@ class Propagation:
         kept = 1 - nu * half_before.square().sum(1)
         cavity_var = half.square().sum(1) + nu * cross.square() / kept
         cavity_mean = A @ mean + cross * (nu * (before @ mean) - mu) / kept
-        match = Match(cavity_mean, cavity_var, residual, y, power)
+        match = TiltedMoments(cavity_mean, cavity_var, residual, y, power)
         new_nu, new_mu = (
             torch.lerp(nu, match.precision, damping),
             torch.lerp(mu, match.shift, damping),
@@ -190,10 +190,10 @@ class Propagation:
         self._moments(state)
         mean, root = state["mean"][0], state["root"][0]
         spread = A @ root @ root.T
-        var, centre = (spread * A).sum(1), A @ mean
-        log_sites = visit_rows(centre, var, residual, new_nu, new_mu, y, power).log_site
+        var, center = (spread * A).sum(1), A @ mean
+        log_sites = ep_updates(center, var, residual, new_nu, new_mu, y, power).log_site
         kept = 1 - new_nu * var
-        gain, pull = new_nu / kept, (new_nu * centre - new_mu) / kept
+        gain, pull = new_nu / kept, (new_nu * center - new_mu) / kept
         scale = self._all_copies / copies.sum()
 
         def surrogate(basis):
@@ -267,8 +267,8 @@ def _log_normalizer(mean, root, linear):
     return root.diagonal(dim1=1, dim2=2).log().sum() + 0.5 * (mean * linear).sum()
 
 
-def visit_rows(mean, var, residual, precision, shift, y, power=None):
-    """The `Visit` of rows.
+def ep_updates(mean, var, residual, precision, shift, y, power=None):
+    """The `SiteUpdate` of rows.
 
     Parameters
     ----------
@@ -284,10 +284,10 @@ def visit_rows(mean, var, residual, precision, shift, y, power=None):
     """
     kept = 1 - precision * var
     cavity = (mean - shift * var) / kept, var / kept
-    match = Match(*cavity, residual, y, power)
+    match = TiltedMoments(*cavity, residual, y, power)
     fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
     by_mean = (match.slope + precision * mean - shift) / kept
-    return Visit(
+    return SiteUpdate(
         precision=match.precision,
         shift=match.shift,
         log_site=match.log_z - 0.5 * kept.log() + 0.5 * fit / kept,
@@ -298,7 +298,7 @@ def visit_rows(mean, var, residual, precision, shift, y, power=None):
     )
 
 
-class Match:
+class TiltedMoments:
     """The sites that match the moments of labels under cavities, each (b,).
 
     Attributes
@@ -331,13 +331,13 @@ class Match:
         var = var.clamp_min(_LEAST_VARIANCE)
         nodes, terms = _power_terms(mean, var, residual, y, power)
         weights = terms.softmax(0)
-        centre = (weights * nodes).sum(0)
-        spread = (weights * (nodes - centre).square()).sum(0)
+        center = (weights * nodes).sum(0)
+        spread = (weights * (nodes - center).square()).sum(0)
         scale = (1 + residual).sqrt()
         ratio, _ = probit_ratios(y * nodes / scale)
         found = {
             "log_z": terms.logsumexp(0),
-            "slope": (centre - mean) / var,
+            "slope": (center - mean) / var,
             "curvature": (var - spread) / var.square(),
             "by_residual": -0.5 * power * y * (weights * ratio * nodes).sum(0) / scale**3,
         }

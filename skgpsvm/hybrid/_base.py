@@ -13,15 +13,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
-from .._estimator import FOLLOWED, history
+from .._estimators import FOLLOWED, history
+from .._fitting import Run
+from .._hyperparameters.default_kernels import feature_scales
 from .._isolation import PrivateRandom, isolated
+from .._optim import NOISE_BOUNDS
 from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
 from .._prediction import LatentEstimator
 from .._rows import Rows
-from .._scales import feature_scales
 from .._torch_kernels import theta_bounds, torch_kernel
-from .._training import NOISE_BOUNDS, Run
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
 from ._learning import JointTraining
@@ -50,15 +51,15 @@ _FOLLOWED = {
 class HybridEstimator(LatentEstimator):
     """An estimator whose latents are functions of a network's features.
 
-    A subclass gives the likelihood as sites (`_sites`), the prior variance of so many latents
+    A subclass provides the likelihood (`_make_likelihood`), the prior variance of so many latents
     (`_prior_variance`), losses of held-out rows (`_held_out_losses`), the fitted attributes that
     follow from them (`_found`), what `to_torch`'s module gives (`_output`), and which fitted
-    attributes files of weights hold beside those of all (`_kept`).
+    attributes files of weights hold beside those of all (`_saved_attributes`).
     """
 
     _uses, _followed = _USES, _FOLLOWED
-    _kept = ()
-    _kept_of_all = (
+    _saved_attributes = ()
+    _saved_attributes_of_all = (
         "n_features_in_",
         "input_shape_",
         "validation_loss_",
@@ -174,7 +175,7 @@ class HybridEstimator(LatentEstimator):
         )
         device, dtype = self._torch_options(X)
         run = Run(self, shown, y, X, targets, weights, previous)
-        seed = run.remember("seed", self._draw_seed)
+        seed = run.checkpointed("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         rows = Rows(X, targets, weights, device, dtype, origin=origin)
         salt = seed if previous is None else previous.seed
@@ -192,7 +193,7 @@ class HybridEstimator(LatentEstimator):
 
         learning = JointTraining(
             network,
-            self._sites(),
+            self._make_likelihood(),
             trained_on,
             theta_bounds(start.kernel, device),
             max_iter=self.max_iter,
@@ -284,7 +285,7 @@ class HybridEstimator(LatentEstimator):
         Z = torch.tensor(
             select_inducing_points(features, self.n_inducing, random_state=random_state)
         )
-        sites = self._sites()
+        sites = self._make_likelihood()
         start.kernel = self._start_kernel(features.shape[1], sites.n_latents)
         kernel = torch_kernel(start.kernel)
         theta = torch.tensor(start.kernel.theta)
@@ -299,7 +300,7 @@ class HybridEstimator(LatentEstimator):
         return start, HybridNetwork(network, kernel, head).to(rows.device)
 
     def _start_kernel(self, n_outputs, n_latents):
-        """The kernel given, or a squared exponential of normalised features."""
+        """The kernel given, or a squared exponential of normalized features."""
         if self.kernel is not None:
             return self._split_kernel(clone(self.kernel))[0]
         variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
@@ -346,7 +347,10 @@ class HybridEstimator(LatentEstimator):
         """
         check_is_fitted(self)
         _check_safetensors()
-        latents, names = self._latents[0], {*self._kept_of_all, *self._kept, "feature_names_in_"}
+        latents, names = (
+            self._latents[0],
+            {*self._saved_attributes_of_all, *self._saved_attributes, "feature_names_in_"},
+        )
         description = {
             "model": self._description(latents.kernel),
             "seed": latents.seed,
@@ -391,7 +395,7 @@ class HybridEstimator(LatentEstimator):
         with WeightsFile(path) as file:
             told = file.description
             file.check_model("class", type(self).__name__)
-            wanted = (*self._kept_of_all, *self._kept)
+            wanted = (*self._saved_attributes_of_all, *self._saved_attributes)
             model = copy.copy(self)
             model._forget()
             vars(model).update(checked_attributes(told["attributes"], wanted, file))
@@ -421,7 +425,7 @@ class HybridEstimator(LatentEstimator):
         seeds = isinstance(seed, int) and 0 <= seed < 2**31
         if not (seeds and isinstance(threshold, int | float) and -1 <= threshold <= 1):
             raise file.error("its seed or the share of rows held out makes no sense")
-        kernel = self._start_kernel(file.n_outputs, self._sites().n_latents)
+        kernel = self._start_kernel(file.n_outputs, self._make_likelihood().n_latents)
         for name, value in self._description(kernel).items():
             file.check_model(name, value)
         build = partial(build_extractor, self.module, self.module_params, n_features)

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 import torch
 
 from .._isolation import PrivateRandom
+from .._optim import minibatches
 from .._sites import batch_loss
-from .._training import minibatches
 
 _LEAST_STEPS = 20  # of an epoch that counts as one without improvement
 _HEAD_RATE = 10.0  # of the head's steps, in those of the extractor

@@ -37,7 +37,7 @@ class Standardize(nn.Module):
 
 
 class FeatureMap(nn.Module):
-    """An extractor whose features are normalised, and checked.
+    """An extractor whose features are normalized, and checked.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class FeatureMap(nn.Module):
         self.normalizer.running_var.copy_(var)
 
     def forward(self, X):
-        """Normalised features (b, D) of rows (b, d) or (b, *row_shape)."""
+        """Normalized features (b, D) of rows (b, d) or (b, *row_shape)."""
         self.normalizer.train(self.training and len(X) > 1)
         X, size = X.to(self.normalizer.running_mean), len(X) if self.training else EXTRACTED_ROWS
         raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in X.split(size)]
@@ -102,7 +102,7 @@ class HybridNetwork(nn.Module, Posterior):
     ----------
     features : FeatureMap
     kernel : TorchKernel
-        Of normalised features.
+        Of normalized features.
     head : dict of Tensors
         Of the names `HEAD`, see `InducingPosterior`; ``raw_root`` has logarithms on its diagonal.
 

@@ -29,7 +29,7 @@ class HybridLatents:
     row_shape : tuple of int
         Of a row as the extractor takes it.
     kernel : Kernel
-        Of normalised features.
+        Of normalized features.
     weights : dict of str to ndarray
         State dict of the `HybridNetwork`.
     seed : int

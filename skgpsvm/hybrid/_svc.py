@@ -1,7 +1,7 @@
 """`HybridBayesianSVC`: the estimator."""
 
 from .._calibration import Calibration
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS
 from .._prediction import CalibratedClassifier
@@ -26,7 +26,7 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     module : callable, default=None
         A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
         has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardised
+        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
         features, for tables.
     module_params : dict, default=None
         Arguments of ``module``.
@@ -35,8 +35,8 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     augmentation : callable, default=None
         Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalised to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimisation. None is a squared exponential.
+        Of the features, each normalized to mean zero and variance one. Its values, bounds and
+        "fixed" marks rule the optimization. None is a squared exponential.
     contrast : {"soft", "hard"}, default="soft"
         "soft" compares each row with all wrong classes (the nine strongest of more than ten);
         "hard", as in the paper, with the strongest one.
@@ -79,9 +79,9 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        Of the features, with the learned hyper-parameters.
+        Of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalised features.
+        Normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     temperature_ : float
@@ -104,7 +104,7 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
     Notes
     -----
     Source: Wistuba and Rawat (2018), section 3.4.
-    Departs from the source: features are normalised and inducing points start from k-means of
+    Departs from the source: features are normalized and inducing points start from k-means of
     them, without which the objective stays on the plateau of latents that are zero; the soft
     contrast; calibration.
 
@@ -169,7 +169,7 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
-    _kept = ("classes_", "temperature_", "spread_")
+    _saved_attributes = ("classes_", "temperature_", "spread_")
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -206,7 +206,7 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         """
         return self._fit(X, y, sample_weight)
 
-    def _sites(self):
+    def _make_likelihood(self):
         if len(self.classes_) == 2:
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)

@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._noise import with_noise
+from .._optim import NOISE_BOUNDS, by_autograd, lbfgs
 from .._parameters import where
 from .._prediction import (
     LIKELIHOODS,
@@ -12,7 +13,6 @@ from .._prediction import (
     LatentRegressor,
     classification_sites,
 )
-from .._training import NOISE_BOUNDS, by_autograd, lbfgs
 from ._base import HybridEstimator
 
 _START_NOISE = 0.1
@@ -26,10 +26,10 @@ class _Likely(HybridEstimator):
 
     _uses = _USES
 
-    _kept = ("_likelihood",)
+    _saved_attributes = ("_likelihood",)
 
     def _log_density(self, noise, mean, var, targets, weights):
-        likelihood = self._sites().at(noise).likelihood
+        likelihood = self._make_likelihood().at(noise).likelihood
         return weights @ likelihood.log_marginal(targets, mean, var)
 
     def _held_out_loss(self, noise, *moments):
@@ -46,7 +46,7 @@ class _Likely(HybridEstimator):
 class HybridSVGPClassifier(LatentClassifier, _Likely):
     r"""Sparse variational Gaussian-process classifier on the features of a neural network.
 
-    Deep kernel learning: module, kernel and posterior maximise one bound on the evidence. See the
+    Deep kernel learning: module, kernel and posterior maximize one bound on the evidence. See the
     :ref:`user guide <hybrid>`.
 
     Parameters
@@ -54,7 +54,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     module : callable, default=None
         A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
         has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardised
+        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
         features, for tables.
     module_params : dict, default=None
         Arguments of ``module``.
@@ -63,8 +63,8 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     augmentation : callable, default=None
         Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalised to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimisation. None is a squared exponential.
+        Of the features, each normalized to mean zero and variance one. Its values, bounds and
+        "fixed" marks rule the optimization. None is a squared exponential.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         As of `SVGPClassifier`.
     n_inducing : int, default=64
@@ -101,9 +101,9 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        Of the features, with the learned hyper-parameters.
+        Of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalised features.
+        Normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
@@ -173,7 +173,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         self.dtype = dtype
         self.random_state = random_state
 
-    _kept = (*_Likely._kept, "classes_")
+    _saved_attributes = (*_Likely._saved_attributes, "classes_")
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -209,7 +209,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         """
         return self._fit(X, y, sample_weight)
 
-    def _sites(self):
+    def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
     def _prior_variance(self, n_latents):
@@ -222,7 +222,7 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
 class HybridSVGPRegressor(LatentRegressor, _Likely):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
-    Deep kernel learning: module, kernel, noise and posterior maximise one bound on the evidence;
+    Deep kernel learning: module, kernel, noise and posterior maximize one bound on the evidence;
     with rows held out, the noise is then the one under which those are likeliest. Outputs share all
     but posterior and noise. See the :ref:`user guide <hybrid>`.
 
@@ -231,7 +231,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     module : callable, default=None
         A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
         has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardised
+        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
         features, for tables.
     module_params : dict, default=None
         Arguments of ``module``.
@@ -240,13 +240,13 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     augmentation : callable, default=None
         Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalised to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimisation; a `WhiteKernel` in its sum is the noise, in squared
-        units of the normalised y. None is a squared exponential.
+        Of the features, each normalized to mean zero and variance one. Its values, bounds and
+        "fixed" marks rule the optimization; a `WhiteKernel` in its sum is the noise, in squared
+        units of the normalized y. None is a squared exponential.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         As of `SVGPRegressor`.
     normalize_y : bool, default=True
-        Whether each output is centred and scaled for the fit. Otherwise y should be of
+        Whether each output is centered and scaled for the fit. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     n_inducing : int, default=64
         Number of inducing points, m, in the space of features; fewer where there are fewer rows.
@@ -281,9 +281,9 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
     noise_variance_ : float or ndarray of shape (t,)
         In squared units of y; the noise that the held-out rows show, where there are any.
     kernel_ : Kernel
-        Of the features, with the learned hyper-parameters.
+        Of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalised features.
+        Normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
@@ -354,7 +354,13 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         self.dtype = dtype
         self.random_state = random_state
 
-    _kept = (*_Likely._kept, "noise_variance_", "_y_mean", "_y_std", "_y_ndim")
+    _saved_attributes = (
+        *_Likely._saved_attributes,
+        "noise_variance_",
+        "_y_mean",
+        "_y_std",
+        "_y_ndim",
+    )
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -392,7 +398,7 @@ class HybridSVGPRegressor(LatentRegressor, _Likely):
         """
         return self._fit(X, y, sample_weight)
 
-    def _sites(self):
+    def _make_likelihood(self):
         return self._noise_sites(_START_NOISE)
 
     def _whole_kernel(self, kernel, attributes):

@@ -305,7 +305,7 @@ def checked_attributes(described, wanted, file):
             raise file.error(f"of {name} {error}") from error
         if not _CHECKS[name](known[name]):
             raise file.error(f"{name} makes no sense")
-    for together, agree in _AGREE:
-        if known.keys() >= {*together} and not agree(*(known[name] for name in together)):
-            raise file.error(f"{' and '.join(together)} disagree")
+    for joint, agree in _AGREE:
+        if known.keys() >= {*joint} and not agree(*(known[name] for name in joint)):
+            raise file.error(f"{' and '.join(joint)} disagree")
     return known

@@ -37,7 +37,7 @@ class _OneFeature(Kernel):
         Y : ndarray of shape (m, d), default=None
             Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
         eval_gradient : bool, default=False
-            Whether to return the gradient with respect to the logarithm of the hyper-parameter
+            Whether to return the gradient with respect to the logarithm of the hyperparameter
             too. Only supported when Y is None.
 
         Returns
@@ -189,14 +189,14 @@ class ANOVARBF(_ANOVA):
     length_scale : float, default=1.0
         Length scale :math:`\ell`, in units of the feature.
     length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
-        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
+        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimization.
     feature : int, default=0
         Index of the column of X; all others are ignored.
     measure : tuple or array-like of shape (n,) or (n, 2), default=("uniform", 0.0, 1.0)
         ``("uniform", low, high)``, ``("gaussian", mean, std)``, an array (n,) of atoms of equal
         weight, say the training values, or an array (n, 2) of atoms and their weights, which need
         not sum to one. X may lie outside the interval or between the atoms. It is not a
-        hyper-parameter: it is never learned.
+        hyperparameter: it is never learned.
 
     Raises
     ------
@@ -258,7 +258,7 @@ class ANOVAMatern(_ANOVA):
     length_scale : float, default=1.0
         Length scale, in units of the feature.
     length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
-        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
+        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimization.
     nu : {0.5, 1.5, 2.5}, default=1.5
         Smoothness: samples are 0, 1 or 2 times differentiable.
     feature : int, default=0
@@ -346,7 +346,7 @@ class ANOVACategorical(_OneFeature):
 
     Notes
     -----
-    The kernel has no hyper-parameters; multiply it by a ``ConstantKernel``. Any other code is a
+    The kernel has no hyperparameters; multiply it by a ``ConstantKernel``. Any other code is a
     level that was not seen, as is NaN: its effect has variance one and no covariance with those of
     other levels. The covariance matrix of all levels has rank n_levels - 1.
 

@@ -11,11 +11,11 @@ def format_values(value):
 
 
 class LengthScaleKernel(Kernel):
-    """Kernel whose only hyper-parameter is `length_scale`, a number or one for each feature."""
+    """Kernel whose only hyperparameter is `length_scale`, a number or one for each feature."""
 
     @property
     def hyperparameter_length_scale(self):
-        """Specification of the length scale, as scikit-learn's optimisers read it."""
+        """Specification of the length scale, as scikit-learn's optimizers read it."""
         return Hyperparameter(
             "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
         )

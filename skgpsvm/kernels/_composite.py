@@ -173,7 +173,7 @@ def exact_and_rest(kernel, d, max_features):
     d : int
         Number of columns of X.
     max_features : int
-        Most features that terms of free hyper-parameters may have. They are taken in order; one
+        Most features that terms of free hyperparameters may have. They are taken in order; one
         that no longer fits is left to the rest, and smaller later ones are still taken. Each that
         is held, as of a mean function, whose prior may be vague, may have four times as many, or
         500 if that is more.
@@ -196,12 +196,12 @@ def exact_and_rest(kernel, d, max_features):
 
 
 def _is_held(term):
-    """Whether a term is a feature kernel without free hyper-parameters."""
+    """Whether a term is a feature kernel without free hyperparameters."""
     return isinstance(term, FeatureKernel) and not term._position
 
 
 def _is_multiple_of_held(term):
-    """Whether a term is a constant times a feature kernel without free hyper-parameters."""
+    """Whether a term is a constant times a feature kernel without free hyperparameters."""
     return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
 
 

@@ -22,9 +22,9 @@ class Linear(LengthScaleKernel):
     length_scale : float or ndarray of shape (d,), default=1.0
         Length scale of all features, or of each.
     length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
-        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
+        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimization.
     offset : float or ndarray of shape (d,), default=0.0
-        Where the function is zero, in the units of X. It is not a hyper-parameter: it has no
+        Where the function is zero, in the units of X. It is not a hyperparameter: it has no
         bounds and is never learned.
 
     Raises

@@ -32,11 +32,11 @@ class MultiscaleRBF(LengthScaleKernel):
     length_scale : float or ndarray of shape (d,), default=1.0
         Length scale :math:`\ell_j` of all features, or of each.
     length_scale_bounds : pair of floats >= 0 or "fixed", default=(1e-5, 1e5)
-        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimisation.
+        Lower and upper bound on `length_scale`; "fixed" keeps it out of the optimization.
     n_features : int, default=None
         The number d of features. If None, it is the number of entries of `length_scale`; if that
         is one number, all rows are plain points, of equally many columns. It is not a
-        hyper-parameter.
+        hyperparameter.
 
     Raises
     ------
@@ -211,8 +211,8 @@ def _log_factor(log_ratio):
 
 def _one_scaled(A, B, b, scale):
     """MultiscaleRBF of plain points A (n, d) and points B (m, d) with log multipliers b (m, d)."""
-    centre = B.detach().mean(0)
-    A, B = (A - centre) / scale, (B - centre) / scale
+    center = B.detach().mean(0)
+    A, B = (A - center) / scale, (B - center) / scale
     weight = torch.sigmoid(-2 * b)
     exponent = torch.addmm(
         (weight * B.square()).sum(1),
@@ -224,8 +224,8 @@ def _one_scaled(A, B, b, scale):
 
 def _both_scaled(A, a, B, b, scale):
     """MultiscaleRBF of points A (n, d) and B (m, d) with log multipliers a (n, d) and b (m, d)."""
-    centre = B.detach().mean(0)
-    return _BothScaled.apply((A - centre) / scale, a, (B - centre) / scale, b)
+    center = B.detach().mean(0)
+    return _BothScaled.apply((A - center) / scale, a, (B - center) / scale, b)
 
 
 class _BothScaled(torch.autograd.Function):

@@ -13,8 +13,8 @@ _LOG2_E = math.log2(math.e)
 
 def _squared_distance(X, Z, scale):
     """Squared Euclidean distances (n, m) between the rows of X / scale and Z / scale."""
-    centre = Z.detach().mean(0)  # distances do not depend on it, their rounding errors do
-    A, B = (X - centre) / scale, (Z - centre) / scale
+    center = Z.detach().mean(0)  # distances do not depend on it, their rounding errors do
+    A, B = (X - center) / scale, (Z - center) / scale
     # Four roundings below the squared norms, coinciding points are at distance zero, not at the
     # root of the rounding error; elsewhere this is of the size of the rounding error.
     shrink = 1 - 4 * torch.finfo(A.dtype).eps
@@ -83,7 +83,7 @@ def stationary(profile, X, Z, scale, *shape):
 
 
 class _Stationary(TorchKernel):
-    """A profile of distances in units of the hyper-parameter `scale`; variance one.
+    """A profile of distances in units of the hyperparameter `scale`; variance one.
 
     The spectrum, where there is one, is Student's t of `dof` degrees of freedom.
     """

@@ -13,7 +13,7 @@ _BLOCK = 2**20  # numbers in a temporary tensor
 
 
 class _Bernoulli(Likelihood):
-    """A normalised distribution of two classes, coded 0 and 1, given one latent function."""
+    """A normalized distribution of two classes, coded 0 and 1, given one latent function."""
 
     @torch.enable_grad()
     def expected_derivatives(self, y, mean, var):

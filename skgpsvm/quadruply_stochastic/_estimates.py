@@ -38,7 +38,7 @@ class Draw:
 def draw(bases, support_bases, n_units, X, support, generator):
     """One unit of each of ``n_units`` strata of nearly equal length, none twice.
 
-    At the support rows the functions may have other hyper-parameters.
+    At the support rows the functions may have other hyperparameters.
     """
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
@@ -54,12 +54,12 @@ def draw(bases, support_bases, n_units, X, support, generator):
     return Draw(units, coordinates, scale, *values)
 
 
-def of_rows(mine, theirs, var, linear, precision):
+def of_rows(f, f_tilde, var, linear, precision):
     r"""Estimate of what rows add to :math:`\mathcal L_\mu + \mathcal L_\Sigma`, in -2 nats.
 
     Parameters
     ----------
-    mine, theirs, var : Tensor of shape (b, c)
+    f, f_tilde, var : Tensor of shape (b, c)
         Independent estimates of the latent means, and one of their variances.
     linear, precision : Tensor of shape (b, c)
         Of the sites, times what each row stands for.
@@ -69,7 +69,7 @@ def of_rows(mine, theirs, var, linear, precision):
     Source: Evans and Nair, Theorems 1 and 2. Departs from the source: the
     linear term is split between the draws.
     """
-    return (precision * (mine * theirs + var) - linear * (mine + theirs)).sum()
+    return (precision * (f * f_tilde + var) - linear * (f + f_tilde)).sum()
 
 
 def of_prior(bases, one, other, coef):

@@ -8,11 +8,11 @@ import torch
 
 from .._collapsed import JITTER
 from .._distributed import refuse_ranks
-from .._estimator import FOLLOWED
+from .._estimators import FOLLOWED
 from .._features import FourierFeatures
+from .._hyperparameters.default_kernels import feature_scales
 from .._inducing_estimator import LEARNING_RATE, MORE_FOLLOWED
 from .._parameters import ALWAYS, OtherThan, where
-from .._scales import feature_scales
 from .._solved import SolvedGP
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED
@@ -194,7 +194,7 @@ class QuadruplyStochasticGP(SolvedGP):
         if not streamed and self.optimizer == "stochastic":
             limits = self._limits(start, rows.device)
         steps = StochasticSteps(
-            self._sites(),
+            self._make_likelihood(),
             start.mean_bases(rows.device),
             start.basis(rows.device),
             rows,

@@ -2,7 +2,7 @@
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
 from ._gp_base import QuadruplyStochasticGP, streams
 
@@ -20,8 +20,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with Fourier features a sum of RBF and Matern
-        kernels times constants. Its values, bounds and "fixed" marks rule the optimisation. None is
-        a squared exponential with a length scale for each feature, whose hyper-parameters have a
+        kernels times constants. Its values, bounds and "fixed" marks rule the optimization. None is
+        a squared exponential with a length scale for each feature, whose hyperparameters have a
         prior.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
         How the mean's coefficients are found: preconditioned conjugate gradients, which see all
@@ -58,7 +58,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     n_inducing : int, default=256
         Inducing points of the "nystroem" covariance, k, from which the kernel is learned too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
@@ -80,7 +80,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
+        Whether `fit` starts from the hyperparameters of the last one; stochastic steps from all of
         its state. A change of what such a model holds, such as ``kernel``, is refused by name.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
@@ -95,7 +95,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (k, d)
         Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
         neither use none: one row stands there.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._parameters import where
 from .._solved import SolvedRegressor
 from ._gp_base import QuadruplyStochasticGP, streams
@@ -29,10 +29,10 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalised y; with Fourier features
+        Prior covariance of the latent function, in units of the normalized y; with Fourier features
         a sum of RBF and Matern kernels times constants. Its values, bounds and "fixed" marks rule
-        the optimisation. None is a squared exponential with a length scale for each feature.
-        Its hyper-parameters and the noise have a prior.
+        the optimization. None is a squared exponential with a length scale for each feature.
+        Its hyperparameters and the noise have a prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Noise; the second bears outliers.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
@@ -65,16 +65,16 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     n_support : int, default=256
         Rows of the control variates.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function, in units of the normalised y: coefficients with a vague prior, which are
+        Mean function, in units of the normalized y: coefficients with a vague prior, which are
         part of the kernel. None is "constant", with stochastic steps, which vague terms slow down,
         "zero".
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
+        To start from, in squared units of the normalized y; None is 0.1. It must be None where the
         kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
-        Inducing points of the "nystroem" covariance, k; hyper-parameters are learned from them too.
+        Inducing points of the "nystroem" covariance, k; hyperparameters are learned from them too.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
@@ -91,16 +91,16 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         that of the prior mean, and what the bound may still gain, nats a row; or what it has
         gained in ten iterations. Of other than Gaussian noise, relative change of the means.
     batch_size : int, default=None
-        Rows in a minibatch; None is 512. For "cg" of the rows that hyper-parameters of other than
+        Rows in a minibatch; None is 512. For "cg" of the rows that hyperparameters of other than
         Gaussian noise are learned from, where None is all.
     learning_rate : float, default=None
         Of stochastic steps; None is 0.1 for "adagrad", for "sgd" the inverse of the greatest
         eigenvalue that the support rows tell of.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyper-parameters of the last one; stochastic steps from all of
+        Whether `fit` starts from the hyperparameters of the last one; stochastic steps from all of
         its state, and with its calibration. A change of what such a model holds, such as
         ``kernel``, is refused by name.
     device : str or torch.device, default=None
@@ -115,7 +115,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (k, d)
         Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
         neither use none: one row stands there.
@@ -126,7 +126,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     variance_power_ : float
         Power of the ratio of posterior and prior variance of the latent function, at least 1.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, before calibration; of stochastic
+        Lower bound on the log evidence of the normalized y, nats, before calibration; of stochastic
         steps the mean of its estimates in the last pass.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound along the way, or its estimates.
@@ -239,7 +239,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
             Divide inverse variances by their mean, as weights count rows.
-            With Gaussian noise hyper-parameters are learned as of weights of 1 on average, where
+            With Gaussian noise hyperparameters are learned as of weights of 1 on average, where
             they are more: copies of a row have no scatter, and would be evidence of little noise.
 
         Returns

@@ -6,7 +6,7 @@ import torch
 
 from .._bases import Dictionary
 from .._linalg import cholesky, upper_inverse
-from .._training import by_autograd, lbfgs
+from .._optim import by_autograd, lbfgs
 from ..likelihoods import Logistic
 from ._bounds import ExpectedQuadratic, quadratic_bound
 
@@ -51,7 +51,7 @@ class RelevanceSweeps:
     (c, M), ``coef`` (c, M), ``diag`` (c, M) and ``columns`` (c, M, k), as of `WeightPosterior`;
     ``products`` (1 or c, M, M) and ``linear`` (c, M), sums over rows in units in which the noise is
     1; for two classes those of the last solution, ``solved_products`` and ``solved_linear``;
-    ``determined`` (c, M), of each weight the share that the data determine; ``deviation`` (c,), of
+    ``gamma`` (c, M), of each weight the share that the data determine; ``deviation`` (c,), of
     the noise; ``loss``, that of the rows, ``value``, the bound, and ``change``, its last one, in
     nats; ``left_out``, functions in the last sweep; ``single``, whether precisions are set one by
     one.
@@ -92,10 +92,10 @@ class RelevanceSweeps:
         """A state from one of theta, noise and bases."""
         c, M = self._sites.n_latents, len(state["bases"]) + 1
         state["precisions"] = state["theta"].new_ones(c, M)
-        state["coef"], state["determined"] = torch.zeros(2, c, M).to(state["precisions"])
-        self._survey(state)
+        state["coef"], state["gamma"] = torch.zeros(2, c, M).to(state["precisions"])
+        self._accumulate_statistics(state)
         self._solve(state)
-        self._survey(state)
+        self._accumulate_statistics(state)
         state |= {"change": math.inf, "left_out": 0, "single": False}
         state["value"] = self.value(state)
         return state
@@ -122,8 +122,8 @@ class RelevanceSweeps:
 
     def value(self, state):
         """The bound on the log evidence, nats."""
-        s, determined = state["precisions"], state["determined"]
-        kl = 0.5 * (s * state["coef"].square() - determined - s.log()) - state["diag"].log()
+        s, gamma = state["precisions"], state["gamma"]
+        kl = 0.5 * (s * state["coef"].square() - gamma - s.log()) - state["diag"].log()
         return -(state["loss"] + kl.sum()).item()
 
     def moments(self, state, rows):
@@ -174,7 +174,7 @@ class RelevanceSweeps:
             state["noise"] = self._noise(state)
         self._leave_out(state)
         self._solve(state)
-        self._survey(state)
+        self._accumulate_statistics(state)
         state["value"] = self.value(state)
 
     def _precisions(self, state):
@@ -183,16 +183,16 @@ class RelevanceSweeps:
             found = joint_precisions(state["coef"], data)
         elif state["single"]:
             parts = (state[name] for name in ("precisions", "coef", "columns"))
-            found = torch.stack([single_precisions(*part) for part in zip(*parts, strict=True)])
+            found = torch.stack([per_weight_precisions(*part) for part in zip(*parts, strict=True)])
         else:
-            found = fixed_point(state["coef"], state["determined"])
+            found = fixed_point(state["coef"], state["gamma"])
         return found.clamp(*PRECISIONS)
 
     def _noise(self, state):
         """Logarithms of the most likely noise."""
         total = state["deviation"]
         if self._is_gaussian():
-            total = total + self._unit(state) * state["determined"].sum(1)
+            total = total + self._unit(state) * state["gamma"].sum(1)
         if len(state["noise"]) == 1:
             total = total.mean(0, keepdim=True)
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
@@ -226,12 +226,12 @@ class RelevanceSweeps:
                 parts.append((coef, (data + s[j]).rsqrt(), C[:, :0], data / (data + s[j])))
             else:
                 parts.append((coef, C.diagonal(), C, 1 - root.square().sum(1)))
-        names = ("coef", "diag", "columns", "determined")
+        names = ("coef", "diag", "columns", "gamma")
         state |= dict(zip(names, map(torch.stack, zip(*parts, strict=True)), strict=True))
         if not self._is_bound():
             state |= {f"solved_{name}": state[name] for name in ("products", "linear")}
 
-    def _survey(self, state):
+    def _accumulate_statistics(self, state):
         """A pass over the rows: what they say about weights and noise, at the best bound."""
         bound = self._quadratic(state)
         bases, unit = self._bases(state), self._unit(state)
@@ -263,7 +263,7 @@ class RelevanceSweeps:
         if renewed:
             state["products"] = products
         if bound.fixed:  # the variances' part
-            loss = loss + 0.5 * state["determined"].sum()
+            loss = loss + 0.5 * state["gamma"].sum()
         state |= {"linear": linear, "deviation": deviation, "loss": loss}
 
     def _spread(self, state, values):
@@ -327,12 +327,12 @@ def joint_precisions(coef, data):
     return 2 / (squares + (squares.square() + 4 * squares / data.clamp_min(_TINY)).sqrt())
 
 
-def fixed_point(coef, determined):
+def fixed_point(coef, gamma):
     r"""A step of :math:`s = (1 - s \Sigma_{ii}) / \mu^2` towards the best precisions.
 
     Parameters
     ----------
-    coef, determined : Tensor
+    coef, gamma : Tensor
         Means, and the numerators.
 
     Returns
@@ -343,10 +343,10 @@ def fixed_point(coef, determined):
     -----
     Source: Tipping (2001), eq. 16.
     """
-    return determined.clamp_min(_TINY**0.5) / coef.square().clamp_min(_TINY)
+    return gamma.clamp_min(_TINY**0.5) / coef.square().clamp_min(_TINY)
 
 
-def single_precisions(precisions, coef, columns):
+def per_weight_precisions(precisions, coef, columns):
     r"""The best precision of one weight after the other, the other precisions held.
 
     Parameters

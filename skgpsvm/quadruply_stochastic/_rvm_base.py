@@ -10,9 +10,9 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
 from .._distributed import refuse_ranks
+from .._hyperparameters.default_kernels import feature_scales
+from .._hyperparameters.initialization import median_scales, with_lengths
 from .._latents import Latents
-from .._scales import feature_scales
-from .._starts import median_scales, with_lengths
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
@@ -76,7 +76,7 @@ class RelevanceMachine(VariationalGP):
             """From a kernel: the sweeps and their state, at the functions of these rows."""
             functions = _functions(rows, self.n_basis, random_state)
             sweeps = RelevanceSweeps(
-                self._sites(),
+                self._make_likelihood(),
                 torch_kernel(start.kernel),
                 rows,
                 mean_field=self.covariance == "mean_field",

@@ -1,6 +1,6 @@
 """`QSRVMClassifier`: the estimator."""
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
 from ._rvm_base import RelevanceMachine
 
@@ -9,7 +9,7 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
     r"""Relevance vector machine for classes: latent functions that are sums of a few functions.
 
     One latent function a class, or one in all for two, is a weighted sum of kernel functions at
-    the rows, plus a constant. Each weight has a prior precision of its own, learned by maximising a
+    the rows, plus a constant. Each weight has a prior precision of its own, learned by maximizing a
     lower bound on the evidence: most of them grow without limit, and functions that no class needs
     are left out. Classes are the softmax of the latents, with two the logistic function of one. See
     the :ref:`user guide <relevance_vector_machines>`.

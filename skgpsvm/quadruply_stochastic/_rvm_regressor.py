@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from .._estimator import all_or_nothing, differs
+from .._estimators import all_or_nothing, differs
 from .._variational import VariationalRegressor
 from ._rvm_base import RelevanceMachine
 
@@ -15,7 +15,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     r"""Relevance vector machine for regression: a sum of a few kernel functions at rows.
 
     The latent function is a weighted sum of kernel functions at the rows, plus a constant. Each
-    weight has a prior precision of its own, learned by maximising the evidence: most of them grow
+    weight has a prior precision of its own, learned by maximizing the evidence: most of them grow
     without limit, and their functions are left out. What a prediction costs depends on the few
     that stay alone. See the :ref:`user guide <relevance_vector_machines>`.
 
@@ -34,9 +34,9 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         Functions to start from, M; rows drawn at random, all of them where there are no more.
     relevance_threshold : float, default=1e4
         Precision from which on a function is left out, above 1. It is meant for functions of
-        height 1 and the normalised y.
+        height 1 and the normalized y.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is a tenth of its variance. It
+        To start from, in squared units of the normalized y; None is a tenth of its variance. It
         must be None where the kernel has a `WhiteKernel`, which is then the noise.
     optimizer : {"auto"} or None, default="auto"
         Whether noise and length scales are learned. Length scales are multiplied by one factor,
@@ -50,7 +50,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
     tol : float, default=1e-3
         Stop when a sweep leaves no function out and changes the bound by less, in nats.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
@@ -72,7 +72,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         Variance of the noise of predictions, in squared units of y; one for each output. It is
         learned down to a millionth of the variance of y.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats, at the noise under which it is
+        Lower bound on the log evidence of the normalized y, nats, at the noise under which it is
         greatest; with a full covariance and Gaussian noise the evidence itself.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound after each sweep.
@@ -190,7 +190,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         var, mean = (weights @ (y - mean).square()).cpu().numpy(), mean.cpu().numpy()
         log_var = torch.from_numpy(np.log(np.where(differs(var, mean), var, 1.0)))
         power = 1.0 if self.likelihood == "gaussian" else 0.5
-        start, given = self._sites().parameters(), self._given_noise
+        start, given = self._make_likelihood().parameters(), self._given_noise
         if given is None and self.noise_variance is None:
             start = start + power * log_var
         if self.optimizer is None or not self._noise_is_free():

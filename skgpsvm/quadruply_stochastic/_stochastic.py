@@ -3,10 +3,10 @@
 import torch
 
 from .._collapsed import JITTER
+from .._inference.pcg import features, roots
 from .._linalg import add_grams, cholesky, gaussian_kl, mirror
+from .._optim import minibatches
 from .._posteriors import WeightPosterior, WhitenedBasis
-from .._solve import features, roots
-from .._training import minibatches
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
 from ._estimates import draw, of_prior, of_rows
@@ -15,7 +15,7 @@ _RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
 _LEAST_AVERAGED = 0.1  # weight of a minibatch's precisions
 _LEAST_COVARIANCE = 0.02  # weight of the newest minibatch, where precisions change
 _ADAGRAD_RATE = 0.1
-_LEARNED_EVERY = 10  # steps to a step on the hyper-parameters
+_LEARNED_EVERY = 10  # steps to a step on the hyperparameters
 _LEARNING_RATE, _MOMENTS = 0.05, (0.9, 0.99)  # of Adam
 # Of the inverse of the greatest eigenvalue, by control variate: what noise of the draws allows.
 _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
@@ -107,7 +107,7 @@ class StochasticSteps:
         Parameters
         ----------
         start : dict
-            Hyper-parameters: ``theta``, those of the bases, and ``noise``.
+            Hyperparameters: ``theta``, those of the bases, and ``noise``.
         support : Tensor of shape (p, d)
             Support rows.
         """
@@ -254,7 +254,7 @@ class StochasticSteps:
         if self._limits is not None:
             state["slope"] += self._slope(state, index, draws, found)
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
-        stand = self._stand(state, weights)
+        stand = self._row_multiplicity(state, weights)
         var = self._spread(state, X, draws, found, stand * precision)
         mine, theirs = (f[:, :c] for f in found)
         value = of_rows(mine, theirs, var, stand * linear, stand * precision)
@@ -304,7 +304,7 @@ class StochasticSteps:
             state["root"] = roots(mirror(state["gram"]))
 
     def _prepare_support(self, state):
-        """Functions, kriging and prior of the support rows, at hyper-parameters of their own."""
+        """Functions, kriging and prior of the support rows, at hyperparameters of their own."""
         support, theta = state["support"], state["support_theta"]
         self._support_bases = self.bases
         if not torch.equal(theta, self.bases.theta):
@@ -317,7 +317,7 @@ class StochasticSteps:
             self._prior_chol = cholesky(K, "kernel matrix of the support")
 
     def _at(self, theta, noise):
-        """Bound, bases and features at other hyper-parameters."""
+        """Bound, bases and features at other hyperparameters."""
         basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
         return self._bound_at(noise), self.bases.at(theta), basis
 
@@ -342,7 +342,7 @@ class StochasticSteps:
         else:
             var = self._over_weights(state, draws[0], values[0], moved)
         mine, theirs = (f[:, :c] for f in moved)
-        stand = self._stand(state, weights)
+        stand = self._row_multiplicity(state, weights)
         sites = bound.sites(y, state["auxiliary"][index])
         linear, precision, constant = (part.double() for part in sites)
         value = of_rows(mine, theirs, var, stand * linear, stand * precision)
@@ -350,7 +350,7 @@ class StochasticSteps:
             value = value + of_prior(bases, *draws, state["coef"][:c])
         return torch.autograd.grad(stand[:, 0] @ constant - 0.5 * value, point)[0]
 
-    def _stand(self, state, weights):
+    def _row_multiplicity(self, state, weights):
         """What each row of a minibatch stands for, (b, 1)."""
         share = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(weights)
         return share * weights.double()[:, None]

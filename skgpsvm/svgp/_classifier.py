@@ -1,6 +1,6 @@
 """`SVGPClassifier`: the estimator."""
 
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
 
 
@@ -8,7 +8,7 @@ class SVGPClassifier(VariationalClassifier):
     r"""Sparse variational Gaussian-process classification.
 
     One latent function a class, or one in all for two, has a Gaussian-process prior; a Gaussian
-    posterior over its values at m inducing points stands for all n rows and maximises a lower bound
+    posterior over its values at m inducing points stands for all n rows and maximizes a lower bound
     on the evidence: by natural gradients, with steps of Adam on kernel and inducing points between
     them, or by Adam alone. See the :ref:`user guide <svgp>`.
 
@@ -16,8 +16,8 @@ class SVGPClassifier(VariationalClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimisation. None is a squared exponential with a length scale for each feature, whose
-        hyper-parameters have a prior.
+        optimization. None is a squared exponential with a length scale for each feature, whose
+        hyperparameters have a prior.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Softmax of the latents, with two classes the logistic function of one; the normal
         distribution function of one, for two classes only; or the class of the largest latent, but
@@ -27,12 +27,12 @@ class SVGPClassifier(VariationalClassifier):
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function: coefficients with a prior, which are part of the kernel as a fixed constant
         and a fixed linear term. The linear one's variance is chosen from five values by the bound
-        of a linear model, where hyper-parameters are learned.
+        of a linear model, where hyperparameters are learned.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
@@ -64,7 +64,7 @@ class SVGPClassifier(VariationalClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     elbo_ : float
@@ -72,7 +72,7 @@ class SVGPClassifier(VariationalClassifier):
         classes.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound, or its estimate from minibatches, along the way; with the default kernel the
-        prior of its hyper-parameters is in it.
+        prior of its hyperparameters is in it.
     n_iter_ : int
         Passes taken.
     n_features_in_ : int

@@ -1,7 +1,7 @@
 """`SVGPRegressor`: the estimator."""
 
 from .._distributed import n_ranks
-from .._estimator import all_or_nothing
+from .._estimators import all_or_nothing
 from .._parameters import where
 from .._variational import VariationalRegressor
 
@@ -18,16 +18,16 @@ class SVGPRegressor(VariationalRegressor):
 
     A Gaussian posterior over the values of the latent function at m inducing points stands for all
     n rows. With Gaussian noise the posterior is known in closed form, and kernel, noise and
-    inducing points maximise what is left, a lower bound on the evidence, by L-BFGS-B; else, and
+    inducing points maximize what is left, a lower bound on the evidence, by L-BFGS-B; else, and
     for many rows, natural gradients find the posterior and Adam the rest. See the
     :ref:`user guide <svgp>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalised y. Its values, bounds
-        and "fixed" marks rule the optimisation. None is a squared exponential with a length scale
-        for each feature. Its hyper-parameters and the noise have a prior.
+        Prior covariance of the latent function, in units of the normalized y. Its values, bounds
+        and "fixed" marks rule the optimization. None is a squared exponential with a length scale
+        for each feature. Its hyperparameters and the noise have a prior.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise; the second (four degrees of freedom) and third bear outliers.
     inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"
@@ -35,16 +35,16 @@ class SVGPRegressor(VariationalRegressor):
         everything. "auto" is the closed form with Gaussian noise, where n m^2 is at most 2e10 and
         neither ``batch_size`` nor ``learning_rate`` is given; else natural gradients.
     mean : {"zero", "constant", "linear"}, default="constant"
-        Mean function, in units of the normalised y: coefficients with a vague prior, which are
+        Mean function, in units of the normalized y: coefficients with a vague prior, which are
         part of the kernel as a fixed constant and a fixed linear term.
     noise_variance : float, default=None
-        To start from, in squared units of the normalised y; None is 0.1. It must be None where the
+        To start from, in squared units of the normalized y; None is 0.1. It must be None where the
         kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
         Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
         where ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centres of clusters of the standardised rows, rows drawn at random, or
+        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
         these, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are moved.
@@ -62,7 +62,7 @@ class SVGPRegressor(VariationalRegressor):
     learning_rate : float, default=None
         Step size of Adam; None is 0.05. Not for the closed form.
     normalize_y : bool, default=True
-        Whether y is centred and scaled to unit variance first. Otherwise y should be of
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of
         order one: where learning starts, and its limits, are in units of one.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last one.
@@ -77,17 +77,17 @@ class SVGPRegressor(VariationalRegressor):
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyper-parameters, the mean function's terms included.
+        With the learned hyperparameters, the mean function's terms included.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     noise_variance_ : float or ndarray of shape (t,)
         Variance of the noise, in squared units of y; one for each output. Gaussian noise is learned
         down to a millionth of the variance of y.
     elbo_ : float
-        Lower bound on the log evidence of the normalised y, nats.
+        Lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound along the way, of rows that weigh no more than 1 on average where it is collapsed;
-        with the default kernel the prior of the hyper-parameters is in it.
+        with the default kernel the prior of the hyperparameters is in it.
     n_iter_ : int
         Rounds or passes taken.
     n_features_in_ : int
@@ -183,7 +183,7 @@ class SVGPRegressor(VariationalRegressor):
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
             Divide inverse variances by their mean, as weights count rows.
-            The collapsed bound learns hyper-parameters as of weights of 1 on average, where they
+            The collapsed bound learns hyperparameters as of weights of 1 on average, where they
             are more: copies of a row have no scatter, and would be evidence of little noise.
 
         Returns

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ._coordinate_ascent import CoordinateAscent
-from ._sites import LikelihoodSites
-from .likelihoods import Gaussian
+from .._inference.coordinate_ascent import CoordinateAscent
+from .._sites import LikelihoodSites
+from ..likelihoods import Gaussian
 
 LEAST_GAIN = 0.02  # of the bound over that of mere noise, nats a row
 _FACTORS = (1.0, 0.5, 0.25, 0.125)
@@ -40,7 +40,7 @@ def _free(kernel, name):
 
 
 def median_scales(rows, scaler, random_state):
-    """The median distance of standardised rows, in units of each feature, (d,)."""
+    """The median distance of standardized rows, in units of each feature, (d,)."""
     X = rows.subset(_SCALE_ROWS, random_state).take(slice(None))[0].double().cpu()
     X = torch.unique(X, dim=0) / torch.as_tensor(scaler.scale_)
     distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
@@ -54,7 +54,7 @@ def with_lengths(start, factor, of_constants=1.0):
     return replace(start, kernel=kernel)
 
 
-def explaining(start, sites, rows, random_state):
+def shrink_length_scales(start, sites, rows, random_state):
     """A start whose bound, before anything is learned, is above that of the shares of the classes.
 
     Where waves are shorter than the length scales, the best of these near by is that of mere noise,

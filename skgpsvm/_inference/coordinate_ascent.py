@@ -2,7 +2,7 @@
 
 import torch
 
-from ._linalg import (
+from .._linalg import (
     gaussian_kl,
     gram_rounding,
     mirror,
@@ -11,7 +11,7 @@ from ._linalg import (
     spreads,
     weight_moments,
 )
-from ._sites import batch_loss, batch_sites
+from .._sites import batch_loss, batch_sites
 
 _HELD_BYTES = 2**28
 _MOST_HALVINGS = 10
@@ -297,13 +297,13 @@ class CoordinateAscent:
         return self.rows.collect(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _left_out(self, batch, mean, root, newton_root):
-        sites, _, touched = batch_sites(self.likelihood, *batch[:3], mean, root)
+        sites, _, active = batch_sites(self.likelihood, *batch[:3], mean, root)
         A, residual, y, weights = batch
         one_copy = weights.clamp_max(1)[:, None]
 
         def dense(values):
             return A.new_zeros(len(A), self.likelihood.n_latents).scatter(
-                1, touched, one_copy * values
+                1, active, one_copy * values
             )
 
         u, v = spreads(A, newton_root), spreads(A, root)
@@ -322,13 +322,13 @@ def _times(matrices, vectors):
 def _bfgs_step(gradient, pairs, size, root):
     """Product of a gradient (c, p) with a BFGS matrix that starts from size * root root^T."""
     used = []
-    for shift, fall in reversed(pairs):
-        curvature = (shift * fall).sum()
+    for shift, change_of_gradient in reversed(pairs):
+        curvature = (shift * change_of_gradient).sum()
         if curvature > 0:
             share = (shift * gradient).sum() / curvature
-            gradient = gradient - share * fall
-            used.append((shift, fall, curvature, share))
+            gradient = gradient - share * change_of_gradient
+            used.append((shift, change_of_gradient, curvature, share))
     step = size * _times(root, _times(root.mT, gradient))
-    for shift, fall, curvature, share in reversed(used):
-        step = step + (share - (fall * step).sum() / curvature) * shift
+    for shift, change_of_gradient, curvature, share in reversed(used):
+        step = step + (share - (change_of_gradient * step).sum() / curvature) * shift
     return step

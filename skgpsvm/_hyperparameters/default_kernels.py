@@ -4,10 +4,10 @@ import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
-from ._distributed import gather, n_ranks
-from ._estimator import differs
-from ._rows import CHUNK_ROWS
-from .kernels import Linear
+from .._distributed import gather, n_ranks
+from .._estimators import differs
+from .._rows import CHUNK_ROWS
+from ..kernels import Linear
 
 _LEARNED_BOUNDS = 1e-5, 1e5  # of the variance of a linear mean function
 
@@ -45,7 +45,7 @@ def smooth_kernel(scaler, variance):
 
 
 def linear_kernel(scaler, variance):
-    """A linear function of the standardised features, about their mean; ``variance`` is its own."""
+    """A linear function of the standardized features, about their mean; ``variance`` is its own."""
     scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / variance)
     return Linear(scales, "fixed", offset=scaler.mean_)
 
@@ -60,7 +60,7 @@ def with_mean(kernel, mean, scaler, variance):
 
 
 def with_learned_mean(kernel, mean, scaler, variance):
-    """As `with_mean`, but the variance of the linear term is a hyper-parameter.
+    """As `with_mean`, but the variance of the linear term is a hyperparameter.
 
     It starts from ``variance``, and falls to nothing where the rows show no trend. With a fixed
     one, each slope adds about 1 / (2 n) to the log-loss of new rows, however idle its feature.

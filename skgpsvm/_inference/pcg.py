@@ -2,8 +2,8 @@
 
 import torch
 
-from ._bases import Inverse, KernelBases
-from ._linalg import (
+from .._bases import CholeskyPreconditioner, KernelBases
+from .._linalg import (
     add_gram,
     add_grams,
     cholesky,
@@ -18,7 +18,7 @@ _NEAR, _LEAST_PRECISION = 1e-6, 1e-12
 _POINT = ("coef", "means", "root", "linear", "precision")  # that steps may go back to
 _ROUNDING = 1e-6  # of the bound, which counts as no fall
 _LEAST_RATE = 2.0**-7  # if no longer step raises the bound, it is at its maximum but for _INNER
-_MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorised
+_MOST_DENSE = 6000  # rows, all of them bases, whose kernel matrix is factorized
 _MOST_WHOLE = 4000  # bases whose system is made
 _MOST_LANDMARKS = 1000
 _MOST_INNER = 4  # iterations that a preconditioner may need before it is made anew
@@ -123,7 +123,7 @@ class DecoupledInference:
         gram = mirror(gram)
         mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
         state["root"] = roots(gram[:c])
-        state["coef"] = self.bases.embedded(mean if self.conjugate else torch.zeros_like(mean))
+        state["coef"] = self.bases.embed(mean if self.conjugate else torch.zeros_like(mean))
         return state
 
     def _begun(self, y, mean, var):
@@ -144,7 +144,7 @@ class DecoupledInference:
     def step(self, state):
         """An iteration of conjugate gradients; returns the bound, of other noise at the sites."""
         if state["fresh"]:
-            self._linearise(state)
+            self._linearize(state)
         if self._is_long(state):
             state["whole"], self._preconditioners = True, None
             self._turn(state, state["residual"], None)
@@ -154,7 +154,7 @@ class DecoupledInference:
         for index, _, _, weights, K, f in self.bases.passes(self.rows, direction):
             precision = state["precision"][index].repeat(1, self._groups)
             sums += self._over_rows(K, weights * precision * f, index)
-        product = self.bases.prior_product(direction) + self.bases.gathered(sums)
+        product = self.bases.prior_product(direction) + self.bases.adjoint(sums)
         curvature = (direction * product).sum(1, keepdim=True)
         size = torch.where(curvature > 0, norm / curvature, 0.0)
         state["coef"] = state["coef"] + size * direction
@@ -228,7 +228,7 @@ class DecoupledInference:
         of_mean = 0.5 * (coef * self.bases.prior_product(coef)).sum()
         return (of_mean + covariance_divergence(state["root"])).item()
 
-    def _linearise(self, state, again=False):
+    def _linearize(self, state, again=False):
         """Sites at the present means and variances, with all that follows from them.
 
         Where the bound is lower there than at the last ones, a shorter step from these, ``again``;
@@ -257,7 +257,7 @@ class DecoupledInference:
             sums += self._over_rows(K, weights * (linear - precision * f), index)
             if self.conjugate:
                 right += self._over_rows(K, weights * linear, index)
-        residual = self.bases.gathered(sums) - self.bases.prior_product(state["coef"])
+        residual = self.bases.adjoint(sums) - self.bases.prior_product(state["coef"])
         value = -loss - self._divergence(state, state["means"])
         state["objective"] = value
         if not self.conjugate:
@@ -265,7 +265,7 @@ class DecoupledInference:
                 state |= {**state["point"], "rate": state["rate"] / 2}
                 if state["rate"] < _LEAST_RATE:
                     state["change"] = 0.0
-                return self._linearise(state, again=True)
+                return self._linearize(state, again=True)
             if state["n_sweeps"] and not again:
                 state["change"] = relative_change(state["means"], before) / state["rate"]
                 state["rate"] = min(2 * state["rate"], 1.0)
@@ -281,7 +281,7 @@ class DecoupledInference:
         self._turn(state, residual, None)
         state["first_norm"] = state["norm"]
         if self.conjugate:
-            state["right"] = self.bases.gathered(right)
+            state["right"] = self.bases.adjoint(right)
             state["first_norm"] = self._norm(state, state["right"])
 
     def _norm(self, state, residual):
@@ -299,7 +299,7 @@ class DecoupledInference:
         """Preconditioned residual; outputs of Gaussian noise share what is not of all rows."""
         if self._preconditioners is None and state["whole"]:
             gram, precision = self._gram(), state["precision"][0]
-            own = [Inverse(self.bases, gram * each) for each in precision]
+            own = [CholeskyPreconditioner(self.bases, gram * each) for each in precision]
             self._preconditioners = own * self._groups
         elif self._preconditioners is None:
             X = self.rows.take(self.index)[0]
@@ -313,7 +313,7 @@ class DecoupledInference:
         none = self.rows.weights.new_zeros(1, self.bases.size, dtype=torch.float64)
         gram = none.new_zeros(self.bases.size, self.bases.size)
         for _, _, _, weights, values, _ in self.bases.passes(self.rows, none):
-            values = self.bases.whitened(self.bases.gathered(values.double()))
+            values = self.bases.whitened(self.bases.adjoint(values.double()))
             add_gram(gram, values, weights * values)
         return gram
 

@@ -17,16 +17,16 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm._latents import Latents
-from skgpsvm._sites import LikelihoodSites
-from skgpsvm._starts import (
+from skgpsvm._hyperparameters.initialization import (
     at_gaussian_posterior,
-    explaining,
     median_scales,
     scaled_lengths,
+    shrink_length_scales,
     with_lengths,
     with_linear_variance,
 )
+from skgpsvm._latents import Latents
+from skgpsvm._sites import LikelihoodSites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Logistic
 
@@ -45,17 +45,17 @@ def test_start_has_the_longest_length_scale_that_explains_something():
     X, y = stripes(150, 5)
     start = Latents(5.0 * RBF(1.2), X[:60], ())
     sites = LikelihoodSites(Logistic(), 1)
-    found = explaining(start, sites, rows_of(X, y), np.random.RandomState(0))
+    found = shrink_length_scales(start, sites, rows_of(X, y), np.random.RandomState(0))
     shorter = [with_lengths(start, factor).kernel.theta for factor in (0.5, 0.25, 0.125)]
     assert any(np.array_equal(found.kernel.theta, theta) for theta in shorter)
     noise = np.random.default_rng(0).integers(2, size=150)
-    kept = explaining(start, sites, rows_of(X, noise), np.random.RandomState(0))
+    kept = shrink_length_scales(start, sites, rows_of(X, noise), np.random.RandomState(0))
     assert kept is start
     easy = (X[:, 0] > 0).astype(int)
-    kept = explaining(start, sites, rows_of(X, easy), np.random.RandomState(0))
+    kept = shrink_length_scales(start, sites, rows_of(X, easy), np.random.RandomState(0))
     assert np.array_equal(kept.kernel.theta, start.kernel.theta)
     held = Latents(5.0 * RBF(1.2, "fixed"), X[:60], ())
-    assert explaining(held, sites, rows_of(X, easy), np.random.RandomState(0)) is held
+    assert shrink_length_scales(held, sites, rows_of(X, easy), np.random.RandomState(0)) is held
 
 
 @pytest.mark.parametrize("kind", [SVGPClassifier, EPClassifier, DecoupledGPClassifier])

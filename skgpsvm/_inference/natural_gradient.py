@@ -5,11 +5,11 @@ from itertools import islice
 
 import torch
 
-from ._coordinate_ascent import CoordinateAscent
-from ._linalg import gaussian_kl, relative_change, upper_root
-from ._posteriors import WhitenedBasis
-from ._sites import batch_loss
-from ._training import NOISE_BOUNDS, minibatches
+from .._linalg import gaussian_kl, relative_change, upper_root
+from .._optim import NOISE_BOUNDS, minibatches
+from .._posteriors import WhitenedBasis
+from .._sites import batch_loss
+from .coordinate_ascent import CoordinateAscent
 
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
@@ -25,7 +25,7 @@ _LEARNING_SHARE = 0.7
 class AdamSteps:
     """Adam on the objective of minibatches, over some of theta, noise, Z, mean and raw root.
 
-    The state is a dict: the tensors by name, ``adam`` (the optimiser's state, or None) and
+    The state is a dict: the tensors by name, ``adam`` (the optimizer's state, or None) and
     ``generator`` (the state of the random generator).
 
     Parameters

@@ -22,10 +22,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
-from ._distributed import check_equal, gather, meet, n_ranks, together
+from ._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
 from ._isolation import isolated
 from ._parameters import ALWAYS, check_unchanged, check_uses, remembered
-from ._rows import CHUNK_ROWS, merged_rows, tamed, to_tensor
+from ._rows import CHUNK_ROWS, merged_rows, to_tensor, winsorized
 from .exceptions import warn
 
 _MOST_INTEGER = 2**63 - 1
@@ -248,7 +248,7 @@ class TorchEstimator(CallbackSupportMixin, BaseEstimator):
             rows = self._validated(X, reset, y=y, **options)
             return *rows, check_weights(sample_weight, rows[0])
 
-        X, y, weights = together(checked)
+        X, y, weights = run_on_all_ranks(checked)
         told = {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
         names = getattr(self, "feature_names_in_", None)
         check_equal(told | {"feature names": None if names is None else names.tolist()})
@@ -282,11 +282,11 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
         X, y, weights = self._check_rows(X, y, sample_weight, reset)
-        together(_check_labels, "y", y)
-        together(check_classification_targets, y)
+        run_on_all_ranks(_check_labels, "y", y)
+        run_on_all_ranks(check_classification_targets, y)
         check_equal({"labels that are": _kind_of_labels(y)}, counts=len(y) > 0)
         if classes is not None:
-            together(_check_labels, "classes", np.asarray(classes))
+            run_on_all_ranks(_check_labels, "classes", np.asarray(classes))
         if not reset:
             now = self.classes_ if classes is None else np.unique(classes)
             if not np.array_equal(now, self.classes_):
@@ -359,9 +359,9 @@ class TorchClassifier(ClassifierMixin, TorchEstimator):
 
 
 class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
-    """Targets and weights of a regressor; targets are centred and scaled where asked for.
+    """Targets and weights of a regressor; targets are centered and scaled where asked for.
 
-    That is by the mean and the deviation of `tamed` targets where noise has heavy tails.
+    That is by the mean and the deviation of `winsorized` targets where noise has heavy tails.
     """
 
     def _is_heavy_tailed(self):
@@ -390,7 +390,7 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
             )
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        """`merged_rows` with normalised targets (n, t)."""
+        """`merged_rows` with normalized targets (n, t)."""
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
@@ -410,7 +410,7 @@ class TorchRegressor(MultiOutputMixin, RegressorMixin, TorchEstimator):
             with np.errstate(over="ignore"):
                 mean, var = self._moments(targets, average)
                 if self._is_heavy_tailed() and np.isfinite(var).all():
-                    mean, var = self._moments(tamed(targets, weights), average)
+                    mean, var = self._moments(winsorized(targets, weights), average)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."

@@ -11,7 +11,7 @@ from problems import HINGES, ascent_of, ring, t64
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._hinge_sites import BinarySites
-from skgpsvm._inference import (
+from skgpsvm._inference.natural_gradient import (
     AdamSteps,
     CoordinateInference,
     GradientInference,
@@ -282,7 +282,7 @@ def test_many_minibatches_learn_between_them(monkeypatch):
     runs = []
     run = inference.adam.run
     monkeypatch.setattr(inference.adam, "run", lambda *args: runs.append(args[1]) or run(*args))
-    monkeypatch.setattr("skgpsvm._inference._STEP_ROWS", 3)
+    monkeypatch.setattr("skgpsvm._inference.natural_gradient._STEP_ROWS", 3)
     inference.step(state)
     # Thirty minibatches in groups of ten, ten steps before each but the first, at the prior.
     assert [len(batches) for batches in runs] == [10, 10]

@@ -1,10 +1,10 @@
-"""Priors of hyper-parameters."""
+"""Priors of hyperparameters."""
 
 import math
 
 import torch
 
-from ._starts import free_constants, free_lengths, scaled_lengths
+from .initialization import free_constants, free_lengths, scaled_lengths
 
 _MEDIAN_LENGTH = 2**0.5 * math.exp(2**0.5)  # over where they start
 _LENGTH_PRECISION = 1 / 3
@@ -49,7 +49,7 @@ class LengthPrior:
         """Up to a constant; a scalar tensor."""
         return -0.5 * self._precision @ (theta - self._median).square()
 
-    def slope(self, theta):
+    def gradient(self, theta):
         """The derivative of the log density."""
         return -self._precision * (theta - self._median)
 
@@ -106,12 +106,12 @@ class SlopePrior:
         """Up to a constant; a scalar tensor."""
         return -torch.nn.functional.softplus(self._log_squares(theta)).sum()
 
-    def slope(self, theta):
+    def gradient(self, theta):
         """The derivative of the log density."""
         pull = torch.sigmoid(self._log_squares(theta))
-        slope = -pull.sum() * self._variance
-        slope[self._lengths] += 2 * pull
-        return slope
+        gradient = -pull.sum() * self._variance
+        gradient[self._lengths] += 2 * pull
+        return gradient
 
 
 class SumOfPriors:
@@ -124,9 +124,9 @@ class SumOfPriors:
         """Up to a constant; a scalar tensor."""
         return sum(prior.log_density(theta) for prior in self._priors)
 
-    def slope(self, theta):
+    def gradient(self, theta):
         """The derivative of the log density."""
-        return sum(prior.slope(theta) for prior in self._priors)
+        return sum(prior.gradient(theta) for prior in self._priors)
 
 
 def default_prior(kernel, rows, scale, sparse=True):
@@ -201,13 +201,13 @@ class SignalPrior:
         penalty = _RATIO_RATE * (torch.hypot(apart, apart.new_tensor(_ROUNDING)) - _ROUNDING).sum()
         return -2 * deviations.log1p().sum() - penalty - 0.5 * _LENGTH_PRECISION * c**2
 
-    def slope(self, theta):
+    def gradient(self, theta):
         """The derivative of the log density."""
         deviations = (0.5 * theta[self._terms]).exp()
-        slope = torch.zeros_like(theta)
-        slope[self._terms] = -deviations / (1 + deviations)
-        slope[self._lengths] = -_ratio_slopes(self._split(theta)[1])
-        return slope
+        gradient = torch.zeros_like(theta)
+        gradient[self._terms] = -deviations / (1 + deviations)
+        gradient[self._lengths] = -_ratio_slopes(self._split(theta)[1])
+        return gradient
 
     def _split(self, theta):
         """The most likely logarithm of the common factor, a float, and those of the ratios (d,)."""
@@ -228,12 +228,12 @@ def _ratio_slopes(apart):
     return _RATIO_RATE * apart / torch.hypot(apart, apart.new_tensor(_ROUNDING))
 
 
-class Penalised:
-    """A bound plus the log density of a prior of its hyper-parameters, up to a constant.
+class Penalized:
+    """A bound plus the log density of a prior of its hyperparameters, up to a constant.
 
     The logarithm of the noise has half a normal distribution below that of a tenth of the variance
     of y, and any value above it is as likely: few rows of many features can be interpolated, as if
-    there were no noise. `CollapsedLearning` can maximise the sum.
+    there were no noise. `CollapsedLearning` can maximize the sum.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class Penalised:
         """The log density and its derivatives in theta and the log noise variances."""
         below = ((noise - _USUAL_NOISE) / _NOISE_SPREAD).clamp_max(0.0)
         log_prior = self._prior.log_density(theta) - 0.5 * below.square().sum()
-        return log_prior.item(), self._prior.slope(theta), -below / _NOISE_SPREAD
+        return log_prior.item(), self._prior.gradient(theta), -below / _NOISE_SPREAD
 
     def value(self, theta, Z, noise):
         """The sum, nats."""

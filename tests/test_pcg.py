@@ -12,10 +12,11 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import DecoupledGPClassifier, DecoupledGPRegressor, _bases, _solve
+from skgpsvm import DecoupledGPClassifier, DecoupledGPRegressor, _bases
 from skgpsvm._collapsed import CollapsedBound
+from skgpsvm._inference import pcg
+from skgpsvm._inference.pcg import ExactInference
 from skgpsvm._posteriors import DecoupledPosterior
-from skgpsvm._solve import ExactInference
 from skgpsvm._torch_kernels import torch_kernel
 
 
@@ -144,8 +145,8 @@ def test_row_weights_are_repetitions():
 @pytest.fixture
 def no_factor(monkeypatch):
     """The solution for many rows, with fewer landmarks than rows."""
-    monkeypatch.setattr(_solve, "_MOST_DENSE", 0)
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 30)
+    monkeypatch.setattr(pcg, "_MOST_DENSE", 0)
+    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 30)
 
 
 def test_solution_without_a_factor_is_the_exact_process(no_factor):
@@ -169,7 +170,7 @@ def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
     weights = np.random.default_rng(1).uniform(0.5, 2, 80)
     model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
     one = clone(model).fit(X, Y, sample_weight=weights)
-    monkeypatch.setattr(_solve, "_MOST_DENSE", 80)
+    monkeypatch.setattr(pcg, "_MOST_DENSE", 80)
     two = clone(model).fit(X, Y, sample_weight=weights)
     assert one.n_iter_ != two.n_iter_
     # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
@@ -201,9 +202,9 @@ def test_landmarks_save_iterations(monkeypatch, no_factor):
     X, y, _ = sinc(300)
     model = given(RBF(0.5), X[:20], noise_variance=0.01, tol=1e-6)
     some = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 1)
+    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 1)
     one = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(_solve, "_MOST_LANDMARKS", 300)
+    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 300)
     every = clone(model).fit(X, y).n_iter_
     assert every <= 3
     assert every < some < 0.5 * one

@@ -9,8 +9,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
 
-from skgpsvm import _estimator
-from skgpsvm._estimator import (
+from skgpsvm import _estimators
+from skgpsvm._estimators import (
     TorchClassifier,
     TorchRegressor,
     check_hyperparameters,
@@ -310,7 +310,7 @@ def test_good_hyperparameters_pass(kernel):
 
 
 def test_rows_are_mapped_chunk_by_chunk(monkeypatch):
-    monkeypatch.setattr(_estimator.TorchEstimator, "_chunk_rows", 7)
+    monkeypatch.setattr(_estimators.TorchEstimator, "_chunk_rows", 7)
     X = weighted_rows()[0]
     seen = []
 
@@ -355,7 +355,7 @@ def regression(n=30, seed=0):
     return rng.normal(size=(n, D)), y, rng.uniform(0.5, 2, size=n)
 
 
-def test_targets_are_centred_and_scaled_by_their_weighted_moments():
+def test_targets_are_centered_and_scaled_by_their_weighted_moments():
     X, y, weights = regression()
     weights[:5] = 0
     _, targets, used = Regressor().checked(X, y, weights)
@@ -398,7 +398,7 @@ def test_targets_may_be_left_as_they_are():
     assert_array_equal(Regressor(normalize_y=False).checked(X, y)[1], y[order])
 
 
-def test_constant_targets_are_centred_only():
+def test_constant_targets_are_centered_only():
     X, _, _ = regression()
     _, targets, _ = Regressor().checked(X, np.full(30, 7.0))
     assert_array_equal(targets, np.zeros((30, 1)))

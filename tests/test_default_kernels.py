@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import _scales
-from skgpsvm._scales import feature_scales, linear_kernel, smooth_kernel
+from skgpsvm._hyperparameters import default_kernels
+from skgpsvm._hyperparameters.default_kernels import feature_scales, linear_kernel, smooth_kernel
 
 
 def scattered(n=50, seed=0):
@@ -24,7 +24,7 @@ def scattered(n=50, seed=0):
 
 def test_scales_are_the_weighted_moments(monkeypatch):
     X, weights = scattered()
-    monkeypatch.setattr(_scales, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(default_kernels, "CHUNK_ROWS", 7)
     scaler = feature_scales(X, weights)
     mean = np.average(X, axis=0, weights=weights)
     assert_allclose(scaler.mean_, mean, rtol=1e-13)
@@ -45,7 +45,7 @@ def test_scales_take_weights_as_repetitions():
 def test_chunks_without_weight_count_for_nothing(monkeypatch):
     X, _ = scattered()
     weights = np.r_[np.zeros(20), np.ones(30)]
-    monkeypatch.setattr(_scales, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(default_kernels, "CHUNK_ROWS", 10)
     assert_allclose(feature_scales(X, weights).scale_, X[20:].std(0), rtol=1e-10)
 
 
@@ -99,7 +99,7 @@ def test_smooth_kernel_has_a_length_scale_from_each_feature_s_spread():
 def test_linear_kernel_has_its_variance_on_average():
     X, _ = scattered()
     kernel = linear_kernel(StandardScaler().fit(X), 7.0)
-    # Standardised features have unit mean square, so the kernel's diagonal has mean `variance`.
+    # Standardized features have unit mean square, so the kernel's diagonal has mean `variance`.
     assert kernel.diag(X).mean() == pytest.approx(7.0, rel=1e-12)
     Z = (X - X.mean(0)) / X.std(0)
     assert_allclose(kernel(X), 7.0 / 3 * Z @ Z.T, rtol=0, atol=1e-9)

@@ -1,0 +1,1 @@
+"""Where the learning of hyperparameters starts: default kernels, priors, initialization."""

@@ -1,0 +1,1 @@
+"""Algorithms that find a posterior, one a module."""

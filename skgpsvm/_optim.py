@@ -1,0 +1,179 @@
+"""Maximizers of functions of tensors, parameters as one vector, and minibatches."""
+
+import math
+
+import torch
+from scipy.optimize import minimize
+
+from .exceptions import NotPositiveDefiniteError
+
+_LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
+
+
+def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
+    """Maximize a function from ``start`` within ``bounds`` by scipy's L-BFGS-B.
+
+    Parameters
+    ----------
+    value_and_gradient : callable
+        Tensor of shape (k,) to a float and a tensor of shape (k,); see `by_autograd`.
+    start : Tensor of shape (k,)
+        Float64, on any device.
+    bounds : Tensor of shape (k, 2)
+    max_iter : int
+    least_gain : float
+        Of a step: the first that gains less is the last.
+
+    Returns
+    -------
+    best : Tensor of shape (k,)
+    value : float
+
+    Notes
+    -----
+    An evaluation is rejected where its value or gradient is not finite, or where it ends in a
+    `NotPositiveDefiniteError`. scipy's line search interpolates the values it is given, so it sees
+    the parabola through the best point so far whose minimum is a quarter of the way to the rejected
+    point, and goes there next. The first evaluation cannot be rejected.
+    """
+    best = None
+
+    def loss_and_gradient(x):
+        nonlocal best
+        point = torch.tensor(x, dtype=start.dtype, device=start.device)
+        value, gradient = _evaluated(value_and_gradient, point, required=best is None)
+        loss, slope = -value, -gradient.cpu().numpy()
+        if best is not None and value == -math.inf:
+            # With t from 0 at the best point to 1 at this one, and s the slope in t at 0:
+            # loss + s t - 2 s t^2, which is loss - s with slope -3 s at t = 1.
+            move = x - best[2]
+            slope_along = min(best[1] @ move, -_LEAST_SLOPE * max(1.0, abs(best[0])))
+            return best[0] - slope_along, -3 * slope_along * move / (move @ move)
+        if best is None or loss < best[0]:
+            best = loss, slope, x.copy()
+        return loss, slope
+
+    losses = []
+
+    def stop(intermediate_result):
+        losses.append(intermediate_result.fun)
+        if len(losses) > 1 and losses[-2] - losses[-1] < least_gain:
+            raise StopIteration
+
+    found = minimize(
+        loss_and_gradient,
+        start.detach().cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds.tolist(),
+        callback=stop,
+        options={"maxiter": max_iter},
+    )
+    return torch.tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
+
+
+def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
+    """Maximize as `lbfgs` does by Adam, whose steps fall to nothing over the last 40 %.
+
+    The first steps are alike in all coordinates, whatever their gradients: where L-BFGS-B would run
+    away along a few of them, into a poor optimum, Adam often finds a better one. A step to a point
+    that `lbfgs` would reject is undone, and the learning rate is halved.
+    """
+    point, last = start.clone(), None
+    optimizer = torch.optim.Adam([point], lr=learning_rate, betas=(0.9, 0.99), maximize=True)
+    for i in range(max_iter):
+        value, slope = _evaluated(value_and_gradient, point.clone(), required=last is None)
+        if last is not None and value == -math.inf:
+            learning_rate /= 2
+            point.copy_(last)
+            continue
+        last, point.grad = point.clone(), slope
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(1.0, (max_iter - i) / (0.4 * max_iter))
+        optimizer.step()
+        point.clamp_(*bounds.unbind(-1))
+    value, _ = _evaluated(value_and_gradient, point.clone(), required=False)
+    if value == -math.inf:
+        point, value = last, value_and_gradient(last.clone())[0]
+    return point, value
+
+
+def _evaluated(value_and_gradient, point, *, required):
+    """Value and gradient at a point; a value of -inf where a maximizer must not go there.
+
+    Parameters
+    ----------
+    value_and_gradient : callable
+    point : Tensor of shape (k,)
+    required : bool
+        Return or raise whatever comes: at a first point, which has none to go back to.
+    """
+    try:
+        value, gradient = value_and_gradient(point)
+    except NotPositiveDefiniteError:
+        if required:
+            raise
+        return -math.inf, torch.zeros_like(point)
+    if required or (math.isfinite(value) and gradient.isfinite().all()):
+        return value, gradient
+    return -math.inf, torch.zeros_like(point)
+
+
+class FlatParameters:
+    """Some tensors of a state as one vector, each in a unit of its own and within bounds.
+
+    Parameters
+    ----------
+    names : list of str
+    units : dict
+        A number, or a tensor that broadcasts; 1 where there is none.
+    bounds : dict
+        Tensors of shape (k, 2); free where there is none.
+    """
+
+    def __init__(self, names, units, bounds):
+        self._units = {name: units.get(name, 1.0) for name in names}
+        self._bounds = bounds
+
+    def vector(self, state):
+        """The tensors of a state as a vector (k,)."""
+        return torch.cat([(state[name] / unit).ravel() for name, unit in self._units.items()])
+
+    def parts(self, vector, state):
+        """The tensors, of the shapes that they have in a state, by name."""
+        sizes = [state[name].numel() for name in self._units]
+        parts = zip(self._units.items(), vector.split(sizes), strict=True)
+        return {name: part.view_as(state[name]) * unit for (name, unit), part in parts}
+
+    def gradient(self, gradients):
+        """Derivatives in the vector from those in the tensors, by name."""
+        return torch.cat([(gradients[name] * unit).ravel() for name, unit in self._units.items()])
+
+    def limits(self, state):
+        """Bounds of the vector, (k, 2)."""
+
+        def of(name):
+            free = state[name].new_tensor([[-torch.inf, torch.inf]])
+            return self._bounds.get(name, free).expand(state[name].numel(), 2)
+
+        return torch.cat([of(name) for name in self._units])
+
+
+def by_autograd(objective):
+    """The function of a tensor that gives value and gradient of an objective."""
+
+    @torch.enable_grad()
+    def value_and_gradient(point):
+        point.requires_grad_()
+        value = objective(point)
+        (gradient,) = torch.autograd.grad(value, point)
+        return value.item(), gradient
+
+    return value_and_gradient
+
+
+def minibatches(n_rows, batch_size, generator):
+    """Shuffled index tensors of nearly equal sizes that cover ``range(n_rows)`` once."""
+    order = torch.randperm(n_rows, generator=generator)
+    return order.tensor_split(math.ceil(n_rows / batch_size))
