@@ -1,6 +1,13 @@
-"""The loop of every fit: iterations, callbacks, stopping and checkpoints."""
+"""The protocol of every fit: states, stages, and the loop that runs a stage.
+
+A *state* is typed and holds all that an algorithm needs to continue. A *stage* is one algorithm: it
+makes a state and improves it, iteration by iteration. A *run* is one fit: it iterates stages, tells
+callbacks of every iteration, and saves states to a checkpoint.
+"""
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import joblib
 import torch
@@ -8,6 +15,45 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ._distributed import check_equal, gather, rank, run_on_all_ranks
 from .exceptions import DivergenceError, warn
+
+
+@dataclass
+class State:
+    """What an algorithm has found so far, and all that it needs to continue.
+
+    Fields of a subclass are tensors, plain values, and lists, tuples and dicts of these: what
+    `torch.load` reads with ``weights_only``.
+
+    Attributes
+    ----------
+    objective : float
+        Of the last iteration, in nats; higher is better.
+    """
+
+    objective: float = math.nan
+
+    def as_dict(self):
+        """Return the fields by name, without copies of tensors."""
+        return dict(vars(self))
+
+    def restore(self, fields):
+        """Set all fields to those that `as_dict` gave."""
+        vars(self).update(fields)
+
+
+class Stage(ABC):
+    """One algorithm. It holds the problem (rows, kernel, likelihood); its state holds the solution.
+
+    Subclasses also have a method that makes the initial state, ``init``, whose arguments differ.
+    """
+
+    @abstractmethod
+    def step(self, state):
+        """Take one iteration: change the state in place and set its ``objective``."""
+
+    def converged(self, state):
+        """Return whether the last iteration found nothing more to do."""
+        return False
 
 
 class Run:
@@ -41,24 +87,26 @@ class Run:
             self._checkpoint.save(name, make(), due=True)
         return self._checkpoint.stages[name]
 
-    def stage(self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None):
-        """Iterate ``objective = step(state)`` and return the objectives of all iterations.
+    def run(self, name, stage, state, max_iter, *, must_converge=True, attributes=None):
+        """Iterate a stage until it has converged; return the objectives of all iterations.
 
         Parameters
         ----------
         name : str
-        state : dict
-            Tensors and plain values, changed in place by ``step``: all that the stage needs to
-            continue. Restored from the checkpoint, where there is one.
-        step : callable
-            Takes the state, does one iteration and returns the objective (higher is better).
+            Of the stage, in checkpoints, callbacks and warnings; unique in a fit.
+        stage : Stage
+        state : State
+            Changed in place, or replaced by the content of the checkpoint.
         max_iter : int
-        finished, converged : callable, optional
-            Take the state after each iteration and end the stage where true. A stage that should
-            have ``converged`` and did not is in the `ConvergenceWarning` of `end`.
+        must_converge : bool, default=True
+            Whether `end` warns if ``max_iter`` came first.
         attributes : callable, optional
             Takes the state and returns the fitted attributes it stands for, for callbacks that
-            ask for the estimator as it is.
+            ask for the estimator in the middle of a fit.
+
+        Returns
+        -------
+        curve : list of float
 
         Raises
         ------
@@ -66,15 +114,14 @@ class Run:
             If an objective is not finite.
         """
         curve, done = [], False
-        outline = self._checkpoint and repr(_outline(state))
+        outline = self._checkpoint and repr(_outline(state.as_dict()))
         saved = self._checkpoint.stages.get(name) if self._checkpoint else None
         if saved and saved["outline"] != outline:
             self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
             saved = None
         held = gather(len(saved["curve"]) if saved else 0)
         if saved and len(set(held)) == 1:  # else a rank was killed before it could save
-            state.clear()
-            state.update(saved["state"])
+            state.restore(saved["state"])
             curve, done = list(saved["curve"]), saved["done"]
         shown = dict(self._shown)
         if attributes is not None:
@@ -84,7 +131,8 @@ class Run:
         while not done and len(curve) < max_iter:
             task = context.subcontext(task_name="iteration")
             task.call_on_fit_task_begin(estimator=self._estimator, **shown)
-            objective = float(step(state))
+            stage.step(state)
+            objective = float(state.objective)
             check_equal({"objective": objective})
             if not math.isfinite(objective):
                 raise DivergenceError(
@@ -93,16 +141,24 @@ class Run:
                 )
             curve.append(objective)
             stop = run_on_all_ranks(task.call_on_fit_task_end, estimator=self._estimator, **shown)
-            done = bool(stop) or any(test(state) for test in (finished, converged) if test)
-            done = any(gather(done))
+            done = any(gather(bool(stop) or bool(stage.converged(state))))
             if self._checkpoint:
                 due = done or len(curve) == max_iter or len(curve) % self._checkpoint.every == 0
-                saved = {"state": dict(state), "curve": curve, "done": done}
-                self._checkpoint.save(name, saved | {"outline": outline}, due=due)
-        if converged and not done:
+                entry = {"state": state.as_dict(), "curve": curve, "done": done, "outline": outline}
+                self._checkpoint.save(name, entry, due=due)
+        if must_converge and not done:
             self._unconverged[name] = max_iter
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
+
+    def stage(self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None):
+        """Iterate ``objective = step(state)`` over a dict; being replaced by `run`."""
+        adapted = _DictState(fields=state)
+        tests = [test for test in (finished, converged) if test]
+        stage = _DictStage(step, lambda state: any(test(state) for test in tests))
+        shown = attributes and (lambda adapted: attributes(adapted.fields))
+        options = {"must_converge": converged is not None, "attributes": shown}
+        return self.run(name, stage, adapted, max_iter, **options)
 
     def end(self, attributes, doubts=list):
         """Give the estimator what was found, tell its callbacks, and forget its checkpoint.
@@ -135,6 +191,29 @@ class Run:
             )
         for doubt in doubts():
             warn(doubt, ConvergenceWarning)
+
+
+@dataclass
+class _DictState(State):
+    fields: dict = None
+
+    def as_dict(self):
+        return dict(self.fields)
+
+    def restore(self, fields):
+        self.fields.clear()
+        self.fields.update(fields)
+
+
+class _DictStage(Stage):
+    def __init__(self, step, test):
+        self._step, self._test = step, test
+
+    def step(self, state):
+        state.objective = float(self._step(state.fields))
+
+    def converged(self, state):
+        return self._test(state.fields)
 
 
 def _outline(value):

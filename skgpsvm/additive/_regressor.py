@@ -80,10 +80,10 @@ class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel,
         before centering, in units of the normalized y, or of the logarithm of a rate: its mean is
         half of them. Half the rate is, with Gaussian noise and without inducing points, that of
-        such a prior of the noise, and of an exponential one of the inverse root of the length scale of
-        each effect of one feature. 0 is no prior, as in the paper: the evidence alone, which with
-        few rows or many features is too sure of effects that are chance, and with thousands a
-        little better.
+        such a prior of the noise, and of an exponential one of the inverse root of the length scale
+        of each effect of one feature. 0 is no prior, as in the paper: the evidence alone, which
+        with few rows or many features is too sure of effects that are chance, and with thousands
+        a little better.
     min_gain : float, default=0.05
         Terms that add less to the evidence bound, nats, are dropped, but for pairs that
         ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing

@@ -189,7 +189,7 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         if is_significant_gain(gain):
             theta = apart
     if rows.n_rows > _FEW[0]:
-        theta = more.found(
+        theta = more.compass_search(
             run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS, finest=_COARSEST
         )
     return theta
