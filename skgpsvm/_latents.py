@@ -92,11 +92,12 @@ class Latents:
         }
 
     def at(self, state):
-        """The latents of a state, which may have become others."""
-        names = state.keys() & vars(self).keys() - {"kernel", "noise"}
-        parts = {name: state[name].cpu().numpy() for name in names}
-        kernel = self.kernel.clone_with_theta(state["theta"].cpu().numpy())
-        return replace(self, kernel=kernel, noise=tuple(state["noise"].tolist()), **parts)
+        """Return a copy with the values of a `State`, or of tensors by name."""
+        tensors = state if isinstance(state, dict) else vars(state)
+        names = tensors.keys() & vars(self).keys() - {"kernel", "noise"}
+        parts = {name: tensors[name].cpu().numpy() for name in names if tensors[name] is not None}
+        kernel = self.kernel.clone_with_theta(tensors["theta"].cpu().numpy())
+        return replace(self, kernel=kernel, noise=tuple(tensors["noise"].tolist()), **parts)
 
     def basis(self, device):
         """The whitened features."""

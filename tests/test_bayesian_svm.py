@@ -72,7 +72,7 @@ def test_chosen_kernel_predicts_left_out_rows_better(name):
     hinge = HINGES[name]()
     X, y = ring(60, max(hinge.n_latents, 2))
     choice = choice_of(ConstantKernel(5.0) * RBF(0.2), X, y, hinge)
-    theta = choice.found(Loop(), "", choice.start)
+    theta = choice.compass_search(Loop(), "", choice.start)
     # From a length scale far too short, much is to be gained: five nats of 40 to 70.
     assert loss_at(choice, theta) < loss_at(choice, choice.start) - 5
     assert theta[1] > choice.start[1]
@@ -183,15 +183,15 @@ def test_search_stops_at_the_finest_step_asked_for():
     X, y = waves(150, seed=1)
     choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
     start = t64(np.log([5.0, 0.15, 0.75]))
-    coarse = choice.found(Loop(), "", start, finest=2)
+    coarse = choice.compass_search(Loop(), "", start, finest=2)
     assert loss_at(choice, coarse) < loss_at(choice, start) - 1
     # Whole steps: both length scales moved by the same factor, e to some power.
     shift = coarse - start
     assert shift[1] == pytest.approx(shift[2].item(), abs=1e-12)
     np.testing.assert_allclose(shift, shift.round(), rtol=0, atol=1e-12)
-    fine = choice.found(Loop(), "", start) - start
+    fine = choice.compass_search(Loop(), "", start) - start
     assert (fine - fine.round()).abs().max() == pytest.approx(0.5)
-    once = choice.found(Loop(), "", start, rounds=1)
+    once = choice.compass_search(Loop(), "", start, rounds=1)
     assert not torch.equal(once, start + fine)
 
 
