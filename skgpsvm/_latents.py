@@ -1,6 +1,7 @@
 """What a fitted model holds, or a fit starts from: arrays, and the posterior that they are."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +16,32 @@ from ._torch_kernels import torch_kernel
 from .kernels._composite import exact_and_rest
 
 
+class FittedModel(ABC):
+    """Arrays of a fitted model, and the torch posterior that they define.
+
+    A posterior holds factorizations, so it is made once for each device and kept with the model.
+    Pickles and copies by `dataclasses.replace` leave it out.
+    """
+
+    def posterior(self, device):
+        """Return the posterior on a device; its tensors take no gradients and must not change."""
+        device = torch.device(device)
+        # Threads that come here at the same time may make it twice; the results are the same.
+        made = vars(self).setdefault("_posteriors", {})
+        if device not in made:
+            made[device] = self.make_posterior(device)
+        return made[device]
+
+    @abstractmethod
+    def make_posterior(self, device):
+        """Return a new posterior on a device."""
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_posteriors"}
+
+
 @dataclass
-class Latents:
+class Latents(FittedModel):
     """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit.
 
     Attributes
@@ -113,8 +138,7 @@ class Latents:
             return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
         return KernelBases(kernel, state["theta"], state["bases"])
 
-    def posterior(self, device):
-        """As torch sees it."""
+    def make_posterior(self, device):
         state = self.state(device)
         if self.diag is not None:
             names = ("coef", "diag", "columns", "rows", "row_precisions")

@@ -1,7 +1,7 @@
 """Latents: arrays as a state and back, and which posterior they are."""
 
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -55,7 +55,8 @@ def test_augmentation_is_part_of_the_posterior():
 def test_state_is_new_tensors_and_leads_back(latents):
     state = latents.state("cpu")
     again = latents.at(state)
-    for name, part in vars(latents).items():
+    for name in (field.name for field in fields(latents)):
+        part = getattr(latents, name)
         if isinstance(part, np.ndarray):
             assert_array_equal(getattr(again, name), part)
         elif name != "kernel":

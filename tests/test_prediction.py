@@ -1,10 +1,12 @@
 """What is predicted from latent functions: noise of unit variance, checks, draws and moments."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from every_estimator import ESTIMATORS, assert_same, fitted, predictions
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import ring, waves
 from sklearn.base import clone, is_classifier
@@ -199,3 +201,21 @@ def test_rows_that_overflow_are_refused_by_number(kind):
     X[3, 1] = 1e38
     with pytest.raises(ValueError, match=r"prediction of row 3 of X .* largest number is 1e\+38"):
         model.latent_mean_and_variance(X.astype(np.float32))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_posterior_is_made_once_and_is_not_pickled(name, monkeypatch):
+    model = fitted(name)
+    before = pickle.dumps(model)
+    found = predictions(model)
+    assert len(pickle.dumps(model)) == len(before)
+
+    def refuse(self, device):
+        raise AssertionError("the posterior was made again")
+
+    for kind in {type(part) for part in model._latents}:
+        monkeypatch.setattr(kind, "make_posterior", refuse)
+    assert_same(predictions(model), found)
+    monkeypatch.undo()
+    assert_same(predictions(pickle.loads(before)), found)

@@ -15,6 +15,7 @@ from .._doubts import bounds_message, described_end
 from .._estimators import FOLLOWED, check_level, check_number, history
 from .._fitting import Run
 from .._isolation import isolated
+from .._latents import FittedModel
 from .._parameters import ALWAYS, OtherThan, where
 from .._prediction import LatentEstimator
 from .._rows import Rows
@@ -48,7 +49,7 @@ def takes_more_rows(estimator):
 
 
 @dataclass
-class AdditiveLatent:
+class AdditiveLatent(FittedModel):
     """A fitted latent function: its basis, hyperparameters, and what the rows say of its weights.
 
     Attributes
@@ -73,8 +74,7 @@ class AdditiveLatent:
         arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
         return replace(self, arrays=arrays)
 
-    def posterior(self, device):
-        """As torch sees it."""
+    def make_posterior(self, device):
         theta, arrays = (
             {name: torch.tensor(part, device=device) for name, part in parts.items()}
             for parts in (self.theta, self.arrays)

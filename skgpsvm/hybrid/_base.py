@@ -330,7 +330,7 @@ class HybridEstimator(LatentEstimator):
             (b, c) of the latent functions.
         """
         check_is_fitted(self)
-        network = self._latents[0].posterior(torch.device(device or "cpu"))
+        network = self._latents[0].make_posterior(torch.device(device or "cpu"))
         return Predictor(network, copy.copy(self)._output).eval()
 
     def save_weights(self, path):
@@ -403,7 +403,7 @@ class HybridEstimator(LatentEstimator):
             network = skeleton(latents, latents.kernel, model._sites(), file)
             latents.weights = file.weights(network.state_dict())
         try:
-            network = latents.posterior(torch.device("cpu"))
+            network = latents.make_posterior(torch.device("cpu"))
         except RuntimeError as error:
             raise file.error(f"torch says: {error}") from error
         limits = model._noise_limits(NOISE_BOUNDS)

@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from torch import nn
 
 from .._isolation import PrivateRandom
+from .._latents import FittedModel
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
 from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows
@@ -19,7 +20,7 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2  # whose multiples are spread evenly, modulo 1
 
 
 @dataclass
-class HybridLatents:
+class HybridLatents(FittedModel):
     """Latents that are functions of a network's features.
 
     Attributes
@@ -50,8 +51,8 @@ class HybridLatents:
         """Their number, c."""
         return len(self.weights["mean"])
 
-    def posterior(self, device):
-        """The network in evaluation mode, whose weights take no gradients."""
+    def make_posterior(self, device):
+        """Return the network in evaluation mode; its weights take no gradients."""
         return self.network(device).eval().requires_grad_(False)
 
     def network(self, device):
