@@ -1,0 +1,102 @@
+"""How hard the package is to follow: a few numbers, printed by ``python tests/yardsticks.py``.
+
+They show where the structure stands and set no limits. For each estimator: package classes among
+its ancestors, private members, private members that a subclass overrides, and package files that
+`fit` and `predict` enter. For the package: lines, classes, functions, uses of dict states, module
+constants, and the longest list of parameters.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.base import is_classifier
+
+import skgpsvm
+
+PACKAGE = Path(skgpsvm.__file__).parent
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
+
+
+def ancestors(kind):
+    """Return the classes of the package that an estimator is made of, itself included."""
+    return [base for base in kind.__mro__ if base.__module__.startswith("skgpsvm")]
+
+
+def private_members(kind):
+    """Return how often each private name is defined among the ancestors."""
+    counts = {}
+    for base in ancestors(kind):
+        for name in vars(base):
+            if name.startswith("_") and not name.startswith("__"):
+                counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def files_entered(function, *args):
+    """Return the files of the package in which a call runs code."""
+    files = set()
+
+    def trace(frame, event, _):
+        files.add(frame.f_code.co_filename)
+
+    sys.setprofile(trace)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return {Path(name) for name in files if name.startswith(str(PACKAGE))}
+
+
+def of_estimators():
+    """Print a line for each estimator."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    header = "estimator", "classes", "private", "overridden", "fit files", "predict files"
+    print("{:24}{:>9}{:>9}{:>12}{:>11}{:>15}".format(*header))
+    for name in sorted(set(skgpsvm.__all__) - {"__version__"}):
+        kind = getattr(skgpsvm, name)
+        model = kind(max_iter=2)
+        targets = (y > 0).astype(int) if is_classifier(model) else y
+        private = private_members(kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = len(files_entered(model.fit, X, targets))
+        predict = len(files_entered(model.predict, X))
+        overridden = sum(count > 1 for count in private.values())
+        counts = len(ancestors(kind)), len(private), overridden, fit, predict
+        print("{:24}{:9}{:9}{:12}{:11}{:15}".format(name, *counts))
+
+
+def of_package():
+    """Print the numbers of the whole package."""
+    sources = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    nodes = [node for text in sources.values() for node in ast.walk(ast.parse(text))]
+    constants = 0
+    for text in sources.values():
+        for node in ast.parse(text).body:
+            targets = getattr(node, "targets", [getattr(node, "target", None)])
+            names = [part for target in targets if target for part in ast.walk(target)]
+            constants += sum(
+                isinstance(part, ast.Name) and bool(CONSTANT.match(part.id)) for part in names
+            )
+    print("lines", sum(text.count("\n") for text in sources.values()))
+    print("classes", sum(isinstance(node, ast.ClassDef) for node in nodes))
+    print("functions", sum(isinstance(node, ast.FunctionDef) for node in nodes))
+    print("state[...]", sum(text.count('state["') for text in sources.values()))
+    print("module constants", constants)
+    most = max(
+        (len(inspect.signature(getattr(skgpsvm, name)).parameters), name)
+        for name in set(skgpsvm.__all__) - {"__version__"}
+    )
+    print("most parameters", *most)
+
+
+if __name__ == "__main__":
+    of_estimators()
+    of_package()
