@@ -15,7 +15,7 @@ from ._distributed import (
     n_ranks,
     run_on_all_ranks,
 )
-from ._estimators import FOLLOWED, history
+from ._estimators import FOLLOWED, GPEstimator, history
 from ._fitting import Run
 from ._hyperparameters.default_kernels import feature_scales
 from ._hyperparameters.priors import few_rows_prior
@@ -25,7 +25,6 @@ from ._latents import Latents
 from ._linalg import natural_parameters
 from ._optim import NOISE_BOUNDS
 from ._parameters import ALWAYS
-from ._prediction import LatentEstimator
 from ._rows import Rows
 from ._torch_kernels import theta_bounds, torch_kernel
 from .exceptions import warn
@@ -40,7 +39,7 @@ _FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED, "partial_fit": FOLLOWED}
 _GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
 
 
-class InducingEstimator(LatentEstimator):
+class InducingEstimator(GPEstimator):
     """An estimator whose fitted state is a list of `Latents`, one a model.
 
     A subclass checks its training data (`_check_training_data`) and provides the likelihood

@@ -16,6 +16,7 @@ from ._collapsed import (
     CollapsedLearning,
 )
 from ._distributed import gather, n_ranks
+from ._estimators import GPClassifier, GPRegressor
 from ._hyperparameters.default_kernels import smooth_kernel, with_mean
 from ._hyperparameters.initialization import (
     LEAST_GAIN,
@@ -30,13 +31,7 @@ from ._inducing_estimator import InducingEstimator
 from ._inference.natural_gradient import NaturalGradientInference
 from ._latents import Latents
 from ._parameters import OtherThan, where
-from ._prediction import (
-    LIKELIHOODS,
-    LatentClassifier,
-    LatentRegressor,
-    classification_sites,
-    regression_sites,
-)
+from ._predictive import LIKELIHOODS, classification_sites, regression_sites
 from ._torch_kernels import theta_bounds, torch_kernel
 
 _ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
@@ -124,7 +119,7 @@ def _are_points(rows, Z):
     return all(gather(points.issuperset(map(tuple, X))))
 
 
-class VariationalRegressor(LatentRegressor, VariationalGP):
+class VariationalRegressor(GPRegressor, VariationalGP):
     """Likelihoods, hyperparameters learned on the collapsed bound, and predictions.
 
     A subclass says whether that bound is all there is to learn on (`_is_collapsed`).
@@ -295,7 +290,7 @@ def _best_attempt(attempt, factors, waves):
     return best
 
 
-class VariationalClassifier(LatentClassifier, VariationalGP):
+class VariationalClassifier(GPClassifier, VariationalGP):
     """Likelihoods and class probabilities."""
 
     _start_variance = 5.0

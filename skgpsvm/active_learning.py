@@ -12,9 +12,9 @@ from scipy.stats import qmc
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
-from ._estimators import check_number, is_missing, unwrapped
-from ._prediction import LatentEstimator
+from ._estimators import GPEstimator, unwrapped
 from ._quadrature import argmax_probability
+from ._validation import check_number, is_missing
 
 _ROWS = 2**16  # scored at a time
 _CHUNK = 2**20  # latent values drawn at a time
@@ -93,7 +93,7 @@ def variation_ratio(classifier, X):
     hardly any ties.
     """
     model, X = _latent_model(classifier, X, "latent_mean_and_variance")
-    if isinstance(model, LatentEstimator):
+    if isinstance(model, GPEstimator):
         mean, var = model._latent_moments(X, spread=1.0)
     else:
         mean, var = _latent_moments(model, X)

@@ -6,8 +6,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from ._estimators import check_number
 from ._isolation import isolated
+from ._validation import check_number
 from .active_learning import least_confident
 
 __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import joblib
 import torch
 
-from ._estimators import TorchEstimator
+from ._estimators import GPEstimator
 from .exceptions import warn
 
 try:
@@ -83,7 +83,7 @@ class Checkpoint:
 
     def setup(self, estimator, context):
         """Offer this checkpoint to the fit that begins."""
-        if not isinstance(estimator, TorchEstimator):
+        if not isinstance(estimator, GPEstimator):
             raise TypeError(
                 f"Checkpoint saves fits of skgpsvm's estimators only; it was set on "
                 f"{type(estimator).__name__}. Set it on the estimator inside, as in "

@@ -9,7 +9,8 @@ from scipy.stats import norm
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from ._estimators import check_level, check_number, unwrapped
+from ._estimators import unwrapped
+from ._validation import check_level, check_number
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches

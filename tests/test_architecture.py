@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 NUMPY_MODULES = {
-    "_estimators",  # the boundary
+    "_estimators",  # the boundary: what estimators share
     "_rows",  # the boundary
     "_parameters",  # values of estimators' parameters, arrays among them
     "inducing",  # scikit-learn's k-means++ works on arrays
@@ -30,7 +30,8 @@ NUMPY_MODULES = {
     "_solved",  # what estimators share
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
-    "_prediction",  # what estimators share
+    "_predictive",  # takes and gives latent values as arrays
+    "_validation",  # checks of arrays
     "additive/_base",  # what the estimators share
     "additive/_encoding",  # columns of tables
     "additive/_regressor",  # the estimator

@@ -9,7 +9,7 @@ from problems import t64
 from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpsvm._estimators import TorchEstimator
+from skgpsvm._estimators import GPEstimator
 from skgpsvm._fitting import Run
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
@@ -17,7 +17,7 @@ from skgpsvm.exceptions import DivergenceError
 X, Y = np.zeros((3, 1)), np.arange(3)
 
 
-class Halving(TorchEstimator):
+class Halving(GPEstimator):
     """Halves a number from one; its objective is minus the number."""
 
     def __init__(self, max_iter=5, finished_below=0.0, converged_below=None, n_stages=1):

@@ -30,7 +30,7 @@ from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
 from skgpsvm._posteriors import InducingPosterior
-from skgpsvm._prediction import regression_sites
+from skgpsvm._predictive import regression_sites
 from skgpsvm._rows import to_tensor
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError

@@ -5,8 +5,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
 from .._distributed import gather, n_ranks
-from .._estimators import differs
 from .._rows import CHUNK_ROWS
+from .._validation import differs
 from ..kernels import Linear
 
 _LEARNED_BOUNDS = 1e-5, 1e5  # of the variance of a linear mean function

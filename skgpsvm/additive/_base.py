@@ -12,13 +12,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._distributed import refuse_ranks
 from .._doubts import bounds_message, described_end
-from .._estimators import FOLLOWED, check_level, check_number, history
+from .._estimators import FOLLOWED, GPEstimator, history
 from .._fitting import Run
 from .._isolation import isolated
 from .._latents import FittedModel
 from .._parameters import ALWAYS, OtherThan, where
-from .._prediction import LatentEstimator
 from .._rows import Rows
+from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._basis import AdditiveBasis
 from ._bound import AdditivePosterior
@@ -92,7 +92,7 @@ _USES = {
 _FOLLOWED = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
 
 
-class AdditiveGP(LatentEstimator):
+class AdditiveGP(GPEstimator):
     """Estimators whose latent functions are sums of effects.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant

@@ -2,12 +2,12 @@
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import all_or_nothing
-from .._prediction import LatentClassifier, classification_sites
+from .._estimators import GPClassifier, all_or_nothing
+from .._predictive import classification_sites
 from ._base import AdditiveGP, takes_more_rows
 
 
-class AdditiveGPClassifier(AdditiveGP, LatentClassifier):
+class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     r"""Bayesian generalized additive model of classes: a Gaussian process for each effect.
 
     The log odds of two classes, or a function for each of several under the softmax, are a

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from scipy.stats import skew, yeojohnson_normmax
 
-from .._estimators import is_missing
 from .._rows import CHUNK_ROWS
+from .._validation import is_missing
 from ._basis import Feature
 
 _CATEGORICAL_TYPES = (

@@ -6,9 +6,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from .._estimators import all_or_nothing
+from .._estimators import GPRegressor, all_or_nothing
 from .._parameters import where
-from .._prediction import LIKELIHOODS, LatentRegressor, regression_sites
+from .._predictive import LIKELIHOODS, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
 from ._base import AdditiveGP, takes_more_rows
@@ -18,7 +18,7 @@ _VAGUE = 100.0  # prior variance of the logarithm of a rate
 _USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
-class AdditiveGPRegressor(AdditiveGP, LatentRegressor):
+class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     r"""Bayesian generalized additive model: a Gaussian process for each effect.
 
     The latent function is a constant, a smooth function of each feature, and functions of some

@@ -7,12 +7,12 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._calibration import Calibration
-from .._estimators import all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
 from .._inducing_estimator import InducingEstimator
 from .._parameters import ALWAYS, where
-from .._prediction import CalibratedClassifier
+from .._predictive import pseudo_likelihood_probabilities
 from ._kernel_choice import chosen_theta
 
 _CLOSER = 10  # with fewer rows than features: predictions that leave one out need the optimum
@@ -29,7 +29,7 @@ _FOLLOWED = {
 }
 
 
-class BayesianSVC(CalibratedClassifier, InducingEstimator):
+class BayesianSVC(GPClassifier, InducingEstimator):
     r"""Bayesian support vector machine: a Gaussian-process classifier with a hinge loss.
 
     One latent function a class, with a Gaussian-process prior, is fitted to Crammer and Singer's
@@ -251,6 +251,10 @@ class BayesianSVC(CalibratedClassifier, InducingEstimator):
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
         return [codes]
+
+    def _class_probabilities(self):
+        calibration = self.temperature_, self.spread_
+        return pseudo_likelihood_probabilities(self.probability, *calibration)
 
     def _make_likelihood(self):
         if self.multi_class == "ovr" or len(self.classes_) == 2:

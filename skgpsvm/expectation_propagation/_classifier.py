@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import check_shareable, gather
-from .._estimators import all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
@@ -16,7 +16,7 @@ from .._inducing_estimator import InducingEstimator
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._parameters import ALWAYS, OtherThan, where
-from .._prediction import Predictive, ProbabilisticClassifier
+from .._predictive import ClassProbabilities, Predictive
 from .._rows import Rows
 from .._sites import LikelihoodSites
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -47,7 +47,7 @@ _FOLLOWED = {
 }
 
 
-class EPClassifier(ProbabilisticClassifier, InducingEstimator):
+class EPClassifier(GPClassifier, InducingEstimator):
     r"""Gaussian-process classification by scalable expectation propagation.
 
     Labels are probit, :math:`p(y | f) = \Phi(y f)`, and inducing values stand for the latent
@@ -440,8 +440,11 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
 
     # Prediction
 
+    def _class_probabilities(self):
+        return ProbitProbabilities()
+
     def decision_function(self, X):
-        r"""Probits of the classes' own models, :math:`m / \sqrt{1 + v}`.
+        r"""Return the probits of the classes' own models, :math:`m / \sqrt{1 + v}`.
 
         Parameters
         ----------
@@ -453,38 +456,17 @@ class EPClassifier(ProbabilisticClassifier, InducingEstimator):
         """
         return super().decision_function(X)
 
-    def _predictive(self, mean, var):
+
+class ProbitProbabilities(ClassProbabilities):
+    """Class probabilities of one-vs-rest probit models, normalized to sum to one."""
+
+    def of_moments(self, mean, var):
         probits = mean / (1 + var).sqrt()
         log_p = _log_proba(probits)
         return Predictive(probits, log_p, log_p.exp())
 
-    def predict_proba(self, X):
-        """Class probabilities, averaged over the posterior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n, n_classes)
-            With more than two classes, those of the classes' own models over their sum.
-        """
-        return super().predict_proba(X)
-
-    @isolated()
-    def predict_proba_from_latent(self, latents):
-        """Class probabilities given values of the latent functions, as `sample_latent` draws them.
-
-        Parameters
-        ----------
-        latents : array-like of shape (..., c)
-
-        Returns
-        -------
-        probabilities : ndarray of shape (..., n_classes)
-        """
-        return _log_proba(torch.from_numpy(self._checked_latents(latents))).exp().numpy()
+    def of_latents(self, latents):
+        return _log_proba(torch.from_numpy(latents)).exp().numpy()
 
 
 def _log_proba(probits):

@@ -13,14 +13,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
 from .._distributed import refuse_ranks
-from .._estimators import FOLLOWED, history
+from .._estimators import FOLLOWED, GPEstimator, history
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._isolation import PrivateRandom, isolated
 from .._optim import NOISE_BOUNDS
 from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
-from .._prediction import LatentEstimator
 from .._rows import Rows
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
@@ -48,7 +47,7 @@ _FOLLOWED = {
 }
 
 
-class HybridEstimator(LatentEstimator):
+class HybridEstimator(GPEstimator):
     """An estimator whose latents are functions of a network's features.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of so many latents

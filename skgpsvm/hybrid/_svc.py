@@ -1,10 +1,10 @@
 """`HybridBayesianSVC`: the estimator."""
 
 from .._calibration import Calibration
-from .._estimators import all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS
-from .._prediction import CalibratedClassifier
+from .._predictive import pseudo_likelihood_probabilities
 from ._base import HybridEstimator
 
 _PRIOR_VARIANCE = 1.0
@@ -14,7 +14,7 @@ _FOLLOWED = {
 }
 
 
-class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
+class HybridBayesianSVC(GPClassifier, HybridEstimator):
     r"""Bayesian support vector machine on the features of a neural network.
 
     Extractor and Bayesian SVM are one model, trained together by backpropagation in minibatches:
@@ -206,6 +206,10 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         """
         return self._fit(X, y, sample_weight)
 
+    def _class_probabilities(self):
+        calibration = self.temperature_, self.spread_
+        return pseudo_likelihood_probabilities(self.probability, *calibration)
+
     def _make_likelihood(self):
         if len(self.classes_) == 2:
             return BinarySites()
@@ -234,4 +238,5 @@ class HybridBayesianSVC(CalibratedClassifier, HybridEstimator):
         }
 
     def _output(self, mean, var):
-        return self._predictive(mean, self._latent_spread() * var).log_p
+        probabilities = self._class_probabilities()
+        return probabilities.of_moments(mean, probabilities.spread * var).log_p

@@ -3,16 +3,11 @@
 import numpy as np
 import torch
 
-from .._estimators import all_or_nothing
+from .._estimators import GPClassifier, GPRegressor, all_or_nothing
 from .._noise import with_noise
 from .._optim import NOISE_BOUNDS, by_autograd, lbfgs
 from .._parameters import where
-from .._prediction import (
-    LIKELIHOODS,
-    LatentClassifier,
-    LatentRegressor,
-    classification_sites,
-)
+from .._predictive import LIKELIHOODS, classification_sites
 from ._base import HybridEstimator
 
 _START_NOISE = 0.1
@@ -43,7 +38,7 @@ class _Likely(HybridEstimator):
         return {"validation_loss_": losses[0], "_likelihood": self.likelihood}
 
 
-class HybridSVGPClassifier(LatentClassifier, _Likely):
+class HybridSVGPClassifier(GPClassifier, _Likely):
     r"""Sparse variational Gaussian-process classifier on the features of a neural network.
 
     Deep kernel learning: module, kernel and posterior maximize one bound on the evidence. See the
@@ -216,10 +211,10 @@ class HybridSVGPClassifier(LatentClassifier, _Likely):
         return 5.0
 
     def _output(self, mean, var):
-        return self._predictive(mean, var).log_p
+        return self._class_probabilities().of_moments(mean, var).log_p
 
 
-class HybridSVGPRegressor(LatentRegressor, _Likely):
+class HybridSVGPRegressor(GPRegressor, _Likely):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
     Deep kernel learning: module, kernel, noise and posterior maximize one bound on the evidence;

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from .._estimators import all_or_nothing, differs
+from .._estimators import all_or_nothing
+from .._validation import differs
 from .._variational import VariationalRegressor
 from ._rvm_base import RelevanceMachine
 

@@ -10,20 +10,15 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
 
 from skgpsvm import _estimators
-from skgpsvm._estimators import (
-    TorchClassifier,
-    TorchRegressor,
-    check_hyperparameters,
-    check_weights,
-    history,
-)
+from skgpsvm._estimators import GPClassifier, GPRegressor, history
+from skgpsvm._validation import check_hyperparameters, check_weights
 from skgpsvm.kernels import Linear
 
 CPU = torch.device("cpu")
 N, D = 50, 3
 
 
-class Stub(TorchClassifier):
+class Stub(GPClassifier):
     """As little of a classifier as the base class needs."""
 
     def __init__(self, device=None, dtype=None, class_weight=None, size=1):
@@ -310,7 +305,7 @@ def test_good_hyperparameters_pass(kernel):
 
 
 def test_rows_are_mapped_chunk_by_chunk(monkeypatch):
-    monkeypatch.setattr(_estimators.TorchEstimator, "_chunk_rows", 7)
+    monkeypatch.setattr(_estimators.GPEstimator, "_chunk_rows", 7)
     X = weighted_rows()[0]
     seen = []
 
@@ -338,8 +333,10 @@ def test_new_rows_are_only_for_fitted_estimators():
 # Targets of a regressor
 
 
-class Regressor(TorchRegressor):
+class Regressor(GPRegressor):
     """As little of a regressor as the base class needs."""
+
+    likelihood = "gaussian"
 
     def __init__(self, normalize_y=True):
         self.normalize_y = normalize_y

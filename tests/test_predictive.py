@@ -23,7 +23,7 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm._prediction import _STANDARD_NOISE, LIKELIHOODS, Predictive
+from skgpsvm._predictive import LIKELIHOODS, STANDARD_NOISE, Predictive
 
 FEW = {"n_inducing": 6, "n_mean_bases": 12, "n_basis": 12, "max_iter": 3, "optimizer": None}
 EVERY = [getattr(skgpsvm, name) for name in sorted(skgpsvm.__all__) if name[0] != "_"]
@@ -44,7 +44,7 @@ def few(kind, X, y, **parameters):
 def test_noise_is_what_its_variance_says(name):
     _, variance = LIKELIHOODS[name](0.3).predict(*torch.zeros(2, 1, 1))
     assert_allclose(variance.item(), 0.3, rtol=1e-6)
-    draws = _STANDARD_NOISE[name](np.random.RandomState(0), 200_000)
+    draws = STANDARD_NOISE[name](np.random.RandomState(0), 200_000)
     # The variance of t with four degrees of freedom converges slowly.
     assert_allclose([draws.mean(), draws.var()], [0, 1], atol=0.05)
 

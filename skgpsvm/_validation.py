@@ -1,0 +1,147 @@
+"""Checks of numbers, kernels, labels and weights, with messages that say what to do."""
+
+import math
+import sys
+from numbers import Real
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+
+_MAX_INTEGER = 2**63 - 1
+
+
+def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
+    """Raise ValueError unless a value is a finite number, or an integer, of at least a minimum.
+
+    With ``above`` it must exceed the minimum. Python integers that do not fit in 64 bits are
+    refused, since no array or tensor holds them.
+    """
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if optional and value is None:
+        return
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    number = value.item() if isinstance(value, np.generic) else value
+    if not (is_number and minimum <= number < math.inf) or (above and number == minimum):
+        finite = "finite " if is_number and number == math.inf else ""
+        kind = "an integer" if integer else f"a {finite}number"
+        least = f"above {minimum}" if above else f"of at least {minimum}"
+        none = ", or None" if optional else ""
+        raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+    if isinstance(value, int) and value > _MAX_INTEGER:
+        raise ValueError(f"{name}={value!r} does not fit in 64 bits; it must be below 2**63.")
+
+
+def check_hyperparameters(kernel):
+    """Raise ValueError if values or bounds of a kernel's hyperparameters are invalid.
+
+    Parameters
+    ----------
+    kernel : sklearn.gaussian_process.kernels.Kernel
+
+    Raises
+    ------
+    ValueError
+        If a value is not one finite number, or one for each element, positive where it is free and
+        not negative where it is fixed; or if bounds are not ascending pairs of numbers.
+    """
+    values = kernel.get_params()
+    for parameter in kernel.hyperparameters:
+        value, bounds = np.asarray(values[parameter.name]), parameter.bounds
+        if not (
+            value.dtype.kind in "fiu"
+            and value.ndim <= 1
+            and value.size == parameter.n_elements > 0
+            and (np.isfinite(value) & (value >= 0) & (parameter.fixed | (value > 0))).all()
+        ):
+            least = "at least 0" if parameter.fixed else "above 0"
+            raise ValueError(
+                f"The kernel's {parameter.name}={values[parameter.name]!r} must be finite and "
+                f"{least}: one number or, where the kernel takes them, a list of numbers."
+            )
+        if not parameter.fixed and not (
+            np.asarray(bounds).dtype.kind in "fiu"
+            and np.shape(bounds) == (parameter.n_elements, 2)
+            and (bounds[:, 0] >= 0).all()
+            and (bounds[:, 0] <= bounds[:, 1]).all()
+        ):
+            given = values.get(f"{parameter.name}_bounds", bounds)
+            raise ValueError(
+                f"The kernel's {parameter.name}_bounds={given!r} must be a pair of numbers with "
+                "0 <= lower <= upper, one such pair for each element, or 'fixed'."
+            )
+
+
+def check_level(level):
+    """Raise ValueError unless a level is a probability between 0 and 1."""
+    if not (isinstance(level, Real) and 0 < level < 1):
+        raise ValueError(f"level={level!r} must be between 0 and 1.")
+
+
+def check_weights(sample_weight, X):
+    """Return row weights as float64 (n,), finite and not negative; ones for None."""
+    if sample_weight is None:
+        return np.ones(len(X))
+    weights = check_array(
+        sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+    )
+    if weights.ndim != 1:
+        raise ValueError(f"sample_weight has {weights.ndim} dimensions; it must have one, (n,).")
+    check_consistent_length(X, weights)
+    if weights.min() < 0:
+        raise ValueError(
+            f"sample_weight has {np.count_nonzero(weights < 0)} negative values, the least "
+            f"{weights.min()}; weights must not be negative."
+        )
+    return weights
+
+
+def check_labels(name, labels):
+    """Raise ValueError if labels cannot be sorted."""
+    if labels.dtype == object:
+        kinds = {_kind(label): label for label in labels.ravel().tolist()}
+        if len(kinds) > 1 or not kinds.keys() <= {"strings", "numbers"}:
+            told = ", ".join(f"{label!r} ({type(label).__name__})" for label in kinds.values())
+            raise ValueError(
+                f"Labels in {name} must be all strings or all numbers or booleans; got {told}. "
+                "Leave out rows without a label, or give them a label of the same type."
+            )
+
+
+def kind_of_labels(y):
+    """Return the kind of a rank's labels; it must be the same on all ranks."""
+    if y.dtype == object:
+        return _kind(y[0]) if len(y) else "objects"
+    kinds = {"U": "strings", "S": "bytes", "b": "booleans", "f": "floats"}
+    return kinds.get(y.dtype.kind, "integers")
+
+
+def _kind(label):
+    for kind, types in (("strings", str), ("numbers", Real)):
+        if isinstance(label, types):
+            return kind
+    return type(label)
+
+
+def check_finite(values, X):
+    """Return predictions (n, ...) of the rows of ``X``; raise ValueError unless all are finite."""
+    finite = np.isfinite(values).reshape(len(X), -1).all(1)
+    if not finite.all():
+        i = int(finite.argmin())
+        largest = np.nanmax(np.abs(X[i : i + 1]), initial=0.0)
+        raise ValueError(
+            f"The prediction of row {i} of X is not finite. Its largest number is {largest:.3g}; "
+            "numbers so far from those of the training rows overflow. Check the units of X, or "
+            "clip it."
+        )
+    return values
+
+
+def is_missing(value):
+    """Return whether a label or level is None, NaN or pandas' NA."""
+    na = getattr(sys.modules.get("pandas"), "NA", None)
+    return value is None or value is na or value != value
+
+
+def differs(var, mean):
+    """Return whether a variance, array or float, exceeds what rounding leaves of a constant."""
+    return var > (10 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
