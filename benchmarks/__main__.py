@@ -26,6 +26,7 @@ TIMINGS = {
     "quadruply_stochastic_step": "",
     "control_variates": "--evaluations 100",
     "device": "",
+    "prediction": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",
 }
 COMPARISONS = {

@@ -1,4 +1,4 @@
-"""What is predicted from latent functions: noise of unit variance, checks, draws and moments."""
+"""Predictive distributions and predictions: noise, checks, draws, moments, cached posteriors."""
 
 import pickle
 import warnings

@@ -1,4 +1,4 @@
-"""The boundary of NumPy and torch: weights, labels, options, chunks, targets."""
+"""Validation of parameters, labels, weights and targets, and predictions in chunks."""
 
 import numpy as np
 import pytest
