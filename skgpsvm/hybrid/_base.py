@@ -399,7 +399,7 @@ class HybridEstimator(GPEstimator):
             model._forget()
             vars(model).update(checked_attributes(told["attributes"], wanted, file))
             latents = model._described_latents(told, file)
-            network = skeleton(latents, latents.kernel, model._sites(), file)
+            network = skeleton(latents, latents.kernel, model._make_likelihood(), file)
             latents.weights = file.weights(network.state_dict())
         try:
             network = latents.make_posterior(torch.device("cpu"))
