@@ -23,7 +23,7 @@ from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
-from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
 
 from . import _data, _report
 
@@ -83,28 +83,22 @@ class Estimates:
             bases,
             latents.basis("cpu"),
             self.rows,
-            None,
-            BATCH,
-            PAIRS,
-            control,
-            True,
-            False,
-            1.0,  # so that a step is the gradient
-            2,
+            # A learning rate of 1, so that a step is the gradient.
+            StepOptions(None, BATCH, PAIRS, control, n_steps=2, learning_rate=1.0),
             torch.Generator(),
         )
-        start = {"theta": bases.theta, "noise": torch.tensor(latents.noise)}
-        self.state = self.steps.initial(start, torch.tensor(X[support]))
+        noise, support = torch.tensor(latents.noise), torch.tensor(X[support])
+        self.state = self.steps.init(bases.theta, noise, support)
         self.steps.begin(self.state)
         self.steps._prepare(self.state)
-        self.coef, self.at_support = coef, bases.mean(self.state["support"], coef)
+        self.coef, self.at_support = coef, bases.mean(self.state.support, coef)
 
     @torch.no_grad()
     def estimate(self, number):
         """The estimate and its gradient (m,) of a number."""
         generator, steps, state = torch.Generator().manual_seed(number), self.steps, self.state
         index = torch.randperm(len(self.rows), generator=generator)[:BATCH]
-        X, support = self.rows.take(index)[0], state["support"]
+        X, support = self.rows.take(index)[0], state.support
         bases = steps.bases, steps.bases
         draws = [drawn(*bases, PAIRS, X, support, generator) for _ in range(2)]
         sums = [each.sums(self.coef) for each in draws]
@@ -117,11 +111,11 @@ class Estimates:
         if self.control == "gram":
             known = self.at_support.square() - there[0] * there[1]
             value += len(self.rows) / len(support) * known.sum()
-        state |= {"coef": self.coef.clone(), "at_support": self.at_support.clone()}
+        state.coef, state.at_support = self.coef.clone(), self.at_support.clone()
         linear = torch.zeros(BATCH, 1, dtype=torch.float64)
         precision = torch.full_like(linear, self.precision * len(self.rows) / BATCH)
         steps._descend(state, draws, found, errors, linear, precision)
-        return self.precision * value.item(), 2 * (self.coef - state["coef"])[0]
+        return self.precision * value.item(), 2 * (self.coef - state.coef)[0]
 
     def variances(self, n_evaluations):
         """Of the estimate, and of its gradient, the mean over coordinates."""

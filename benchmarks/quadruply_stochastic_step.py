@@ -27,7 +27,7 @@ from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian
-from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
 
 from . import _report
 from ._measure import PeakMemory, exponent, medians
@@ -70,18 +70,12 @@ class Step:
             FourierBases(torch_kernel(kernel), theta, FourierFeatures(m // 2, 0), D),
             WhitenedBasis(torch_kernel(kernel), theta, Z),
             self.rows,
-            n_dense,
-            BATCH,
-            SAMPLED,
-            "interpolating",
-            True,
-            False,
-            None,
-            0,  # so that every step averages
+            # No steps in all, so that every step averages.
+            StepOptions(n_dense, BATCH, SAMPLED, "interpolating", n_steps=0),
             self.generator,
         )
         noise = torch.tensor([0.1], dtype=torch.float64).log()
-        self.state = self.steps.initial({"theta": theta, "noise": noise}, support)
+        self.state = self.steps.init(theta, noise, support)
         self.steps.begin(self.state)
         self.steps._prepare(self.state)
 
@@ -93,7 +87,7 @@ class Step:
 
     def held(self):
         """Size of the state, MiB."""
-        tensors = (part for part in self.state.values() if isinstance(part, torch.Tensor))
+        tensors = (part for part in vars(self.state).values() if isinstance(part, torch.Tensor))
         return sum(tensor.nbytes for tensor in tensors) / 2**20
 
 

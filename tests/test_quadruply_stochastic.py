@@ -30,7 +30,7 @@ from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
 from skgpsvm.quadruply_stochastic._estimates import Draw, draw, of_prior, of_rows
 from skgpsvm.quadruply_stochastic._factors import chevron
-from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
+from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
 
 # The tiny problem of the specification, section 8.1.
 X, Z = t64([-1.0, -0.25, 0.5, 1.25])[:, None], t64([-0.8, 0.1, 1.0])[:, None]
@@ -128,14 +128,14 @@ def test_all_rows_and_columns_are_exact(prior):
 def test_variances_of_a_chevron_average_to_its_term(prior, value):
     bases, (diag, columns) = PRIORS[prior], (C.diagonal()[None], C[None, :, :1])
     steps = steps_of(bases, n_dense=1)
-    state = steps.initial({"theta": THETA, "noise": NOISE_LOG}, X[SUPPORT])
-    state["coef"] = torch.cat([MU, C[:, :1].T])
+    state = steps.init(THETA, NOISE_LOG, X[SUPPORT])
+    state.coef = torch.cat([MU, C[:, :1].T])
     # So that the diagonal, which has a closed form in the steps, is the given one.
     every = torch.arange(3)
-    state["data"] = diag**-2 - bases.prior_diag(every)
+    state.data = diag**-2 - bases.prior_diag(every)
     found = []
     for rows, i, j in draws_of(False):
-        sums = [each.sums(state["coef"])[0] for each in (i, j)]
+        sums = [each.sums(state.coef)[0] for each in (i, j)]
         var = steps._over_weights(state, i, i.values, sums)
         found.append((sites_of(rows)[1] * var).sum().item())
     posterior = WeightPosterior(bases, 0 * MU, diag, columns)
@@ -202,8 +202,8 @@ def steps_of(bases, *, n_dense=None, control=None, symmetric=True, rate=1.0):
     basis = WhitenedBasis(KERNEL, THETA, Z)
     likelihood = gaussian_sites(NOISE)
     rows, generator = rows_of(X.numpy(), Y.numpy()), torch.Generator().manual_seed(0)
-    options = (n_dense, 2, 2, control, symmetric, False, rate, 100, generator)
-    return StochasticSteps(likelihood, bases, basis, rows, *options)
+    options = StepOptions(n_dense, 2, 2, control, 100, symmetric=symmetric, learning_rate=rate)
+    return StochasticSteps(likelihood, bases, basis, rows, options, generator)
 
 
 def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
@@ -212,17 +212,17 @@ def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
     with torch.no_grad():
         steps = steps_of(PRIORS[prior], control=control, symmetric=symmetric, rate=-1.0)
         for rows, *pair in draws_of(False):
-            state = steps.initial({"theta": THETA, "noise": NOISE_LOG}, X[SUPPORT])
+            state = steps.init(THETA, NOISE_LOG, X[SUPPORT])
             steps.begin(state)
-            state["coef"], state["at_support"] = MU.clone(), PHI[SUPPORT] @ MU.T
+            state.coef, state.at_support = MU.clone(), PHI[SUPPORT] @ MU.T
             steps._prepare(state)
             if not prior_variate:
                 steps._prior_chol = 1e9 * torch.eye(2, dtype=torch.float64)
             given = iter(pair)
             monkeypatch.setattr(_stochastic, "draw", lambda *_, given=given: next(given))
             steps.move(state, torch.tensor(rows))
-            assert_allclose(state["at_support"], PHI[SUPPORT] @ state["coef"].T, atol=1e-12)
-            found.append(state["coef"][0] - MU[0])
+            assert_allclose(state.at_support, PHI[SUPPORT] @ state.coef.T, atol=1e-12)
+            found.append(state.coef[0] - MU[0])
     return 2 * torch.stack(found)
 
 
@@ -256,13 +256,12 @@ def larger(control="interpolating", n_dense=None, adagrad=False, n=300, n_steps=
     kernel = torch_kernel(RBF(1.5, "fixed"))
     bases = FourierBases(kernel, THETA, FourierFeatures(100, 5), 3)
     basis, likelihood = WhitenedBasis(kernel, THETA, t64(places[:40])), gaussian_sites(0.05)
-    options = (n_dense, 100, 20, control, True, adagrad, None, n_steps)
+    options = StepOptions(n_dense, 100, 20, control, n_steps, adagrad=adagrad)
     generator = torch.Generator().manual_seed(0)
     rows = rows_of(places, y[:, None])
-    steps = StochasticSteps(likelihood, bases, basis, rows, *options, generator)
-    state = steps.initial(
-        {"theta": THETA, "noise": t64([np.log(0.05)])}, t64(places[rng.permutation(n)[:100]])
-    )
+    steps = StochasticSteps(likelihood, bases, basis, rows, options, generator)
+    support = t64(places[rng.permutation(n)[:100]])
+    state = steps.init(THETA, t64([np.log(0.05)]), support)
     steps.begin(state)
     values = bases.values(t64(places))
     A = values.T @ values / 0.05 + torch.eye(200, dtype=torch.float64)
@@ -280,12 +279,12 @@ def test_steps_approach_the_optimum_and_touch_what_is_drawn_alone(adagrad):
     steps, state, A, right = larger(adagrad=adagrad)
     with torch.no_grad():
         steps._prepare(state)
-        before = state["coef"].clone()
+        before = state.coef.clone()
         steps.move(state, torch.arange(10))
-        assert (state["coef"] != before).sum() <= 2 * 40
+        assert (state.coef != before).sum() <= 2 * 40
         for _ in range(1000 // 3):
             steps.step(state)
-    drift = state["at_support"] - steps.bases.mean(state["support"], state["coef"])
+    drift = state.at_support - steps.bases.mean(state.support, state.coef)
     assert drift.abs().max() < 1e-9
     # Those of the specification, section 5.4, on a larger problem: 4.0e-3, and 3.9e-2 for AdaGrad.
     assert gap(steps.posterior(state)["coef"][0], A, right) < (0.06 if adagrad else 0.02)
@@ -343,26 +342,27 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
     def steps_at(point):
         whitened = WhitenedBasis(tk, point[:2], t64(places[:10]), 1e-9)
         generator = torch.Generator().manual_seed(0)
-        options = (n_dense, 60, 20, "interpolating", True, False, 0.0, 100, generator, limits)
-        return StochasticSteps(gaussian_sites(0.2), bases, whitened, rows, *options)
+        options = StepOptions(n_dense, 60, 20, "interpolating", 100, learning_rate=0.0)
+        parts = gaussian_sites(0.2), bases, whitened, rows, options, generator, limits
+        return StochasticSteps(*parts)
 
     def estimate(point):
         """All rows and functions, at coefficients and a covariance that are held."""
         steps = steps_at(point)
-        state = steps.initial({"theta": point[:2], "noise": point[2:]}, t64(places[:10]))
+        state = steps.init(point[:2], point[2:], t64(places[:10]))
         steps.begin(state)
         size = (1 + (n_dense or 0), bases.size)
-        state["coef"] = t64(np.random.default_rng(1).normal(size=size).clip(0.1))
+        state.coef = t64(np.random.default_rng(1).normal(size=size).clip(0.1))
         if n_dense is None:
-            state["gram"] = 3 * torch.eye(10, dtype=torch.float64)[None]
+            state.gram = 3 * torch.eye(10, dtype=torch.float64)[None]
         else:
-            state["data"] = torch.ones(1, bases.size, dtype=torch.float64)
-            state["counts"] += 1e15  # so that the rows at hand change nothing
+            state.data = torch.ones(1, bases.size, dtype=torch.float64)
+            state.counts += 1e15  # so that the rows at hand change nothing
         with torch.no_grad():
             steps._prepare(state)
-            state["at_support"] = steps.bases.mean(state["support"], state["coef"])
+            state.at_support = steps.bases.mean(state.support, state.coef)
             value = steps.move(state, torch.arange(60))
-        return value, state["slope"]
+        return value, state.hyper_gradient
 
     point = torch.cat([theta, t64([np.log(0.2)])])
     _, slope = estimate(point)
@@ -379,24 +379,24 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
     bases = FourierBases(tk, theta, FourierFeatures(300, 0), 3)
     whitened, generator = WhitenedBasis(tk, theta, t64(places[:10])), torch.Generator()
     rows, limits = rows_of(places, y[:, None]), t64([[-9.0, 9.0]] * 3)
-    options = (None, 20, 10, control, True, False, None, 1, generator.manual_seed(0), limits)
+    options = StepOptions(None, 20, 10, control, 1), generator.manual_seed(0), limits
     steps = StochasticSteps(gaussian_sites(0.2), bases, whitened, rows, *options)
-    state = steps.initial({"theta": theta, "noise": t64([np.log(0.2)])}, t64(places[:10]))
+    state = steps.init(theta, t64([np.log(0.2)]), t64(places[:10]))
     steps.begin(state)
     X = t64(places[10:14])
     with torch.no_grad():
         for _ in range(9):  # 27 steps: 2 of Adam, and 3 are between renewals
             steps.step(state)
-        assert not torch.equal(state["support_theta"], state["theta"])
-        support = bases.at(state["support_theta"]).mean(state["support"], state["coef"])
-        assert_allclose(state["at_support"], support, atol=1e-9)
+        assert not torch.equal(state.support_theta, state.theta)
+        support = bases.at(state.support_theta).mean(state.support, state.coef)
+        assert_allclose(state.at_support, support, atol=1e-9)
         found = torch.stack([torch.stack(steps._estimates(state, X)[1]) for _ in range(2000)])
     found = found.flatten(0, 1)[..., 0]
-    gap = found.mean(0) - bases.at(state["theta"]).mean(X, state["coef"])[:, 0]
+    gap = found.mean(0) - bases.at(state.theta).mean(X, state.coef)[:, 0]
     assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
     with torch.no_grad():
         steps.step(state)
-    assert torch.equal(state["support_theta"], state["theta"])  # renewed at the 30th
+    assert torch.equal(state.support_theta, state.theta)  # renewed at the 30th
 
 
 def test_noise_and_kernel_are_learned_along_the_steps():

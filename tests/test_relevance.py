@@ -1,6 +1,7 @@
 """Relevance vector machines: acceptance numbers, dense oracles, bounds, edges of data."""
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,14 +52,19 @@ def sweeps_of(likelihood, X, y, kernel=None, n_latents=1, **options):
 def start_of(sweeps, points, kernel=None):
     theta = t64((kernel or RBF(1.0)).theta)
     noise = sweeps._sites.parameters()
-    return sweeps.initial({"theta": theta, "noise": noise, "bases": t64(points)})
+    return sweeps.init(theta, noise, t64(points))
+
+
+def bound_after_step(sweeps, state):
+    sweeps.step(state)
+    return state.objective
 
 
 def settled(likelihood, y, n_rounds=1, **options):
     """The tiny problem's state at given precisions, means and bound converged."""
     sweeps = sweeps_of(likelihood, X, y, **options)
     state = start_of(sweeps, Z)
-    state["precisions"] = PRIOR
+    state.precisions = PRIOR
     for _ in range(n_rounds):
         sweeps._accumulate_statistics(state)
         sweeps._solve(state)
@@ -93,18 +99,18 @@ def test_full_covariance_at_given_precisions():
     sweeps, state = settled(Gaussian([0.25]), Y)
     assert_allclose(sweeps.value(state), -5.8114274761, **DIGITS)
     mean = [-0.2611703035, 0.0282613107, 0.7170607465]
-    assert_allclose(state["coef"][0, :3], mean, **DIGITS)
-    bases = BiasedDictionary(sweeps._kernel, state["theta"], state["bases"], PRIOR)
-    posterior = WeightPosterior(bases, *(state[name] for name in ("coef", "diag", "columns")))
+    assert_allclose(state.coef[0, :3], mean, **DIGITS)
+    bases = BiasedDictionary(sweeps._kernel, state.theta, state.bases, PRIOR)
+    posterior = WeightPosterior(bases, state.coef, state.diag, state.columns)
     moments = [float(part) for part in posterior.marginals(t64([[0.2]]))]
     assert_allclose(moments, [0.3904055309, 0.1002004535], **DIGITS)
-    assert_array_equal(state["columns"].triu(1), 0)
+    assert_array_equal(state.columns.triu(1), 0)
 
 
 def test_mean_field_at_given_precisions():
     sweeps, state = settled(Gaussian([0.25]), Y, mean_field=True)
     diag = [0.3514305212, 0.3130191576, 0.3196901624]
-    assert_allclose(state["diag"][0, :3], diag, **DIGITS)
+    assert_allclose(state.diag[0, :3], diag, **DIGITS)
     assert_allclose(sweeps.value(state), -6.7278070329, **DIGITS)
 
 
@@ -114,7 +120,7 @@ def test_logistic_bound_at_given_precisions(monkeypatch):
     assert_allclose(sweeps.value(state), -3.1394587065, **DIGITS)
     # A change of the bound is the square of one of the means.
     mean = [0.2001600494, 0.2175730155, 0.2549555176]
-    assert_allclose(state["coef"][0, :3], mean, rtol=0, atol=1e-9)
+    assert_allclose(state.coef[0, :3], mean, rtol=0, atol=1e-9)
 
 
 def test_two_classes_reach_the_greatest_elbo_at_given_precisions():
@@ -133,7 +139,7 @@ def test_two_classes_reach_the_greatest_elbo_at_given_precisions():
     start = np.concatenate([np.zeros(3), np.eye(3)[np.tril_indices(3)]])
     best = minimize(loss, start, method="BFGS", options={"gtol": 1e-8})
     assert_allclose(sweeps.value(state), -best.fun, rtol=0, atol=1e-9)
-    assert_allclose(state["coef"][0, :3], best.x[:3], rtol=0, atol=1e-5)
+    assert_allclose(state.coef[0, :3], best.x[:3], rtol=0, atol=1e-5)
     assert sweeps.value(state) > -3.1394587065  # the bound of the specification
 
 
@@ -146,11 +152,11 @@ def test_targets_that_are_met_deviate_by_nothing():
     y = 0.3 + 1e-10 * np.arange(-8, 9)
     sweeps = sweeps_of(Laplace([0.5]), np.zeros((17, 1)), y, noise_bounds=WIDE)
     state = start_of(sweeps, Z)
-    state["coef"] = t64([[0.0, 0.0, 0.0, 0.3]])
-    state["columns"] = torch.zeros(1, 4, 4, dtype=torch.float64)
+    state.coef = t64([[0.0, 0.0, 0.0, 0.3]])
+    state.columns = torch.zeros(1, 4, 4, dtype=torch.float64)
     sweeps._accumulate_statistics(state)
     # Rounding of squares of 0.3, of which the root is taken.
-    assert 0 <= state["deviation"].item() < 17 * 1e-8
+    assert 0 <= state.deviation.item() < 17 * 1e-8
 
 
 # Updates are maxima
@@ -164,7 +170,7 @@ def dense_evidence(log_s, values, y, noise_var):
 @pytest.mark.parametrize("target", [Y, np.array([0.3, 0.6, 0.5, 0.4])])
 def test_single_precisions_maximize_the_evidence(target):
     _, state = settled(Gaussian([0.25]), target)
-    precisions, coef, columns = PRIOR[0, :3], state["coef"][0, :3], state["columns"][0, :3, :3]
+    precisions, coef, columns = PRIOR[0, :3], state.coef[0, :3], state.columns[0, :3, :3]
     got = per_weight_precisions(precisions, coef, columns).numpy()
     values = np.exp(-0.5 * (X - Z.T) ** 2)
     found = precisions.log().numpy().copy()
@@ -197,12 +203,12 @@ def test_converged_precisions_are_fixed_points():
     for _ in range(100):
         sweeps.step(state)
     assert sweeps.converged(state)
-    expected = fixed_point(state["coef"], state["determined"])
-    assert_allclose(state["precisions"], expected, rtol=1e-5)
+    expected = fixed_point(state.coef, state.gamma)
+    assert_allclose(state.precisions, expected, rtol=1e-5)
     eps = 1e-3
     values = []
     for shift in (-eps, 0.0, eps):
-        moved = {**state, "noise": state["noise"] + shift}
+        moved = replace(state, noise=state.noise + shift)
         sweeps._accumulate_statistics(moved)
         sweeps._solve(moved)
         sweeps._accumulate_statistics(moved)
@@ -226,7 +232,7 @@ def test_the_bound_never_falls(likelihood, mean_field):
     y = waves(45, 2)[1] if options else y
     sweeps = sweeps_of(kind, data, y, n_latents=c, mean_field=mean_field, **options)
     state = start_of(sweeps, data)
-    values = [state["value"], *(sweeps.step(state) for _ in range(60))]
+    values = [state.objective, *(bound_after_step(sweeps, state) for _ in range(60))]
     # What rounding leaves of sums over weights of precisions of up to exp(28).
     assert np.diff(values).min() > -1e-7
     assert values[-1] > values[0] + 1
@@ -245,9 +251,9 @@ def test_weights_of_rows_are_repetitions(kind, mean_field):
         options = {"mean_field": mean_field, "threshold": 1e4, "tol": 0, "noise_bounds": bounds}
         sweeps = RelevanceSweeps(LikelihoodSites(kind, 1), torch_kernel(RBF(1.0)), rows, **options)
         state = start_of(sweeps, data)
-        values = [sweeps.step(state) for _ in range(5)]
+        values = [bound_after_step(sweeps, state) for _ in range(5)]
         moments = [sweeps.moments(state, rows)]
-        densities, weights, _ = sweeps.likeliest_noise(state["noise"], moments)
+        densities, weights, _ = sweeps.likeliest_noise(state.noise, moments)
         found.append([*values, weights @ densities])
     assert_allclose(*found, rtol=1e-8)
 

@@ -17,7 +17,7 @@ from .._solved import SolvedGP
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED
 from ._factors import chevron
-from ._stochastic import StochasticSteps
+from ._stochastic import StepOptions, StochasticState, StochasticSteps
 
 _SOLVED, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
 _HAS_POINTS = _SOLVED | where(covariance="nystroem") | where(optimizer=OtherThan(None))
@@ -165,7 +165,7 @@ class QuadruplyStochasticGP(SolvedGP):
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
-            state = _held(start.steps, rows.device)
+            state = StochasticState.from_arrays(start.steps, rows.device)
         generator.manual_seed(seed)  # whether or not learning drew from it, or was resumed
         return self._descended(run, start, state, support, rows, others, generator)
 
@@ -176,8 +176,9 @@ class QuadruplyStochasticGP(SolvedGP):
         previous = self._latents
 
         def descend(run, X, weights, rows, generator):
-            known = previous[0], _held(previous[0].steps, rows.device), None, rows, None
-            return self._descended(run, *known, generator, streamed=True)
+            start = previous[0]
+            state = StochasticState.from_arrays(start.steps, rows.device)
+            return self._descended(run, start, state, None, rows, None, generator, streamed=True)
 
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
@@ -193,34 +194,38 @@ class QuadruplyStochasticGP(SolvedGP):
         limits = None
         if not streamed and self.optimizer == "stochastic":
             limits = self._limits(start, rows.device)
+        options = StepOptions(
+            n_dense=n_dense[self.covariance],
+            batch_size=batch_size,
+            n_sampled=self.n_sampled_basis,
+            control_variate=self.control_variate,
+            n_steps=passes * math.ceil(len(rows) / batch_size),
+            symmetric=self.gradient == "symmetric",
+            adagrad=self.solver == "adagrad",
+            learning_rate=self.learning_rate,
+        )
         steps = StochasticSteps(
             self._make_likelihood(),
             start.mean_bases(rows.device),
             start.basis(rows.device),
             rows,
-            n_dense[self.covariance],
-            batch_size,
-            self.n_sampled_basis,
-            self.control_variate,
-            self.gradient == "symmetric",
-            self.solver == "adagrad",
-            self.learning_rate,
-            passes * math.ceil(len(rows) / batch_size),
+            options,
             generator,
             limits,
         )
+        given = start.state(rows.device)
         if state is None:
-            state = steps.initial(start.state(rows.device), support)
+            state = steps.init(given["theta"], given["noise"], support)
         steps.begin(state, more=streamed)
-        calibrated = start.state(rows.device)["noise"] - state["noise"]
+        calibrated = given["noise"] - state.noise
 
         def found(state):
             parts = steps.posterior(state)
-            learned = {"theta": state["theta"], "noise": state["noise"] + calibrated}
+            learned = {"theta": state.theta, "noise": state.noise + calibrated}
             if self.covariance == "nystroem":
                 return self._set_by(start.at(learned | parts), others)
             if self.augment:
-                precision = steps.bound.sites(rows.targets, state["auxiliary"])[1].double()
+                precision = steps.bound.sites(rows.targets, state.auxiliary)[1].double()
                 precision = rows.weights.double()[:, None] * precision
                 parts |= self._augmentation(rows, precision)
             if self.augment and streamed:
@@ -230,16 +235,12 @@ class QuadruplyStochasticGP(SolvedGP):
             return self._weighed(start.at(learned), parts)
 
         def attributes(state):
-            return self._attributes([found(state)], [state["bound"]])
+            return self._attributes([found(state)], [state.objective])
 
-        curve = run.stage("posterior", state, steps.step, passes, attributes=attributes)
+        options = {"must_converge": False, "attributes": attributes}
+        curve = run.run("posterior", steps, state, passes, **options)
         steps.check(state)
-        so_far = {
-            name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-            for name, part in state.items()
-            if name != "auxiliary"
-        }
-        return replace(found(state), steps=so_far), curve, state["bound"]
+        return replace(found(state), steps=state.to_arrays()), curve, state.objective
 
     def _set_by(self, latents, others):
         """The latents, calibrated by other rows where there are any."""
@@ -252,11 +253,3 @@ class QuadruplyStochasticGP(SolvedGP):
         free = free.clamp(*self._noise_limits((-math.inf, math.inf)))
         limits = torch.cat([theta_bounds(start.kernel, device), free])
         return limits if len(limits) else None
-
-
-def _held(steps, device):
-    """The state of stochastic steps so far, in new tensors."""
-    return {
-        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
-        for name, part in steps.items()
-    }

@@ -1,10 +1,13 @@
 """Relevance vector machines: sweeps over means, covariance, precisions and noise of the weights."""
 
 import math
+from copy import copy
+from dataclasses import dataclass
 
 import torch
 
 from .._bases import Dictionary
+from .._fitting import Stage, State
 from .._linalg import cholesky, upper_inverse
 from .._optim import by_autograd, lbfgs
 from ..likelihoods import Logistic
@@ -42,19 +45,71 @@ class BiasedDictionary(Dictionary):
         yield slice(self.size), self.values(X)
 
 
-class RelevanceSweeps:
+@dataclass(kw_only=True)
+class RelevanceState(State):
+    """Solution of relevance sweeps: c latents, M functions, k = M columns or 0 for mean field.
+
+    Sums over rows are in units in which the noise is 1. Fields that may be None are so only until
+    `RelevanceSweeps.init` has passed over the rows, but for ``solved_products`` and
+    ``solved_linear``, which only two classes have.
+
+    Attributes
+    ----------
+    theta, noise : Tensor of shape (t,), (s,)
+        Logarithms of the kernel's and the likelihood's hyperparameters.
+    bases : Tensor of shape (M - 1, d)
+        Points of the functions; the last function is the constant.
+    precisions : Tensor of shape (c, M)
+        Prior precisions of the weights.
+    coef : Tensor of shape (c, M)
+        Means of the weights.
+    gamma : Tensor of shape (c, M)
+        Share of each weight that the data determine.
+    diag, columns : Tensor of shape (c, M), (c, M, k), or None
+        Covariance of the weights, see `WeightPosterior`.
+    products : Tensor of shape (1, M, M) or (c, M, M), or None
+        Sums of the weighted outer products of the functions.
+    linear : Tensor of shape (c, M), or None
+        Sums of the functions times the linear terms of the sites.
+    solved_products, solved_linear : Tensor or None
+        Values of `products` and `linear` from which means and covariance were last solved for.
+    deviation : Tensor of shape (c,), or None
+        Sum of the squared residuals or absolute deviations, from which the noise is learned.
+    loss : Tensor of shape (), or None
+        Negative expected log likelihood, in nats.
+    change : float
+        Absolute change of the objective in the last sweep, in nats.
+    n_left_out : int
+        Functions left out in the last sweep.
+    per_weight : bool
+        Whether precisions are set one by one.
+    """
+
+    theta: torch.Tensor
+    noise: torch.Tensor
+    bases: torch.Tensor
+    precisions: torch.Tensor
+    coef: torch.Tensor
+    gamma: torch.Tensor
+    diag: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+    products: torch.Tensor | None = None
+    linear: torch.Tensor | None = None
+    solved_products: torch.Tensor | None = None
+    solved_linear: torch.Tensor | None = None
+    deviation: torch.Tensor | None = None
+    loss: torch.Tensor | None = None
+    change: float = math.inf
+    n_left_out: int = 0
+    per_weight: bool = False
+
+
+class RelevanceSweeps(Stage):
     r"""Coordinate ascent on the evidence bound of weights with a prior precision each.
 
     A sweep sets the precisions, then the noise, leaves out functions that have become irrelevant,
     and solves for means and covariance; a pass over the rows then renews the quadratic bound of the
-    likelihood. The state has the tensors ``theta``, ``noise``, ``bases`` (M - 1, d), ``precisions``
-    (c, M), ``coef`` (c, M), ``diag`` (c, M) and ``columns`` (c, M, k), as of `WeightPosterior`;
-    ``products`` (1 or c, M, M) and ``linear`` (c, M), sums over rows in units in which the noise is
-    1; for two classes those of the last solution, ``solved_products`` and ``solved_linear``;
-    ``gamma`` (c, M), of each weight the share that the data determine; ``deviation`` (c,), of
-    the noise; ``loss``, that of the rows, ``value``, the bound, and ``change``, its last one, in
-    nats; ``left_out``, functions in the last sweep; ``single``, whether precisions are set one by
-    one.
+    likelihood.
 
     Parameters
     ----------
@@ -88,43 +143,44 @@ class RelevanceSweeps:
         self._mean_field, self._threshold, self._tol = mean_field, threshold, tol
         self._noise_bounds = noise_bounds
 
-    def initial(self, state):
-        """A state from one of theta, noise and bases."""
-        c, M = self._sites.n_latents, len(state["bases"]) + 1
-        state["precisions"] = state["theta"].new_ones(c, M)
-        state["coef"], state["gamma"] = torch.zeros(2, c, M).to(state["precisions"])
+    def init(self, theta, noise, bases):
+        """Return the state with functions at ``bases`` (M - 1, d) and precisions of 1."""
+        c, M = self._sites.n_latents, len(bases) + 1
+        precisions = theta.new_ones(c, M)
+        coef, gamma = torch.zeros(2, c, M).to(precisions)
+        state = RelevanceState(
+            theta=theta, noise=noise, bases=bases, precisions=precisions, coef=coef, gamma=gamma
+        )
         self._accumulate_statistics(state)
         self._solve(state)
         self._accumulate_statistics(state)
-        state |= {"change": math.inf, "left_out": 0, "single": False}
-        state["value"] = self.value(state)
+        state.objective = self.value(state)
         return state
 
     def step(self, state):
-        """One sweep; the bound, nats."""
-        before = dict(state)
-        state["single"] = state["single"] or state["change"] < _COARSE
+        """Take one sweep; the objective is the bound, in nats."""
+        before = copy(state)
+        state.per_weight = state.per_weight or state.change < _COARSE
         wanted = self._precisions(state)
         self._advance(state, wanted)
-        if state["value"] < before["value"] and not (self._mean_field and self._is_bound()):
-            state.update(before)
+        if state.objective < before.objective and not (self._mean_field and self._is_bound()):
+            state.restore(before.as_dict())
             if not self._is_bound():
-                for name in ("products", "linear"):
-                    state[name] = 0.5 * (state[name] + state[f"solved_{name}"])
-            self._advance(state, (before["precisions"] * wanted).sqrt())
-        state["change"] = abs(state["value"] - before["value"])
-        state["left_out"] = before["precisions"].shape[1] - state["precisions"].shape[1]
-        return state["value"]
+                state.products = 0.5 * (state.products + state.solved_products)
+                state.linear = 0.5 * (state.linear + state.solved_linear)
+            self._advance(state, (before.precisions * wanted).sqrt())
+        state.change = abs(state.objective - before.objective)
+        state.n_left_out = before.precisions.shape[1] - state.precisions.shape[1]
 
     def converged(self, state):
         """Whether the last sweep left nothing out and changed the bound by less than ``tol``."""
-        return state["change"] < self._tol and not state["left_out"]
+        return state.change < self._tol and not state.n_left_out
 
     def value(self, state):
         """The bound on the log evidence, nats."""
-        s, gamma = state["precisions"], state["gamma"]
-        kl = 0.5 * (s * state["coef"].square() - gamma - s.log()) - state["diag"].log()
-        return -(state["loss"] + kl.sum()).item()
+        s, gamma = state.precisions, state.gamma
+        kl = 0.5 * (s * state.coef.square() - gamma - s.log()) - state.diag.log()
+        return -(state.loss + kl.sum()).item()
 
     def moments(self, state, rows):
         """Targets, weights, and means and variances (b, c) of other rows."""
@@ -133,7 +189,7 @@ class RelevanceSweeps:
             X, y, weights = rows.take(index)
             values = self._bases(state).values(X).double()
             y = y.double() if y.is_floating_point() else y
-            moments = values @ state["coef"].T, self._spread(state, values)
+            moments = values @ state.coef.T, self._spread(state, values)
             parts.append((y, weights.double(), *moments))
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
@@ -169,74 +225,74 @@ class RelevanceSweeps:
     # Parts of a sweep
 
     def _advance(self, state, precisions):
-        state["precisions"] = precisions
+        state.precisions = precisions
         if self._noise_bounds is not None:
-            state["noise"] = self._noise(state)
+            state.noise = self._noise(state)
         self._leave_out(state)
         self._solve(state)
         self._accumulate_statistics(state)
-        state["value"] = self.value(state)
+        state.objective = self.value(state)
 
     def _precisions(self, state):
         if self._mean_field:
-            data = state["products"].diagonal(dim1=1, dim2=2) / self._unit(state)[:, None]
-            found = joint_precisions(state["coef"], data)
-        elif state["single"]:
-            parts = (state[name] for name in ("precisions", "coef", "columns"))
-            found = torch.stack([per_weight_precisions(*part) for part in zip(*parts, strict=True)])
+            data = state.products.diagonal(dim1=1, dim2=2) / self._unit(state)[:, None]
+            found = joint_precisions(state.coef, data)
+        elif state.per_weight:
+            parts = zip(state.precisions, state.coef, state.columns, strict=True)
+            found = torch.stack([per_weight_precisions(*part) for part in parts])
         else:
-            found = fixed_point(state["coef"], state["gamma"])
+            found = fixed_point(state.coef, state.gamma)
         return found.clamp(*PRECISIONS)
 
     def _noise(self, state):
         """Logarithms of the most likely noise."""
-        total = state["deviation"]
+        total = state.deviation
         if self._is_gaussian():
-            total = total + self._unit(state) * state["gamma"].sum(1)
-        if len(state["noise"]) == 1:
+            total = total + self._unit(state) * state.gamma.sum(1)
+        if len(state.noise) == 1:
             total = total.mean(0, keepdim=True)
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
         return noise.clamp(*self._noise_bounds.unbind(1))
 
     def _leave_out(self, state):
         """Only functions that are relevant to a latent, and the constant."""
-        kept = (state["precisions"] < self._threshold).any(0)
+        kept = (state.precisions < self._threshold).any(0)
         kept[-1] = True
         if kept.all():
             return
-        state["bases"] = state["bases"][kept[:-1]]
-        for name in ("precisions", "coef", "linear"):
-            state[name] = state[name][:, kept]
-        state["products"] = state["products"][:, kept][:, :, kept]
+        state.bases = state.bases[kept[:-1]]
+        state.precisions, state.coef = state.precisions[:, kept], state.coef[:, kept]
+        state.linear = state.linear[:, kept]
+        state.products = state.products[:, kept][:, :, kept]
 
     def _solve(self, state):
         """Means and covariance, optimal at what else there is."""
-        unit, s = self._unit(state), state["precisions"]
+        unit, s = self._unit(state), state.precisions
         scale = s.rsqrt()
         parts = []
         for j in range(len(s)):
-            products = state["products"][j % len(state["products"])]
+            products = state.products[j % len(state.products)]
             B = scale[j][:, None] * products * (scale[j] / unit[j])
             B.diagonal().add_(1.0)
             root = _lower_root(B)
             C = scale[j][:, None] * root
-            coef = C @ (C.T @ state["linear"][j]) / unit[j]
+            coef = C @ (C.T @ state.linear[j]) / unit[j]
             if self._mean_field:
                 data = products.diagonal() / unit[j]
                 parts.append((coef, (data + s[j]).rsqrt(), C[:, :0], data / (data + s[j])))
             else:
                 parts.append((coef, C.diagonal(), C, 1 - root.square().sum(1)))
-        names = ("coef", "diag", "columns", "gamma")
-        state |= dict(zip(names, map(torch.stack, zip(*parts, strict=True)), strict=True))
+        parts = map(torch.stack, zip(*parts, strict=True))
+        state.coef, state.diag, state.columns, state.gamma = parts
         if not self._is_bound():
-            state |= {f"solved_{name}": state[name] for name in ("products", "linear")}
+            state.solved_products, state.solved_linear = state.products, state.linear
 
     def _accumulate_statistics(self, state):
         """A pass over the rows: what they say about weights and noise, at the best bound."""
         bound = self._quadratic(state)
         bases, unit = self._bases(state), self._unit(state)
-        c, M = state["precisions"].shape
-        renewed = not bound.fixed or "products" not in state
+        c, M = state.precisions.shape
+        renewed = not bound.fixed or state.products is None
         if renewed:
             products = unit.new_zeros(1 if bound.fixed else c, M, M)
         linear, deviation, loss = unit.new_zeros(c, M), unit.new_zeros(c), unit.new_zeros(())
@@ -244,7 +300,7 @@ class RelevanceSweeps:
             X, y, weights = self._rows.take(index)
             values, weights = bases.values(X).double(), weights.double()[:, None]
             y = y.double() if y.is_floating_point() else y
-            mean = values @ state["coef"].T
+            mean = values @ state.coef.T
             square = mean.square()
             if not bound.fixed:
                 square = square + self._spread(state, values)
@@ -261,30 +317,29 @@ class RelevanceSweeps:
                 gaps = (y - mean).square() if self._is_gaussian() else far
                 deviation += (weights * gaps).sum(0)
         if renewed:
-            state["products"] = products
+            state.products = products
         if bound.fixed:  # the variances' part
-            loss = loss + 0.5 * state["gamma"].sum()
-        state |= {"linear": linear, "deviation": deviation, "loss": loss}
+            loss = loss + 0.5 * state.gamma.sum()
+        state.linear, state.deviation, state.loss = linear, deviation, loss
 
     def _spread(self, state, values):
         """Variances (b, c) of latents; 1 where there is no posterior yet."""
-        if "diag" not in state:
+        if state.diag is None:
             return values.new_ones(len(values), self._sites.n_latents)
         if self._mean_field:
-            return values.square() @ state["diag"].square().T
-        return torch.stack([(values @ C).square().sum(1) for C in state["columns"]], 1)
+            return values.square() @ state.diag.square().T
+        return torch.stack([(values @ C).square().sum(1) for C in state.columns], 1)
 
     def _bases(self, state):
-        parts = (state[name] for name in ("theta", "bases", "precisions"))
-        return BiasedDictionary(self._kernel, *parts)
+        return BiasedDictionary(self._kernel, state.theta, state.bases, state.precisions)
 
     def _chunk(self, state):
         """Rows of which values are held at a time."""
-        return max(_CHUNK_ENTRIES // state["precisions"].shape[1], 64)
+        return max(_CHUNK_ENTRIES // state.precisions.shape[1], 64)
 
     def _quadratic(self, state):
         """The quadratic that stands for the log likelihood of a row."""
-        likelihood = self._sites.at(state["noise"]).likelihood
+        likelihood = self._sites.at(state.noise).likelihood
         kind = quadratic_bound if self._is_bound() else ExpectedQuadratic
         return kind(likelihood, self._sites.n_latents)
 
@@ -302,7 +357,7 @@ class RelevanceSweeps:
 
     def _unit(self, state):
         """What precisions of rows are multiplied by in the sums, (c,)."""
-        noise, c = state["noise"], self._sites.n_latents
+        noise, c = state.noise, self._sites.n_latents
         return noise.exp().expand(c) if len(noise) else noise.new_ones(c)
 
 

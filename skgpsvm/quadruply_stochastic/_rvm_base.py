@@ -1,7 +1,7 @@
 """What the relevance vector machines share: dictionary, length scales, fitted attributes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -84,41 +84,39 @@ class RelevanceMachine(VariationalGP):
                 tol=self.tol,
                 noise_bounds=noise_bounds,
             )
-            state = start.state(rows.device) | {"bases": functions}
-            del state["Z"]
-            return sweeps, sweeps.initial(state)
+            given = start.state(rows.device)
+            return sweeps, sweeps.init(given["theta"], given["noise"], functions)
 
         def unseen(start, folds, stage):
             """`RelevanceSweeps.likeliest_noise` of rows that fits have not seen."""
             moments = []
             for i, (given, held) in enumerate(folds):
                 learning, state = sweeps(start, given)
-                done = learning.converged
                 stage_of = f"{name}{stage}, fold {i}"
-                run.stage(stage_of, state, learning.step, _CHOICE_SWEEPS, finished=done)
+                run.run(stage_of, learning, state, _CHOICE_SWEEPS, must_converge=False)
                 moments.append(learning.moments(state, held))
-            return learning.likeliest_noise(state["noise"], moments)
+            return learning.likeliest_noise(state.noise, moments)
 
         learned = self.optimizer is not None and rows.n_rows >= _FOLDS
         if learned and _has_lengths(kernel):
             some = rows.subset(_CHOICE_ROWS, random_state, by_class=not noise)
             start = _scaled(unseen, start, some, random_state)
         learning, state = sweeps(start, rows)
-        least_noise = torch.full_like(state["noise"], -math.inf)
+        least_noise = torch.full_like(state.noise, -math.inf)
         if learned and noise_bounds is not None:
             n_folds = 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS
             folds = islice(_folds(rows, random_state), n_folds)
             *_, least_noise = unseen(start, folds, "noise")
 
         def found(state):
-            return start.at({**state, "noise": state["noise"].maximum(least_noise)})
+            return start.at(replace(state, noise=state.noise.maximum(least_noise)))
 
         def attributes(state):
-            return self._attributes([found(state)], [state["value"]])
+            return self._attributes([found(state)], [state.objective])
 
-        done = {"converged": learning.converged, "attributes": attributes}
-        curve = run.stage(f"{name}posterior", state, learning.step, self.max_iter, **done)
-        return found(state), curve, state["value"]
+        stage_of = f"{name}posterior"
+        curve = run.run(stage_of, learning, state, self.max_iter, attributes=attributes)
+        return found(state), curve, state.objective
 
     def _noise(self, rows):
         """Logarithms to start from and, where they are learned, their bounds."""
