@@ -16,7 +16,7 @@ from ._distributed import (
     run_on_all_ranks,
 )
 from ._estimators import FOLLOWED, GPEstimator, history
-from ._fitting import Run
+from ._fitting import Run, Stage
 from ._hyperparameters.default_kernels import feature_scales
 from ._hyperparameters.priors import few_rows_prior
 from ._inference.coordinate_ascent import CoordinateAscent
@@ -249,17 +249,14 @@ class InducingEstimator(GPEstimator):
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *options, origin=origin)
             state, step, ascent = self._streaming_update(old, rows)
-            settled = partial(_is_settled, self._tolerance(rows))
-            is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
-            curves.append(
-                run.stage(
-                    f"stream {len(curves)}",
-                    state,
-                    step,
-                    self.max_iter,
-                    **{"finished" if is_exact else "converged": settled},
-                )
-            )
+            name = f"stream {len(curves)}"
+            if isinstance(ascent, Stage):
+                curves.append(run.run(name, ascent, state, self.max_iter))
+            else:
+                settled = partial(_is_settled, self._tolerance(rows))
+                is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
+                ends = {"finished" if is_exact else "converged": settled}
+                curves.append(run.stage(name, state, step, self.max_iter, **ends))
             latents.append(old.at(state))
             findings.append(self._evaluate_posterior(ascent, state))
         run.end(self._attributes(latents, findings, streamed=True) | history(*curves))

@@ -76,36 +76,40 @@ class SolvedGP(VariationalGP):
         return start
 
     def _solved(self, run, start, rows, random_state):
-        """Latents, curve and bound by conjugate gradients."""
+        """Solve for the posterior by conjugate gradients; return latents, curve and ELBO."""
         start = replace(start, jitter=JITTER[rows.dtype])
         start, index = self._with_bases(start, rows, random_state)
         likelihood, basis, bases = self._parts(start, rows)
-        kept = self._calibration_mask(rows, random_state)
+        held_out = self._calibration_mask(rows, random_state)
         all_rows = likelihood.conjugate and not bases.independent and len(index) == len(rows)
-        kind = ExactInference if all_rows else DecoupledInference
-        solve = kind(likelihood, basis, bases, rows, index, self.tol, kept)
-        state = solve.initial(start.state(rows.device))
+        inference_class = ExactInference if all_rows else DecoupledInference
+        solve = inference_class(likelihood, basis, bases, rows, index, self.tol, held_out)
+        parts = start.state(rows.device)
+        state = solve.init(parts)
 
-        def found(state):
-            c, m = likelihood.n_latents, solve.basis.size
-            mean = torch.zeros(c, m, dtype=torch.float64)
-            coef, gram = state["coef"][:c], solve.counted(state)
-            return start.at({**state, "mean": mean, "coef": coef, "gram": gram})
+        def evaluated(state):
+            c = likelihood.n_latents
+            found = {
+                "mean": torch.zeros(c, basis.size, dtype=torch.float64),
+                "root": state.root,
+                "coef": state.coef[:c],
+                "gram": solve.index_precisions(state),
+            }
+            return self._calibrated(start.at(parts | found), solve, state)
 
         def attributes(state):
-            latents, bound = self._calibrated(found(state), solve, state)
+            latents, bound = evaluated(state)
             return self._attributes([latents], [bound])
 
-        done = {"converged": solve.converged, "attributes": attributes}
-        curve = run.stage("posterior", state, solve.step, self.max_iter, **done)
+        curve = run.run("posterior", solve, state, self.max_iter, attributes=attributes)
         solve.finish(state)
-        latents, bound = self._calibrated(found(state), solve, state)
+        latents, bound = evaluated(state)
         lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
         if solve.conjugate and latents.diag is None and not lost < 0:
             warn(
-                f"The bound of the solution is {bound:.6g}, not {curve[-1]:.6g} as conjugate "
-                f"gradients have it: products in {rows.dtype} are too coarse for these data. Use "
-                "dtype='float64', or a larger noise_variance with optimizer=None.",
+                f"The ELBO of the solution is {bound:.6g}, but conjugate gradients arrived at "
+                f"{curve[-1]:.6g}: products in {rows.dtype} lose too many digits for these data. "
+                "Use dtype='float64', or a larger noise_variance with optimizer=None.",
                 NumericalWarning,
             )
         return latents, curve, bound
@@ -229,13 +233,13 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
             return super()._calibrated(latents, solve, state)
         bound, means, variances = solve.evaluate(state)
         t = variances.shape[1]
-        share = 1 - solve.kept[:, -1]
+        share = 1 - solve.row_shares[:, -1]
         out, rows = share.nonzero()[:, 0], solve.rows
         chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
         prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
         moments = means[out, t:], variances[out], prior
         y, weights = rows.targets[out].double(), rows.weights[out].double() * share[out]
-        known = latents, state["noise"], y, weights
+        known = latents, latents.state(rows.device)["noise"], y, weights
         return self._most_likely(*known, *moments, spread=_NOISE_PRIOR), bound
 
     def _most_likely(self, latents, noise, y, weights, means, variances, prior, *, spread=math.inf):

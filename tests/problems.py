@@ -185,15 +185,15 @@ def gaussian_sites(noise=R.noise, t=1):
     return LikelihoodSites(Gaussian(np.full(t, noise)), t)
 
 
-def begun_solve(kernel, Z, bases, rows, noise, tol=1e-10, kept=None, kind=DecoupledInference):
+def begun_solve(kernel, Z, bases, rows, noise, tol=1e-10, row_shares=None, kind=DecoupledInference):
     """Inference at given bases, with its first state."""
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
     basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
     index = torch.arange(len(bases)) % len(rows)
     parts = basis, KernelBases(tk, theta, t64(bases)), rows
     sites = gaussian_sites(noise, rows.take(slice(0, 1))[1].shape[1])
-    inference = kind(sites, *parts, index, tol, kept)
-    return inference, inference.initial({"theta": theta})
+    inference = kind(sites, *parts, index, tol, row_shares)
+    return inference, inference.init({"theta": theta})
 
 
 def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):

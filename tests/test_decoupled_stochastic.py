@@ -403,10 +403,10 @@ def test_row_weights_of_the_bound_are_repetitions(form):
 
 def test_optimum_is_stationary_for_the_stochastic_bound(no_jitter):
     _, state = solve_of(KERNEL, BETA.numpy(), ALPHA.numpy(), X.numpy(), Y.numpy(), NOISE)
-    raw = state["root"].clone()
+    raw = state.root.clone()
     raw.diagonal(dim1=1, dim2=2).log_()
     mean = torch.zeros(1, 2, dtype=torch.float64)
-    parts = leaves_of({**shared(), "coef": RHO * state["coef"], "mean": mean, "raw_root": raw})
+    parts = leaves_of({**shared(), "coef": RHO * state.coef, "mean": mean, "raw_root": raw})
     value = full(bound_of("hybrid"), parts)
     assert value.item() == pytest.approx(-17.7603344451, abs=1e-9)
     for slope in torch.autograd.grad(value, (parts["coef"], parts["raw_root"])):

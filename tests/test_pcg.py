@@ -24,18 +24,18 @@ def test_optimum_is_the_specification_s(monkeypatch):
     monkeypatch.setattr(_bases, "JITTER", 0)
     parts = R.kernel, R.beta.numpy(), R.alpha.numpy()
     inference, state = solve_of(*parts, R.X.numpy(), R.Y.numpy(), R.noise)
-    coef = R.rho * state["coef"]
+    coef = R.rho * state.coef
     expected = [[-0.0402426743, 0.8269282678, -0.5869274451]]
     assert_allclose(coef, expected, rtol=0, atol=1e-9)
     inverse = torch.linalg.inv(torch.linalg.cholesky(unit_gram(R.beta, R.beta)))
-    root = state["root"][0]
+    root = state.root[0]
     increment = torch.linalg.inv(root @ root.T) - torch.eye(2)
     expected = [[29.0578908776, -3.9890838137], [-3.9890838137, 19.9908842915]]
     assert_allclose(inverse.T @ increment @ inverse, expected, rtol=0, atol=1e-9)
     assert inference.bound(state) == pytest.approx(-17.7603344451, abs=1e-9)
     dense = collapsed(*parts, R.X.numpy(), R.Y[:, 0].numpy(), R.noise)
     assert dense == pytest.approx(-17.7603344451, abs=1e-9)
-    parts = torch.zeros(1, 2, dtype=torch.float64), state["root"], inference.bases, state["coef"]
+    parts = torch.zeros(1, 2, dtype=torch.float64), state.root, inference.bases, state.coef
     posterior = DecoupledPosterior(inference.basis, *parts)
     assert posterior.kl().item() == pytest.approx(2.4838576771, abs=1e-9)
     mean, var = posterior.marginals(R.X_new)
@@ -69,7 +69,7 @@ def test_bases_stand_for_all_rows():
     X, y = waves(60)
     weights = np.random.default_rng(1).uniform(0.5, 2, 60)
     inference, state = solve_of(1.5 * RBF(1.0), X[:8], X[:20], X, y, 0.1, weights=weights)
-    assert_allclose(inference.counted(state)[0], 60 / 20 * weights[:20] / 0.1, rtol=1e-12)
+    assert_allclose(inference.index_precisions(state)[0], 60 / 20 * weights[:20] / 0.1, rtol=1e-12)
 
 
 def test_chunks_of_rows_change_nothing(monkeypatch):
@@ -79,7 +79,7 @@ def test_chunks_of_rows_change_nothing(monkeypatch):
     monkeypatch.setattr(_bases, "_CHUNK_ENTRIES", 1)
     two = solve_of(kernel, X[:8], X[:30], X, y, 0.1)
     K = t64(kernel(X[:30]))
-    assert_allclose(two[1]["coef"] @ K, one[1]["coef"] @ K, rtol=1e-9, atol=1e-9)
+    assert_allclose(two[1].coef @ K, one[1].coef @ K, rtol=1e-9, atol=1e-9)
     for got, expected in zip(two[0].evaluate(two[1]), one[0].evaluate(one[1]), strict=True):
         assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
@@ -90,7 +90,7 @@ def test_further_groups_are_the_solutions_without_their_rows():
     kept = torch.ones(80, 3, dtype=torch.float64)
     kept[:30, 1], kept[50:, 2] = 0, 0
     kernel = 1.5 * RBF(1.0)
-    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept)
+    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, row_shares=kept)
     _, means, _ = inference.evaluate(state)
     for j, rows in enumerate(kept.bool().numpy().T):
         for i, target in enumerate(Y.T):
@@ -104,7 +104,7 @@ def test_covariance_of_rows_in_float32_is_that_of_their_features():
     rows = rows_of(X, y[:, None], dtype=torch.float32)
     inference, state = begun_solve(kernel, X[:40], X[:5], rows, 1e-4)
     A = inference.basis(torch.as_tensor(X))[0].double()
-    root = state["root"][0]
+    root = state.root[0]
     expected = torch.linalg.inv(A.T @ A / 1e-4 + torch.eye(A.shape[1]))
     assert_allclose((root @ root.T).diagonal(), expected.diagonal(), rtol=1e-8)
 
@@ -134,8 +134,8 @@ def test_row_weights_are_repetitions():
     weighted = solve_of(kernel, X[:8], X[:20], X, y, 0.1, weights=weights.astype(float))
     repeated = solve_of(kernel, X[:8], X[:20], X[again], y[again], 0.1)
     K = t64(kernel(X[:20]))
-    assert_allclose(weighted[1]["coef"] @ K, repeated[1]["coef"] @ K, rtol=1e-8, atol=1e-8)
-    assert_allclose(weighted[1]["root"], repeated[1]["root"], rtol=1e-10, atol=1e-12)
+    assert_allclose(weighted[1].coef @ K, repeated[1].coef @ K, rtol=1e-8, atol=1e-8)
+    assert_allclose(weighted[1].root, repeated[1].root, rtol=1e-10, atol=1e-12)
     assert weighted[0].bound(weighted[1]) == pytest.approx(repeated[0].bound(repeated[1]), rel=1e-9)
 
 
@@ -145,8 +145,8 @@ def test_row_weights_are_repetitions():
 @pytest.fixture
 def no_factor(monkeypatch):
     """The solution for many rows, with fewer landmarks than rows."""
-    monkeypatch.setattr(pcg, "_MOST_DENSE", 0)
-    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 30)
+    monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 0)
+    monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 30)
 
 
 def test_solution_without_a_factor_is_the_exact_process(no_factor):
@@ -170,7 +170,7 @@ def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
     weights = np.random.default_rng(1).uniform(0.5, 2, 80)
     model = given(1.5 * RBF(1.0), X[:10], noise_variance=0.1)
     one = clone(model).fit(X, Y, sample_weight=weights)
-    monkeypatch.setattr(pcg, "_MOST_DENSE", 80)
+    monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 80)
     two = clone(model).fit(X, Y, sample_weight=weights)
     assert one.n_iter_ != two.n_iter_
     # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
@@ -190,7 +190,7 @@ def test_groups_without_a_factor_are_the_solutions_without_their_rows(no_factor)
     kept = torch.ones(80, 2, dtype=torch.float64)
     kept[:30, 1] = 0
     kernel = 1.5 * RBF(1.0)
-    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, kept=kept, kind=ExactInference)
+    inference, state = solve_of(kernel, X[:8], X, X, Y, 0.1, row_shares=kept, kind=ExactInference)
     _, means, _ = inference.evaluate(state)
     for j, rows in enumerate(kept.bool().numpy().T):
         for i, target in enumerate(Y.T):
@@ -202,9 +202,9 @@ def test_landmarks_save_iterations(monkeypatch, no_factor):
     X, y, _ = sinc(300)
     model = given(RBF(0.5), X[:20], noise_variance=0.01, tol=1e-6)
     some = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 1)
+    monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 1)
     one = clone(model).fit(X, y).n_iter_
-    monkeypatch.setattr(pcg, "_MOST_LANDMARKS", 300)
+    monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 300)
     every = clone(model).fit(X, y).n_iter_
     assert every <= 3
     assert every < some < 0.5 * one

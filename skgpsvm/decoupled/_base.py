@@ -78,13 +78,12 @@ class DecoupledGP(SolvedGP):
         return replace(latents, bases=bases), index
 
     def _evaluate_posterior(self, stream, state):
-        return stream.bound(state)
+        return state.objective
 
     def _streaming_update(self, old, rows):
-        state = old.state(rows.device)
-        known = (state[name] for name in ("gram", "coef", "root"))
-        stream = DecoupledStream(*self._parts(old, rows), rows, *known)
-        return {**state, **stream.initial()}, stream.step, stream
+        fitted = old.state(rows.device)
+        stream = DecoupledStream(*self._parts(old, rows), rows, self._tolerance(rows), fitted)
+        return stream.init(), stream.step, stream
 
     # Stochastic gradients
 

@@ -1,54 +1,104 @@
-"""More rows for a decoupled posterior that conjugate gradients found."""
+"""Streaming updates of a decoupled posterior that conjugate gradients solved for."""
+
+import math
+from dataclasses import dataclass
 
 import torch
 
 from .._bases import falkon
-from .._inference.pcg import covariance_divergence, features, roots
+from .._fitting import Stage, State
+from .._inference.pcg import covariance_kl, features, roots
 from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change
 
-_SITES = ("new_gram", "new_cross", "new_inner")  # of the rows that are new
+
+@dataclass(kw_only=True)
+class StreamState(State):
+    """State of `DecoupledStream`.
+
+    Attributes
+    ----------
+    theta, noise : Tensor of shape (k,)
+        Logarithms of the hyperparameters, which stay.
+    gram : Tensor of shape (c, M, M)
+        Precision that all rows add to the whitened coefficients.
+    white, coef : Tensor of shape (c, M)
+        Whitened coefficients of the mean, and coefficients of the kernels.
+    root : Tensor of shape (c, p, p)
+        Upper triangular roots of the covariances of the whitened inducing variables.
+    new_gram, new_cross, new_inner : Tensor of shape (c, M, M), (c, M), (c, p, p)
+        What the sites of the new rows add: to ``gram``, to the linear term of the whitened
+        coefficients, and to the precision of the whitened inducing variables.
+    n_steps : int
+    change : float
+        Relative change of ``white`` in the last step.
+    """
+
+    theta: torch.Tensor
+    noise: torch.Tensor
+    gram: torch.Tensor
+    white: torch.Tensor
+    coef: torch.Tensor
+    root: torch.Tensor
+    new_gram: torch.Tensor
+    new_cross: torch.Tensor
+    new_inner: torch.Tensor
+    n_steps: int = 0
+    change: float = math.inf
 
 
-class DecoupledStream:
-    r"""More rows for a fitted posterior, which is their prior.
+class DecoupledStream(Stage):
+    r"""Update a fitted posterior, taken as the prior, with the sites of new rows.
 
-    The mean's bases are seen in coordinates w = coef C, :math:`K_\alpha = CC^\top`, of which the
-    prior is standard, as the inducing points are. What the rows so far say about them is a matrix
-    (M, M) that is held, so that a stream of Gaussian noise is a fit of all rows with the bases of
-    the first. The state is a dict: ``gram`` (c, M, M), ``white`` (c, M), ``coef``, ``root``,
-    ``change``.
+    The mean's coefficients are whitened, :math:`w = C^\top a` with :math:`K_\alpha = CC^\top`, so
+    that their prior is standard normal, as that of the whitened inducing variables is. The
+    precision that earlier rows add to w is a matrix (M, M), which is kept. With Gaussian noise a
+    stream is therefore a fit of all rows with the bases of the first call.
 
     Parameters
     ----------
     likelihood, basis, bases, rows
         As of `DecoupledInference`.
-    gram : Tensor of shape (c, M) or (c, M, M)
-        That matrix; or what each base counts for, where it is :math:`C^\top D C`.
-    coef, root : Tensor of shape (c, M), (c, p, p)
+    tol : float
+        Converged when the relative change of the whitened coefficients is below it.
+    fitted : dict of Tensor
+        The posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p) and
+        ``gram``. The latter is the precision that earlier rows add, (c, M, M), or site precisions
+        (c, M) at the bases, which stand for :math:`C^\top D C`, see `falkon`.
     """
 
-    def __init__(self, likelihood, basis, bases, rows, gram, coef, root):
+    def __init__(self, likelihood, basis, bases, rows, tol, fitted):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
+        self.tol, self._fitted = tol, fitted
+        gram, root = fitted["gram"], fitted["root"]
         if gram.ndim == 2:
-            gram = mirror(torch.stack([falkon(bases.chol, counts) for counts in gram]))
-        white = coef @ bases.chol
+            gram = mirror(torch.stack([falkon(bases.chol, each) for each in gram]))
+        white = fitted["coef"] @ bases.chol
+        # Natural parameters of what earlier rows added to the prior.
         self._gram, self._cross = gram, _times(gram, white) + white
         precision, _ = natural_parameters(torch.zeros_like(root[..., 0]), root)
         self._inner = precision - torch.eye(root.shape[-1]).to(root)
-        self._before = {"white": white, "coef": coef, "root": root}
+        self._white, self._root = white, root
 
-    def initial(self):
-        """The state from which `step` starts."""
-        held = self._gram, self._cross, self._inner
-        sites = {name: torch.zeros_like(part) for name, part in zip(_SITES, held, strict=True)}
-        return {**self._before, **sites, "gram": self._gram, "n_steps": 0}
+    def init(self):
+        """Return the first state: the fitted posterior, no new rows."""
+        return StreamState(
+            **{name: self._fitted[name] for name in ("theta", "noise", "coef", "root")},
+            gram=self._gram,
+            white=self._white,
+            new_gram=torch.zeros_like(self._gram),
+            new_cross=torch.zeros_like(self._cross),
+            new_inner=torch.zeros_like(self._inner),
+        )
 
     def step(self, state):
-        """A natural-gradient step; returns the gain of the bound over that of the rows so far."""
-        white, root = state["white"], state["root"]
-        gram, cross, inner = (torch.zeros_like(state[n]) for n in _SITES)
-        loss = 0.0
-        for _, X, y, weights, K, mean in self.bases.passes(self.rows, state["coef"]):
+        """Take a natural-gradient step.
+
+        The objective is the ELBO at its start less that of the earlier rows, nats.
+        """
+        white, root = state.white, state.root
+        gram, cross = torch.zeros_like(state.new_gram), torch.zeros_like(state.new_cross)
+        inner, loss = torch.zeros_like(state.new_inner), 0.0
+        for _, X, y, weights, K, mean in self.bases.passes(self.rows, state.coef):
             A, var = features(self.basis, X, root)
             sites = self.likelihood.sites(y, mean, var)
             precision = weights * sites.precision
@@ -57,36 +107,39 @@ class DecoupledStream:
             cross += (weights * sites.linear).T @ values
             add_grams(gram, values, precision)
             add_grams(inner, A, precision)
-        value = state["bound"] = self._gain(state) - loss
-        size = self.likelihood.step(state["n_steps"])
-        for name, new in zip(_SITES, (mirror(gram), cross, mirror(inner)), strict=True):
-            state[name] = state[name].lerp(new, size)
-        state["gram"] = self._gram + state["new_gram"]
-        state["white"] = _solved(state["gram"], self._cross + state["new_cross"])
-        state["coef"] = self.bases.unwhitened(state["white"])
-        state["root"] = roots(self._inner + state["new_inner"])
-        state["change"] = relative_change(state["white"], white)
-        state["n_steps"] += 1
-        return value
+        state.objective = self._gain(white, root) - loss
+        size = self.likelihood.step(state.n_steps)
+        state.new_gram = state.new_gram.lerp(mirror(gram), size)
+        state.new_cross = state.new_cross.lerp(cross, size)
+        state.new_inner = state.new_inner.lerp(mirror(inner), size)
+        state.gram = self._gram + state.new_gram
+        state.white = _solve(state.gram, self._cross + state.new_cross)
+        state.coef = self.bases.unwhitened(state.white)
+        state.root = roots(self._inner + state.new_inner)
+        state.change = relative_change(state.white, white)
+        state.n_steps += 1
 
-    def bound(self, state):
-        """Gain of the bound at the last step's start."""
-        return state["bound"]
+    def converged(self, state):
+        """Return whether the whitened coefficients hardly changed."""
+        return state.change < self.tol
 
-    def _gain(self, state):
-        """Of the rows so far, divergence included, over the posterior that they had."""
-        return (self._of_rows(state) - self._of_rows(self._before)).item()
+    def _gain(self, white, root):
+        """Return what the earlier rows and the prior add to the ELBO, less what they did, nats."""
+        return (self._elbo_part(white, root) - self._elbo_part(self._white, self._root)).item()
 
-    def _of_rows(self, state):
-        white, root = state["white"], state["root"]
+    def _elbo_part(self, white, root):
+        """Return the expected log of the earlier rows' sites, less the divergence from the prior.
+
+        A constant of the sites is left out.
+        """
         of_mean = (self._cross * white).sum() - 0.5 * (white * _times(self._gram, white)).sum()
         of_covariance = 0.5 * (self._inner * (root @ root.mT)).sum()
-        divergence = 0.5 * white.square().sum() + covariance_divergence(root)
+        divergence = 0.5 * white.square().sum() + covariance_kl(root)
         return of_mean - of_covariance - divergence
 
 
-def _solved(gram, cross):
-    """Whitened coefficients of the mean, (c, M)."""
+def _solve(gram, cross):
+    """Return whitened coefficients (c, M): solutions for the matrices gram + I."""
     gram = gram + torch.eye(gram.shape[-1]).to(gram)
     chol = cholesky(gram, "precision of the mean's coefficients", jitter=0)
     return torch.cholesky_solve(cross[..., None], chol)[..., 0]

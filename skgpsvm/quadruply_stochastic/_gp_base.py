@@ -126,7 +126,7 @@ class QuadruplyStochasticGP(SolvedGP):
         if self.covariance == "nystroem":
             return super()._calibrated(latents, solve, state)
         rows = solve.rows
-        precision = rows.weights.double()[:, None] * state["precision"]
+        precision = rows.weights.double()[:, None] * state.precision
         n_dense = self.n_dense_columns if self.covariance == "chevron" else 0
         diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
         parts = {"diag": diag, "columns": columns, **self._augmentation(rows, precision)}
