@@ -23,7 +23,7 @@ from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
-from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
+from skgpsvm.quadruply_stochastic._stochastic import LatentEstimates, StepOptions, StochasticSteps
 
 from . import _data, _report
 
@@ -114,7 +114,7 @@ class Estimates:
         state.coef, state.at_support = self.coef.clone(), self.at_support.clone()
         linear = torch.zeros(BATCH, 1, dtype=torch.float64)
         precision = torch.full_like(linear, self.precision * len(self.rows) / BATCH)
-        steps._descend(state, draws, found, errors, linear, precision)
+        steps._update_coefficients(state, LatentEstimates(draws, found, errors), linear, precision)
         return self.precision * value.item(), 2 * (self.coef - state.coef)[0]
 
     def variances(self, n_evaluations):

@@ -83,7 +83,7 @@ class Step:
     def step(self):
         """A minibatch."""
         index = torch.randint(len(self.rows), (BATCH,), generator=self.generator)
-        self.steps.move(self.state, index)
+        self.steps.update(self.state, index)
 
     def held(self):
         """Size of the state, MiB."""

@@ -28,7 +28,7 @@ from skgpsvm.exceptions import DivergenceError
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
 from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
-from skgpsvm.quadruply_stochastic._estimates import Draw, draw, of_prior, of_rows
+from skgpsvm.quadruply_stochastic._estimates import Draw, draw, prior_term, rows_term
 from skgpsvm.quadruply_stochastic._factors import chevron
 from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
 
@@ -83,8 +83,8 @@ def draws_of(replacement, size=2):
 def of_means(prior, one, other, rows):
     """Estimate of the means' term, a number."""
     (mine, _), (theirs, _) = one.sums(MU), other.sums(MU)
-    value = of_rows(mine, theirs, torch.zeros_like(mine), *sites_of(rows))
-    return (value + of_prior(PRIORS[prior], one, other, MU)).item()
+    value = rows_term(mine, theirs, torch.zeros_like(mine), *sites_of(rows))
+    return (value + prior_term(PRIORS[prior], one, other, MU)).item()
 
 
 @priors
@@ -113,8 +113,8 @@ def test_single_draws_are_the_specification_s():
     columns, heads = C.T[:2], C.diagonal()[:2]
     (mine, _), (theirs, _) = one.sums(columns), other.sums(columns)
     none = torch.zeros_like(mine)
-    value = of_rows(mine, theirs, none, none, precision)
-    value = value + of_prior(PRIORS["gram"], one, other, columns) - 2 * heads.log().sum()
+    value = rows_term(mine, theirs, none, none, precision)
+    value = value + prior_term(PRIORS["gram"], one, other, columns) - 2 * heads.log().sum()
     assert 1.5 * value.item() == pytest.approx(7.0930373473, abs=1e-9)
 
 
@@ -136,7 +136,7 @@ def test_variances_of_a_chevron_average_to_its_term(prior, value):
     found = []
     for rows, i, j in draws_of(False):
         sums = [each.sums(state.coef)[0] for each in (i, j)]
-        var = steps._over_weights(state, i, i.values, sums)
+        var = steps._chevron_variances(state, i, i.values, sums)
         found.append((sites_of(rows)[1] * var).sum().item())
     posterior = WeightPosterior(bases, 0 * MU, diag, columns)
     log_det = bases.prior_log_det(1).item()
@@ -220,7 +220,7 @@ def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
                 steps._prior_chol = 1e9 * torch.eye(2, dtype=torch.float64)
             given = iter(pair)
             monkeypatch.setattr(_stochastic, "draw", lambda *_, given=given: next(given))
-            steps.move(state, torch.tensor(rows))
+            steps.update(state, torch.tensor(rows))
             assert_allclose(state.at_support, PHI[SUPPORT] @ state.coef.T, atol=1e-12)
             found.append(state.coef[0] - MU[0])
     return 2 * torch.stack(found)
@@ -280,7 +280,7 @@ def test_steps_approach_the_optimum_and_touch_what_is_drawn_alone(adagrad):
     with torch.no_grad():
         steps._prepare(state)
         before = state.coef.clone()
-        steps.move(state, torch.arange(10))
+        steps.update(state, torch.arange(10))
         assert (state.coef != before).sum() <= 2 * 40
         for _ in range(1000 // 3):
             steps.step(state)
@@ -331,7 +331,7 @@ def test_dense_columns_descend_to_their_optimum():
     ("basis", "n_dense"), [("fourier", None), ("inducing", None), ("fourier", 0), ("fourier", 2)]
 )
 def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dense, monkeypatch):
-    monkeypatch.setattr(_stochastic, "_LEAST_COVARIANCE", 0.0)
+    monkeypatch.setattr(_stochastic, "_MIN_COVARIANCE_WEIGHT", 0.0)
     places, y = waves(60)
     kernel = 1.3 * RBF(1.2)
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
@@ -361,7 +361,7 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
         with torch.no_grad():
             steps._prepare(state)
             state.at_support = steps.bases.mean(state.support, state.coef)
-            value = steps.move(state, torch.arange(60))
+            value = steps.update(state, torch.arange(60))
         return value, state.hyper_gradient
 
     point = torch.cat([theta, t64([np.log(0.2)])])
@@ -390,7 +390,7 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
         assert not torch.equal(state.support_theta, state.theta)
         support = bases.at(state.support_theta).mean(state.support, state.coef)
         assert_allclose(state.at_support, support, atol=1e-9)
-        found = torch.stack([torch.stack(steps._estimates(state, X)[1]) for _ in range(2000)])
+        found = torch.stack([torch.stack(steps._estimate_latents(state, X).f) for _ in range(2000)])
     found = found.flatten(0, 1)[..., 0]
     gap = found.mean(0) - bases.at(state.theta).mean(X, state.coef)[:, 0]
     assert (gap.abs() < 4 * found.std(0) / 4000**0.5).all()
@@ -638,7 +638,7 @@ def test_more_features_tend_to_the_exact_process():
     ("basis", "covariance"),
     [("fourier", "mean_field"), ("fourier", "chevron"), ("inducing", "mean_field")],
 )
-def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covariance):
+def test_variances_chevron_variances_are_learned_by_steps_as_solved_for(basis, covariance):
     X, y = waves(150)
     shared = {**FIXED, "mean": "zero", "noise_variance": 0.1, "random_state": 0}
     del shared["learn_inducing"]

@@ -1,4 +1,4 @@
-"""Quadratic lower bounds of log likelihoods, under which every estimate stays unbiased."""
+"""Quadratic lower bounds on log likelihoods, under which stochastic estimates stay unbiased."""
 
 from abc import ABC, abstractmethod
 
@@ -8,53 +8,64 @@ from torch.nn.functional import logsigmoid, one_hot, softmax
 from .._sites import LikelihoodSites
 from ..likelihoods import Gaussian, Laplace, Logistic, Softmax
 
-_LEAST_SQUARE = 1e-6  # of a logit
-_SERIES = 1e-3  # squared logit below which tanh(x / 2) / 2x is its series
-_LEAST_DISTANCE = 1e-3  # of an absolute deviation, in units of the Laplace scale
+_MIN_SQUARE = 1e-6  # squared logit
+_SERIES = 1e-3  # logit below which tanh(x / 2) / 2x is computed by its series
+_MIN_DISTANCE = 1e-3  # absolute deviation, in units of the Laplace scale
 
 
 class QuadraticBound(ABC):
     r"""A bound :math:`\log p(y \mid f) \ge \kappa + \tau^\top f - \frac12 \omega^\top f^2`.
 
-    Each row has an auxiliary number a latent. The bound holds for any, so that stale ones cost
-    tightness alone; the best follow from the mean and the second moment of the latents, of which
-    unbiased estimates will do, once averaged.
+    Each row has auxiliary variables for its latents. The bound holds for any value of them, so
+    stale values only loosen it. The optimal values depend on the mean and the second moment of the
+    latents; unbiased estimates of these suffice, once averaged.
 
     Parameters
     ----------
     likelihood : Likelihood
     n_latents : int
 
+    Attributes
+    ----------
+    fixed_precision : bool
+        Whether the precisions do not depend on the auxiliary variables.
+    min_auxiliary_weight : float
+        Smallest weight of a row's newest auxiliary variables in their running mean. Averaging
+        matters most where an auxiliary variable squares the noise of an estimate.
+
     Notes
     -----
-    Source: Jaakkola and Jordan (2000), Boehning (1992), in the place of Evans and Nair's.
-    Departs from the source: its Theorem 3 is not a bound.
+    Source: Jaakkola and Jordan (2000) and Boehning (1992), instead of Evans and Nair.
+    Departs from the source: Theorem 3 of Evans and Nair is not a bound.
     """
 
-    fixed = False  # whether precisions do not depend on the auxiliaries
-    least_newest = 0.1  # weight of a row's newest auxiliary, which squares noise
+    fixed_precision = False
+    min_auxiliary_weight = 0.1
 
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
 
     @abstractmethod
     def auxiliary(self, y, mean, square):
-        """The best, (b, c), at latent means and second moments (b, c)."""
+        """Return the optimal auxiliary variables at latent means and second moments (b, c).
+
+        Their shape is (b, c), or (b, 2 c) for `ExpectedQuadratic`.
+        """
 
     @abstractmethod
     def sites(self, y, auxiliary):
-        """Linear terms (b, c), precisions (b, c) and constants (b,)."""
+        """Return linear terms (b, c), precisions (b, c) and constants (b,) of the bound."""
 
     def loss(self, y, auxiliary, mean, square):
-        """Negative expectation of the bound, nats, (b,)."""
+        """Return the negative expectation of the bound in nats, (b,)."""
         linear, precision, constant = self.sites(y, auxiliary)
         return (0.5 * precision * square - linear * mean).sum(1) - constant
 
 
 class ExactGaussian(QuadraticBound):
-    """Gaussian noise, which is quadratic."""
+    """Gaussian log likelihood, which is already quadratic."""
 
-    fixed = True
+    fixed_precision = True
 
     def auxiliary(self, y, mean, square):
         return torch.zeros_like(mean)
@@ -66,27 +77,33 @@ class ExactGaussian(QuadraticBound):
 
 
 class LaplaceMixture(QuadraticBound):
-    """Laplace noise as a mixture of Gaussians; auxiliaries are mean squared deviations."""
+    """Laplace noise as a scale mixture of Gaussians.
+
+    The auxiliary variables are expected squared residuals.
+    """
 
     def auxiliary(self, y, mean, square):
         return y.square() - 2 * y * mean + square
 
     def sites(self, y, auxiliary):
         scale = self.likelihood.scale.to(y)
-        distance = auxiliary.clamp_min(0).sqrt().maximum(_LEAST_DISTANCE * scale)
+        distance = auxiliary.clamp_min(0).sqrt().maximum(_MIN_DISTANCE * scale)
         precision = 1 / (scale * distance)
         constant = -(2 * scale).log() - 0.5 * (precision * y.square() + distance / scale)
         return precision * y, precision, constant.sum(1)
 
 
 class JaakkolaJordan(QuadraticBound):
-    """Logistic function of one latent; auxiliaries are its second moments."""
+    """Jaakkola and Jordan's bound on the logistic log likelihood of one latent.
+
+    The auxiliary variables are second moments of the latent.
+    """
 
     def auxiliary(self, y, mean, square):
         return square
 
     def sites(self, y, auxiliary):
-        square = auxiliary.clamp_min(_LEAST_SQUARE)
+        square = auxiliary.clamp_min(_MIN_SQUARE)
         root = square.sqrt()
         near = square < _SERIES**2
         precision = torch.where(near, 0.25 - square / 48, (root / 2).tanh() / (2 * root))
@@ -96,30 +113,35 @@ class JaakkolaJordan(QuadraticBound):
 
 
 class Boehning(QuadraticBound):
-    """Softmax by its greatest curvature; auxiliaries are means, whose noise steps average."""
+    """Boehning's bound on the softmax log likelihood, by its largest curvature.
 
-    fixed = True
-    least_newest = 1.0
+    The auxiliary variables are latent means. Only the latest values are used, since the steps
+    themselves average the noise of the estimates.
+    """
+
+    fixed_precision = True
+    min_auxiliary_weight = 1.0
 
     def auxiliary(self, y, mean, square):
         return mean
 
     def sites(self, y, auxiliary):
-        slope = softmax(auxiliary, 1)
-        linear = one_hot(y, self.n_latents).to(slope) - slope + 0.5 * auxiliary
-        constant = (slope * auxiliary - 0.25 * auxiliary.square()).sum(1) - auxiliary.logsumexp(1)
+        p = softmax(auxiliary, 1)
+        linear = one_hot(y, self.n_latents).to(p) - p + 0.5 * auxiliary
+        constant = (p * auxiliary - 0.25 * auxiliary.square()).sum(1) - auxiliary.logsumexp(1)
         return linear, torch.full_like(linear, 0.5), constant
 
 
 class ExpectedQuadratic(QuadraticBound):
-    r"""The quadratic with the expected slope and curvature of a log likelihood, not a bound.
+    r"""Quadratic with the expected gradient and curvature of a log likelihood; not a bound.
 
-    Auxiliaries are means and variances. At them the expected quadratic equals the expected log
-    likelihood, and so do its derivatives in mean and variance: a Gaussian that it leaves as it is
-    maximizes the evidence lower bound of the likelihood itself. `JaakkolaJordan` takes a curvature
-    of :math:`\tanh(\xi/2)/2\xi` where that of a sure row is :math:`p(1-p)`: of a class with a
-    share of 0.002 forty times as much, which costs nats for each weight, and with few rows all that
-    there is to gain.
+    The auxiliary variables are latent means and variances. There the expected quadratic equals the
+    expected log likelihood, and so do its derivatives in mean and variance. A Gaussian that is a
+    fixed point of the updates therefore maximizes the ELBO of the likelihood itself.
+
+    `JaakkolaJordan` has a curvature of :math:`\tanh(\xi/2)/2\xi` where the expected curvature of a
+    confidently classified row is :math:`p(1-p)`. For a class with a share of 0.002 it is forty
+    times as large. That costs nats for each weight, and with few rows all that there is to gain.
 
     Notes
     -----
@@ -146,5 +168,5 @@ _BOUNDS = {
 
 
 def quadratic_bound(likelihood, n_latents):
-    """The bound of a likelihood."""
+    """Return the quadratic bound on a likelihood."""
     return _BOUNDS[type(likelihood)](likelihood, n_latents)

@@ -1,4 +1,4 @@
-"""Unbiased estimates of the evidence bound from some rows and some functions of the bases."""
+"""Unbiased estimates of the ELBO from sampled rows and sampled basis functions."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ import torch
 
 @dataclass
 class Draw:
-    """Some functions of the bases, drawn at random.
+    """A random sample of basis functions.
 
     Attributes
     ----------
     units : Tensor of shape (u,)
-        Which, as `MeanBases.sampled` takes them.
+        Sampled units, as `MeanBases.sampled` takes them.
     coordinates : Tensor of shape (k,)
-        The same, as indices of coefficients.
+        Indices of the coefficients that belong to these units.
     scale : Tensor of shape (k,)
-        Inverse of the probability that each is drawn.
+        Inverse of each coefficient's inclusion probability.
     values : Tensor of shape (b, k)
-        At the rows of the minibatch.
+        Values of the functions at the rows of the minibatch.
     support : Tensor of shape (p, k)
-        At the support rows.
+        Values of the functions at the support rows.
     """
 
     units: torch.Tensor
@@ -30,15 +30,33 @@ class Draw:
     support: torch.Tensor
 
     def sums(self, coef):
-        """Estimates with coefficients (q, M), at the rows (b, q) and at the support (p, q)."""
+        """Estimate the functions with coefficients (q, M) at minibatch and support rows.
+
+        Returns
+        -------
+        f : Tensor of shape (b, q)
+        f_support : Tensor of shape (p, q)
+        """
         part = self.scale * coef[:, self.coordinates]
         return self.values @ part.T.to(self.values), self.support @ part.T.to(self.support)
 
 
 def draw(bases, support_bases, n_units, X, support, generator):
-    """One unit of each of ``n_units`` strata of nearly equal length, none twice.
+    """Draw one unit from each of ``n_units`` strata of nearly equal length.
 
-    At the support rows the functions may have other hyperparameters.
+    The strata are disjoint, so no unit is drawn twice. At the support rows ``support_bases`` are
+    evaluated: the same functions, possibly at other hyperparameters.
+
+    Parameters
+    ----------
+    bases, support_bases : MeanBases
+    n_units : int
+    X, support : Tensor of shape (b, d), (p, d)
+    generator : torch.Generator
+
+    Returns
+    -------
+    draw : Draw
     """
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
@@ -54,31 +72,31 @@ def draw(bases, support_bases, n_units, X, support, generator):
     return Draw(units, coordinates, scale, *values)
 
 
-def of_rows(f, f_tilde, var, linear, precision):
-    r"""Estimate of what rows add to :math:`\mathcal L_\mu + \mathcal L_\Sigma`, in -2 nats.
+def rows_term(f, f_tilde, var, linear, precision):
+    r"""Estimate the rows' term of :math:`\mathcal L_\mu + \mathcal L_\Sigma`, times -2, in nats.
 
     Parameters
     ----------
     f, f_tilde, var : Tensor of shape (b, c)
-        Independent estimates of the latent means, and one of their variances.
+        Two independent estimates of the latent means, and one of their variances.
     linear, precision : Tensor of shape (b, c)
-        Of the sites, times what each row stands for.
+        Site parameters, times the multiplicity of each row.
 
     Notes
     -----
-    Source: Evans and Nair, Theorems 1 and 2. Departs from the source: the
-    linear term is split between the draws.
+    Source: Evans and Nair, Theorems 1 and 2. Departs from the source: the linear term is split
+    between the two estimates.
     """
     return (precision * (f * f_tilde + var) - linear * (f + f_tilde)).sum()
 
 
-def of_prior(bases, one, other, coef):
-    """Estimate of the squared norms in S, summed over the rows of coef (q, M)."""
+def prior_term(bases, draw_i, draw_j, coef):
+    """Estimate the squared norms in S, summed over the rows of ``coef`` (q, M)."""
     if bases.independent:
         halves = (
             (d.scale * bases.prior_diag(d.coordinates) * coef[:, d.coordinates].square()).sum()
-            for d in (one, other)
+            for d in (draw_i, draw_j)
         )
         return 0.5 * sum(halves)
-    left, right = (d.scale * coef[:, d.coordinates] for d in (one, other))
-    return ((left @ bases.prior(one.coordinates, other.coordinates)) * right).sum()
+    left, right = (d.scale * coef[:, d.coordinates] for d in (draw_i, draw_j))
+    return ((left @ bases.prior(draw_i.coordinates, draw_j.coordinates)) * right).sum()

@@ -1,29 +1,30 @@
-"""Chevron-shaped factors of a covariance of weights, at given sites."""
+"""Chevron-shaped factors of the weights' covariance, at given site precisions."""
 
 import torch
 
 from ..exceptions import NumericalWarning, warn
 
-_MOST_ITERATIONS = 200
-_RESIDUAL = 1e-6  # relative norm at which a dense column is done
+_MAX_ITERATIONS = 200
+_RESIDUAL = 1e-6  # relative residual norm at which a dense column has converged
 
 
 def chevron(bases, rows, index, precision, n_dense):
-    r"""The optimal factor of :math:`(\Phi^\top \Lambda \Phi + S)^{-1}` of that shape.
+    r"""Return the optimal chevron factor of :math:`A^{-1} = (\Phi^\top \Lambda \Phi + S)^{-1}`.
 
-    Diagonal columns have a closed form. A dense column r is :math:`u / \sqrt{u_1}` with
-    :math:`u = A_{r:, r:}^{-1} e_1`, by preconditioned conjugate gradients, all at once.
+    The diagonal columns have a closed form. Dense column r is :math:`u / \sqrt{u_1}` with
+    :math:`u = A_{r:, r:}^{-1} e_1`. Preconditioned conjugate gradients solve for all dense columns
+    at once.
 
     Parameters
     ----------
     bases : MeanBases
     rows : Rows
     index : Tensor of shape (k,)
-        Rows that stand for all in the preconditioner.
+        Subsample of the rows that the preconditioner is computed from.
     precision : Tensor of shape (n, c)
-        Diagonal of Lambda for each latent, weights included.
+        Diagonal of Lambda for each latent, sample weights included.
     n_dense : int
-        Dense columns, k.
+        Number of dense columns, k.
 
     Returns
     -------
@@ -44,11 +45,11 @@ def chevron(bases, rows, index, precision, n_dense):
         return diag, data.new_zeros(c, M, 0)
     below = (every >= every[:k, None]).repeat(c, 1)
     X, each = rows.take(index)[0], len(rows) / len(index)
-    conditions = bases.preconditioners(X, each * precision[index].T)
+    preconditioners = bases.preconditioners(X, each * precision[index].T)
 
-    def conditioned(residual):
-        parts = zip(conditions, residual.split(k), strict=True)
-        return below * torch.cat([condition(part) for condition, part in parts])
+    def precondition(residual):
+        parts = zip(preconditioners, residual.split(k), strict=True)
+        return below * torch.cat([apply(part) for apply, part in parts])
 
     def product(p):
         total = bases.prior_product(p)
@@ -57,23 +58,24 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * total
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
-    z = conditioned(residual)
+    z = precondition(residual)
     solution, direction, norm = torch.zeros_like(residual), z, (residual * z).sum(1, keepdim=True)
     first = norm
-    for _ in range(_MOST_ITERATIONS):
-        over = product(direction)
-        curvature = (direction * over).sum(1, keepdim=True)
+    for _ in range(_MAX_ITERATIONS):
+        image = product(direction)
+        curvature = (direction * image).sum(1, keepdim=True)
         size = torch.where(curvature > 0, norm / curvature, 0.0)
-        solution, residual = solution + size * direction, residual - size * over
-        z = conditioned(residual)
+        solution, residual = solution + size * direction, residual - size * image
+        z = precondition(residual)
         new = (residual * z).sum(1, keepdim=True)
         if (new <= _RESIDUAL**2 * first).all():
             break
         direction, norm = z + torch.where(norm > 0, new / norm, 0.0) * direction, new
     else:
         warn(
-            f"The dense columns of the covariance are not solved for after {_MOST_ITERATIONS} "
-            "iterations. Use fewer n_dense_columns, dtype='float64' or a larger noise_variance.",
+            "Conjugate gradients for the dense columns of the covariance did not converge in "
+            f"{_MAX_ITERATIONS} iterations. Lower n_dense_columns, raise noise_variance or set "
+            "dtype='float64'.",
             NumericalWarning,
         )
     columns = solution.view(c, k, M)

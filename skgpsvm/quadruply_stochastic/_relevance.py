@@ -292,9 +292,9 @@ class RelevanceSweeps(Stage):
         bound = self._quadratic(state)
         bases, unit = self._bases(state), self._unit(state)
         c, M = state.precisions.shape
-        renewed = not bound.fixed or state.products is None
+        renewed = not bound.fixed_precision or state.products is None
         if renewed:
-            products = unit.new_zeros(1 if bound.fixed else c, M, M)
+            products = unit.new_zeros(1 if bound.fixed_precision else c, M, M)
         linear, deviation, loss = unit.new_zeros(c, M), unit.new_zeros(c), unit.new_zeros(())
         for index in self._rows.chunks(self._chunk(state)):
             X, y, weights = self._rows.take(index)
@@ -302,7 +302,7 @@ class RelevanceSweeps(Stage):
             y = y.double() if y.is_floating_point() else y
             mean = values @ state.coef.T
             square = mean.square()
-            if not bound.fixed:
+            if not bound.fixed_precision:
                 square = square + self._spread(state, values)
             auxiliary = bound.auxiliary(y, mean, square)
             slope, precision, constant = bound.sites(y, auxiliary)
@@ -318,7 +318,7 @@ class RelevanceSweeps(Stage):
                 deviation += (weights * gaps).sum(0)
         if renewed:
             state.products = products
-        if bound.fixed:  # the variances' part
+        if bound.fixed_precision:  # the variances' part
             loss = loss + 0.5 * state.gamma.sum()
         state.linear, state.deviation, state.loss = linear, deviation, loss
 

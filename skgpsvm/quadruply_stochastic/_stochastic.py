@@ -1,6 +1,7 @@
-"""Stochastic training whose step depends neither on the rows nor on the functions there are."""
+"""Quadruply stochastic training: steps whose cost does not depend on rows or basis functions."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,50 +14,60 @@ from .._optim import minibatches
 from .._posteriors import WeightPosterior, WhitenedBasis
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
-from ._estimates import draw, of_prior, of_rows
+from ._estimates import draw, prior_term, rows_term
 
-_RIDGE = 1e-4  # of the support's kernel matrix, relative to its mean diagonal
-_LEAST_AVERAGED = 0.1  # weight of a minibatch's precisions
-_LEAST_COVARIANCE = 0.02  # weight of the newest minibatch, where precisions change
+_RIDGE = 1e-4  # of the support rows' kernel matrix, relative to its mean diagonal
+_MEAN_PRECISION_WEIGHT = 0.1  # of the newest minibatch
+_MIN_COVARIANCE_WEIGHT = 0.02  # of the newest minibatch, where site precisions change
 _ADAGRAD_RATE = 0.1
-_LEARNED_EVERY = 10  # steps to a step on the hyperparameters
-_LEARNING_RATE, _MOMENTS = 0.05, (0.9, 0.99)  # of Adam
-# Of the inverse of the greatest eigenvalue, by control variate: what noise of the draws allows.
+_ADAM_EVERY = 10  # minibatches per step on the hyperparameters
+_ADAM_RATE, _ADAM_BETAS = 0.05, (0.9, 0.99)
+# Learning rates by control variate, in units of the inverse of the largest eigenvalue. They are
+# limited by the noise of the draws.
 _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
 _TINY = 1e-30
-_MOST_LOST = 10.0  # times the loss at the prior, and a nat a row: few rows may be outliers
+# Tolerated loss, relative to that of the prior plus 1 nat per row. A few rows may be outliers.
+_DIVERGENCE_FACTOR = 10.0
 
 
 @dataclass(kw_only=True)
 class StochasticState(State):
-    """Solution of stochastic steps. c latents, M functions, k dense columns, p support rows.
+    """Solution of the stochastic steps.
+
+    Sizes: c latents, M basis functions, k dense columns of each latent's chevron, p support rows,
+    q inducing points. Fields that may be None belong to options that are not in use, but for
+    ``auxiliary``, which `StochasticSteps.begin` sets.
 
     Attributes
     ----------
     theta, noise : Tensor of shape (t,), (s,)
         Logarithms of the kernel's and the likelihood's hyperparameters.
     coef : Tensor of shape (c + c k, M)
-        Coefficients of the means, then the dense columns of each latent's chevron.
+        Coefficients of the means, then the dense columns of all latents.
     support : Tensor of shape (p, d)
         Support rows of the control variates.
     support_theta : Tensor of shape (t,)
-        Hyperparameters at which `at_support` was last computed anew.
+        Hyperparameters of the control variates, which may lag behind ``theta``.
     at_support : Tensor of shape (p, c + c k)
-        Functions with the coefficients `coef`, at the support rows.
+        Values at the support rows of the functions whose coefficients are ``coef``.
     mean_precision : Tensor of shape (c,)
         Running mean of the site precisions.
-    auxiliary : Tensor of shape (n, ...), or None
-        Auxiliary numbers of the quadratic bound; `StochasticSteps.begin` makes them.
+    auxiliary : Tensor of shape (n, c), or None
+        Auxiliary variables of the training rows, see `QuadraticBound`.
     coef_sum : Tensor of shape (c, M)
-        Sum of the means' coefficients over the averaged steps, up to `last_averaged`.
+        Sum of the means' coefficients over averaged steps, complete up to ``last_averaged``.
     last_averaged : Tensor of shape (M,)
-        Number of averaged steps when a function was last drawn.
-    n_averaged, n_steps, first_step, n_passes : int
-        Averaged steps, all steps, steps before the last call of `StochasticSteps.begin`, passes.
+        Number of averaged steps when each function was last drawn.
+    n_averaged : int
+        Number of averaged steps.
+    n_steps, first_step : int
+        Steps so far, and those before the last call of `StochasticSteps.begin`.
+    n_passes : int
+        Passes over the rows so far.
     n_seen : float
-        Weight of all rows so far.
+        Total weight of all rows seen so far.
     n_summed : float
-        Number of minibatches in the running covariance.
+        Number of minibatches that the running covariance averages.
     generator_state : Tensor
         State of the random number generator.
     squared_gradients : Tensor of shape (c + c k, M), or None
@@ -67,13 +78,13 @@ class StochasticState(State):
         First and second moments of Adam.
     n_adam_steps : int
     gram : Tensor of shape (c, q, q), or None
-        Running sum of the weighted features' outer products, for a "nystroem" covariance.
+        Running precision-weighted Gram matrices of the features of the "nystroem" covariance.
     root : Tensor of shape (c, q, q), or None
-        Root of the covariance that `gram` gives.
+        Root of the covariance that ``gram`` gives.
     data : Tensor of shape (c, M), or None
-        Running sums of the weighted squared functions, for a chevron.
+        Running precision-weighted sums of squares of the functions, for a chevron.
     counts : Tensor of shape (M,), or None
-        Minibatches in each of these sums.
+        Number of minibatches that each entry of ``data`` averages.
     """
 
     theta: torch.Tensor
@@ -83,16 +94,16 @@ class StochasticState(State):
     support_theta: torch.Tensor
     at_support: torch.Tensor
     mean_precision: torch.Tensor
+    auxiliary: torch.Tensor | None = None
     coef_sum: torch.Tensor
     last_averaged: torch.Tensor
-    generator_state: torch.Tensor
-    auxiliary: torch.Tensor | None = None
     n_averaged: int = 0
     n_steps: int = 0
     first_step: int = 0
     n_passes: int = 0
     n_seen: float = 0.0
     n_summed: float = 0.0
+    generator_state: torch.Tensor
     squared_gradients: torch.Tensor | None = None
     hyper_gradient: torch.Tensor | None = None
     adam_mean: torch.Tensor | None = None
@@ -105,7 +116,7 @@ class StochasticState(State):
 
     @classmethod
     def from_arrays(cls, arrays, device):
-        """Return the state that `to_arrays` gave, on a device."""
+        """Return the state that `to_arrays` stored, in new tensors on a device."""
         return cls(
             **{
                 name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
@@ -114,7 +125,7 @@ class StochasticState(State):
         )
 
     def to_arrays(self):
-        """Return the fields by name, tensors as arrays, without what belongs to the rows."""
+        """Return the fields by name, with arrays for tensors and without ``auxiliary``."""
         return {
             name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
             for name, part in self.as_dict().items()
@@ -124,23 +135,26 @@ class StochasticState(State):
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How stochastic steps sample and move.
+    """Options of `StochasticSteps`.
 
     Attributes
     ----------
     n_dense : int or None
-        Dense columns of a chevron, k; None is a "nystroem" covariance.
-    batch_size, n_sampled : int
-        Rows of a minibatch, and units of a draw.
+        Number of dense columns of a chevron, k. None selects a "nystroem" covariance.
+    batch_size : int
+        Rows in a minibatch.
+    n_sampled : int
+        Units in a draw of basis functions.
     control_variate : {"interpolating", "gram", None}
     n_steps : int
-        In all; coefficients are averaged over the second half.
+        Total number of steps. Coefficients are averaged over the second half.
     symmetric : bool
-        Whether the linear term is split between the draws, see `StochasticSteps`.
+        Whether the linear term is split between the two draws. Otherwise the first has all of it.
     adagrad : bool
-        Whether steps are scaled by the gradients so far of each coefficient.
+        Whether each coefficient's steps are scaled by its past gradients.
     learning_rate : float or None
-        None is 0.1 for AdaGrad, else what the support rows say of the greatest eigenvalue.
+        None is 0.1 for AdaGrad. Otherwise it is a fraction of the inverse of the largest
+        eigenvalue, which is estimated on the support rows.
     """
 
     n_dense: int | None
@@ -153,18 +167,36 @@ class StepOptions:
     learning_rate: float | None = None
 
 
+class LatentEstimates(NamedTuple):
+    """Estimates of the functions whose coefficients are ``coef``, one from each of two draws.
+
+    Attributes
+    ----------
+    draws : list of two Draw
+    f : list of two Tensor of shape (b, c + c k)
+        Estimates at the rows of the minibatch, by the control variate if it interpolates.
+    errors : list of two Tensor of shape (p, c + c k)
+        True values at the support rows, less the estimates there.
+    """
+
+    draws: list
+    f: list
+    errors: list
+
+
 class StochasticSteps(Stage):
-    r"""Algorithm A: rows sampled once, functions of the mean twice.
+    r"""Algorithm A of Evans and Nair: rows are sampled once, basis functions of the mean twice.
 
-    With independent draws I and J of the functions, half the gradient in the mean's coefficients is
-    estimated on I by :math:`\Phi_I^\top (\omega \hat f^J - \tau)` and the prior's part, on J the
-    other way round; nothing but the coefficients drawn changes. Control variates compare
-    :math:`\hat f` with the mean at some support rows, which is kept up to date: "gram" as in print,
-    "interpolating" by kriging from the support rows to the minibatch.
+    Let I and J be independent draws of basis functions. Half of the gradient in the mean's
+    coefficients is estimated for the functions in I by :math:`\Phi_I^\top (\omega \hat f^J - \tau)`
+    and the prior's term. The other half is estimated with I and J exchanged. Only the coefficients
+    of drawn functions change. Control variates compare :math:`\hat f` with the mean at the support
+    rows, which every step updates. "gram" is the one in print; "interpolating" transfers the errors
+    from the support rows to the minibatch by kriging.
 
-    The covariance is a running sum over minibatches: "nystroem" on the features of the inducing
-    points, else the diagonal of a chevron, whose dense columns descend as the mean does, each with
-    a logarithmic barrier that keeps its diagonal positive.
+    The covariance is a running sum over minibatches. A "nystroem" covariance uses the features of
+    the inducing points. Otherwise the running sum is the diagonal of a chevron, whose dense columns
+    take gradient steps as the mean does. A logarithmic barrier keeps their diagonal positive.
 
     Parameters
     ----------
@@ -175,17 +207,16 @@ class StochasticSteps(Stage):
     rows : Rows
     options : StepOptions
     generator : torch.Generator
-    limits : Tensor of shape (k, 2), optional
-        Bounds of theta, then of the logarithms of the noise. Where there are any, both are learned,
-        by a step of Adam on the estimates of every 10 minibatches, after the first tenth of the
-        steps; between them they are what they are in all estimates. Control variates have those
-        of some steps ago, since to renew them takes all functions.
+    limits : Tensor of shape (t + s, 2), optional
+        Bounds of theta and of the logarithms of the noise. If given, both are learned by Adam, with
+        a step every 10 minibatches after the first tenth of all steps. Between these steps all
+        estimates use the same hyperparameters. The control variates use those of some steps ago,
+        since to renew them takes all basis functions.
 
     Notes
     -----
-    Source: Evans and Nair, sections 3 and 4. Departs from the
-    source: the linear term is split, the control variate interpolates, and steps are constant with
-    an average, unless asked for otherwise.
+    Source: Evans and Nair, sections 3 and 4. Departs from the source: by default the linear term is
+    split, the control variate interpolates, and steps have a constant size with an average.
     """
 
     def __init__(self, likelihood, bases, basis, rows, options, generator, limits=None):
@@ -195,21 +226,25 @@ class StochasticSteps(Stage):
         self.nystroem = options.n_dense is None
         self.n_dense = min(options.n_dense or 0, bases.size)
         self._n_sampled = min(options.n_sampled, bases.n_units)
-        # Of Adam's steps: so that it costs no more than the steps between.
-        self._renewed_every = max(-(-bases.n_units // (_LEARNED_EVERY * self._n_sampled or 1)), 1)
-        self._fixed = self.bound.fixed and limits is None
+        # Steps of Adam between renewals of the control variates. A renewal then costs no more than
+        # the minibatches between.
+        self._renewal_interval = max(-(-bases.n_units // (_ADAM_EVERY * self._n_sampled or 1)), 1)
+        self._fixed_precision = self.bound.fixed_precision and limits is None
 
     def init(self, theta, noise, support):
-        """Return the prior as a state, from which `begin` and `step` go on.
+        """Return the prior as a state, which `begin` prepares for the first `step`.
 
         Parameters
         ----------
         theta, noise : Tensor of shape (t,), (s,)
-            Hyperparameters of the bases and of the likelihood.
+            Hyperparameters of the kernel and of the likelihood.
         support : Tensor of shape (p, d)
-            Support rows.
+
+        Returns
+        -------
+        state : StochasticState
         """
-        c, M, k, p = self.bound.n_latents, self.bases.size, self.n_dense, self.basis.size
+        c, M, k, q = self.bound.n_latents, self.bases.size, self.n_dense, self.basis.size
         zeros = support.new_zeros
         coef = zeros(c * (1 + k), M)
         every = torch.arange(M, device=support.device)
@@ -235,67 +270,271 @@ class StochasticSteps(Stage):
             size = len(self._limits)
             state.hyper_gradient, state.adam_mean, state.adam_square = zeros(3, size)
         if self.nystroem:
-            state.gram, state.root = zeros(c, p, p), torch.eye(p).to(coef).expand(c, -1, -1)
+            state.gram, state.root = zeros(c, q, q), torch.eye(q).to(coef).expand(c, -1, -1)
         else:
             state.data, state.counts = zeros(c, M), zeros(M)
         return state
 
     def begin(self, state, more=False):
-        """Start on these rows, all there are or more of them, from the last iterate.
+        """Start on these rows from the last iterate.
 
-        The average is behind it in slow directions.
+        The average of the coefficients starts anew: in slow directions it lags behind the iterates.
+
+        Parameters
+        ----------
+        state : StochasticState
+        more : bool
+            Whether the rows come in addition to those seen before, or replace them.
         """
         self.bound = self._bound_at(state.noise)
-        self._recount(state, state.n_seen if more else 0.0)
+        self._rescale_covariance(state, state.n_seen if more else 0.0)
         state.n_averaged, state.first_step = 0, state.n_steps
-        state.coef_sum, state.last_averaged = (
-            torch.zeros_like(state.coef_sum),
-            state.last_averaged * 0,
-        )
-        state.auxiliary = self._first_auxiliary(state)
+        state.coef_sum = torch.zeros_like(state.coef_sum)
+        state.last_averaged = state.last_averaged * 0
+        state.auxiliary = self._initial_auxiliary(state)
         precision = self.bound.sites(self.rows.targets, state.auxiliary)[1].double()
         state.mean_precision = (self.rows.weights.double() @ precision) / self.rows.total_weight
 
-    def _first_auxiliary(self, state):
-        """Of all rows (n, c), from draws of their own: a stream passes each of its rows once."""
-        found = torch.zeros(len(self.rows), self.bound.n_latents).to(state.coef)
-        if self._likelihood.conjugate:
-            return found
+    def step(self, state):
+        """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
-        for index in self.rows.chunks(self._options.batch_size):
-            X, y, _ = self.rows.take(index)
-            draws, latents, _ = self._estimates(state, X)
-            if self.nystroem:
-                var = features(self.basis, X, state.root)[1]
-            else:
-                var = self._over_weights(state, draws[0], draws[0].values, latents)
-            found[index] = self._best_auxiliary(y, latents, var).to(found)
+        batches = minibatches(len(self.rows), self._options.batch_size, self._generator)
+        value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
         state.generator_state = self._generator.get_state()
-        return found
+        state.n_passes += 1
+        state.objective = value / len(batches) - self._covariance_kl(state)
 
-    def _best_auxiliary(self, y, found, var):
-        """The best at estimates of two draws of the latents, and of their variances."""
-        mine, theirs = (f[:, : self.bound.n_latents] for f in found)
-        return self.bound.auxiliary(y, 0.5 * (mine + theirs), mine * theirs + var)
+    def update(self, state, index):
+        """Take a step on one minibatch.
 
-    def _estimates(self, state, X):
-        """Two draws, estimates with each at rows (b, q), and its errors at the support (p, q)."""
+        Parameters
+        ----------
+        state : StochasticState
+        index : Tensor of shape (b,)
+            Rows of the minibatch.
+
+        Returns
+        -------
+        value : float
+            Estimate of the ELBO before the step, in nats, without the covariance's divergence from
+            the prior.
+        """
+        c = self.bound.n_latents
+        X, y, weights = self.rows.take(index)
+        estimates = self._estimate_latents(state, X)
+        auxiliary = state.auxiliary[index]
+        if self._limits is not None:
+            state.hyper_gradient += self._hyper_gradient(state, index, estimates)
+        linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
+        multiplicity = self._row_multiplicity(state, weights)
+        linear, precision = multiplicity * linear, multiplicity * precision
+        var = self._update_covariance(state, X, estimates, precision)
+        f_i, f_j = (f[:, :c] for f in estimates.f)
+        value = rows_term(f_i, f_j, var, linear, precision)
+        value = value + prior_term(self.bases, *estimates.draws, state.coef[:c])
+        self._update_coefficients(state, estimates, linear, precision)
+        optimal = self._optimal_auxiliary(y, estimates.f, var)
+        weight = max(1 / (state.n_passes + 1), self.bound.min_auxiliary_weight)
+        state.auxiliary[index] = auxiliary.lerp(optimal.to(auxiliary), weight)
+        mean_precision = precision.sum(0) / multiplicity.sum()
+        if not self._fixed_precision:
+            state.mean_precision = state.mean_precision.lerp(mean_precision, _MEAN_PRECISION_WEIGHT)
+        state.n_steps += 1
+        if self._limits is not None and state.n_steps % _ADAM_EVERY == 0:
+            self._update_hyperparameters(state)
+        return (multiplicity[:, 0] @ constant - 0.5 * value).item()
+
+    def posterior(self, state):
+        """Return the averaged coefficients and the covariance, as fields of `Latents` by name."""
+        c, k, count = self.bound.n_latents, self.n_dense, state.n_averaged
+        coef = state.coef[:c]
+        if count:
+            coef = (state.coef_sum + coef * (count - state.last_averaged)) / count
+        if self.nystroem:
+            mean = torch.zeros_like(state.root[..., 0])
+            return {"coef": coef, "mean": mean, "root": roots(mirror(state.gram))}
+        columns = state.coef[c:].view(c, k, self.bases.size).mT.contiguous()
+        return {"coef": coef, "diag": self._chevron_diag(state), "columns": columns}
+
+    def check(self, state):
+        """Raise an error if the state is far worse than the prior.
+
+        Raises
+        ------
+        DivergenceError
+            If the objective is below the prior's by more than ten times the sum of the prior's
+            absolute objective and 1 nat per row.
+        """
+        prior, share = 0.0, state.n_seen / self.rows.total_weight
+        for index in self.rows.chunks():
+            X, y, weights = self.rows.take(index)
+            square = self.bases.kernel.diag(X, self.bases.theta)[:, None]
+            square = square.expand(-1, self.bound.n_latents)
+            auxiliary = self.bound.auxiliary(y, torch.zeros_like(square), square)
+            loss = self.bound.loss(y, auxiliary, torch.zeros_like(square), square)
+            prior -= share * (weights * loss).sum().item()
+        if state.objective < prior - _DIVERGENCE_FACTOR * (abs(prior) + state.n_seen):
+            raise DivergenceError(
+                f"Stochastic steps ended at an objective of {state.objective:.3g}, far below the "
+                f"prior's {prior:.3g}. Lower learning_rate, raise batch_size or n_sampled_basis, "
+                "or use solver='cg'."
+            )
+
+    # Estimates
+
+    def _estimate_latents(self, state, X):
+        """Draw basis functions twice, and return the `LatentEstimates` at rows (b, d)."""
         support = state.support.to(X)
         bases = self.bases, self._support_bases
         draws = [draw(*bases, self._n_sampled, X, support, self._generator) for _ in range(2)]
         sums = [each.sums(state.coef) for each in draws]
         errors = [state.at_support - at_support.double() for _, at_support in sums]
-        found = [f.double() for f, _ in sums]
+        estimates = [f.double() for f, _ in sums]
         if self._options.control_variate == "interpolating":
             weight = self._kriging(X, support)
-            found = [f + weight @ error for f, error in zip(found, errors, strict=True)]
-        return draws, found, errors
+            estimates = [f + weight @ error for f, error in zip(estimates, errors, strict=True)]
+        return LatentEstimates(draws, estimates, errors)
 
-    def _recount(self, state, before):
-        """What the covariance has of the rows so far becomes what a weight ``before`` of them is.
+    def _row_multiplicity(self, state, weights):
+        """Return how many rows each row of a minibatch represents, (b, 1)."""
+        share = state.n_seen / self.rows.total_weight * len(self.rows) / len(weights)
+        return share * weights.double()[:, None]
 
-        Its sums are for all rows, and means over as many minibatches of these rows.
+    def _initial_auxiliary(self, state):
+        """Return auxiliary variables (n, c) of all rows at the current state.
+
+        They have draws of their own, since a stream passes over each row only once.
+        """
+        auxiliary = torch.zeros(len(self.rows), self.bound.n_latents).to(state.coef)
+        if self._likelihood.conjugate:
+            return auxiliary
+        self._generator.set_state(state.generator_state.cpu())
+        self._prepare(state)
+        for index in self.rows.chunks(self._options.batch_size):
+            X, y, _ = self.rows.take(index)
+            draws, f, _ = self._estimate_latents(state, X)
+            if self.nystroem:
+                var = features(self.basis, X, state.root)[1]
+            else:
+                var = self._chevron_variances(state, draws[0], draws[0].values, f)
+            auxiliary[index] = self._optimal_auxiliary(y, f, var).to(auxiliary)
+        state.generator_state = self._generator.get_state()
+        return auxiliary
+
+    def _optimal_auxiliary(self, y, f, var):
+        """Return the optimal auxiliary variables at two estimates of the latents."""
+        f_i, f_j = (each[:, : self.bound.n_latents] for each in f)
+        return self.bound.auxiliary(y, 0.5 * (f_i + f_j), f_i * f_j + var)
+
+    # Parts that are computed once for a pass
+
+    def _prepare(self, state):
+        """Compute the control variate, the learning rate and the covariance's root."""
+        support = state.support
+        if self._limits is not None:
+            self.bound, self.bases, self.basis = self._model_at(state.theta, state.noise)
+        self._prepare_control_variate(state)
+        K = self.bases.kernel(support, support, state.theta)
+        largest = torch.linalg.eigvalsh(K)[-1] / len(K)
+        self._rate = self._options.learning_rate
+        if self._rate is None and self._options.adagrad:
+            self._rate = _ADAGRAD_RATE
+        elif self._rate is None:
+            scale = 1.0 if self.bases.independent else self.bases.size * largest
+            # Small minibatches and draws add to the largest eigenvalue.
+            n_sampled, batch_size = max(self._n_sampled, 1), self._options.batch_size
+            sampling = K.diagonal().mean() * (1 / batch_size + 1 / n_sampled)
+            precision = state.n_seen * state.mean_precision.max()
+            curvature = scale * (1 + precision * (largest + sampling))
+            self._rate = (_RATES[self._options.control_variate] / curvature).item()
+        if self.nystroem:
+            state.root = roots(mirror(state.gram))
+
+    def _prepare_control_variate(self, state):
+        """Compute the kriging and the prior of the support rows at ``support_theta``."""
+        support, theta = state.support, state.support_theta
+        self._support_bases = self.bases
+        if not torch.equal(theta, self.bases.theta):
+            self._support_bases = self.bases.at(theta)
+        K = self.bases.kernel(support, support, theta)
+        if self._options.control_variate == "interpolating":
+            ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
+            self._chol = cholesky(K + ridge, "kernel matrix of the support rows", jitter=0)
+        if self._options.control_variate and not self.bases.independent:
+            self._prior_chol = cholesky(K, "kernel matrix of the support rows")
+
+    def _kriging(self, X, support):
+        """Return the weights (b, p) of the interpolation from the support rows to rows."""
+        cross = self.bases.kernel(X, support, self._support_bases.theta).double()
+        return torch.cholesky_solve(cross.T, self._chol).T
+
+    def _model_at(self, theta, noise):
+        """Return the bound, the bases and the features at other hyperparameters."""
+        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
+        return self._bound_at(noise), self.bases.at(theta), basis
+
+    def _bound_at(self, noise):
+        likelihood = self._likelihood.at(noise)
+        return quadratic_bound(likelihood.likelihood, likelihood.n_latents)
+
+    # Hyperparameters
+
+    @torch.enable_grad()
+    def _hyper_gradient(self, state, index, estimates):
+        """Estimate the ELBO's gradient in theta and the logarithms of the noise, (t + s,)."""
+        c, k = self.bound.n_latents, len(state.theta)
+        X, y, weights = self.rows.take(index)
+        point = torch.cat([state.theta, state.noise]).requires_grad_()
+        bound, bases, basis = self._model_at(*point.split([k, len(point) - k]))
+        values = [bases.sampled(X, each.units) for each in estimates.draws]
+        # Values are those of the estimates, control variates included; gradients are the sums'.
+        f = []
+        for each, phi, estimate in zip(estimates.draws, values, estimates.f, strict=True):
+            total = phi @ (each.scale * state.coef[:, each.coordinates]).T.to(phi)
+            f.append(estimate + (total - total.detach()).double())
+        if self.nystroem:
+            var = features(basis, X, state.root)[1]
+        else:
+            var = self._chevron_variances(state, estimates.draws[0], values[0], f)
+        f_i, f_j = (each[:, :c] for each in f)
+        multiplicity = self._row_multiplicity(state, weights)
+        sites = bound.sites(y, state.auxiliary[index])
+        linear, precision, constant = (part.double() for part in sites)
+        value = rows_term(f_i, f_j, var, multiplicity * linear, multiplicity * precision)
+        if not bases.independent:
+            value = value + prior_term(bases, *estimates.draws, state.coef[:c])
+        return torch.autograd.grad(multiplicity[:, 0] @ constant - 0.5 * value, point)[0]
+
+    def _update_hyperparameters(self, state):
+        """Take a step of Adam with the mean gradient since the last one."""
+        gradient = state.hyper_gradient / _ADAM_EVERY
+        state.hyper_gradient = torch.zeros_like(state.hyper_gradient)
+        if state.n_steps <= self._options.n_steps // 10:
+            return
+        state.n_adam_steps += 1
+        beta_1, beta_2 = _ADAM_BETAS
+        state.adam_mean = gradient.lerp(state.adam_mean, beta_1)
+        state.adam_square = gradient.square().lerp(state.adam_square, beta_2)
+        mean = state.adam_mean / (1 - beta_1**state.n_adam_steps)
+        square = state.adam_square / (1 - beta_2**state.n_adam_steps)
+        step = _ADAM_RATE * mean / (square.sqrt() + _TINY)
+        point = torch.cat([state.theta, state.noise]) + step
+        sizes = len(state.theta), len(state.noise)
+        state.theta, state.noise = point.clamp(*self._limits.unbind(1)).split(sizes)
+        is_renewal = state.n_adam_steps % self._renewal_interval == 0
+        if is_renewal:
+            state.support_theta = state.theta
+        self._prepare(state)
+        if is_renewal:
+            state.at_support = self.bases.mean(state.support, state.coef)
+
+    # Covariance
+
+    def _rescale_covariance(self, state, before):
+        """Rescale the running covariance so that its rows so far count as a weight ``before``.
+
+        Its sums stand for all rows. They are means over the minibatches of so many of these rows.
         """
         total = self.rows.total_weight
         n_batches = -(-len(self.rows) // self._options.batch_size)
@@ -307,249 +546,107 @@ class StochasticSteps(Stage):
             state.counts = n_summed / max(state.n_summed, 1) * state.counts
         state.n_seen, state.n_summed = total + before, n_summed
 
-    def step(self, state):
-        """Take a pass of minibatches; the objective is the mean estimate of the bound."""
-        self._generator.set_state(state.generator_state.cpu())
-        self._prepare(state)
-        batches = minibatches(len(self.rows), self._options.batch_size, self._generator)
-        value = sum(self.move(state, index.to(self.rows.device)) for index in batches)
-        state.generator_state = self._generator.get_state()
-        state.n_passes += 1
-        state.objective = value / len(batches) - self._divergence(state)
+    def _update_covariance(self, state, X, estimates, precision):
+        """Add a minibatch to the running covariance; return latent variances (b, c) at its rows.
 
-    def check(self, state):
-        """Refuse a state that is far worse than the prior.
-
-        Raises
-        ------
-        DivergenceError
-            If its bound is below the prior's by ten times as much as that, and as a nat a row.
+        The variances of a "nystroem" covariance are those of ``root``, which `_prepare` renews.
         """
-        prior, share = 0.0, state.n_seen / self.rows.total_weight
-        for index in self.rows.chunks():
-            X, y, weights = self.rows.take(index)
-            square = self.bases.kernel.diag(X, self.bases.theta)[:, None]
-            square = square.expand(-1, self.bound.n_latents)
-            auxiliary = self.bound.auxiliary(y, torch.zeros_like(square), square)
-            loss = self.bound.loss(y, auxiliary, torch.zeros_like(square), square)
-            prior -= share * (weights * loss).sum().item()
-        if state.objective < prior - _MOST_LOST * (abs(prior) + state.n_seen):
-            raise DivergenceError(
-                f"Stochastic steps ended at an objective of {state.objective:.3g}, where no steps "
-                f"at all have {prior:.3g}. Lower learning_rate, raise batch_size or "
-                "n_sampled_basis, or use solver='cg'."
-            )
-
-    def move(self, state, index):
-        """A step on some rows; returns the estimate of the bound but for the covariance's part."""
-        c = self.bound.n_latents
-        X, y, weights = self.rows.take(index)
-        draws, found, errors = self._estimates(state, X)
-        auxiliary = state.auxiliary[index]
-        if self._limits is not None:
-            state.hyper_gradient += self._slope(state, index, draws, found)
-        linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
-        stand = self._row_multiplicity(state, weights)
-        var = self._spread(state, X, draws, found, stand * precision)
-        mine, theirs = (f[:, :c] for f in found)
-        value = of_rows(mine, theirs, var, stand * linear, stand * precision)
-        value = value + of_prior(self.bases, *draws, state.coef[:c])
-        self._descend(state, draws, found, errors, stand * linear, stand * precision)
-        best = self._best_auxiliary(y, found, var)
-        newest = max(1 / (state.n_passes + 1), self.bound.least_newest)
-        state.auxiliary[index] = auxiliary.lerp(best.to(auxiliary), newest)
-        here = (stand * precision).sum(0) / stand.sum()
-        if not self._fixed:
-            state.mean_precision = state.mean_precision.lerp(here, _LEAST_AVERAGED)
-        state.n_steps += 1
-        if self._limits is not None and state.n_steps % _LEARNED_EVERY == 0:
-            self._learn(state)
-        return (stand[:, 0] @ constant - 0.5 * value).item()
-
-    def posterior(self, state):
-        """Coefficients of the mean, and what the covariance is: parts of `Latents`."""
-        c, k, count = self.bound.n_latents, self.n_dense, state.n_averaged
-        coef = state.coef[:c]
-        if count:
-            coef = (state.coef_sum + coef * (count - state.last_averaged)) / count
-        if self.nystroem:
-            mean = torch.zeros_like(state.root[..., 0])
-            return {"coef": coef, "mean": mean, "root": roots(mirror(state.gram))}
-        columns = state.coef[c:].view(c, k, self.bases.size).mT.contiguous()
-        return {"coef": coef, "diag": self._diag(state), "columns": columns}
-
-    def _prepare(self, state):
-        """What holds for a pass: the control variate, a step's rate, the covariance's root."""
-        support = state.support
-        if self._limits is not None:
-            self.bound, self.bases, self.basis = self._at(state.theta, state.noise)
-        self._prepare_support(state)
-        K = self.bases.kernel(support, support, state.theta)
-        greatest = torch.linalg.eigvalsh(K)[-1] / len(K)
-        self._rate = self._options.learning_rate
-        if self._rate is None and self._options.adagrad:
-            self._rate = _ADAGRAD_RATE
-        elif self._rate is None:
-            scale = 1.0 if self.bases.independent else self.bases.size * greatest
-            # What minibatches and draws of few add to the greatest eigenvalue.
-            few = K.diagonal().mean() * (1 / self._options.batch_size + 1 / max(self._n_sampled, 1))
-            most = scale * (1 + state.n_seen * state.mean_precision.max() * (greatest + few))
-            self._rate = (_RATES[self._options.control_variate] / most).item()
-        if self.nystroem:
-            state.root = roots(mirror(state.gram))
-
-    def _prepare_support(self, state):
-        """Functions, kriging and prior of the support rows, at hyperparameters of their own."""
-        support, theta = state.support, state.support_theta
-        self._support_bases = self.bases
-        if not torch.equal(theta, self.bases.theta):
-            self._support_bases = self.bases.at(theta)
-        K = self.bases.kernel(support, support, theta)
-        if self._options.control_variate == "interpolating":
-            ridge = _RIDGE * K.diagonal().mean() * torch.eye(len(K)).to(K)
-            self._chol = cholesky(K + ridge, "kernel matrix of the support", jitter=0)
-        if self._options.control_variate and not self.bases.independent:
-            self._prior_chol = cholesky(K, "kernel matrix of the support")
-
-    def _at(self, theta, noise):
-        """Bound, bases and features at other hyperparameters."""
-        basis = WhitenedBasis(self.bases.kernel, theta, self.basis.Z, JITTER[self.rows.dtype])
-        return self._bound_at(noise), self.bases.at(theta), basis
-
-    def _bound_at(self, noise):
-        likelihood = self._likelihood.at(noise)
-        return quadratic_bound(likelihood.likelihood, likelihood.n_latents)
-
-    @torch.enable_grad()
-    def _slope(self, state, index, draws, found):
-        """Estimate of the bound's slope in theta and the logarithms of the noise."""
-        c, k = self.bound.n_latents, len(state.theta)
-        X, y, weights = self.rows.take(index)
-        point = torch.cat([state.theta, state.noise]).requires_grad_()
-        bound, bases, basis = self._at(*point.split([k, len(point) - k]))
-        values = [bases.sampled(X, each.units) for each in draws]
-        moved = []
-        for each, own, now in zip(draws, values, found, strict=True):
-            f = own @ (each.scale * state.coef[:, each.coordinates]).T.to(own)
-            moved.append(now + (f - f.detach()).double())
-        if self.nystroem:
-            var = features(basis, X, state.root)[1]
-        else:
-            var = self._over_weights(state, draws[0], values[0], moved)
-        mine, theirs = (f[:, :c] for f in moved)
-        stand = self._row_multiplicity(state, weights)
-        sites = bound.sites(y, state.auxiliary[index])
-        linear, precision, constant = (part.double() for part in sites)
-        value = of_rows(mine, theirs, var, stand * linear, stand * precision)
-        if not bases.independent:
-            value = value + of_prior(bases, *draws, state.coef[:c])
-        return torch.autograd.grad(stand[:, 0] @ constant - 0.5 * value, point)[0]
-
-    def _row_multiplicity(self, state, weights):
-        """What each row of a minibatch stands for, (b, 1)."""
-        share = state.n_seen / self.rows.total_weight * len(self.rows) / len(weights)
-        return share * weights.double()[:, None]
-
-    def _learn(self, state):
-        """A step of Adam by the slopes since the last, and what follows from it."""
-        slope, state.hyper_gradient = (
-            state.hyper_gradient / _LEARNED_EVERY,
-            torch.zeros_like(state.hyper_gradient),
-        )
-        if state.n_steps <= self._options.n_steps // 10:
-            return
-        state.n_adam_steps += 1
-        decay, decay_of_squares = _MOMENTS
-        state.adam_mean = slope.lerp(state.adam_mean, decay)
-        state.adam_square = slope.square().lerp(state.adam_square, decay_of_squares)
-        mean = state.adam_mean / (1 - decay**state.n_adam_steps)
-        square = state.adam_square / (1 - decay_of_squares**state.n_adam_steps)
-        step = _LEARNING_RATE * mean / (square.sqrt() + _TINY)
-        point = torch.cat([state.theta, state.noise]) + step
-        sizes = len(state.theta), len(state.noise)
-        state.theta, state.noise = point.clamp(*self._limits.unbind(1)).split(sizes)
-        renewed = state.n_adam_steps % self._renewed_every == 0
-        if renewed:
-            state.support_theta = state.theta
-        self._prepare(state)
-        if renewed:
-            state.at_support = self.bases.mean(state.support, state.coef)
-
-    def _kriging(self, X, support):
-        """Weights (b, p) of the support rows in the interpolation at rows."""
-        cross = self.bases.kernel(X, support, self._support_bases.theta).double()
-        return torch.cholesky_solve(cross.T, self._chol).T
-
-    def _spread(self, state, X, draws, found, precision):
-        """Latent variances (b, c) at the rows, estimated; the covariance learns of the rows."""
         state.n_summed += 1
         if self.nystroem:
             A, var = features(self.basis, X, state.root)
             gram = torch.zeros_like(state.gram)
             add_grams(gram, A, precision)
-            newest = 1 / state.n_summed
-            newest = newest if self._fixed else max(newest, _LEAST_COVARIANCE)
-            state.gram = state.gram.lerp(gram, newest)
+            weight = 1 / state.n_summed
+            weight = weight if self._fixed_precision else max(weight, _MIN_COVARIANCE_WEIGHT)
+            state.gram = state.gram.lerp(gram, weight)
             return var
-        for each in draws:
+        for each in estimates.draws:
             at = each.coordinates
             state.counts[at] += 1
-            newest = 1 / state.counts[at]
-            newest = newest if self._fixed else newest.clamp_min(_LEAST_COVARIANCE)
+            weight = 1 / state.counts[at]
+            if not self._fixed_precision:
+                weight = weight.clamp_min(_MIN_COVARIANCE_WEIGHT)
             new = precision.T @ each.values.square().double()
-            state.data[:, at] = state.data[:, at].lerp(new, newest)
-        return self._over_weights(state, draws[0], draws[0].values, found)
+            state.data[:, at] = state.data[:, at].lerp(new, weight)
+        first = estimates.draws[0]
+        return self._chevron_variances(state, first, first.values, estimates.f)
 
-    def _over_weights(self, state, one, values, found):
-        """Latent variances of a chevron (b, c), from the values (b, k) of a draw and all sums."""
-        c, k = self.bound.n_latents, self.n_dense
-        alone = (one.coordinates >= k) * self._diag(state, one.coordinates).square()
-        mine, theirs = (f[:, c:].view(len(f), c, k) for f in found)
-        return values.square().double() @ (one.scale * alone).T + (mine * theirs).sum(2)
+    def _chevron_variances(self, state, first, values, f):
+        """Estimate the latent variances (b, c) of a chevron.
 
-    def _diag(self, state, which=None):
-        """Diagonal of the covariance's factor, (c, M) or of some functions."""
+        Parameters
+        ----------
+        state : StochasticState
+        first : Draw
+            The draw that the diagonal columns' part is estimated from.
+        values : Tensor of shape (b, u)
+            Values of its functions.
+        f : list of two Tensor of shape (b, c + c k)
+            Estimates with both draws; those of the dense columns are used.
+        """
         c, k = self.bound.n_latents, self.n_dense
-        if which is None:
-            which = torch.arange(self.bases.size, device=state.coef.device)
-        diag = (state.data[:, which] + self.bases.prior_diag(which)).rsqrt()
+        diag = (first.coordinates >= k) * self._chevron_diag(state, first.coordinates).square()
+        f_i, f_j = (each[:, c:].view(len(each), c, k) for each in f)
+        return values.square().double() @ (first.scale * diag).T + (f_i * f_j).sum(2)
+
+    def _chevron_diag(self, state, index=None):
+        """Return the diagonal of the covariance's factor, (c, M), or its entries at an index."""
+        c, k = self.bound.n_latents, self.n_dense
+        if index is None:
+            index = torch.arange(self.bases.size, device=state.coef.device)
+        diag = (state.data[:, index] + self.bases.prior_diag(index)).rsqrt()
+        if not k:
+            return diag
         dense = state.coef[c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
-        return torch.where(which < k, dense[:, which.clamp_max(max(k - 1, 0))], diag) if k else diag
+        return torch.where(index < k, dense[:, index.clamp_max(max(k - 1, 0))], diag)
 
-    def _divergence(self, state):
-        """Of the covariance from the prior's, nats."""
+    def _covariance_kl(self, state):
+        """Return the covariance's part of the divergence from the prior, in nats."""
         if self.nystroem:
             root = roots(mirror(state.gram))
             return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum().item()
         parts = self.posterior(state)
-        none = torch.zeros_like(parts["coef"])
-        return WeightPosterior(self.bases, none, parts["diag"], parts["columns"]).kl().item()
+        zero = torch.zeros_like(parts["coef"])
+        return WeightPosterior(self.bases, zero, parts["diag"], parts["columns"]).kl().item()
 
-    def _descend(self, state, draws, found, errors, linear, precision):
-        """A step on the coefficients that are drawn."""
+    # Coefficients
+
+    def _update_coefficients(self, state, estimates, linear, precision):
+        """Take a gradient step on the coefficients of the drawn functions.
+
+        Parameters
+        ----------
+        state : StochasticState
+        estimates : LatentEstimates
+        linear, precision : Tensor of shape (b, c)
+            Site parameters, times the multiplicity of each row.
+        """
+        draws, f, errors = estimates
         coef, c, k = state.coef, self.bound.n_latents, self.n_dense
+        control_variate = self._options.control_variate
         precision = torch.cat([precision, precision.repeat_interleave(k, 1)], 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
         shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
         gradients = []
         for i, share in enumerate(shares):
-            own, other = draws[i], draws[1 - i]
-            slope = precision * found[1 - i] - share * linear
-            gradient = slope.T @ own.values.double()
-            if self._options.control_variate == "gram":
-                each = state.n_seen / len(errors[0]) * state.mean_precision
-                each = torch.cat([each, each.repeat_interleave(k)])
-                gradient += (each * errors[1 - i]).T @ own.support.double()
-            part = coef[:, own.coordinates]
+            this, other = draws[i], draws[1 - i]
+            residual = precision * f[1 - i] - share * linear
+            gradient = residual.T @ this.values.double()
+            if control_variate == "gram":
+                weight = state.n_seen / len(errors[0]) * state.mean_precision
+                weight = torch.cat([weight, weight.repeat_interleave(k)])
+                gradient += (weight * errors[1 - i]).T @ this.support.double()
+            part = coef[:, this.coordinates]
             if self.bases.independent:
-                gradient += self.bases.prior_diag(own.coordinates) * part
+                gradient += self.bases.prior_diag(this.coordinates) * part
             else:
-                S = self.bases.prior(own.coordinates, other.coordinates)
+                S = self.bases.prior(this.coordinates, other.coordinates)
                 gradient += (other.scale * coef[:, other.coordinates]) @ S.T
-                if self._options.control_variate:
+                if control_variate:
                     left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
-                    gradient += left.T @ own.support.double()
-            gradients.append(0.5 * own.scale * gradient)
+                    gradient += left.T @ this.support.double()
+            gradients.append(0.5 * this.scale * gradient)
+        # Functions in both draws get the sum of both gradients.
         every = torch.cat([each.coordinates for each in draws])
         at, inverse = torch.unique(every, return_inverse=True)
         places = torch.arange(len(every), device=every.device)
@@ -578,9 +675,17 @@ class StochasticSteps(Stage):
 
 
 def _with_barrier(columns, at, rate):
-    """Dense columns (c, k, u) with zeros above the diagonal, which a logarithm keeps positive.
+    """Return dense columns (c, k, u) with zeros above the diagonal and a positive diagonal.
 
-    A proximal step: that of the logarithm's barrier is known in closed form.
+    The diagonal takes a proximal step of its logarithmic barrier, which has a closed form.
+
+    Parameters
+    ----------
+    columns : Tensor of shape (c, k, u)
+        Columns after the gradient step, at the functions ``at``.
+    at : Tensor of shape (u,)
+    rate : Tensor of shape (c, k, u)
+        Learning rates times the share of the barrier in a step.
     """
     order = torch.arange(columns.shape[1], device=at.device)[:, None]
     kept = columns.where(at >= order, 0.0)
