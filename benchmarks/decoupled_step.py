@@ -16,6 +16,7 @@ import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._inference.natural_gradient import AdamSteps
+from skgpsvm._optim import NOISE_BOUNDS
 from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
@@ -58,19 +59,19 @@ class DecoupledStep:
             batch_size,
             RATE,
             PARTS,
-            torch.tensor(kernel.bounds),
+            {"theta": torch.tensor(kernel.bounds).unbind(-1), "noise": NOISE_BOUNDS},
             generator,
         )
-        start = {"theta": torch.tensor(kernel.theta), "noise": sites.parameters()}
-        self.state = self.descent.initial(start, 2 * D, torch.ones(D).double())
+        theta, scale = torch.tensor(kernel.theta), torch.ones(D).double()
+        self.state = self.descent.init(theta, sites.parameters(), 2 * D, scale)
         wide = torch.nn.functional.pad(points(n_bases), (0, D))
-        self.state |= {
+        self.state.parameters |= {
             "Z": wide[:M_COV],
             "bases": wide,
             "coef": torch.zeros(1, n_bases).double(),
             "factor": torch.eye(M_COV).double()[None],
         }
-        self.state["n_seen"] = rows.total_weight
+        self.state.n_seen = rows.total_weight
         self.index = torch.randint(len(rows), (batch_size,), generator=generator)
 
     def step(self):

@@ -450,7 +450,7 @@ def test_terms_without_bases_are_refused_by_stochastic_gradients():
 
 @pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])
 def test_mean_function_is_refused_by_stochastic_gradients(kind):
-    with pytest.raises(ValueError, match="knows no mean function"):
+    with pytest.raises(ValueError, match="has no mean function"):
         kind(solver="sgd", mean="linear", n_inducing=5, max_iter=1).fit(*blobs(20, 2))
 
 

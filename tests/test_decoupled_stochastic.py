@@ -420,7 +420,7 @@ def grown(form, Z, bases, c=1):
     """A bound, random parameters, and those with data R as new bases."""
     bound = bound_of(form, likelihood=gaussian_sites(t=c))
     parts = random_parameters(form, c=c)
-    return bound, parts, bound.added(parts, X, Y.expand(-1, c), Z=Z, bases=bases)
+    return bound, parts, bound.with_new_bases(parts, X, Y.expand(-1, c), Z=Z, bases=bases)
 
 
 def test_new_bases_leave_the_hybrid_posterior_as_it_is(no_jitter):
@@ -471,11 +471,11 @@ def test_there_are_never_more_bases_than_told(form):
 @pytest.mark.parametrize("form", PARAMETRIZATIONS)
 def test_rows_that_are_bases_already_are_not_added(form):
     bound = bound_of(form)
-    parts = bound.added(random_parameters(form, m=0, M=0), X[:3], Y[:3], Z=9, bases=9)
+    parts = bound.with_new_bases(random_parameters(form, m=0, M=0), X[:3], Y[:3], Z=9, bases=9)
     assert len(parts["Z"]) == len(parts["bases"]) == 3
     # A covariance of about 1 - 1e-8, and one of 0.99.
     again = torch.cat([X[:3] + 1e-4, X[:1] + 0.1])
-    parts = bound.added(parts, again, Y[:4], Z=9, bases=9)
+    parts = bound.with_new_bases(parts, again, Y[:4], Z=9, bases=9)
     for name in ("Z", "bases"):
         assert_array_equal(parts[name][3:, :2], again[3:])
 

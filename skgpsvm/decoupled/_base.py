@@ -1,4 +1,4 @@
-"""What the decoupled regressor and classifier share: learning, bases, the two solvers."""
+"""Base class of the decoupled regressor and classifier: bases, and the two solvers."""
 
 import sys
 from dataclasses import replace
@@ -15,13 +15,12 @@ from .._inducing_estimator import MORE_FOLLOWED
 from .._latents import Latents
 from .._optim import NOISE_BOUNDS
 from .._parameters import where
-from .._rows import to_tensor
 from .._solved import SolvedGP
 from .._torch_kernels import theta_bounds, torch_kernel
 from .._variational import LEARNED
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
-from ._stochastic import PARAMETRIZATIONS, PARTS, StochasticBound, StochasticDescent
+from ._stochastic import PARAMETRIZATIONS, PARTS, DescentState, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
 _MINIBATCH = 1024
@@ -53,7 +52,7 @@ class DecoupledGP(SolvedGP):
         refuse_ranks(self)
         if self.solver == "sgd" and self._mean_function() != "zero":
             raise ValueError(
-                f"solver='sgd' knows no mean function; got mean={self.mean!r}. Use mean='zero', or "
+                f"solver='sgd' has no mean function; got mean={self.mean!r}. Use mean='zero', or "
                 "solver='cg'."
             )
 
@@ -99,61 +98,68 @@ class DecoupledGP(SolvedGP):
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
     def _descended(self, run, rows, scaler, generator, previous, *, streamed=False):
-        """Latents, curve and bound by stochastic gradients, in one pass where rows are streamed."""
-        state = _as(to_tensor, previous.steps, rows.device) if previous else None
+        """Run stochastic gradients, for one pass if rows are streamed.
+
+        Returns
+        -------
+        latents : Latents
+        curve : list of float
+        elbo : float
+        """
+        device = rows.device
         random_state = np.random.RandomState(generator.initial_seed() % _SEEDS)
         start = previous or self._first(rows, scaler, random_state)
         kernel = torch_kernel(start.kernel)
         if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
-                f"solver='sgd' knows no linear and no constant terms of a kernel; got "
+                "solver='sgd' supports no linear and no constant terms of a kernel; got "
                 f"{start.kernel!r}. Leave them out, or use solver='cg'."
             )
         bound = StochasticBound(kernel, self._make_likelihood(), self.parametrization)
-        device = rows.device
         descent = StochasticDescent(
             bound,
             rows,
             {"Z": self.n_inducing, "bases": self.n_mean_bases},
             self.batch_size or _MINIBATCH,
             self._adam_rate,
-            [part for part in PARTS if part not in self._held()],
-            theta_bounds(start.kernel, device),
+            [part for part in PARTS if part not in self._fixed_parts()],
+            {
+                "theta": theta_bounds(start.kernel, device).unbind(-1),
+                "noise": self._noise_limits(NOISE_BOUNDS),
+            },
             generator,
-            self._noise_limits(NOISE_BOUNDS),
         )
-        if state is None:
-            scale = torch.tensor(scaler.scale_, device=device)
-            state = descent.initial(start.state(device), start.Z.shape[1], scale)
-        state["n_seen"] = rows.total_weight + (state["n_seen"] if streamed else 0.0)
+        if previous:
+            state = DescentState.from_arrays(previous.steps, device)
+        else:
+            parts, scale = start.state(device), torch.tensor(scaler.scale_, device=device)
+            state = descent.init(parts["theta"], parts["noise"], start.Z.shape[1], scale)
+        state.n_seen = rows.total_weight + (state.n_seen if streamed else 0.0)
 
-        def found(state):
-            mean, root, bases, coef = bound.posterior(state)
-            parts = {"mean": mean, "root": root, "bases": bases, "coef": coef}
-            return replace(start, gram=None).at({**state, **parts})
-
-        def findings(state):
-            latents = found(state)
-            return latents, descent.bound_at(latents.posterior(device), state)
+        def evaluated(state):
+            mean, root, bases, coef = bound.posterior(state.parameters)
+            found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
+            latents = replace(start, gram=None).at(state.parameters | found)
+            return latents, descent.elbo(latents.posterior(device), state)
 
         def attributes(state):
-            latents, value = findings(state)
-            return self._attributes([latents], [value])
+            latents, elbo = evaluated(state)
+            return self._attributes([latents], [elbo])
 
         passes = 1 if streamed else self.max_iter
-        curve = run.stage("posterior", state, descent.step, passes, attributes=attributes)
-        latents, value = findings(state)
-        steps = _as(lambda part, _: part.cpu().numpy(), state, None)
-        return replace(latents, steps=steps), curve, value
+        options = {"must_converge": False, "attributes": attributes}
+        curve = run.run("posterior", descent, state, passes, **options)
+        latents, elbo = evaluated(state)
+        return replace(latents, steps=state.to_arrays()), curve, elbo
 
-    def _held(self):
-        """Tensors that stochastic gradients hold."""
-        held = set() if self.optimizer else {"theta", "noise"}
-        held |= set() if self._noise_is_free() else {"noise"}
-        return held if self.learn_inducing else held | {"Z", "bases"}
+    def _fixed_parts(self):
+        """Return the names of the parameters that stochastic gradients leave as they are."""
+        fixed = set() if self.optimizer else {"theta", "noise"}
+        fixed |= set() if self._noise_is_free() else {"noise"}
+        return fixed if self.learn_inducing else fixed | {"Z", "bases"}
 
     def _first(self, rows, scaler, random_state):
-        """Latents without bases, the length scale the median distance of some rows."""
+        """Return latents without bases; the length scale is the median distance of some rows."""
         d = len(scaler.scale_)
         kernel, template = self._split_kernel(self.kernel)
         if kernel is None:
@@ -165,12 +171,3 @@ class DecoupledGP(SolvedGP):
         wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
         noise = tuple(self._make_likelihood().parameters().tolist())
         return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)
-
-
-def _as(convert, state, device):
-    """A state with all tensors, those of its lists too, converted."""
-    if isinstance(state, dict):
-        return {name: _as(convert, part, device) for name, part in state.items()}
-    if isinstance(state, list):
-        return [_as(convert, part, device) for part in state]
-    return convert(state, device) if hasattr(state, "shape") else state

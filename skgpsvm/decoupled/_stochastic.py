@@ -1,32 +1,38 @@
-"""Algorithm 1 of the decoupled paper: bases from minibatches, gradient steps on everything."""
+"""Algorithm 1 of the decoupled paper: bases from minibatches, gradient steps on all parameters."""
 
 import math
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
-from .._optim import NOISE_BOUNDS, minibatches
+from .._optim import minibatches
+from .._rows import to_tensor
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # as torch's Adam calls them
-_SAME = 1 - 1e-6  # covariance of bases of norm one that are the same
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # names in torch's Adam
+_DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
 _CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
 _JITTER = 1e-6
-_LEAST_NORM = 1e-2  # of what inducing points leave of a basis
-_MOST_WIDER = 1.5  # logarithm of a basis's length-scale multiplier
+_MIN_RESIDUAL_NORM = 1e-2  # squared, of what the inducing points leave of a basis
+_MAX_LOG_MULTIPLIER = 1.5  # of a basis's length scales
 
 
 class StochasticBound:
-    r"""Unbiased estimates of the evidence bound of the four parametrisations.
+    r"""Unbiased estimates of the ELBO in each of the four parametrizations.
 
     Bases have norm one: :math:`\psi_z = k(\cdot, z) / k(z, z)^{1/2}`. The parameters are a dict of
-    tensors: ``theta``, ``noise``, ``Z`` (m, e), ``bases`` (M, e), ``coef`` (c, M); of the decoupled
-    and the shared form ``factor`` (c, m, m), lower triangular, and of the shared one ``mean``
-    (c, m), further coefficients, those of Z; of the hybrid and the orthogonal form ``mean`` (c, m)
-    and ``raw_root`` (c, m, m) of the whitened inducing variables.
+    tensors:
+
+    - in all forms ``theta``, ``noise``, ``Z`` (m, e), ``bases`` (M, e) and ``coef`` (c, M);
+    - in the decoupled and the shared form ``factor`` (c, m, m), lower triangular;
+    - in the shared form also ``mean`` (c, m), the coefficients of Z;
+    - in the hybrid and the orthogonal form ``mean`` (c, m) and ``raw_root`` (c, m, m), the moments
+      of the whitened inducing variables.
 
     Parameters
     ----------
@@ -37,9 +43,9 @@ class StochasticBound:
 
     Notes
     -----
-    Source: Cheng and Boots (2017), eqs. 7 to 14, and Salimbeni et al. (2018) for the orthogonal
-    one; the user guide for the others. Departs from the source: columns of the
-    bases' kernel matrix enter by value, their diagonal exactly.
+    Source: Cheng and Boots (2017), eqs. 7 to 14; Salimbeni et al. (2018) for the orthogonal form;
+    the user guide for the others. Departs from the source: columns of the bases' kernel matrix
+    enter by value, and its diagonal exactly.
     """
 
     def __init__(self, kernel, likelihood, parametrization):
@@ -47,13 +53,31 @@ class StochasticBound:
         self.has_factor = parametrization in ("shared", "decoupled")
 
     def value(self, parameters, X, y, weights, ratio, columns):
-        """Estimate from rows, each for ``ratio`` rows, and from columns of the mean's bases."""
+        """Estimate the ELBO, nats, from a minibatch of rows and of columns.
+
+        Parameters
+        ----------
+        parameters : dict of Tensor
+        X, y, weights : Tensor of shape (b, d), (b,) or (b, t), (b,)
+        ratio : float
+            Number of rows that each of these stands for.
+        columns : int64 Tensor of shape (s,)
+            Sampled bases of the mean, whose columns of the kernel matrix enter.
+        """
         mean, var, divergence = self._moments(parameters, X, columns)
         loss = self.likelihood.at(parameters["noise"]).loss(y, mean, var)
         return -ratio * (weights * loss).sum() - divergence
 
     def posterior(self, parameters):
-        """Whitened mean (c, m), root (c, m, m), bases (M, e) and coefficients (c, M) of k."""
+        """Return the posterior of the parameters.
+
+        Returns
+        -------
+        mean, root : Tensor of shape (c, m), (c, m, m)
+            Moments of the whitened inducing variables.
+        bases, coef : Tensor of shape (M, e), (c, M)
+            Further bases of the mean, and the coefficients of the kernels there.
+        """
         Z, theta = parameters["Z"], parameters["theta"]
         chol = self._chol(parameters)
         bases, coef = self._span(parameters)
@@ -69,62 +93,65 @@ class StochasticBound:
                 mean = mean - coef @ spanned.T
         return mean, root, bases, coef / self._norms(bases, theta)
 
-    def added(self, parameters, X, y, Z, bases):
-        """The parameters with rows as new bases, until there are as many as told."""
-        found, theta = dict(parameters), parameters["theta"]
-        if len(found["Z"]) >= Z and len(found["bases"]) >= bases:
-            return found
+    def with_new_bases(self, parameters, X, y, Z, bases):
+        """Return the parameters with rows as new bases, up to ``Z`` and ``bases`` of them.
+
+        Rows that are bases already are left out.
+        """
+        grown, theta = dict(parameters), parameters["theta"]
+        if len(grown["Z"]) >= Z and len(grown["bases"]) >= bases:
+            return grown
         e = parameters["Z"].shape[1]
         new = torch.nn.functional.pad(X, (0, e - X.shape[1]))
         variance = self.kernel.diag(new, theta)
-        for name, most in (("Z", Z), ("bases", bases)):
-            known = found[name]
-            apart = new
+        for name, size in (("Z", Z), ("bases", bases)):
+            known, distinct = grown[name], new
             if len(known):
-                apart = new[self._gram(new, known, theta).max(1).values < _SAME]
-            found[name] = torch.cat([known, apart[: max(most - len(known), 0)]])
-        m, c, before = len(found["Z"]), len(parameters["coef"]), len(parameters["Z"])
+                distinct = new[self._gram(new, known, theta).max(1).values < _DUPLICATE]
+            grown[name] = torch.cat([known, distinct[: max(size - len(known), 0)]])
+        m, c, before = len(grown["Z"]), len(parameters["coef"]), len(parameters["Z"])
 
-        def grown(matrix, value):
+        def enlarged(matrix, diagonal):
             wide = torch.zeros(c, m, m).to(matrix)
-            wide.diagonal(dim1=1, dim2=2)[:, before:] = value
+            wide.diagonal(dim1=1, dim2=2)[:, before:] = diagonal
             wide[:, :before, :before] = matrix
             return wide
 
-        for name, size in (("mean", m), ("coef", len(found["bases"]))):
-            if name in found:
-                found[name] = _padded(parameters[name], (c, size))
+        for name, size in (("mean", m), ("coef", len(grown["bases"]))):
+            if name in grown:
+                grown[name] = _padded(parameters[name], (c, size))
         if self.has_factor:
-            # The precision of having seen a new basis once; a zero would have no gradient.
+            # The precision of one row at the new basis; a zero would have no gradient.
             var = variance[:, None].expand(-1, c)
-            seen = self.likelihood.at(parameters["noise"]).sites(y, torch.zeros_like(var), var)
-            typical = (var * seen.precision).mean(0).sqrt()
-            found["factor"] = grown(parameters["factor"], typical[:, None])
+            sites = self.likelihood.at(parameters["noise"]).sites(y, torch.zeros_like(var), var)
+            typical = (var * sites.precision).mean(0).sqrt()
+            grown["factor"] = enlarged(parameters["factor"], typical[:, None])
         else:
-            # Whitened, what is new is independent of what is known: the posterior stays.
-            found["raw_root"] = grown(parameters["raw_root"], 0.0)
+            # Whitened, a new variable is independent of the others, so the posterior stays.
+            grown["raw_root"] = enlarged(parameters["raw_root"], 0.0)
         if self.parametrization == "orthogonal":
-            self._keep_orthogonal(parameters, found)
-        return found
+            self._keep_orthogonal(parameters, grown)
+        return grown
 
-    def _keep_orthogonal(self, parameters, found):
-        """Write the mean's bases known before in the units that more inducing points give them."""
+    def _keep_orthogonal(self, parameters, grown):
+        """Rescale the coefficients of earlier bases, which more inducing points project on."""
         before, size = parameters["mean"].shape[1], parameters["coef"].shape[1]
-        old, new = (self._spanned(part, self._chol(part)) for part in (parameters, found))
+        old, new = (self._spanned(part, self._chol(part)) for part in (parameters, grown))
         coef = self._scaled(parameters, old)
         units = self._scaled({"coef": torch.ones_like(coef[:1])}, new[:, :size])
-        found["coef"][:, :size] = coef / units
-        found["mean"][:, before:] = (coef @ new[:, :size].T)[:, before:]
+        grown["coef"][:, :size] = coef / units
+        grown["mean"][:, before:] = (coef @ new[:, :size].T)[:, before:]
 
     def _chol(self, parameters):
         gram = self._gram(parameters["Z"], parameters["Z"], parameters["theta"])
         return cholesky(gram, "kernel matrix of the bases", jitter=_JITTER)
 
     def n_bases(self, parameters):
-        """Of the mean."""
+        """Return the number of the mean's bases."""
         return len(self._span(parameters)[0])
 
     def _moments(self, parameters, X, columns):
+        """Return latent means and variances (b, c), and an estimate of the divergence, nats."""
         Z, theta = parameters["Z"], parameters["theta"]
         cross = self._cross(X, Z, theta)
         bases, coef = self._span(parameters)
@@ -157,18 +184,22 @@ class StochasticBound:
         divergence = divergence + 0.5 * coef.square().sum()
         coef = coef / self._norms(bases, theta)
         mean = mean + self.kernel(X, bases, theta) @ coef.T
-        return mean, var.clamp_min(0), divergence + self._half_others(bases, coef, theta, columns)
+        return (
+            mean,
+            var.clamp_min(0),
+            divergence + self._half_off_diagonal(bases, coef, theta, columns),
+        )
 
-    def _half_others(self, bases, coef, theta, columns):
-        """Half the squared norm of the mean but its diagonal, estimated from some columns.
+    def _half_off_diagonal(self, bases, coef, theta, columns):
+        """Estimate half of the off-diagonal part of the mean's squared norm from some columns.
 
-        The coefficients are those of the kernel.
+        The coefficients are those of the kernels.
         """
-        ratio, total, some = coef.shape[1] / len(columns), 0.0, bases[columns]
+        ratio, total, sampled = coef.shape[1] / len(columns), 0.0, bases[columns]
         size = max(_CHUNK_ENTRIES // len(columns), 1)
 
-        def part(rows, weights, at, some, theta):
-            K = self.kernel(rows, some, theta) * (at[:, None] != columns)
+        def part(rows, weights, at, sampled, theta):
+            K = self.kernel(rows, sampled, theta) * (at[:, None] != columns)
             return ((weights @ K) * coef[:, columns]).sum()
 
         if size < len(bases):
@@ -176,11 +207,11 @@ class StochasticBound:
         places = torch.arange(len(bases), device=bases.device)
         chunks = zip(bases.split(size), coef.split(size, 1), places.split(size), strict=True)
         for rows, weights, at in chunks:
-            total = total + 0.5 * ratio * part(rows, weights, at, some, theta)
+            total = total + 0.5 * ratio * part(rows, weights, at, sampled, theta)
         return total
 
     def _span(self, parameters):
-        """All bases of the mean, and their coefficients."""
+        """Return all bases of the mean, and their coefficients."""
         parts = [(parameters["bases"], parameters["coef"])]
         if self.parametrization == "shared":
             parts.append((parameters["Z"], parameters["mean"]))
@@ -188,48 +219,89 @@ class StochasticBound:
         return torch.cat(bases), torch.cat(coef, 1)
 
     def _spanned(self, parameters, chol):
-        """The mean's bases in the whitened inducing variables, (m, M)."""
+        """Return the projections of the mean's bases on the whitened inducing variables, (m, M)."""
         cross = self._gram(parameters["Z"], parameters["bases"], parameters["theta"])
         return torch.linalg.solve_triangular(chol, cross, upper=False)
 
     def _scaled(self, parameters, spanned):
-        """Coefficients of bases of norm one; the orthogonal form keeps them in other units."""
+        """Return coefficients of unit-norm bases.
+
+        The orthogonal form keeps them in units of what the inducing points leave of each basis.
+        """
         if self.parametrization == "hybrid":
             return parameters["coef"]
         left = 1 - spanned.detach().square().sum(0)
-        return parameters["coef"] / left.clamp_min(_LEAST_NORM).sqrt()
+        return parameters["coef"] / left.clamp_min(_MIN_RESIDUAL_NORM).sqrt()
 
     def _norms(self, Z, theta):
         return self.kernel.diag(Z, theta).sqrt()
 
     def _cross(self, X, Z, theta):
-        """Covariances (b, m) of latent values and bases of norm one."""
+        """Return covariances (b, m) of latent values and unit-norm bases."""
         return self.kernel(X, Z, theta) / self._norms(Z, theta)
 
     def _gram(self, Z, other, theta):
-        """Covariances of bases of norm one."""
+        """Return covariances of unit-norm bases."""
         return self._cross(Z, other, theta) / self._norms(Z, theta)[:, None]
 
 
-class StochasticDescent:
-    """Algorithm 1: bases from each minibatch, then a step of Adam on everything.
+@dataclass(kw_only=True)
+class DescentState(State):
+    """State of `StochasticDescent`.
+
+    Attributes
+    ----------
+    parameters : dict of Tensor
+        As of `StochasticBound`.
+    scale : Tensor of shape (d,)
+        Unit of all steps on the bases' positions, for each feature. Adam's moments are in it, so
+        that it stays when later rows have another scale.
+    moments : dict of list of two Tensor
+        Adam's first and second moments of each trained parameter.
+    n_steps : int
+        Minibatches so far.
+    n_seen : float
+        Total weight of the rows seen.
+    generator : Tensor
+        State of the random generator.
+    """
+
+    parameters: dict
+    scale: torch.Tensor
+    generator: torch.Tensor
+    moments: dict = field(default_factory=dict)
+    n_steps: int = 0
+    n_seen: float = 0.0
+
+    def to_arrays(self):
+        """Return the fields by name, tensors as arrays."""
+        return _converted(self.as_dict(), lambda tensor: tensor.cpu().numpy())
+
+    @classmethod
+    def from_arrays(cls, arrays, device):
+        """Return the state that `to_arrays` gave, on a device."""
+        return cls(**_converted(arrays, lambda array: to_tensor(array, device)))
+
+
+class StochasticDescent(Stage):
+    """Algorithm 1: add bases from each minibatch, then take a step of Adam on all parameters.
 
     Parameters
     ----------
     bound : StochasticBound
     rows : Rows
-    most : dict
-        Of ``bases`` and ``Z``: how many there can be. As many as ``Z`` come from each minibatch.
+    max_bases : dict
+        Largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most ``max_bases["Z"]`` of
+        either.
     batch_size : int
+        Rows in a minibatch, and columns of the bases' kernel matrix in its estimate.
     learning_rate : float
         gamma_0; step t is ``gamma_0 / (1 + 0.1 sqrt(t))``.
-    trained : list of str
-        Which of `PARTS`.
-    bounds : Tensor of shape (k, 2)
-        Of theta.
+    trained : sequence of str
+        Which of `PARTS` are learned.
+    limits : dict of tuple
+        Lower and upper limits of ``theta`` and ``noise``.
     generator : torch.Generator
-    noise_bounds : tuple of two floats
-        Of the logarithms of the noise.
 
     Notes
     -----
@@ -237,121 +309,116 @@ class StochasticDescent:
     """
 
     def __init__(
-        self,
-        bound,
-        rows,
-        most,
-        batch_size,
-        learning_rate,
-        trained,
-        bounds,
-        generator,
-        noise_bounds=NOISE_BOUNDS,
+        self, bound, rows, max_bases, batch_size, learning_rate, trained, limits, generator
     ):
-        self.bound, self.rows, self._most = bound, rows, most
+        self.bound, self.rows, self._max_bases = bound, rows, max_bases
         self._batch_size, self._learning_rate = batch_size, learning_rate
-        self._free_parameters, self._generator = trained, generator
-        self._bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
+        self._trained, self._limits, self._generator = trained, limits, generator
 
-    def initial(self, start, n_columns, scale):
-        """The state from which `step` starts: no bases yet, of so many numbers each.
-
-        The scale (d,) is the unit of all steps on the bases' positions, later rows' too: moments
-        of Adam are in it.
-        """
-        c, zeros = self.bound.likelihood.n_latents, start["theta"].new_zeros
-        if self.bound.has_factor:
-            further = {"factor": zeros(c, 0, 0)}
-        else:
-            further = {"raw_root": zeros(c, 0, 0)}
-        if self.bound.parametrization != "decoupled":
-            further["mean"] = zeros(c, 0)
-        return {
-            "theta": start["theta"],
-            "noise": start["noise"],
+    def init(self, theta, noise, n_columns, scale):
+        """Return the first state, which has no bases; each has ``n_columns`` numbers."""
+        c, zeros = self.bound.likelihood.n_latents, theta.new_zeros
+        parameters = {
+            "theta": theta,
+            "noise": noise,
             "Z": zeros(0, n_columns),
             "bases": zeros(0, n_columns),
             "coef": zeros(c, 0),
-            **further,
-            "scale": scale,
-            "moments": {},
-            "n_steps": 0,
-            "n_seen": 0.0,
-            "generator": self._generator.get_state(),
         }
+        parameters["factor" if self.bound.has_factor else "raw_root"] = zeros(c, 0, 0)
+        if self.bound.parametrization != "decoupled":
+            parameters["mean"] = zeros(c, 0)
+        generator = self._generator.get_state()
+        return DescentState(parameters=parameters, scale=scale, generator=generator)
 
-    def bound_at(self, posterior, state):
-        """The bound of the rows seen, were they all as these; nats."""
-        loss, likelihood = 0.0, self.bound.likelihood.at(state["noise"])
+    def elbo(self, posterior, state):
+        """Return the ELBO, nats, with these rows' loss scaled to all rows seen."""
+        loss, likelihood = 0.0, self.bound.likelihood.at(state.parameters["noise"])
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             mean, var = posterior.marginals(X.double())
             loss += (weights * likelihood.loss(y, mean, var)).sum().item()
-        return -state["n_seen"] / self.rows.total_weight * loss - posterior.kl().item()
+        return -state.n_seen / self.rows.total_weight * loss - posterior.kl().item()
 
     def step(self, state):
-        """Learn from shuffled minibatches of all rows; returns the mean estimate of the bound."""
-        self._generator.set_state(state["generator"].cpu())
+        """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""
+        self._generator.set_state(state.generator.cpu())
         batches = minibatches(len(self.rows), self._batch_size, self._generator)
         values = [self._learn(state, index.to(self.rows.device)) for index in batches]
-        state["generator"] = self._generator.get_state()
-        return sum(values) / len(values)
+        state.generator = self._generator.get_state()
+        state.objective = sum(values) / len(values)
 
     def _learn(self, state, index):
-        """Add bases and take a step; returns the estimate of the bound before it."""
+        """Add bases and take a step; return the estimate of the ELBO before it."""
         X, y, weights = self.rows.take(index)
         X, weights = X.double(), weights.double()
-        parts = {name: state[name] for name in PARTS if name in state}
-        most = {n: min(size, len(state[n]) + self._most["Z"]) for n, size in self._most.items()}
-        state.update(self.bound.added(parts, X, y, **most))
-        ratio = state["n_seen"] / self.rows.total_weight * len(self.rows) / len(X)
-        return self._moved(state, X, y, weights, ratio)
+        step = self._max_bases["Z"]
+        sizes = {
+            name: min(size, len(state.parameters[name]) + step)
+            for name, size in self._max_bases.items()
+        }
+        state.parameters = self.bound.with_new_bases(state.parameters, X, y, **sizes)
+        ratio = state.n_seen / self.rows.total_weight * len(self.rows) / len(X)
+        return self._adam_step(state, X, y, weights, ratio)
 
     @torch.enable_grad()
-    def _moved(self, state, X, y, weights, ratio):
-        """A step of Adam; returns the estimate of the bound before it."""
-        parts = {name: state[name] for name in PARTS if name in state}
-        scale, trained = state["scale"], [name for name in self._free_parameters if name in parts]
-        units = {name: _unit(name, parts[name], scale) for name in trained}
-        leaves = {name: (parts[name] / unit).requires_grad_() for name, unit in units.items()}
-        size = self.bound.n_bases(parts)
+    def _adam_step(self, state, X, y, weights, ratio):
+        """Take a step of Adam; return the estimate of the ELBO before it.
+
+        Bases that are new have moments of zero.
+        """
+        parameters, scale = state.parameters, state.scale
+        trained = [name for name in self._trained if name in parameters]
+        units = {name: _unit(name, parameters[name], scale) for name in trained}
+        leaves = {name: (parameters[name] / unit).requires_grad_() for name, unit in units.items()}
+        size = self.bound.n_bases(parameters)
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
         moved = {name: leaf * units[name] for name, leaf in leaves.items()}
-        value = self.bound.value(parts | moved, X, y, weights, ratio, columns.to(X.device))
-        rate = self._learning_rate / (1 + 0.1 * math.sqrt(state["n_steps"] + 1))
+        value = self.bound.value(parameters | moved, X, y, weights, ratio, columns.to(X.device))
+        rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
         optimizer = torch.optim.Adam(leaves.values(), lr=rate, maximize=True)
         for name, leaf in leaves.items():
             none = leaf.new_zeros([0] * leaf.ndim)
-            moments = [_padded(m, leaf.shape) for m in state["moments"].get(name, (none, none))]
-            step = torch.tensor(float(state["n_steps"]))
+            moments = [_padded(m, leaf.shape) for m in state.moments.get(name, (none, none))]
+            step = torch.tensor(float(state.n_steps))
             optimizer.state[leaf] = dict(zip(_MOMENTS, (step, *moments), strict=True))
         value.backward()
         optimizer.step()
         with torch.no_grad():
             for name, leaf in leaves.items():
                 if leaf.grad is not None:
-                    state["moments"][name] = [optimizer.state[leaf][m] for m in _MOMENTS[1:]]
-                if name in self._bounds and leaf.numel():
-                    leaf.clamp_(*self._bounds[name])
+                    state.moments[name] = [optimizer.state[leaf][m] for m in _MOMENTS[1:]]
+                if name in self._limits and leaf.numel():
+                    leaf.clamp_(*self._limits[name])
                 if name in ("Z", "bases"):
-                    leaf[:, len(scale) :].clamp_(-_MOST_WIDER, _MOST_WIDER)
-                state[name] = leaf.detach() * units[name]
-        state["n_steps"] += 1
+                    leaf[:, len(scale) :].clamp_(-_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
+                parameters[name] = leaf.detach() * units[name]
+        state.n_steps += 1
         return value.item()
 
 
+def _converted(value, convert):
+    """Return a record of tensors or arrays, nested in dicts and lists, with all converted."""
+    if isinstance(value, dict):
+        return {name: _converted(part, convert) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_converted(part, convert) for part in value]
+    return convert(value) if hasattr(value, "shape") else value
+
+
 def _unit(name, part, scale):
-    """Of a part's steps."""
+    """Return the unit of the steps on a parameter."""
     if name not in ("Z", "bases"):
         return 1.0
     return torch.nn.functional.pad(scale, (0, part.shape[1] - len(scale)), value=1.0)
 
 
 def _sampled_half_square(spanned, coef, total, columns):
-    """Half the squared norm of ``total = coef @ spanned.T``, (c, m), estimated from some columns.
+    """Estimate half the squared norm of ``total = coef @ spanned.T``, (c, m), from some columns.
 
-    The same columns as of the bases' kernel matrix: what is left of a sampled column is what the
-    inducing points leave of it, which is small where that is, as the exact norm would not be.
+    They are the columns that are sampled of the bases' kernel matrix. The two estimates are
+    subtracted, and of each column what the inducing points leave remains. That is small where they
+    explain the basis; with the exact norm it would not be.
     """
     norms = spanned.square().sum(0)
     others = total @ spanned[:, columns] - coef[:, columns] * norms[columns]
@@ -360,7 +427,7 @@ def _sampled_half_square(spanned, coef, total, columns):
 
 
 def _padded(tensor, shape):
-    """With zeros after its entries along each axis."""
+    """Return a tensor padded with zeros at the end of each axis."""
     wide = tensor.new_zeros(shape)
     wide[tuple(slice(size) for size in tensor.shape)] = tensor
     return wide
