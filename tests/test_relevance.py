@@ -253,7 +253,7 @@ def test_weights_of_rows_are_repetitions(kind, mean_field):
         state = start_of(sweeps, data)
         values = [bound_after_step(sweeps, state) for _ in range(5)]
         moments = [sweeps.moments(state, rows)]
-        densities, weights, _ = sweeps.likeliest_noise(state.noise, moments)
+        densities, weights, _ = sweeps.noise_by_predictive_density(state.noise, moments)
         found.append([*values, weights @ densities])
     assert_allclose(*found, rtol=1e-8)
 

@@ -1,4 +1,4 @@
-"""What the regressor and the classifier share: bases, covariances, the two ways to a solution."""
+"""Common base of the quadruply stochastic regressor and classifier."""
 
 import math
 from dataclasses import replace
@@ -19,20 +19,20 @@ from .._variational import LEARNED
 from ._factors import chevron
 from ._stochastic import StepOptions, StochasticState, StochasticSteps
 
-_SOLVED, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
-_HAS_POINTS = _SOLVED | where(covariance="nystroem") | where(optimizer=OtherThan(None))
-_MOST_LANDMARKS = 4096
-_SEEDS = 2**31
-_MINIBATCH = 512
-_MOST_NOISE = math.log(1e3)  # that the noise may change by
+_CG, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
+_HAS_POINTS = _CG | where(covariance="nystroem") | where(optimizer=OtherThan(None))
+_MAX_LANDMARKS = 4096
+_N_SEEDS = 2**31
+_BATCH_SIZE = 512
+_MAX_LOG_NOISE_CHANGE = math.log(1e3)  # along the stochastic steps
 
 
-def streams(estimator):
-    """Whether an estimator has `partial_fit`."""
+def has_partial_fit(estimator):
+    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
     if estimator.solver == "cg":
         raise AttributeError(
-            "solver='cg' needs all rows at once: partial_fit is there for solver='sgd' and "
-            "'adagrad'."
+            "partial_fit is not available with solver='cg', which needs all rows at once. Use "
+            "solver='sgd' or 'adagrad'."
         )
     return True
 
@@ -50,9 +50,9 @@ _FOLLOWED = {
     "fit": FOLLOWED
     | MORE_FOLLOWED
     | dict.fromkeys(("control_variate", "gradient", "n_sampled_basis"), ALWAYS)
-    | dict.fromkeys(("learn_inducing", "optimizer", "tol"), _SOLVED)
+    | dict.fromkeys(("learn_inducing", "optimizer", "tol"), _CG)
     | dict.fromkeys(
-        ("augment", "basis", "covariance", "n_basis", "n_dense_columns", "n_support"), _SOLVED
+        ("augment", "basis", "covariance", "n_basis", "n_dense_columns", "n_support"), _CG
     ),
     "partial_fit": FOLLOWED
     | dict.fromkeys(
@@ -63,11 +63,15 @@ _FOLLOWED = {
 
 
 class QuadruplyStochasticGP(SolvedGP):
-    """A GP whose mean is spanned by very many functions, most of them seen at no step."""
+    """Sparse GP whose mean is a weighted sum of very many basis functions.
+
+    Either preconditioned conjugate gradients solve for the weights, or `StochasticSteps`, which
+    sample the basis functions.
+    """
 
     _uses, _followed = _USES, _FOLLOWED
 
-    _adam_rate = LEARNING_RATE  # of learning by a sparse process
+    _adam_rate = LEARNING_RATE  # for the hyperparameters of the sparse GP
     _optimizers = ("auto", "stochastic", None)
 
     def _check_parameters(self):
@@ -83,44 +87,47 @@ class QuadruplyStochasticGP(SolvedGP):
         refuse_ranks(self)
         if self.optimizer == "stochastic" and self.solver == "cg":
             raise ValueError(
-                "optimizer='stochastic' learns along stochastic steps, not solver='cg'."
+                "optimizer='stochastic' learns along stochastic steps, not solver='cg'. Use "
+                "solver='sgd' or 'adagrad'."
             )
         dense = self.basis == "inducing" and self.covariance != "nystroem"
         if self.optimizer == "stochastic" and dense:
             raise ValueError(
-                "optimizer='stochastic' needs the bound's dependence on the kernel, which "
-                f"basis='inducing' with covariance={self.covariance!r} hides in the determinant of "
-                "a kernel matrix. Use covariance='nystroem' or basis='fourier'."
+                "optimizer='stochastic' needs the bound's gradient in the kernel's "
+                "hyperparameters, which basis='inducing' with "
+                f"covariance={self.covariance!r} hides in the determinant of a kernel matrix. Use "
+                "covariance='nystroem' or basis='fourier'."
             )
         if self.augment and (self.basis != "inducing" or self.covariance == "nystroem"):
             raise ValueError(
                 f"augment=True is for basis='inducing' with covariance='mean_field' or 'chevron'; "
                 f"got basis={self.basis!r} and covariance={self.covariance!r}, whose variance "
-                "returns to the prior's by itself. Set augment=False."
+                "returns to the prior's without it. Set augment=False."
             )
 
     def _chosen_points(self, X, weights, rows, random_state):
         if _HAS_POINTS.holds(self):
             return super()._chosen_points(X, weights, rows, random_state)
-        # Nothing uses them, and so they must not draw either: the functions would depend on them.
+        # The points are not used. To choose them would draw random numbers, on which the basis
+        # functions would then depend.
         return rows.take(slice(1))[0].double().cpu().numpy()
 
     def _with_bases(self, latents, rows, random_state):
-        seed = int(random_state.randint(_SEEDS))
+        seed = int(random_state.randint(_N_SEEDS))
         index = random_state.permutation(len(rows))
         if self.basis == "inducing":
             index = np.sort(index[: self.n_basis])
             bases = rows.take(torch.as_tensor(index, device=rows.device))[0].double().cpu().numpy()
         else:
             n_pairs = -(-self.n_basis // 2)
-            index = index[: min(n_pairs, _MOST_LANDMARKS)]
+            index = index[: min(n_pairs, _MAX_LANDMARKS)]
             nystroem = self.solver == "cg" and self.covariance == "nystroem"
             bases = FourierFeatures(n_pairs, seed, self.basis == "orthogonal", nystroem)
         return replace(latents, bases=bases), torch.as_tensor(index, device=rows.device)
 
     def _attributes(self, latents, bounds, streamed=False):
-        found = super()._attributes(latents, bounds, streamed)
-        return {**found, "basis_": latents[0].bases}
+        attributes = super()._attributes(latents, bounds, streamed)
+        return {**attributes, "basis_": latents[0].bases}
 
     def _calibrated(self, latents, solve, state):
         if self.covariance == "nystroem":
@@ -130,7 +137,7 @@ class QuadruplyStochasticGP(SolvedGP):
         n_dense = self.n_dense_columns if self.covariance == "chevron" else 0
         diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
         parts = {"diag": diag, "columns": columns, **self._augmentation(rows, precision)}
-        latents = self._weighed(latents, parts)
+        latents = self._with_weight_posterior(latents, parts)
         posterior, loss = latents.posterior(rows.device), 0.0
         for at in rows.chunks():
             X, y, weights = rows.take(at)
@@ -138,13 +145,17 @@ class QuadruplyStochasticGP(SolvedGP):
         return latents, -loss - posterior.kl().item()
 
     def _augmentation(self, rows, precision):
+        """Return the rows that augment the variance and their precisions, as fields of `Latents`.
+
+        The dictionary is empty if ``augment=False``.
+        """
         if not self.augment:
             return {}
         X = torch.cat([rows.take(at)[0].double() for at in rows.chunks()])
         return {"rows": X, "row_precisions": precision.T.contiguous()}
 
-    def _weighed(self, latents, parts):
-        """Latents whose posterior is over weights."""
+    def _with_weight_posterior(self, latents, parts):
+        """Return latents with a `WeightPosterior`, whose tensors are given by name."""
         parts = {name: part.cpu().numpy() for name, part in parts.items()}
         return replace(latents, mean=None, root=None, gram=None, **parts)
 
@@ -157,7 +168,7 @@ class QuadruplyStochasticGP(SolvedGP):
         state, support, others = None, None, None
         if start is None:
             scaler = feature_scales(X, weights)
-            rows, others = self._divided(rows, random_state)
+            rows, others = self._split_for_calibration(rows, random_state)
             start = self._first_latents(X, weights, rows, scaler, random_state)
             start = self._learned(run, start, rows, scaler, random_state, generator)
             start = replace(start, jitter=JITTER[rows.dtype], mean=None, root=None)
@@ -166,11 +177,11 @@ class QuadruplyStochasticGP(SolvedGP):
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
             state = StochasticState.from_arrays(start.steps, rows.device)
-        generator.manual_seed(seed)  # whether or not learning drew from it, or was resumed
-        return self._descended(run, start, state, support, rows, others, generator)
+        generator.manual_seed(seed)  # independent of draws by the learning, which may be resumed
+        return self._run_steps(run, start, state, support, rows, others, generator)
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
-        """A pass of minibatches over more rows; the first call fits."""
+        """Fit, or take one pass of minibatches over new rows if already fitted."""
         if not self.__sklearn_is_fitted__():
             return super()._partial_fit(X, y, sample_weight, classes)
         previous = self._latents
@@ -178,22 +189,46 @@ class QuadruplyStochasticGP(SolvedGP):
         def descend(run, X, weights, rows, generator):
             start = previous[0]
             state = StochasticState.from_arrays(start.steps, rows.device)
-            return self._descended(run, start, state, None, rows, None, generator, streamed=True)
+            return self._run_steps(run, start, state, None, rows, None, generator, streamed=True)
 
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
-    def _divided(self, rows, random_state):
-        """Rows to learn from, and others for calibration where there is one."""
+    def _split_for_calibration(self, rows, random_state):
+        """Return rows to learn from, and held-out rows for calibration or None."""
         return rows, None
 
-    def _descended(self, run, start, state, support, rows, others, generator, *, streamed=False):
-        """Latents, curve and bound by stochastic steps, in one pass where rows are streamed."""
+    def _run_steps(self, run, start, state, support, rows, others, generator, *, streamed=False):
+        """Run stochastic steps from a state, or from the prior if it is None.
+
+        Parameters
+        ----------
+        run : Run
+        start : Latents
+            Hyperparameters, inducing points and basis functions.
+        state : StochasticState or None
+        support : Tensor of shape (p, d) or None
+            Support rows; needed if there is no state.
+        rows : Rows
+        others : Rows or None
+            Held-out rows for calibration.
+        generator : torch.Generator
+        streamed : bool
+            Whether the rows come in addition to earlier ones. They get one pass.
+
+        Returns
+        -------
+        latents : Latents
+        curve : list of float
+            Estimates of the ELBO, one per pass.
+        bound : float
+            The last of them.
+        """
         passes = 1 if streamed else self.max_iter
         n_dense = {"nystroem": None, "mean_field": 0, "chevron": self.n_dense_columns}
-        batch_size = min(self.batch_size or _MINIBATCH, len(rows))
+        batch_size = min(self.batch_size or _BATCH_SIZE, len(rows))
         limits = None
         if not streamed and self.optimizer == "stochastic":
-            limits = self._limits(start, rows.device)
+            limits = self._hyperparameter_limits(start, rows.device)
         options = StepOptions(
             n_dense=n_dense[self.covariance],
             batch_size=batch_size,
@@ -217,13 +252,14 @@ class QuadruplyStochasticGP(SolvedGP):
         if state is None:
             state = steps.init(given["theta"], given["noise"], support)
         steps.begin(state, more=streamed)
-        calibrated = given["noise"] - state.noise
+        # Calibration has changed the noise of predictions since the state was stored.
+        log_noise_change = given["noise"] - state.noise
 
-        def found(state):
+        def fitted(state):
             parts = steps.posterior(state)
-            learned = {"theta": state.theta, "noise": state.noise + calibrated}
+            learned = {"theta": state.theta, "noise": state.noise + log_noise_change}
             if self.covariance == "nystroem":
-                return self._set_by(start.at(learned | parts), others)
+                return self._calibrated_on(start.at(learned | parts), others)
             if self.augment:
                 precision = steps.bound.sites(rows.targets, state.auxiliary)[1].double()
                 precision = rows.weights.double()[:, None] * precision
@@ -232,24 +268,24 @@ class QuadruplyStochasticGP(SolvedGP):
                 for name, axis in (("rows", 0), ("row_precisions", 1)):
                     before = torch.as_tensor(getattr(start, name)).to(parts[name])
                     parts[name] = torch.cat([before, parts[name]], axis)
-            return self._weighed(start.at(learned), parts)
+            return self._with_weight_posterior(start.at(learned), parts)
 
         def attributes(state):
-            return self._attributes([found(state)], [state.objective])
+            return self._attributes([fitted(state)], [state.objective])
 
         options = {"must_converge": False, "attributes": attributes}
         curve = run.run("posterior", steps, state, passes, **options)
         steps.check(state)
-        return replace(found(state), steps=state.to_arrays()), curve, state.objective
+        return replace(fitted(state), steps=state.to_arrays()), curve, state.objective
 
-    def _set_by(self, latents, others):
-        """The latents, calibrated by other rows where there are any."""
+    def _calibrated_on(self, latents, others):
+        """Return latents that are calibrated on held-out rows, if there are any."""
         return latents
 
-    def _limits(self, start, device):
-        """Of theta, then of the logarithms of the noise, (k, 2); None where none are free."""
+    def _hyperparameter_limits(self, start, device):
+        """Return bounds of theta and the noise's logarithms, (k, 2); None if nothing is free."""
         noise = start.state(device)["noise"]
-        free = torch.stack([noise - _MOST_NOISE, noise + _MOST_NOISE], 1)
+        free = torch.stack([noise - _MAX_LOG_NOISE_CHANGE, noise + _MAX_LOG_NOISE_CHANGE], 1)
         free = free.clamp(*self._noise_limits((-math.inf, math.inf)))
         limits = torch.cat([theta_bounds(start.kernel, device), free])
         return limits if len(limits) else None

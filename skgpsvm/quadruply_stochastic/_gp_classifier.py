@@ -4,7 +4,7 @@ from sklearn.utils.metaestimators import available_if
 
 from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
-from ._gp_base import QuadruplyStochasticGP, streams
+from ._gp_base import QuadruplyStochasticGP, has_partial_fit
 
 
 class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
@@ -223,7 +223,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         """
         return self._fit(X, y, sample_weight)
 
-    @available_if(streams)
+    @available_if(has_partial_fit)
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Learn from more rows, as new data, by a pass of stochastic steps.

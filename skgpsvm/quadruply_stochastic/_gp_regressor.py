@@ -7,9 +7,9 @@ from sklearn.utils.metaestimators import available_if
 from .._estimators import all_or_nothing
 from .._parameters import where
 from .._solved import SolvedRegressor
-from ._gp_base import QuadruplyStochasticGP, streams
+from ._gp_base import QuadruplyStochasticGP, has_partial_fit
 
-_MOST_HELD_OUT = 2000
+_MAX_HELD_OUT = 2000
 _USES = QuadruplyStochasticGP._uses | {
     "batch_size": (
         where(solver=("sgd", "adagrad")) | where(likelihood="laplace"),
@@ -263,7 +263,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         """
         return self._fit(X, y, sample_weight)
 
-    @available_if(streams)
+    @available_if(has_partial_fit)
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
         """Learn from more rows, as new data, by a pass of stochastic steps.
@@ -295,12 +295,12 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     def _is_calibrated(self, rows):
         return self.covariance == "nystroem" and super()._is_calibrated(rows)
 
-    def _divided(self, rows, random_state):
+    def _split_for_calibration(self, rows, random_state):
         if not self._is_calibrated(rows):
             return rows, None
-        return rows.divided(*self._held_out(rows, random_state, _MOST_HELD_OUT))
+        return rows.divided(*self._held_out(rows, random_state, _MAX_HELD_OUT))
 
-    def _set_by(self, latents, others):
+    def _calibrated_on(self, latents, others):
         if others is None:
             return latents
         latents = replace(latents, power=1.0)

@@ -1,4 +1,4 @@
-"""Relevance vector machines: sweeps over means, covariance, precisions and noise of the weights."""
+"""Relevance vector machines: coordinate ascent on the evidence of sparse Bayesian weights."""
 
 import math
 from copy import copy
@@ -13,24 +13,24 @@ from .._optim import by_autograd, lbfgs
 from ..likelihoods import Logistic
 from ._bounds import ExpectedQuadratic, quadratic_bound
 
-PRECISIONS = (math.exp(-14.0), math.exp(28.0))  # between which those of the weights are held
+PRECISIONS = (math.exp(-14.0), math.exp(28.0))  # bounds of the prior precisions of the weights
 _JITTER = 1e-14
 _CHUNK_ENTRIES = 2**22
-_NOISE_STEPS = 50
+_MAX_NOISE_STEPS = 50
 _TINY = 1e-300
-_COARSE = 1.0  # nats of change of the bound at which single weights are looked at
-_LEAST_SHARE = 1e-14
+_PER_WEIGHT_CHANGE = 1.0  # change of the bound in nats, below which precisions are set one by one
+_MIN_SHARE = 1e-14
 
 
 class BiasedDictionary(Dictionary):
-    r"""A `Dictionary` whose last function is the constant 1.
+    r"""`Dictionary` whose last function is the constant 1.
 
     Parameters
     ----------
     kernel, theta, points
-        As of `Dictionary`.
+        See `Dictionary`.
     precisions : Tensor of shape (c, M)
-        Prior precisions of the weights of each latent, M one more than the points.
+        Prior precisions of the weights of each latent. M is the number of points plus one.
     """
 
     def __init__(self, kernel, theta, points, precisions):
@@ -47,11 +47,11 @@ class BiasedDictionary(Dictionary):
 
 @dataclass(kw_only=True)
 class RelevanceState(State):
-    """Solution of relevance sweeps: c latents, M functions, k = M columns or 0 for mean field.
+    """Solution of the relevance sweeps.
 
-    Sums over rows are in units in which the noise is 1. Fields that may be None are so only until
-    `RelevanceSweeps.init` has passed over the rows, but for ``solved_products`` and
-    ``solved_linear``, which only two classes have.
+    Sizes: c latents, M basis functions, k columns (M, or 0 for a mean-field covariance). Sums over
+    rows are in units in which the noise is 1. `RelevanceSweeps.init` sets all fields that may be
+    None, except ``solved_products`` and ``solved_linear``, which only two classes have.
 
     Attributes
     ----------
@@ -64,25 +64,25 @@ class RelevanceState(State):
     coef : Tensor of shape (c, M)
         Means of the weights.
     gamma : Tensor of shape (c, M)
-        Share of each weight that the data determine.
+        How well the data determine each weight, between 0 and 1 (Tipping's gamma).
     diag, columns : Tensor of shape (c, M), (c, M, k), or None
         Covariance of the weights, see `WeightPosterior`.
     products : Tensor of shape (1, M, M) or (c, M, M), or None
-        Sums of the weighted outer products of the functions.
+        Sums over rows of the functions' outer products, times the site precisions.
     linear : Tensor of shape (c, M), or None
-        Sums of the functions times the linear terms of the sites.
+        Sums over rows of the functions, times the linear terms of the sites.
     solved_products, solved_linear : Tensor or None
-        Values of `products` and `linear` from which means and covariance were last solved for.
+        The values of ``products`` and ``linear`` that gave ``coef`` and the covariance.
     deviation : Tensor of shape (c,), or None
-        Sum of the squared residuals or absolute deviations, from which the noise is learned.
+        Weighted sum of squared residuals, or of absolute deviations for Laplace noise.
     loss : Tensor of shape (), or None
-        Negative expected log likelihood, in nats.
+        Negative expectation of the quadratic bound, in nats.
     change : float
         Absolute change of the objective in the last sweep, in nats.
-    n_left_out : int
-        Functions left out in the last sweep.
+    n_pruned : int
+        Number of functions that the last sweep pruned.
     per_weight : bool
-        Whether precisions are set one by one.
+        Whether precisions are set one by one, see `per_weight_precisions`.
     """
 
     theta: torch.Tensor
@@ -100,16 +100,16 @@ class RelevanceState(State):
     deviation: torch.Tensor | None = None
     loss: torch.Tensor | None = None
     change: float = math.inf
-    n_left_out: int = 0
+    n_pruned: int = 0
     per_weight: bool = False
 
 
 class RelevanceSweeps(Stage):
-    r"""Coordinate ascent on the evidence bound of weights with a prior precision each.
+    r"""Coordinate ascent on the ELBO of weights that each have a prior precision.
 
-    A sweep sets the precisions, then the noise, leaves out functions that have become irrelevant,
-    and solves for means and covariance; a pass over the rows then renews the quadratic bound of the
-    likelihood.
+    A sweep sets the precisions, then the noise, and prunes functions that have become irrelevant.
+    It then solves for the means and the covariance. Finally, a pass over the rows updates the
+    quadratic bound on the likelihood.
 
     Parameters
     ----------
@@ -117,25 +117,29 @@ class RelevanceSweeps(Stage):
     kernel : TorchKernel
     rows : Rows
     mean_field : bool
-        Whether weights are independent a posteriori.
+        Whether the posterior of the weights is independent.
     threshold : float
-        Precision from which on a function is irrelevant.
+        Prior precision above which a function is irrelevant.
     tol : float
-        Change of the bound, nats, at which sweeps have converged.
+        Change of the bound, in nats, below which sweeps have converged.
     noise_bounds : Tensor of shape (c, 2) or (1, 2), optional
-        Of the noise's logarithm, which may be the same for all latents; without them it is held.
+        Bounds of the noise's logarithm, which may be shared by all latents. Without bounds the
+        noise is fixed.
 
     Notes
     -----
-    Source: Evans and Nair, sections 3 and 4; Tipping (2001) for the fixed
-    point; Tipping and Faul (2003) for single weights. Departs from the source: means solve their
-    system directly. With a full covariance the fixed point, which slows down while hundreds of
-    functions explain the same, gives way to the exact maximum over one precision after the other
-    once the bound changes by less than 1 nat; where the fixed point itself would lower the bound,
-    precisions move half as far in their logarithms, which cannot (Wipf and Nagarajan, 2008). So the
-    bound never falls, but for what functions left out have contributed. Two classes have no
-    quadratic bound but the expected quadratic of their likelihood, see `ExpectedQuadratic`; where
-    a sweep overshoots, the sums over rows move half as far too.
+    Source: Evans and Nair, sections 3 and 4; Tipping (2001) for the fixed point; Tipping and Faul
+    (2003) for single weights.
+
+    Departs from the source: the means solve their linear system directly. With a full covariance
+    the fixed point slows down while hundreds of functions explain the same. Once the bound changes
+    by less than 1 nat, precisions are therefore set to their exact maxima, one after the other.
+
+    If the fixed point itself would lower the bound, the logarithms of the precisions move half as
+    far, which cannot lower it (Wipf and Nagarajan, 2008). The bound thus never falls, except for
+    the contribution of pruned functions. Two classes have the expected quadratic of their
+    likelihood instead of a quadratic bound, see `ExpectedQuadratic`. If a sweep overshoots, the
+    sums over rows move half as far as well.
     """
 
     def __init__(self, sites, kernel, rows, *, mean_field, threshold, tol, noise_bounds=None):
@@ -144,7 +148,7 @@ class RelevanceSweeps(Stage):
         self._noise_bounds = noise_bounds
 
     def init(self, theta, noise, bases):
-        """Return the state with functions at ``bases`` (M - 1, d) and precisions of 1."""
+        """Return a state with functions at ``bases`` (M - 1, d) and all prior precisions 1."""
         c, M = self._sites.n_latents, len(bases) + 1
         precisions = theta.new_ones(c, M)
         coef, gamma = torch.zeros(2, c, M).to(precisions)
@@ -160,57 +164,59 @@ class RelevanceSweeps(Stage):
     def step(self, state):
         """Take one sweep; the objective is the bound, in nats."""
         before = copy(state)
-        state.per_weight = state.per_weight or state.change < _COARSE
-        wanted = self._precisions(state)
-        self._advance(state, wanted)
+        state.per_weight = state.per_weight or state.change < _PER_WEIGHT_CHANGE
+        precisions = self._precisions(state)
+        self._sweep(state, precisions)
         if state.objective < before.objective and not (self._mean_field and self._is_bound()):
             state.restore(before.as_dict())
             if not self._is_bound():
                 state.products = 0.5 * (state.products + state.solved_products)
                 state.linear = 0.5 * (state.linear + state.solved_linear)
-            self._advance(state, (before.precisions * wanted).sqrt())
+            self._sweep(state, (before.precisions * precisions).sqrt())
         state.change = abs(state.objective - before.objective)
-        state.n_left_out = before.precisions.shape[1] - state.precisions.shape[1]
+        state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
     def converged(self, state):
-        """Whether the last sweep left nothing out and changed the bound by less than ``tol``."""
-        return state.change < self._tol and not state.n_left_out
+        """Return whether the last sweep pruned nothing and changed the bound by less than tol."""
+        return state.change < self._tol and not state.n_pruned
 
     def value(self, state):
-        """The bound on the log evidence, nats."""
+        """Return the lower bound on the log evidence, in nats."""
         s, gamma = state.precisions, state.gamma
         kl = 0.5 * (s * state.coef.square() - gamma - s.log()) - state.diag.log()
         return -(state.loss + kl.sum()).item()
 
     def moments(self, state, rows):
-        """Targets, weights, and means and variances (b, c) of other rows."""
+        """Return targets, weights, and latent means and variances (b, c) of other rows."""
         parts = []
-        for index in rows.chunks(self._chunk(state)):
+        for index in rows.chunks(self._chunk_rows(state)):
             X, y, weights = rows.take(index)
             values = self._bases(state).values(X).double()
             y = y.double() if y.is_floating_point() else y
-            moments = values @ state.coef.T, self._spread(state, values)
+            moments = values @ state.coef.T, self._variances(state, values)
             parts.append((y, weights.double(), *moments))
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
-    def likeliest_noise(self, noise, moments):
-        """Return log densities of rows that several fits have not seen, and the noise they set.
+    def noise_by_predictive_density(self, noise, moments):
+        """Learn the noise on held-out rows of several fits, by their predictive density.
 
-        The variances of a model of few functions are too small to judge its means by.
+        A model of few functions has too small variances to assess its means by.
 
         Parameters
         ----------
         noise : Tensor of shape (c,)
-            To start from.
+            Initial value.
         moments : list
-            `moments` of each fit.
+            The result of `moments` for each fit.
 
         Returns
         -------
         densities : Tensor of shape (n,)
-            In nats, at that noise.
+            Log predictive density of each held-out row, in nats, at the learned noise.
         weights : Tensor of shape (n,)
+            Sample weights of the held-out rows.
         noise : Tensor of shape (c,)
+            The learned noise, or the initial one if it is fixed.
         """
         y, weights, *moments = (torch.cat(part) for part in zip(*moments, strict=True))
 
@@ -219,43 +225,45 @@ class RelevanceSweeps(Stage):
 
         if self._noise_bounds is not None:
             value = by_autograd(lambda noise: weights @ densities(noise))
-            noise, _ = lbfgs(value, noise, self._noise_bounds, _NOISE_STEPS)
+            noise, _ = lbfgs(value, noise, self._noise_bounds, _MAX_NOISE_STEPS)
         return densities(noise), weights, noise
 
     # Parts of a sweep
 
-    def _advance(self, state, precisions):
+    def _sweep(self, state, precisions):
+        """Set the precisions and the noise, prune, solve, and update the sums over rows."""
         state.precisions = precisions
         if self._noise_bounds is not None:
             state.noise = self._noise(state)
-        self._leave_out(state)
+        self._prune(state)
         self._solve(state)
         self._accumulate_statistics(state)
         state.objective = self.value(state)
 
     def _precisions(self, state):
+        """Return the next precisions (c, M)."""
         if self._mean_field:
-            data = state.products.diagonal(dim1=1, dim2=2) / self._unit(state)[:, None]
-            found = joint_precisions(state.coef, data)
+            data = state.products.diagonal(dim1=1, dim2=2) / self._noise_unit(state)[:, None]
+            precisions = joint_precisions(state.coef, data)
         elif state.per_weight:
             parts = zip(state.precisions, state.coef, state.columns, strict=True)
-            found = torch.stack([per_weight_precisions(*part) for part in parts])
+            precisions = torch.stack([per_weight_precisions(*part) for part in parts])
         else:
-            found = fixed_point(state.coef, state.gamma)
-        return found.clamp(*PRECISIONS)
+            precisions = fixed_point(state.coef, state.gamma)
+        return precisions.clamp(*PRECISIONS)
 
     def _noise(self, state):
-        """Logarithms of the most likely noise."""
+        """Return the logarithms of the noise that maximizes the bound."""
         total = state.deviation
         if self._is_gaussian():
-            total = total + self._unit(state) * state.gamma.sum(1)
+            total = total + self._noise_unit(state) * state.gamma.sum(1)
         if len(state.noise) == 1:
             total = total.mean(0, keepdim=True)
         noise = (total / self._rows.total_weight).clamp_min(_TINY).log()
         return noise.clamp(*self._noise_bounds.unbind(1))
 
-    def _leave_out(self, state):
-        """Only functions that are relevant to a latent, and the constant."""
+    def _prune(self, state):
+        """Remove all functions that are relevant to no latent, except the constant."""
         kept = (state.precisions < self._threshold).any(0)
         kept[-1] = True
         if kept.all():
@@ -266,8 +274,8 @@ class RelevanceSweeps(Stage):
         state.products = state.products[:, kept][:, :, kept]
 
     def _solve(self, state):
-        """Means and covariance, optimal at what else there is."""
-        unit, s = self._unit(state), state.precisions
+        """Set the means and the covariance to their optimum."""
+        unit, s = self._noise_unit(state), state.precisions
         scale = s.rsqrt()
         parts = []
         for j in range(len(s)):
@@ -288,42 +296,43 @@ class RelevanceSweeps(Stage):
             state.solved_products, state.solved_linear = state.products, state.linear
 
     def _accumulate_statistics(self, state):
-        """A pass over the rows: what they say about weights and noise, at the best bound."""
+        """Recompute the sums over rows at the optimal auxiliary variables of the bound."""
         bound = self._quadratic(state)
-        bases, unit = self._bases(state), self._unit(state)
+        bases, unit = self._bases(state), self._noise_unit(state)
         c, M = state.precisions.shape
-        renewed = not bound.fixed_precision or state.products is None
-        if renewed:
+        # With fixed site precisions the products never change.
+        is_new = not bound.fixed_precision or state.products is None
+        if is_new:
             products = unit.new_zeros(1 if bound.fixed_precision else c, M, M)
         linear, deviation, loss = unit.new_zeros(c, M), unit.new_zeros(c), unit.new_zeros(())
-        for index in self._rows.chunks(self._chunk(state)):
+        for index in self._rows.chunks(self._chunk_rows(state)):
             X, y, weights = self._rows.take(index)
             values, weights = bases.values(X).double(), weights.double()[:, None]
             y = y.double() if y.is_floating_point() else y
             mean = values @ state.coef.T
             square = mean.square()
             if not bound.fixed_precision:
-                square = square + self._spread(state, values)
+                square = square + self._variances(state, values)
             auxiliary = bound.auxiliary(y, mean, square)
             slope, precision, constant = bound.sites(y, auxiliary)
-            own = (0.5 * precision * square - slope * mean).sum(1) - constant
-            loss += weights[:, 0] @ own
+            row_loss = (0.5 * precision * square - slope * mean).sum(1) - constant
+            loss += weights[:, 0] @ row_loss
             linear += (weights * slope * unit).T @ values
-            if renewed:
+            if is_new:
                 for total, w in zip(products, (weights * precision * unit).T, strict=False):
                     total += (w[:, None] * values).T @ values
             if self._noise_bounds is not None:
-                far = auxiliary.clamp_min(0).sqrt()  # rounding may leave less than nothing
-                gaps = (y - mean).square() if self._is_gaussian() else far
-                deviation += (weights * gaps).sum(0)
-        if renewed:
+                absolute = auxiliary.clamp_min(0).sqrt()  # rounding may make it negative
+                each = (y - mean).square() if self._is_gaussian() else absolute
+                deviation += (weights * each).sum(0)
+        if is_new:
             state.products = products
-        if bound.fixed_precision:  # the variances' part
+        if bound.fixed_precision:  # the latent variances' part, which the rows' loss leaves out
             loss = loss + 0.5 * state.gamma.sum()
         state.linear, state.deviation, state.loss = linear, deviation, loss
 
-    def _spread(self, state, values):
-        """Variances (b, c) of latents; 1 where there is no posterior yet."""
+    def _variances(self, state, values):
+        """Return latent variances (b, c), or ones if there is no posterior yet."""
         if state.diag is None:
             return values.new_ones(len(values), self._sites.n_latents)
         if self._mean_field:
@@ -333,46 +342,48 @@ class RelevanceSweeps(Stage):
     def _bases(self, state):
         return BiasedDictionary(self._kernel, state.theta, state.bases, state.precisions)
 
-    def _chunk(self, state):
-        """Rows of which values are held at a time."""
+    def _chunk_rows(self, state):
+        """Return the number of rows whose values are in memory at once."""
         return max(_CHUNK_ENTRIES // state.precisions.shape[1], 64)
 
     def _quadratic(self, state):
-        """The quadratic that stands for the log likelihood of a row."""
+        """Return the quadratic that replaces the log likelihood."""
         likelihood = self._sites.at(state.noise).likelihood
-        kind = quadratic_bound if self._is_bound() else ExpectedQuadratic
-        return kind(likelihood, self._sites.n_latents)
+        make = quadratic_bound if self._is_bound() else ExpectedQuadratic
+        return make(likelihood, self._sites.n_latents)
 
     def _is_bound(self):
-        """Whether a quadratic bound stands for the likelihood, so that no sweep lowers the value.
+        """Return whether a quadratic bound replaces the likelihood, so that it never falls.
 
-        The bound for two classes is too loose where one is rare. The one for more classes is loose
-        too, which costs up to 5 % of the log loss, but its curvature is the same in every sweep:
-        exact expectations need c products of n x M matrices in each, six times the time of a fit.
+        The bound for two classes is too loose if one of them is rare. The bound for more classes is
+        loose too, which costs up to 5 % of the log loss. But its curvature is the same in every
+        sweep. Exact expectations would need c products of n x M matrices in each, which multiplies
+        the time of a fit by six.
         """
         return not isinstance(self._sites.likelihood, Logistic)
 
     def _is_gaussian(self):
         return self._sites.conjugate
 
-    def _unit(self, state):
-        """What precisions of rows are multiplied by in the sums, (c,)."""
+    def _noise_unit(self, state):
+        """Return the factor (c,) of the site precisions in the sums over rows."""
         noise, c = state.noise, self._sites.n_latents
         return noise.exp().expand(c) if len(noise) else noise.new_ones(c)
 
 
 def joint_precisions(coef, data):
-    r"""The best precision s and variance of a weight with a given mean, together: s.
+    r"""Return the prior precisions s that are jointly optimal with the variances of the weights.
 
     Parameters
     ----------
     coef, data : Tensor
-        Means, and what the data add to each precision, d: the variance is 1 / (d + s).
+        Means of the weights, and the data's contribution d to their posterior precisions. The
+        variance of a weight is 1 / (d + s).
 
     Returns
     -------
     precisions : Tensor
-        Infinite for means of zero.
+        Infinite where the mean is zero.
 
     Notes
     -----
@@ -383,12 +394,12 @@ def joint_precisions(coef, data):
 
 
 def fixed_point(coef, gamma):
-    r"""A step of :math:`s = (1 - s \Sigma_{ii}) / \mu^2` towards the best precisions.
+    r"""Take a step of the fixed-point iteration :math:`s = (1 - s \Sigma_{ii}) / \mu^2`.
 
     Parameters
     ----------
     coef, gamma : Tensor
-        Means, and the numerators.
+        Means of the weights, and the numerators.
 
     Returns
     -------
@@ -402,14 +413,14 @@ def fixed_point(coef, gamma):
 
 
 def per_weight_precisions(precisions, coef, columns):
-    r"""The best precision of one weight after the other, the other precisions held.
+    r"""Maximize the evidence over one prior precision after the other.
 
     Parameters
     ----------
     precisions, coef : Tensor of shape (M,)
-        The present ones, and the means they give.
+        Current prior precisions, and the posterior means that they give.
     columns : Tensor of shape (M, M)
-        A root of the covariance that they give.
+        Root of the posterior covariance that they give.
 
     Returns
     -------
@@ -418,25 +429,25 @@ def per_weight_precisions(precisions, coef, columns):
 
     Notes
     -----
-    Source: Tipping and Faul (2003), eqs. 18 to 21. What a function explains and what others leave
-    to it follow from mean and variance of its weight, renewed by a product of rank 1 each time.
+    Source: Tipping and Faul (2003), eqs. 18 to 21. The quality and the sparsity of a function
+    follow from the posterior mean and variance of its weight. A rank-1 update keeps these current.
     """
-    least, most = PRECISIONS
-    found, coef = precisions.tolist(), coef.cpu().clone()
-    cov = (columns @ columns.T).cpu()  # many short steps: no device is faster
-    for i, s in enumerate(found):
+    low, high = PRECISIONS
+    updated, coef = precisions.tolist(), coef.cpu().clone()
+    cov = (columns @ columns.T).cpu()  # many short steps, for which no device is faster
+    for i, s in enumerate(updated):
         row, mean = cov[i].clone(), coef[i].item()
-        share = min(max(s * row[i].item(), _LEAST_SHARE), 1 - _LEAST_SHARE)
+        share = min(max(s * row[i].item(), _MIN_SHARE), 1 - _MIN_SHARE)
         sparsity, quality = s * (1 - share) / share, s * mean / share
         excess = quality**2 - sparsity
-        found[i] = min(max(sparsity**2 / excess, least), most) if excess > 0 else most
-        gain = (found[i] - s) / (1 + (found[i] - s) * share / s)
+        updated[i] = min(max(sparsity**2 / excess, low), high) if excess > 0 else high
+        gain = (updated[i] - s) / (1 + (updated[i] - s) * share / s)
         coef.sub_(row, alpha=gain * mean)
         cov.addr_(row, row, alpha=-gain)
-    return precisions.new_tensor(found)
+    return precisions.new_tensor(updated)
 
 
 def _lower_root(B):
-    """Lower triangular R with R R^T the inverse of B."""
+    """Return the lower triangular R with R R^T = B^{-1}."""
     chol = cholesky(B.flip(0, 1), "precision of the weights", jitter=_JITTER)
     return upper_inverse(chol).flip(0, 1)

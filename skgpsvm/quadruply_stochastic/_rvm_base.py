@@ -1,4 +1,4 @@
-"""What the relevance vector machines share: dictionary, length scales, fitted attributes."""
+"""Common base of the relevance vector machines."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,22 +17,21 @@ from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
 
-_CHOICE_ROWS, _CHOICE_SWEEPS = 500, 15
-_FOLDS = 3
-# Factors of the length scales that are compared, and then those about the best one. Not by the
-# bound: with a precision for each function it always finds reasons for functions of one row.
+_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
+# Factors of the length scales that cross-validation compares, and then factors around the best one.
+# The evidence cannot choose: with a precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
 _FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
 
 
 @dataclass
 class RelevanceLatents(Latents):
-    """Latents whose bases are a dictionary with a constant.
+    """`Latents` whose basis functions are a `BiasedDictionary`.
 
     Attributes
     ----------
     precisions : ndarray of shape (c, M), or None
-        See `BiasedDictionary`.
+        Prior precisions of the weights; None at the start of a fit.
     """
 
     precisions: np.ndarray | None = None
@@ -44,9 +43,9 @@ class RelevanceLatents(Latents):
 
 
 class RelevanceMachine(VariationalGP):
-    """A dictionary of kernel functions at rows, and sweeps that leave most of them out."""
+    """GP whose basis functions are kernels at rows, most of which `RelevanceSweeps` prune."""
 
-    warm_start = False  # no parameter: every fit is a new one
+    warm_start = False  # not a parameter; every fit starts anew
     _uses, _followed = {}, {}
 
     def _check_parameters(self):
@@ -58,8 +57,8 @@ class RelevanceMachine(VariationalGP):
         self._check_number("tol", 0)
         if self.relevance_threshold <= 1:
             raise ValueError(
-                f"relevance_threshold={self.relevance_threshold!r} must be above 1, the precision "
-                "that all functions start with."
+                f"relevance_threshold={self.relevance_threshold!r} must be above 1, the initial "
+                "precision of all functions. The default is 1e4."
             )
         self._check_kernel()
         refuse_ranks(self)
@@ -67,13 +66,13 @@ class RelevanceMachine(VariationalGP):
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
         random_state = np.random.RandomState(seed)
         scaler = feature_scales(X, weights)
-        noise, noise_bounds = self._noise(rows)
+        noise, noise_bounds = self._initial_noise(rows)
         kernel, template = self._split_kernel(self._median_kernel(scaler, rows, random_state))
         points = np.empty((0, X.shape[1]))
         start = RelevanceLatents(kernel, points, noise, template=template)
 
-        def sweeps(start, rows):
-            """From a kernel: the sweeps and their state, at the functions of these rows."""
+        def initialize(start, rows):
+            """Return sweeps on rows and their initial state, with the kernel of latents."""
             functions = _functions(rows, self.n_basis, random_state)
             sweeps = RelevanceSweeps(
                 self._make_likelihood(),
@@ -87,63 +86,73 @@ class RelevanceMachine(VariationalGP):
             given = start.state(rows.device)
             return sweeps, sweeps.init(given["theta"], given["noise"], functions)
 
-        def unseen(start, folds, stage):
-            """`RelevanceSweeps.likeliest_noise` of rows that fits have not seen."""
+        def cross_validate(start, folds, stage):
+            """Return `RelevanceSweeps.noise_by_predictive_density` of the held-out rows."""
             moments = []
-            for i, (given, held) in enumerate(folds):
-                learning, state = sweeps(start, given)
-                stage_of = f"{name}{stage}, fold {i}"
-                run.run(stage_of, learning, state, _CHOICE_SWEEPS, must_converge=False)
-                moments.append(learning.moments(state, held))
-            return learning.likeliest_noise(state.noise, moments)
+            for i, (training_rows, held_out_rows) in enumerate(folds):
+                sweeps, state = initialize(start, training_rows)
+                fold_name = f"{name}{stage}, fold {i}"
+                run.run(fold_name, sweeps, state, _CV_SWEEPS, must_converge=False)
+                moments.append(sweeps.moments(state, held_out_rows))
+            return sweeps.noise_by_predictive_density(state.noise, moments)
 
-        learned = self.optimizer is not None and rows.n_rows >= _FOLDS
-        if learned and _has_lengths(kernel):
-            some = rows.subset(_CHOICE_ROWS, random_state, by_class=not noise)
-            start = _scaled(unseen, start, some, random_state)
-        learning, state = sweeps(start, rows)
-        least_noise = torch.full_like(state.noise, -math.inf)
-        if learned and noise_bounds is not None:
-            n_folds = 1 if rows.n_rows > _CHOICE_ROWS else _FOLDS
+        learns = self.optimizer is not None and rows.n_rows >= _N_FOLDS
+        if learns and _has_lengths(kernel):
+            subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
+            start = _select_length_scales(cross_validate, start, subset, random_state)
+        sweeps, state = initialize(start, rows)
+        min_noise = torch.full_like(state.noise, -math.inf)
+        if learns and noise_bounds is not None:
+            n_folds = 1 if rows.n_rows > _CV_ROWS else _N_FOLDS
             folds = islice(_folds(rows, random_state), n_folds)
-            *_, least_noise = unseen(start, folds, "noise")
+            *_, min_noise = cross_validate(start, folds, "noise")
 
-        def found(state):
-            return start.at(replace(state, noise=state.noise.maximum(least_noise)))
+        def fitted(state):
+            # The ELBO keeps its noise; predictions have at least that of the held-out rows.
+            return start.at(replace(state, noise=state.noise.maximum(min_noise)))
 
         def attributes(state):
-            return self._attributes([found(state)], [state.objective])
+            return self._attributes([fitted(state)], [state.objective])
 
-        stage_of = f"{name}posterior"
-        curve = run.run(stage_of, learning, state, self.max_iter, attributes=attributes)
-        return found(state), curve, state.objective
+        stage_name = f"{name}posterior"
+        curve = run.run(stage_name, sweeps, state, self.max_iter, attributes=attributes)
+        return fitted(state), curve, state.objective
 
-    def _noise(self, rows):
-        """Logarithms to start from and, where they are learned, their bounds."""
+    def _initial_noise(self, rows):
+        """Return where the noise starts, and between which bounds it is learned.
+
+        Returns
+        -------
+        noise : tuple of float
+            Logarithms of the likelihood's parameters; empty if it has none.
+        bounds : Tensor of shape (c, 2) or (1, 2), or None
+            Bounds of these logarithms; None if they are fixed.
+        """
         return (), None
 
     def _is_learned(self, name):
         return name.endswith(("length_scale", "noise_level"))
 
     def _median_kernel(self, scaler, rows, random_state):
+        """Return the given kernel, or an RBF with length scales from the median distance."""
         if self.kernel is not None:
             return clone(self.kernel)
         scales = median_scales(rows, scaler, random_state)
         return RBF(scales, np.outer(scales, (1e-3, 1e3)))
 
     def _latents_attributes(self, latents):
-        (found,) = latents
-        relevance = found.precisions[:, :-1]
+        (only,) = latents
+        relevance = only.precisions[:, :-1]
         return {
-            "kernel_": found.whole_kernel,
-            "relevance_vectors_": found.bases,
+            "kernel_": only.whole_kernel,
+            "relevance_vectors_": only.bases,
             "relevance_": relevance[0] if len(relevance) == 1 else relevance,
             "_latents": list(latents),
         }
 
 
 def _functions(rows, n_basis, random_state):
-    """Different rows at which functions are, float64 (M, d)."""
+    """Return at most ``n_basis`` distinct rows as points of the functions, float64 (M, d)."""
     index = torch.arange(len(rows))
     if len(rows) > n_basis:
         index = np.sort(random_state.choice(len(rows), n_basis, replace=False))
@@ -151,42 +160,64 @@ def _functions(rows, n_basis, random_state):
     return torch.unique(rows.take(index)[0].double(), dim=0)
 
 
-def _scaled(unseen, start, rows, random_state):
-    """Return the start with the longest length scales that held-out rows do not clearly refuse.
+def _select_length_scales(cross_validate, start, rows, random_state):
+    """Return latents with the longest length scales that cross-validation does not rule out.
 
-    Their log density is within a standard error of the best: with few rows, or rows of a rare
-    class, differences are mostly chance, and long length scales are the simpler model.
+    Their held-out log density is within a standard error of the best. With few rows, or few rows of
+    a rare class, differences are mostly due to chance, and long length scales are the simpler
+    model.
+
+    Parameters
+    ----------
+    cross_validate : callable
+        Takes latents, folds and the name of a stage; returns the log densities and the weights of
+        held-out rows, and the noise.
+    start : Latents
+    rows : Rows
+    random_state : RandomState
+
+    Returns
+    -------
+    latents : Latents
+        ``start`` with its length scales multiplied by one factor.
     """
     folds = list(_folds(rows, random_state))
     best, densities = 1.0, {}
     for factors in (_FACTORS, _FINER_FACTORS):
         for factor in best * factors:
             stage = f"length scales times {factor:.3g}"
-            densities[factor], weights, _ = unseen(with_lengths(start, factor), folds, stage)
-        most = max(densities.values(), key=lambda values: (weights @ values).item())
+            scaled = with_lengths(start, factor)
+            densities[factor], weights, _ = cross_validate(scaled, folds, stage)
+        highest = max(densities.values(), key=lambda values: (weights @ values).item())
         best = max(
-            factor for factor, values in densities.items() if _as_good(values, most, weights)
+            factor
+            for factor, values in densities.items()
+            if _is_within_standard_error(values, highest, weights)
         )
     return with_lengths(start, best)
 
 
-def _as_good(values, most, weights):
-    """Whether weighted sums of rows' values differ by less than the difference's standard error."""
-    lost = most - values
-    gap = weights @ lost
-    variance = weights @ (lost - gap / weights.sum()).square()
+def _is_within_standard_error(values, highest, weights):
+    """Return whether weighted sums differ by at most the standard error of their difference."""
+    loss = highest - values
+    gap = weights @ loss
+    variance = weights @ (loss - gap / weights.sum()).square()
     return bool(gap <= variance.sqrt())
 
 
 def _folds(rows, random_state):
-    """Pairs of rows: without a fold of the units of weight, and the fold; classes are spread."""
+    """Return an iterator over pairs of training rows and held-out rows, one per fold.
+
+    Folds divide the units of weight. Each has nearly the same number of every class.
+    """
     units = rows.units()
     order = random_state.permutation(len(units))
     if not rows.targets.is_floating_point():
         (codes,) = rows.collect(rows.targets)
         order = order[np.argsort(codes.cpu().numpy()[units[order]], kind="stable")]
-    return (rows.divided(units, np.sort(order[i::_FOLDS])) for i in range(_FOLDS))
+    return (rows.divided(units, np.sort(order[i::_N_FOLDS])) for i in range(_N_FOLDS))
 
 
 def _has_lengths(kernel):
+    """Return whether a kernel has a length scale that is not fixed."""
     return any(h.name.endswith("length_scale") and not h.fixed for h in kernel.hyperparameters)

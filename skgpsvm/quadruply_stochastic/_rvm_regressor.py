@@ -185,7 +185,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         self._check_bool("normalize_y")
         self._check_noise()
 
-    def _noise(self, rows):
+    def _initial_noise(self, rows):
         y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
         mean = weights @ y
         var, mean = (weights @ (y - mean).square()).cpu().numpy(), mean.cpu().numpy()
