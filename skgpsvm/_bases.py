@@ -1,4 +1,4 @@
-"""Functions that span a posterior mean: kernels at points, and random Fourier features."""
+"""Functions that span a posterior mean: the abstract class, and kernels at points."""
 
 from abc import ABC, abstractmethod
 from functools import cached_property
@@ -7,22 +7,22 @@ import torch
 
 from ._linalg import cholesky
 
-JITTER = 1e-9  # of the points' kernel matrix, relative to its mean diagonal
-_CHUNK_ENTRIES = 2**19  # of a block of values at rows, as a processor's cache holds
-_DEVICE_CHUNKS = 16  # of those at a time on another device
+JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
+_CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
+_DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
 _CHUNK_BASES = 4096
 _BLOCK = 256
 
 
 class MeanBases(ABC):
-    r"""Functions :math:`\phi_j`, whose weights have the prior :math:`N(0, S^{-1})`.
+    r"""Functions :math:`\phi_j` whose weights have the prior :math:`N(0, S^{-1})`.
 
     Attributes
     ----------
     size : int
-        Their number, M.
+        Number of functions, M.
     n_units : int
-        Units that are sampled together.
+        Number of units; the functions of a unit, such as a cosine and a sine, are sampled together.
     independent : bool
         Whether S is diagonal.
     """
@@ -31,105 +31,122 @@ class MeanBases(ABC):
 
     @abstractmethod
     def at(self, theta):
-        """The same functions at other hyperparameters."""
+        """Return the same functions at other hyperparameters."""
 
     @abstractmethod
     def values(self, X):
-        """Of all of them at rows: (b, d) -> (b, M)."""
+        """Return the values of all functions at rows: (b, d) -> (b, M)."""
 
     @abstractmethod
     def sampled(self, X, units):
-        """Values (b, k) at rows of some units, an int64 tensor, and of what is never left out."""
+        """Return values (b, k) at rows, of the units (an int64 tensor) and the exact features."""
 
     @abstractmethod
     def coordinates(self, units):
-        """Which functions those are, an int64 tensor (k,), and how many are never left out."""
+        """Return the indices (k,) of the functions in `sampled`, and the number of exact ones.
+
+        Exact features come last and are part of every sample.
+        """
 
     @abstractmethod
     def prior_diag(self, which):
-        """The diagonal of S for functions (k,): (1, k), or (c, k) where it is by latent."""
+        """Return the diagonal of S for functions (k,): (1, k), or (c, k) if latents differ."""
 
     @abstractmethod
     def prior_product(self, coef):
-        """Coefficients (q, M) times S, in new memory."""
+        """Return coefficients (q, M) times S, in new memory."""
 
     def rkhs_norm_sq(self, coef):
-        """Squared norms in S of coefficients (q, M): (q,)."""
+        """Return the squared RKHS norms, coef S coef^T, of coefficients (q, M): (q,)."""
         return (coef * self.prior_product(coef)).sum(1)
 
     @abstractmethod
     def preconditioners(self, X, precisions):
-        r"""Approximate inverses of :math:`\Phi^\top \Lambda \Phi + S`, one a latent.
+        r"""Return approximate inverses of :math:`\Phi^\top \Lambda \Phi + S`, one per latent.
 
         Parameters
         ----------
         X : Tensor of shape (k, d)
-            Rows that stand for all; the points, where the functions are kernels at points.
+            Rows that stand for all rows. If the functions are kernels at points, the points.
         precisions : Tensor of shape (c, k)
-            Their precisions, times the number of rows that each stands for.
+            Site precisions of these rows, times the number of rows that each stands for.
 
         Returns
         -------
-        conditions : list of c callables
-            Of residuals (q, M).
+        preconditioners : list of c callables
+            Each maps residuals (q, M) to preconditioned ones.
         """
 
     def whitened(self, sums):
-        """Sums (q, M) over rows times values, in coordinates of which the prior is standard."""
+        """Return sums (q, M) over rows of values, in coordinates with a standard normal prior."""
         return sums
 
     def unwhitened(self, coef):
-        """Coefficients (q, M) of those in these coordinates: the transpose of `whitened`."""
+        """Return coefficients (q, M) of whitened ones; this is the transpose of `whitened`."""
         return coef
 
     @abstractmethod
     def overlap(self, basis):
-        """Prior covariance (M, p) of what the functions stand for and a basis's weights."""
+        """Return the RKHS inner products (M, p) of the functions and the features of a basis.
+
+        Random Fourier features are taken to be orthogonal to the latter.
+        """
 
     @abstractmethod
     def prior_trace(self, diag, columns):
-        """Trace of S and the covariance of a factor: diagonal (c, M), plus columns (c, M, k)."""
+        """Return the trace of S times the covariances ``diag**2 + columns columns^T``, summed.
+
+        Parameters
+        ----------
+        diag, columns : Tensor of shape (c, M), (c, M, k)
+        """
 
     @abstractmethod
     def prior_log_det(self, c):
-        """Log determinant of S, summed over c latents."""
+        """Return the log determinant of S, summed over c latents."""
 
     @abstractmethod
     def blocks(self, X):
-        """Slices of the functions and their values at rows, block by block."""
+        """Yield slices of the functions and their values at rows, block by block."""
 
-    def spread(self, coef):
-        """Coefficients (q, M) of the values, which the functions may be combinations of."""
+    def apply(self, coef):
+        """Return coefficients (q, M) of the values for coefficients (q, M) of the functions.
+
+        They differ where the functions are linear combinations of what `values` returns.
+        """
         return coef
 
     def embed(self, mean):
-        """Coefficients (q, M) of whitened features times weights (q, p); zero where not spanned."""
+        """Return the coefficients (q, M) of whitened features times weights (q, p).
+
+        They are zero if the functions do not span the features.
+        """
         return mean.new_zeros(len(mean), self.size)
 
     def adjoint(self, sums):
-        """Sums (q, M) over rows times values, as of the functions: the transpose of `spread`.
+        """Return sums (q, M) over rows of the functions, given those of the values.
 
-        They may be overwritten.
+        This is the transpose of `apply`. The sums may be overwritten.
         """
         return sums
 
     def mean(self, X, coef):
-        """Their sum at rows, (b, q), with coefficients (q, M)."""
-        coef = self.spread(coef)
+        """Return the functions with coefficients (q, M), summed, at rows: (b, q)."""
+        coef = self.apply(coef)
         return sum(values @ coef[:, part].T.to(values.dtype) for part, values in self.blocks(X))
 
     def chunk_size(self, device):
-        """How many rows have their values made at a time."""
+        """Return the number of rows whose values are computed at a time."""
         entries = _CHUNK_ENTRIES * (1 if device.type == "cpu" else _DEVICE_CHUNKS)
         return max(entries // self.size, 64)
 
     def chunks(self, rows):
-        """Slices that cover all rows."""
+        """Return slices that cover all rows."""
         return rows.chunks(self.chunk_size(rows.device))
 
     def passes(self, rows, coef):
-        """Index, X, y, weights, values (b, M) and means (b, q) of each chunk of rows."""
-        coef = self.spread(coef).T
+        """Yield index, X, y, weights (b, 1), values (b, M) and means (b, q), chunk by chunk."""
+        coef = self.apply(coef).T
         for index in self.chunks(rows):
             X, y, weights = rows.take(index)
             values = self.values(X)
@@ -138,16 +155,16 @@ class MeanBases(ABC):
 
 
 class KernelBases(MeanBases):
-    r"""Functions :math:`k(\cdot, z_j)`, S their kernel matrix.
+    r"""Functions :math:`k(\cdot, z_j)`, with S their kernel matrix.
 
-    Their values are float64, but for those sampled: coefficients are large and cancel, the more so
-    the smoother the kernel.
+    Values are float64, except those of `sampled`: coefficients are large and cancel, and more so
+    for smoother kernels.
 
     Parameters
     ----------
     kernel : TorchKernel
     theta : Tensor
-        Logarithms of its free hyperparameters.
+        Logarithms of the kernel's free hyperparameters.
     points : Tensor of shape (M, d)
         Float64.
     """
@@ -160,7 +177,7 @@ class KernelBases(MeanBases):
 
     @cached_property
     def chol(self):
-        """Lower Cholesky factor of their kernel matrix."""
+        """Lower Cholesky factor of the points' kernel matrix."""
         K = self.kernel(self.points, self.points, self.theta)
         return cholesky(K, "kernel matrix of the mean's bases", jitter=JITTER)
 
@@ -182,6 +199,7 @@ class KernelBases(MeanBases):
         return units, 0
 
     def prior(self, one, other):
+        """Return a block of S for two indices of points."""
         return self.kernel(self.points[one], self.points[other], self.theta)
 
     def prior_diag(self, which):
@@ -221,7 +239,7 @@ class Dictionary(KernelBases):
     Parameters
     ----------
     kernel, theta, points
-        As of `KernelBases`.
+        See `KernelBases`.
     precisions : Tensor of shape (c, M)
         Prior precisions of the weights of each latent.
 
@@ -256,14 +274,14 @@ class Dictionary(KernelBases):
 
 
 class CholeskyPreconditioner:
-    r"""Inverse of :math:`\Phi^\top \Lambda \Phi + S`.
+    r"""Apply the inverse of :math:`\Phi^\top \Lambda \Phi + S`.
 
     Parameters
     ----------
     bases : MeanBases
     gram : Tensor of shape (M, M)
-        The first term in the coordinates of `MeanBases.whitened`, or what is near it; float64, of
-        which the lower triangle counts. It is overwritten.
+        The first term in the coordinates of `MeanBases.whitened`, or an approximation; float64.
+        Only the lower triangle is read. It is overwritten.
     """
 
     def __init__(self, bases, gram):
@@ -272,7 +290,7 @@ class CholeskyPreconditioner:
         self._chol = cholesky(gram, "precision of the mean's coefficients", jitter=0)
 
     def __call__(self, residual):
-        """Of residuals (q, M)."""
+        """Return the inverse times residuals (q, M)."""
         whitened = self._bases.whitened(residual)
         return self._bases.unwhitened(torch.cholesky_solve(whitened.T, self._chol).T)
 
@@ -280,20 +298,21 @@ class CholeskyPreconditioner:
 def falkon(chol, precision):
     r"""Return an approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened.
 
-    The sum over rows is estimated from the rows that are bases: with :math:`K_\alpha = CC^\top` it
-    is :math:`C (C^\top D C) C^\top`.
+    The sum over rows is estimated from the rows that are bases. With :math:`K_\alpha = CC^\top` the
+    estimate is :math:`K_\alpha D K_\alpha = C (C^\top D C) C^\top`, which whitened is
+    :math:`C^\top D C`.
 
     Parameters
     ----------
     chol : Tensor of shape (M, M)
         C, lower triangular.
     precision : Tensor of shape (M,)
-        Diagonal of D.
+        Diagonal of D: site precisions at the bases, times the number of rows that each stands for.
 
     Returns
     -------
     gram : Tensor of shape (M, M)
-        Its lower triangle.
+        The lower triangle of the whitened estimate.
 
     Notes
     -----

@@ -1,4 +1,7 @@
-"""Random Fourier features, drawn from a counter: any of them, in any order, the same anywhere."""
+"""Random Fourier features from a counter-based generator.
+
+Any of them can be drawn, in any order and on any device, and is always the same.
+"""
 
 import math
 import sys
@@ -12,23 +15,23 @@ from ._linalg import add_gram, cholesky
 from .kernels._composite import exact_and_rest
 
 _HELD_BYTES = 2**28
-_CHUNK_NORMALS = 2**24  # of a chunk of frequencies
-_FEWEST_ROWS = 1024  # that frequencies are drawn anew for
+_CHUNK_NORMALS = 2**24  # numbers in a chunk of frequencies
+_MIN_CHUNK_ROWS = 1024  # if frequencies are drawn anew for each chunk
 _GRAM_BLOCK = 1024  # functions whose products are summed at a time
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
-_RADII, _MIXTURE = 1 << 30, 1 << 31  # counters of lengths and of scale mixtures: beyond any feature
+_RADII, _MIXTURE = 1 << 30, 1 << 31  # counters of lengths and scale mixtures, beyond any feature
 
 
 def philox(counter, key):
-    """Philox-4x32-10.
+    """Return the random words of Philox-4x32-10.
 
     Parameters
     ----------
     counter : sequence of four int64 tensors
-        32 bits each; they broadcast.
+        32 bits each; the tensors broadcast.
     key : tuple of two ints
         32 bits each.
 
@@ -56,7 +59,7 @@ def philox(counter, key):
 
 
 def counted_normals(index, n_normals, seed, start=0):
-    """Standard normals (q, n_normals), float64, that depend on each index and the seed alone.
+    """Return standard normals (q, n_normals), float64, a function of each index and the seed alone.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ def counted_normals(index, n_normals, seed, start=0):
     seed : int
         64 bits.
     start : int
-        Of the counter that tells one use of an index from another.
+        First value of the counter; distinguishes the uses of an index.
     """
     steps = torch.arange(start, start + -(-n_normals // 4), device=index.device)
     column = index[:, None]
@@ -81,17 +84,17 @@ def counted_normals(index, n_normals, seed, start=0):
 
 @dataclass(frozen=True)
 class FourierFeatures:
-    """Which random Fourier features: all that is stored of them.
+    """Specification of random Fourier features, from which they are drawn again.
 
     Attributes
     ----------
     n_pairs : int
-        Frequencies, each with a cosine and a sine.
+        Number of frequencies, each with a cosine and a sine.
     seed : int
     orthogonal : bool
-        Whether frequencies are orthogonal in blocks of as many as there are features of X.
+        Whether frequencies are orthogonal within blocks of d, the number of features of X.
     nystroem : bool
-        Whether they stand for what inducing points leave unexplained, see `NystroemFourierBases`.
+        Whether they model what inducing points leave unexplained, see `NystroemFourierBases`.
     """
 
     n_pairs: int
@@ -100,7 +103,7 @@ class FourierFeatures:
     nystroem: bool = False
 
     def normals(self, index, d):
-        """Frequencies (q, d) of a squared exponential of length scale one."""
+        """Return frequencies (q, d) of a squared exponential kernel with length scale one."""
         if not self.orthogonal:
             return counted_normals(index, d, self.seed)
         blocks, place = torch.unique(index // d, return_inverse=True)
@@ -112,7 +115,10 @@ class FourierFeatures:
         return lengths[:, None] * rotation[place, :, index % d]
 
     def mixture(self, index, dof):
-        """What frequencies of a Matern kernel of smoothness dof / 2 are multiplied by, (q, 1)."""
+        """Return factors (q, 1) of the frequencies for a Matern kernel of smoothness ``dof / 2``.
+
+        The spectrum is a Student t distribution, a scale mixture of normals.
+        """
         if math.isinf(dof):
             return 1.0
         squares = counted_normals(index, int(dof), self.seed, _MIXTURE).square()
@@ -120,17 +126,18 @@ class FourierFeatures:
 
 
 class FourierBases(MeanBases):
-    r"""Cosines and sines of random frequencies; their weights are standard normal.
+    r"""Cosines and sines of random frequencies, with standard normal weights.
 
-    With frequencies :math:`\omega_q` drawn from the spectrum of a stationary kernel of variance v,
-    the features are :math:`\sqrt{v / Q} \cos \omega_q^\top x`, then as many sines. Terms of the
-    kernel share the frequencies evenly; those with an exact finite feature map follow as they are.
+    With Q frequencies :math:`\omega_q` drawn from the spectrum of a stationary kernel of variance
+    v, the features are :math:`\sqrt{v / Q} \cos \omega_q^\top x`, followed by as many sines. The
+    terms of the kernel share the frequencies evenly. The features of terms with an exact finite
+    feature map come last.
 
     Parameters
     ----------
     kernel : TorchKernel
     theta : Tensor
-        Logarithms of its free hyperparameters.
+        Logarithms of the kernel's free hyperparameters.
     features : FourierFeatures
     d : int
         Number of features of X.
@@ -138,12 +145,12 @@ class FourierBases(MeanBases):
     Raises
     ------
     ValueError
-        If a term of the kernel has no spectrum that is known.
+        If the spectrum of a term of the kernel is not known.
 
     Notes
     -----
-    Frequencies are held where they take at most 256 MiB, and else drawn anew for every use;
-    orthogonal ones are held as drawn, too, since each takes a factorization of d x d.
+    Frequencies are kept if they take at most 256 MiB, and are else drawn anew for every use. The
+    unscaled orthogonal ones are kept too, since drawing one takes a factorization of d x d.
     Source: Rahimi and Recht (2007); Evans and Nair, section 1.2.
     """
 
@@ -174,7 +181,7 @@ class FourierBases(MeanBases):
         return self.theta.new_ones(1, len(which))
 
     def exact(self, X):
-        """Features of the terms that have an exact map, (b, n_exact)."""
+        """Return the features of terms with an exact map, (b, n_exact)."""
         if self._exact is None:
             return X.new_zeros(len(X), 0)
         return self._exact.exact_features(X, self.theta)
@@ -186,7 +193,7 @@ class FourierBases(MeanBases):
         return values
 
     def chunk_size(self, device):
-        fewest = 0 if self._are_few() else _FEWEST_ROWS
+        fewest = 0 if self._fit_in_memory() else _MIN_CHUNK_ROWS
         return max(super().chunk_size(device), fewest)
 
     def blocks(self, X):
@@ -212,7 +219,7 @@ class FourierBases(MeanBases):
         values = self.adjoint(values)
         gram = values.new_zeros(len(X), len(X), dtype=torch.float64)
         for block in values.T.split(_GRAM_BLOCK):
-            wide = block.double()  # single products may lose the smallest eigenvalues
+            wide = block.double()  # products in float32 may lose the smallest eigenvalues
             add_gram(gram, wide, wide)
         return [Woodbury(values, gram, precision) for precision in precisions]
 
@@ -227,59 +234,60 @@ class FourierBases(MeanBases):
 
     @cached_property
     def _held(self):
-        """Frequencies and amplitudes of all pairs, where they are few."""
-        return self._drawn(self._every_pair()) if self._are_few() else None
+        """Scaled frequencies and amplitudes of all pairs; None if they are too many to keep."""
+        return self._drawn(self._every_pair()) if self._fit_in_memory() else None
 
     @cached_property
     def _normals(self):
-        """Frequencies of all pairs as drawn, where they are few and orthogonal."""
-        if not (self.features.orthogonal and self._are_few()):
+        """Unscaled frequencies of all pairs, if they are orthogonal and few enough to keep."""
+        if not (self.features.orthogonal and self._fit_in_memory()):
             return None
         return self.features.normals(self._every_pair(), self._d)
 
-    def _are_few(self):
+    def _fit_in_memory(self):
         return self.n_pairs * self._d * 8 <= _HELD_BYTES
 
     def _every_pair(self):
         return torch.arange(self.n_pairs, device=self.theta.device)
 
     def _drawn(self, index):
-        """Frequencies (q, d) and amplitudes (q,), float64."""
+        """Return scaled frequencies (q, d) and amplitudes (q,) of pairs, float64."""
         if self._normals is None:
             frequencies = self.features.normals(index, self._d)
         else:
             frequencies = self._normals[index]
         amplitudes = frequencies.new_zeros(len(index))
         for i, (variance, scale, dof) in enumerate(self._terms):
-            own = (index >= self._starts[i]) & (index < self._starts[i + 1])
-            n_own = self._starts[i + 1] - self._starts[i]
+            start, stop = self._starts[i : i + 2]
+            of_term = (index >= start) & (index < stop)
             factor = self.features.mixture(index, dof) / scale(self.theta, frequencies)
-            frequencies = torch.where(own[:, None], frequencies * factor, frequencies)
-            share = (variance(self.theta, frequencies) / max(n_own, 1)).sqrt()
-            amplitudes = torch.where(own, share, amplitudes)
+            frequencies = torch.where(of_term[:, None], frequencies * factor, frequencies)
+            share = (variance(self.theta, frequencies) / max(stop - start, 1)).sqrt()
+            amplitudes = torch.where(of_term, share, amplitudes)
         return frequencies, amplitudes
 
     def _waves(self, X, frequencies, amplitudes):
+        """Return cosines and sines (b, q) at rows."""
         phase, amplitudes = X @ frequencies.T.to(X.dtype), amplitudes.to(X.dtype)
         return phase.cos() * amplitudes, phase.sin() * amplitudes
 
 
 class NystroemFourierBases(FourierBases):
-    r"""Whitened features of inducing points, and random features of what those leave unexplained.
+    r"""Whitened features of inducing points, and random features of the unexplained rest.
 
     With the projection a(x) on the inducing points, :math:`a(Z) a(Z)^\top = k(Z, Z)`, and Fourier
-    features :math:`\phi(x)` of the kernel the functions are a(x) and
+    features :math:`\phi(x)` of the kernel, the functions are a(x) and
 
     .. math:: \phi(x) - \Phi(Z)^\top a(Z)^{-\top} a(x).
 
-    In expectation over frequencies their inner products are the kernel's; the error of a finite
-    number is of :math:`k(x, x') - a(x)^\top a(x')` alone, and none at the inducing points. The
-    values are :math:`\phi` and a; coefficients are turned instead.
+    In expectation over frequencies their inner products equal the kernel. With finitely many, only
+    :math:`k(x, x') - a(x)^\top a(x')` is approximated, and there is no error at the inducing
+    points. `values` returns :math:`\phi` and a; `apply` transforms the coefficients accordingly.
 
     Parameters
     ----------
     basis : WhitenedBasis
-        With a part that is projected.
+        Some terms of its kernel must be projected.
     features : FourierFeatures
     d : int
         Number of features of X.
@@ -294,21 +302,21 @@ class NystroemFourierBases(FourierBases):
         yield from super().blocks(X)
         yield slice(self._n_waves, self.size), self._basis(X)[0]
 
-    def spread(self, coef):
-        waves, own = coef.split([self._n_waves, self._basis.size], 1)
+    def apply(self, coef):
+        waves, projected = coef.split([self._n_waves, self._basis.size], 1)
         at_points = sum(values @ waves[:, part].T for part, values in self._at_points())
-        own = own.clone()
-        own[:, : len(at_points)] -= self._basis.whitened(at_points.T)
-        return torch.cat([waves, own], 1)
+        projected = projected.clone()
+        projected[:, : len(at_points)] -= self._basis.whitened(at_points.T)
+        return torch.cat([waves, projected], 1)
 
     def embed(self, mean):
         return torch.cat([mean.new_zeros(len(mean), self._n_waves), mean], 1)
 
     def adjoint(self, sums):
         projected = slice(self._n_waves, self._n_waves + self._basis.n_projected)
-        turned = self._basis.unwhitened(sums[:, projected])
+        weights = self._basis.unwhitened(sums[:, projected])
         for part, at_points in self._at_points():
-            sums[:, part].addmm_(turned, at_points.to(sums.dtype), alpha=-1)
+            sums[:, part].addmm_(weights, at_points.to(sums.dtype), alpha=-1)
         return sums
 
     def overlap(self, basis):
@@ -316,12 +324,12 @@ class NystroemFourierBases(FourierBases):
         return torch.cat([self.theta.new_zeros(self._n_waves, basis.size), eye])
 
     def _at_points(self):
-        """Slices of the random features and their values at the inducing points."""
+        """Yield slices of the random features and their values at the inducing points."""
         return super().blocks(self._basis.Z)
 
 
 class Woodbury:
-    r"""Approximate inverse of :math:`\Phi^\top \Lambda \Phi + I` from a few rows.
+    r"""Apply an approximate inverse of :math:`\Phi^\top \Lambda \Phi + I` made from k rows P.
 
     .. math:: (\Phi_P^\top D \Phi_P + I)^{-1} =
         I - \Phi_P^\top D^{1/2} (I + D^{1/2} \Phi_P \Phi_P^\top D^{1/2})^{-1} D^{1/2} \Phi_P
@@ -329,11 +337,11 @@ class Woodbury:
     Parameters
     ----------
     values : Tensor of shape (k, M)
-        Of the functions at those rows.
+        Values of the functions at these rows.
     gram : Tensor of shape (k, k)
-        Their products, float64, of which the lower triangle counts.
+        Inner products of the values, float64. Only the lower triangle is read.
     precision : Tensor of shape (k,)
-        Diagonal of D.
+        Diagonal of D: site precisions, times the number of rows that each row stands for.
 
     Notes
     -----
@@ -347,7 +355,7 @@ class Woodbury:
         self._chol = cholesky(inner, "preconditioner of the features' coefficients", jitter=0)
 
     def __call__(self, residual):
-        """Of residuals (q, M)."""
+        """Return the inverse times residuals (q, M)."""
         scaled = self._root * (self._values @ residual.T.to(self._values)).double()
         inner = self._root * torch.cholesky_solve(scaled, self._chol)
         return residual - (self._values.T @ inner.to(self._values)).T.to(residual)
