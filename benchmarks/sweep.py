@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.expectation_propagation._inference import RULES, InterleavedEP
+from skgpsvm.expectation_propagation._inference import RULES, EPProblem, InterleavedEP
 from skgpsvm.expectation_propagation._propagation import Propagation
 
 from . import _report
@@ -43,15 +43,16 @@ class Iteration:
         self.rows = Rows(X, y, np.ones(len(X)), torch.device("cpu"), dtype)
         propagation = Propagation(torch_kernel(kernel), self.rows)
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
-        problem = propagation, ["theta", "Z"] if learning else [], bounds, scale
-        self.fit = InterleavedEP(RULES["auto"](RATE), 10**6, 0.0, *problem)
-        self.state = self.fit.initial({"theta": torch.tensor(kernel.theta), "Z": self.Z})
+        free = ["theta", "Z"] if learning else []
+        problem = EPProblem(propagation, free, bounds, scale)
+        self.fit = InterleavedEP(problem, RULES["auto"](RATE), 10**6, 0.0)
+        self.state = self.fit.init({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
     def step(self):
         """One iteration."""
         if not self.learning:
-            self.state["theta"] = self.state["theta"] + RATE
-        self.state["values"] = []
+            self.state.theta = self.state.theta + RATE
+        self.state.values = []
         self.fit.step(self.state)
 
     def products(self):
@@ -112,7 +113,7 @@ def share_of_rank(rank, n_ranks, folder, n, m, n_steps):
         start = time.perf_counter()
         for _ in range(n_steps):
             case.step()
-        found[learning] = (time.perf_counter() - start) / n_steps, case.state["mean"]
+        found[learning] = (time.perf_counter() - start) / n_steps, case.state.mean
     torch.save(found, f"{folder}/{rank}.pt")
     dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()

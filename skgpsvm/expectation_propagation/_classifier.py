@@ -1,6 +1,7 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,16 +26,18 @@ from ._inference import (
     PARTS,
     RULES,
     ConvergedEP,
+    EPProblem,
     InterleavedEP,
-    MinibatchLearning,
+    MinibatchEP,
     run_ep_to_convergence,
 )
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
-# Of more, converged sites for each evaluation cost too much: on 60,000 rows some ten updates each.
-_MOST_SETTLED_ROWS = 10_000
-_START_ROWS = 1000  # that starts are compared on
+# With more rows, EP to convergence for each evaluation costs too much: about ten updates each on
+# 60,000 rows.
+_MAX_CONVERGED_ROWS = 10_000
+_START_ROWS = 1000  # on which initial hyperparameters are compared
 _USES = InducingEstimator._uses | {
     "approximation": where(optimizer=OtherThan(None)).of("gfitc"),
     "batch_size": where(approximation=("auto", "sep")),
@@ -47,104 +50,132 @@ _FOLLOWED = {
 }
 
 
+class EPEvaluation(NamedTuple):
+    """Summary of one fitted binary model.
+
+    Attributes
+    ----------
+    evidence : float
+        Log evidence in nats.
+    cavity_probit : Tensor of shape (n,)
+        Leave-one-out probits of label 1 at the rows of the fit.
+    targets : Tensor of shape (n,)
+        Labels, 0 or 1.
+    weights : Tensor of shape (n,)
+    all_cavity_probits : Tensor of shape (n_passed,)
+        The same probits by row as passed: repeated rows apart, NaN for rows of weight 0.
+    """
+
+    evidence: float
+    cavity_probit: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+    all_cavity_probits: torch.Tensor
+
+
 class EPClassifier(GPClassifier, InducingEstimator):
     r"""Gaussian-process classification by scalable expectation propagation.
 
-    Labels are probit, :math:`p(y | f) = \Phi(y f)`, and inducing values stand for the latent
-    function under the FITC prior. Each row is a Gaussian factor on one combination of them,
-    matched to the moments of its label given all others. The logarithm of the evidence is a sum
-    over the rows in closed form, and so are the probabilities that leave a row out. More than two
-    classes are one against the rest, their probabilities normalized. See the
+    Labels are probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC prior of
+    its inducing values. Expectation propagation approximates the likelihood of each row by a
+    Gaussian site, so that the moments of the tilted distribution are matched. The log evidence and
+    the leave-one-out probabilities are then in closed form. Several classes have one binary model
+    each, one against the rest, and their probabilities are normalized. See the
     :ref:`user guide <expectation_propagation>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimization. None is a squared exponential with a length scale for each feature; its
-        hyperparameters then have a prior, which keeps them from fitting chance.
+        Prior covariance of each latent function. Its values are where optimization starts; its
+        bounds and "fixed" marks are respected. None is a squared exponential with one length scale
+        for each feature. Its hyperparameters have a prior, which prevents overfitting of noise.
     approximation : {"auto", "sep", "gfitc"}, default="auto"
-        How hyperparameters are learned: "sep" takes a step after each update of the sites, "gfitc"
-        maximizes the evidence of converged sites by L-BFGS-B. The model is the same. "auto" is
-        "sep" for minibatches, where an ``optimizer`` by name or a ``learning_rate`` is given, and
-        for more than 10,000 rows; else "gfitc".
+        How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
+        each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B.
+        "auto" is "sep" for minibatches, for an ``optimizer`` given by name, for a given
+        ``learning_rate`` and for more than 10,000 rows, and else "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function, as terms of the kernel: a constant of fixed variance, and a linear function
-        whose variance is learned.
+        Mean function, added to the kernel as terms: a constant of fixed variance, and for "linear"
+        a linear function whose variance is learned.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
-        where ``inducing_points`` is an array.
+        Number of inducing points, m. More points approximate the process better, at a cost of
+        O(m^2) for each row. Fewer are used if the data have fewer distinct rows. Ignored if
+        ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: cluster centers of the standardized rows, rows drawn at random, or
+        the given points, in units of X.
     learn_inducing : bool, default=False
-        Whether the inducing points are moved. Moved points make do with fewer, but overfit where
-        the signal is weak, since the evidence is no bound.
+        Whether inducing points are optimized. Fewer points are then enough, but the model overfits
+        where the signal is weak, since the evidence is no bound.
     optimizer : {"auto", "sign", "adadelta"} or None, default="auto"
-        Steps of "sep": Adam ("auto"), or the source's rules. Those are "sign" for
-        updates of all rows, a rate for each parameter that grows by 2 % while its slope keeps its
-        sign and else halves; and for minibatches "adadelta", with ``learning_rate=1``. None holds
-        the kernel and the inducing points.
+        Gradient steps of "sep". "auto" is Adam. "sign" and "adadelta" are the rules of the paper.
+        "sign" is for updates of all rows: a rate for each parameter grows by 2 % while the
+        derivative keeps its sign, and is halved otherwise. "adadelta" is for minibatches, with
+        ``learning_rate=1``. None holds the kernel and the inducing points fixed.
     max_iter : int, default=100
-        Updates of all sites, or epochs of minibatches, at most; hyperparameters are learned in the
-        first 70 %. With "gfitc", rounds of ten steps of L-BFGS-B besides, after
-        which the sites are found anew.
+        Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
+        learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten
+        L-BFGS-B steps; the sites are updated after these.
     tol : float, default=1e-3
-        Stop when an update changes the posterior mean by less, relative to its norm; and of
-        "gfitc" when a round gains less, nats a row.
+        Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
+        stops its rounds when one gains less, in nats per row.
     batch_size : int, default=None
-        Rows in a minibatch of "sep", after each of which posterior and hyperparameters move; None
-        is all.
+        Rows in a minibatch of "sep". The posterior and the hyperparameters change after each
+        minibatch. None takes all rows at once.
     learning_rate : float, default=None
-        Of the steps of "sep"; None is 0.05. "auto" is "sep" where it is given.
+        Step size of the ``optimizer`` of "sep". None is 0.05. If it is given, "auto" is "sep".
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel and inducing points of the last one. A change of what
-        such a model holds, such as ``kernel``, is refused by name.
+        Whether `fit` starts from the kernel and the inducing points of the last fit. A changed
+        parameter that such a fit could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the passes over rows; None is that of X. What belongs to a row is in float64.
+        Precision of the features; None is that of X. Sites and posterior are in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means and minibatches.
+        Seeds k-means and the minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included; a `CompoundKernel` of
-        one for each class where there are more than two.
+        Kernel with the learned hyperparameters, including the terms of the mean function. With
+        more than two classes, a `CompoundKernel` of one kernel for each class.
     inducing_points_ : ndarray of shape (m, d), or a list of one for each class
         In the units of X.
     log_marginal_likelihood_value_ : float
-        The logarithm of the evidence, nats, summed over the classes' models. Not a bound.
+        Log evidence in nats, summed over the classes' models. It is not a bound.
     loo_log_loss_ : float
-        Mean logarithm of the probability of a row's label under the model without the row, times
-        -1: the log-loss to expect of new rows, but slightly optimistic, since hyperparameters
-        were learned on the same rows.
+        Mean leave-one-out log loss. It estimates the log loss of new rows, slightly too low, since
+        hyperparameters were learned on the same rows.
     loo_proba_ : ndarray of shape (n, n_classes)
-        Class probabilities of each row that was last passed, under the model without it (without
-        one copy of it, where its weight is above one). NaN for rows of weight 0.
+        Leave-one-out class probabilities of the rows that were last passed. Of a row of weight
+        above one, a single copy is left out. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The evidence along the way, from minibatches an estimate of it; with "gfitc" that of rounds.
-        With the default kernel, the log density of its prior is in it, up to a constant.
+        Log evidence in each iteration, estimated if minibatches are used; with "gfitc", after each
+        round. With the default kernel, the log density of its prior is added, up to a constant.
     n_iter_ : int
-        Updates, epochs or rounds taken; with more than two classes, the most of any.
+        Number of updates, epochs or rounds; with more than two classes, the largest of their
+        models.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Column names of X, if they are all strings.
 
     Notes
     -----
-    Source: Hernandez-Lobato and Hernandez-Lobato (2016). Departs from the source: corrected sites
-    and evidence (errata of 20, 23 and 29); gradients of the evidence at fixed scalars of the sites,
-    features moving; whitened coordinates; a prior of the default kernel's hyperparameters; inducing
-    points that stay. The source's algorithm is ``EPClassifier(kernel, approximation="sep",
-    optimizer="sign", mean="zero", inducing_points="random", learn_inducing=True)`` with a kernel of
-    one's own, and its generalized FITC the same with "gfitc" for "sep" and without ``optimizer``.
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016).
+
+    Departs from the source: the sites and the evidence are corrected (errata of 20, 23 and 29);
+    gradients of the evidence hold the sites fixed in the whitened features, which move; the default
+    kernel's hyperparameters have a prior; inducing points are not optimized by default.
+
+    The source's algorithm is ``EPClassifier(kernel, approximation="sep", optimizer="sign",
+    mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
+    generalized FITC has "gfitc" instead of "sep", and no ``optimizer``.
+
     An update costs O(n m^2), memory is O(n + m^2).
 
     Examples
@@ -210,7 +241,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None):
-        """Fit the model.
+        """Fit the model to data.
 
         Parameters
         ----------
@@ -219,7 +250,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None
-            The power that a row's likelihood is raised to: 0 removes it, an integer repeats it.
+            Power of a row's likelihood: 0 removes the row, an integer repeats it.
 
         Returns
         -------
@@ -230,28 +261,28 @@ class EPClassifier(GPClassifier, InducingEstimator):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the evidence is no longer finite. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the evidence is no longer finite. The estimator is then unfitted or, with
+            ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the posterior with more rows, as new data.
 
-        The first call fits as `fit` does. Every later one holds kernel and inducing points, and
-        takes the posterior so far as the prior of its rows: a row counts as often as it is passed.
-        The first rows should hold some of every class, since what they say of kernel and points
-        stays. Evidence and leave-one-out loss add up over the calls.
+        The first call is `fit`. Later calls hold the kernel and the inducing points fixed, and take
+        the current posterior as the prior of their rows. A row that is passed twice counts twice.
+        The first call should have rows of every class, since its kernel and points are final. The
+        evidence and the leave-one-out loss accumulate over the calls.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All classes of the stream. Needed in the first call if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -261,12 +292,12 @@ class EPClassifier(GPClassifier, InducingEstimator):
         Raises
         ------
         ValueError
-            If parameters, data or weights make no sense, or a class comes that is not known.
+            If parameters, data or weights are invalid, or ``y`` has unknown classes.
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
     def _one_vs_rest_targets(self, codes):
-        """Two classes, or each class against the rest."""
+        """Return the binary targets of each model: one for two classes, else one a class."""
         if len(self.classes_) == 2:
             return [codes]
         return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
@@ -281,98 +312,106 @@ class EPClassifier(GPClassifier, InducingEstimator):
     def _prior_of_default(self, kernel, rows, scaler):
         return SignalPrior(kernel, rows.device)
 
-    def _settles(self, rows):
-        """Whether hyperparameters are learned on the evidence of converged sites."""
+    def _uses_converged_ep(self, rows):
+        """Return whether hyperparameters are learned on the evidence of converged sites."""
         if self.approximation != "auto":
             return self.approximation == "gfitc"
-        given = self.batch_size is not None or self.learning_rate is not None
-        by_adam = given or self.optimizer in ("sign", "adadelta")
-        return not by_adam and rows.n_rows <= _MOST_SETTLED_ROWS
+        has_options = self.batch_size is not None or self.learning_rate is not None
+        by_steps = has_options or self.optimizer in ("sign", "adadelta")
+        return not by_steps and rows.n_rows <= _MAX_CONVERGED_ROWS
 
     def _free_parameters(self, start, rows):
         points = self.learn_inducing and start.uses_points
-        wanted = {"theta": start.kernel.n_dims > 0, "Z": points}
-        return [part for part in PARTS if self.optimizer is not None and wanted[part]]
+        is_free = {"theta": start.kernel.n_dims > 0, "Z": points}
+        return [name for name in PARTS if self.optimizer is not None and is_free[name]]
 
     def _problem(self, start, rows, scaler):
-        """What both ways of learning are given."""
-        propagation = Propagation(torch_kernel(start.kernel), rows, start.jitter)
-        bounds = theta_bounds(start.kernel, rows.device)
-        scale = torch.tensor(scaler.scale_, device=rows.device)
-        prior = self._prior(start, rows, scaler)
-        return propagation, self._free_parameters(start, rows), bounds, scale, prior
+        """Return the `EPProblem` that both ways of learning share."""
+        return EPProblem(
+            Propagation(torch_kernel(start.kernel), rows, start.jitter),
+            self._free_parameters(start, rows),
+            theta_bounds(start.kernel, rows.device),
+            torch.tensor(scaler.scale_, device=rows.device),
+            self._prior(start, rows, scaler),
+        )
 
     def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
-        if start.mean is None and "theta" in self._free_parameters(start, rows):
+        free = self._free_parameters(start, rows)
+        if start.mean is None and "theta" in free:
             start = shrink_length_scales(start, self._make_likelihood(), rows, random_state)
-            start = self._better_start(start, rows, scaler, random_state)
-        if not self._settles(rows) or not self._free_parameters(start, rows):
+            start = self._select_start(start, rows, scaler, random_state)
+        if not self._uses_converged_ep(rows) or not free:
             return start, []
-        learning = ConvergedEP(self.tol, *self._problem(start, rows, scaler))
-        state = learning.initial(start.state(rows.device))
-        stage = f"{name}hyperparameters"
-        curve = run.stage(stage, state, learning.step, self.max_iter, converged=learning.converged)
+        learning = ConvergedEP(self._problem(start, rows, scaler), self.tol)
+        state = learning.init(start.state(rows.device))
+        curve = run.run(f"{name}hyperparameters", learning, state, self.max_iter)
         return replace(start.at(state), mean=None, root=None), curve
 
-    def _better_start(self, start, rows, scaler, random_state):
-        """The start, or the smoothest one, after ten steps on some rows: the more likely one."""
-        some = rows.subset(_START_ROWS, random_state) if rows.n_rows > _START_ROWS else rows
-        propagation, _, *units = self._problem(start, some, scaler)
-        prior = units[-1]
-        if prior is None:
+    def _select_start(self, start, rows, scaler, random_state):
+        """Return the better of two starts: the given one and the smoothest.
+
+        They are compared by the objective after ten steps on a subsample.
+        """
+        subsample = rows.subset(_START_ROWS, random_state) if rows.n_rows > _START_ROWS else rows
+        problem = replace(self._problem(start, subsample, scaler), free=["theta"])
+        if problem.prior is None:
             return start
-        learning = ConvergedEP(self.tol, propagation, ["theta"], *units)
-        first, found = start.state(rows.device), []
-        for theta in (first["theta"], prior.smoothest()):
-            state = learning.initial({**first, "theta": theta})
-            found.append((learning.step(state), state))
-        _, best = max(found, key=lambda pair: pair[0])
+        learning = ConvergedEP(problem, self.tol)
+        tensors, states = start.state(rows.device), []
+        for theta in (tensors["theta"], problem.prior.smoothest()):
+            states.append(learning.init({**tensors, "theta": theta}))
+            learning.step(states[-1])
+        best = max(states, key=lambda state: state.objective)
         return replace(start.at(best), mean=None, root=None)
 
     def _inference(self, start, rows, scaler, generator):
-        propagation, trained, *units = self._problem(start, rows, scaler)
-        settles = self._settles(rows)
-        trained = [] if settles else trained
-        rule = RULES[self.optimizer](self._adam_rate) if trained else None
-        learning = rule, self.max_iter, self.tol, propagation, trained, *units
-        if self.batch_size is None or settles:
-            return InterleavedEP(*learning)
+        problem = self._problem(start, rows, scaler)
+        uses_converged_ep = self._uses_converged_ep(rows)
+        if uses_converged_ep:
+            problem = replace(problem, free=[])
+        rule = RULES[self.optimizer](self._adam_rate) if problem.free else None
+        if self.batch_size is None or uses_converged_ep:
+            return InterleavedEP(problem, rule, self.max_iter, self.tol)
         check_shareable(self.batch_size)
-        return MinibatchLearning(self.batch_size, generator, *learning)
+        options = rule, self.max_iter, self.tol, self.batch_size, generator
+        return MinibatchEP(problem, *options)
 
     def _evaluate_posterior(self, propagation, state):
-        visit, rows = propagation.visit(state), propagation.rows
-        left_out = rows.unmerged(visit.left_out)
-        return (
-            propagation.evidence(state, visit),
-            visit.left_out,
-            rows.targets,
-            rows.weights,
-            left_out,
+        """Return the `EPEvaluation` of a fitted state."""
+        update, rows = propagation.site_update(state), propagation.rows
+        return EPEvaluation(
+            evidence=propagation.evidence(state, update),
+            cavity_probit=update.cavity_probit,
+            targets=rows.targets,
+            weights=rows.weights,
+            all_cavity_probits=rows.unmerged(update.cavity_probit),
         )
 
     def _streaming_update(self, old, rows):
-        now = old.state(rows.device)
-        prior = natural_parameters(now["mean"][0], now["root"][0])
+        tensors = old.state(rows.device)
+        prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
-        bounds, scale = torch.empty(0, 2), torch.ones(1)
-        learning = InterleavedEP(None, self.max_iter, self.tol, propagation, [], bounds, scale)
-        return learning.initial(now), learning.step, propagation
+        problem = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
+        stage = InterleavedEP(problem, None, self.max_iter, self.tol)
+        return stage.init(tensors), stage.step, propagation
 
-    def _attributes(self, latents, findings, streamed=False):
-        evidences, left_out, targets, weights, all_rows = zip(*findings, strict=True)
-        targets, weights = torch.stack(targets, 1), weights[0].double()
-        targets = targets[:, 0] if len(findings) == 1 else targets.argmax(1)
-        log_p = _log_proba(torch.stack(left_out, 1)).gather(1, targets[:, None])[:, 0]
+    def _attributes(self, latents, evaluations, streamed=False):
+        targets = torch.stack([each.targets for each in evaluations], 1)
+        targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
+        weights = evaluations[0].weights.double()
+        cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
+        log_p = _log_proba(cavity_probits).gather(1, targets[:, None])[:, 0]
         loss, weight = sum(gather(np.array([-(weights @ log_p).item(), weights.sum().item()])))
+        evidences = [each.evidence for each in evaluations]
         if streamed:
-            evidences = *evidences, self.log_marginal_likelihood_value_
+            evidences.append(self.log_marginal_likelihood_value_)
             loss, weight = loss + self._loo[0], weight + self._loo[1]
+        all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         return {
             **self._latents_attributes(latents),
             "log_marginal_likelihood_value_": sum(evidences),
             "loo_log_loss_": loss / weight,
-            "loo_proba_": _log_proba(torch.stack(all_rows, 1)).exp().cpu().numpy(),
+            "loo_proba_": _log_proba(all_cavity_probits).exp().cpu().numpy(),
             "_loo": (loss, weight),
         }
 
@@ -380,40 +419,40 @@ class EPClassifier(GPClassifier, InducingEstimator):
     def log_marginal_likelihood(
         self, theta=None, eval_gradient=False, *, X=None, y=None, sample_weight=None
     ):
-        """Logarithm of the evidence, also at other hyperparameters; inducing points are held.
+        """Return the log evidence, also at other hyperparameters, and its gradient.
 
-        Processes that share the rows must all call it.
+        The inducing points are held fixed. If several processes share the rows, all must call it.
 
         Parameters
         ----------
         theta : array-like of shape (k,), default=None
-            Logarithms of the kernel's free hyperparameters, as ``kernel_.theta``, which None is.
+            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``.
         eval_gradient : bool, default=False
-            Whether the derivatives in ``theta`` are returned too.
+            Whether to return the derivatives in ``theta`` too.
         X : array-like of shape (n, d), default=None
-            The rows of `fit`, which the model does not keep. None is possible only where no more
-            than ``log_marginal_likelihood_value_`` is asked for.
+            The rows of `fit`, which the model does not keep. None returns
+            ``log_marginal_likelihood_value_``; it needs ``theta=None`` and no gradient.
         y : array-like of shape (n,), default=None
         sample_weight : array-like of shape (n,), default=None
 
         Returns
         -------
         value : float
-            Nats, summed over the classes' models; sites have converged.
+            Log evidence of converged sites in nats, summed over the classes' models.
         gradient : ndarray of shape (k,), optional
 
         Raises
         ------
         ValueError
-            If ``theta`` has another length than ``kernel_.theta``, or rows are needed.
+            If ``theta`` has another length than ``kernel_.theta``, or rows are missing.
         """
         check_is_fitted(self)
         if X is None:
             if theta is None and not eval_gradient:
                 return self.log_marginal_likelihood_value_
             raise ValueError(
-                "The model does not keep its rows: pass those of fit, as X and y, to evaluate the "
-                "evidence at a theta or its gradient."
+                "The evidence at a given theta, or its gradient, needs the rows: pass the rows of "
+                "fit as X and y, since the model does not keep them."
             )
         theta = np.asarray(self.kernel_.theta if theta is None else theta, dtype=np.float64)
         sizes = [part.kernel.n_dims for part in self._latents]
@@ -430,12 +469,13 @@ class EPClassifier(GPClassifier, InducingEstimator):
         ):
             rows = Rows(X, targets, weights, *options)
             propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
-            now = part.state(rows.device)
-            state = propagation.start(torch.as_tensor(at, device=rows.device), now["Z"])
-            visit = run_ep_to_convergence(propagation, state)
-            value += propagation.evidence(state, visit)
+            state = propagation.init(
+                torch.as_tensor(at, device=rows.device), part.state(rows.device)["Z"]
+            )
+            update = run_ep_to_convergence(propagation, state)
+            value += propagation.evidence(state, update)
             if eval_gradient:
-                gradient.append(propagation.gradient(state, visit)[0].cpu().numpy())
+                gradient.append(propagation.gradient(state, update)["theta"].cpu().numpy())
         return (value, np.concatenate(gradient)) if eval_gradient else value
 
     # Prediction
@@ -470,6 +510,9 @@ class ProbitProbabilities(ClassProbabilities):
 
 
 def _log_proba(probits):
-    """Of the classes, (..., n_classes), given the probits of their models or, of two, of one."""
+    """Return log class probabilities, (..., n_classes).
+
+    ``probits`` are of the classes' models, (..., n_classes), or of class 1 of two, (..., 1).
+    """
     probits = torch.cat([-probits, probits], -1) if probits.shape[-1] == 1 else probits
     return torch.special.log_ndtr(probits).log_softmax(-1)

@@ -1,76 +1,97 @@
-"""Ways through expectation propagation: hyperparameter steps between updates, or around them."""
+"""Algorithms of expectation propagation: hyperparameter steps between or around site updates."""
 
 import math
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from .._fitting import Stage
+from .._hyperparameters.priors import SignalPrior
 from .._linalg import relative_change
 from .._optim import FlatParameters, lbfgs, minibatches
 from ..exceptions import NotPositiveDefiniteError, warn
+from ._propagation import EPState, Propagation
 
-_LEARNING_SHARE = 0.7
-_DECAY_SHARE = 0.4
-_PATIENCE = 5
-# Nats a row in five iterations. At 2e-3 (1.2 nats of 600 rows) length scales stay near their start.
-_LEAST_GAIN = 2e-4
-_DAMPING, _LEARNING_DAMPING, _LEAST_DAMPING = 0.8, 0.5, 0.05
+_LEARNING_SHARE = 0.7  # of max_iter
+_DECAY_SHARE = 0.4  # of the learning
+_PATIENCE = 5  # iterations
+# In nats per row over five iterations. At 2e-3 (1.2 nats of 600 rows) length scales hardly move.
+_MIN_GAIN = 2e-4
+_DAMPING, _LEARNING_DAMPING, _MIN_DAMPING = 0.8, 0.5, 0.05
 _SLOW, _MORE_DAMPED, _LESS_DAMPED = 0.5, 0.7, 1.2  # share of a move left; factors of the damping
 _MINIBATCH_DAMPING = 0.99
 _GROWTH, _SHRINKAGE = 1.02, 0.5
-_MOST_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
+_MAX_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
 _ROUND = 10  # steps of L-BFGS-B
-_MOST_UPDATES = 200
+_MAX_UPDATES = 200
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
-PARTS = ("theta", "Z")
+PARTS = ("theta", "Z")  # that can be learned
 
 
 class SignRule:
-    """Ascent with a rate for each parameter: it grows while the slope keeps its sign, else halves.
+    """Gradient ascent whose rate for each parameter follows the signs of its derivatives.
 
-    Source: Hernandez-Lobato and Hernandez-Lobato (2016), section 5.1; the limit on steps is ours.
+    The rate grows while the sign stays the same, and is halved when it changes.
+
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016), section 5.1. Departs from the source: the
+    length of a step is limited.
     """
 
-    settles = False  # a standstill may end when the rates have grown
+    stops_at_standstill = False  # the objective may rise again when the rates have grown
 
     def __init__(self, learning_rate):
         self.learning_rate = learning_rate
 
-    def step(self, memory, slope, share):
-        """The step (k,) and the new memory, a dict; ``share`` of the learning is behind."""
-        rate = memory.get("rate", torch.full_like(slope, self.learning_rate))
+    def step(self, memory, gradient, progress):
+        """Return the next step and the rule's new memory.
+
+        Parameters
+        ----------
+        memory : dict
+            Empty before the first step.
+        gradient : Tensor of shape (k,)
+        progress : float
+            Share of the learning that is done, from 0 to 1.
+
+        Returns
+        -------
+        step : Tensor of shape (k,)
+        memory : dict
+        """
+        rate = memory.get("rate", torch.full_like(gradient, self.learning_rate))
         if memory:
-            same = slope.sign() == memory["sign"]
+            same = gradient.sign() == memory["sign"]
             rate = torch.where(same, _GROWTH * rate, _SHRINKAGE * rate)
-        memory = {"rate": rate, "sign": slope.sign()}
-        return (rate * slope).clamp(-_MOST_STEP, _MOST_STEP), memory
+        memory = {"rate": rate, "sign": gradient.sign()}
+        return (rate * gradient).clamp(-_MAX_STEP, _MAX_STEP), memory
 
 
 class TorchRule:
-    """An optimizer of torch, its rate falling to nothing over the last 40 % of the learning.
+    """An optimizer of torch, whose learning rate decays to zero in the last 40 % of the learning.
 
     Parameters
     ----------
     optimizer : callable
-        Parameters and ``lr`` to an optimizer that maximizes.
+        Takes a list of parameters and ``lr``; returns an optimizer that maximizes.
     learning_rate : float
     """
 
-    settles = True
+    stops_at_standstill = True
 
     def __init__(self, optimizer, learning_rate):
         self.optimizer, self.learning_rate = optimizer, learning_rate
 
-    def step(self, memory, slope, share):
-        """The step (k,) and the new memory, a dict; ``share`` of the learning is behind."""
-        point = torch.zeros_like(slope)
-        rate = self.learning_rate * min(1.0, (1 - share) / _DECAY_SHARE)
+    def step(self, memory, gradient, progress):
+        """Return the next step and the rule's new memory; see `SignRule.step`."""
+        point = torch.zeros_like(gradient)
+        rate = self.learning_rate * min(1.0, (1 - progress) / _DECAY_SHARE)
         optimizer = self.optimizer([point], lr=rate)
         if memory:
-            now = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({**memory, "param_groups": now})
-        point.grad = slope
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({**memory, "param_groups": groups})
+        point.grad = gradient
         optimizer.step()
         return point, optimizer.state_dict()
 
@@ -82,205 +103,314 @@ RULES = {
 }
 
 
-class _Learning:
-    """Hyperparameters as one vector.
+@dataclass(frozen=True)
+class EPProblem:
+    """Expectation propagation and the hyperparameters to learn.
 
-    Parameters
+    Attributes
     ----------
     propagation : Propagation
-    trained : list of str
-        Which of `PARTS`.
+    free : list of str
+        Names of the learned parameters, some of `PARTS`.
     bounds : Tensor of shape (k, 2)
-        Of theta.
+        Bounds of theta.
     scale : Tensor of shape (d,)
         Unit of the inducing points, for each feature.
     prior : SignalPrior, optional
-        Of theta.
+        Prior of theta.
+    """
+
+    propagation: Propagation
+    free: list
+    bounds: torch.Tensor
+    scale: torch.Tensor
+    prior: SignalPrior | None = None
+
+    @property
+    def flat(self):
+        """The learned parameters as one vector, a `FlatParameters`."""
+        return FlatParameters(self.free, {"Z": self.scale}, {"theta": self.bounds})
+
+    def log_prior(self, state):
+        """Return the log density of theta, up to a constant; zero without a prior."""
+        return 0.0 if self.prior is None else self.prior.log_density(state.theta).item()
+
+    def objective(self, state, update):
+        """Return the log evidence plus the log prior, given the `site_update` at a state."""
+        return self.propagation.evidence(state, update) + self.log_prior(state)
+
+    def gradient(self, state, update):
+        """Return the derivatives of `objective` in the learned parameters, (k,)."""
+        return self.with_prior(self.propagation.gradient(state, update), state)
+
+    def with_prior(self, gradients, state):
+        """Return derivatives by name as one vector (k,), the prior's gradient added."""
+        if self.prior is not None and "theta" in gradients:
+            theta = gradients["theta"] + self.prior.gradient(state.theta)
+            gradients = {**gradients, "theta": theta}
+        return self.flat.gradient(gradients)
+
+    def moved(self, state, point):
+        """Return the parameters of a state by name, the learned ones set to a vector (k,)."""
+        return self.flat.parts(point, state.parameters())
+
+
+@dataclass(kw_only=True)
+class InterleavedState(EPState):
+    """State of `InterleavedEP`.
+
+    Attributes
+    ----------
+    learning : bool
+        Whether hyperparameters are still learned.
+    memory : dict
+        Memory of the rule for their steps; empty before the first.
+    values : list of float
+        Objectives of the last iterations of the learning.
+    changes : list of float
+        Changes of the posterior mean in the last iterations after the learning.
+    n_updates : int
+        Number of iterations taken.
+    step_factor : float
+        Factor of the hyperparameters' steps, halved after each failure.
+    damping : float
+        Share of the way that sites move once the learning has ended.
+    """
+
+    learning: bool
+    memory: dict = field(default_factory=dict)
+    values: list = field(default_factory=list)
+    changes: list = field(default_factory=list)
+    n_updates: int = 0
+    step_factor: float = 1.0
+    damping: float = _DAMPING
+
+
+class InterleavedEP(Stage):
+    """Alternate one damped update of all sites with one gradient step of the hyperparameters.
+
+    The learning of hyperparameters ends when 70 % of ``max_iter`` is spent. Except with the sign
+    rule, it also ends when five iterations changed the evidence by less than 0.0002 nats per row.
+    Updates then go on, less damped, until they hardly move the posterior mean. If five of these
+    did not lower the change of the mean, the step towards the new sites is halved.
+
+    A step of the hyperparameters is undone if the posterior precision is no longer positive
+    definite after it, and all later steps are halved.
+
+    Without learning, the first update is undamped: it may be the only one in a stream.
+
+    Parameters
+    ----------
+    problem : EPProblem
+    rule : SignRule, TorchRule or None
+        None where nothing is learned.
+    max_iter : int
+    tol : float
+        Relative change of the posterior mean at convergence.
     """
 
     is_exact = False  # see `CoordinateInference`
 
-    def __init__(self, propagation, trained, bounds, scale, prior=None):
-        self.propagation, self.trained, self.prior = propagation, trained, prior
-        self.packing = FlatParameters(trained, {"Z": scale}, {"theta": bounds})
-
-    def _log_prior(self, state):
-        return 0.0 if self.prior is None else self.prior.log_density(state["theta"]).item()
-
-    def _slope(self, state, visit):
-        slopes = dict(zip(PARTS, self.propagation.gradient(state, visit), strict=True))
-        return self._packed(slopes, state)
-
-    def _packed(self, slopes, state):
-        """Slopes by name as one vector, that of the prior added."""
-        if self.prior is not None and "theta" in slopes:
-            slopes["theta"] = slopes["theta"] + self.prior.gradient(state["theta"])
-        return self.packing.gradient(slopes)
-
-
-class InterleavedEP(_Learning):
-    """One damped update of all sites, one step of the hyperparameters, and so on.
-
-    Those steps end when five iterations changed the evidence by less than 0.0002 nats a row, but
-    for the sign rule, or 70 % of ``max_iter`` is spent; updates go on, more boldly, until they
-    hardly move the means. Where five of these did not bring the change down, they are damped by
-    half. A step of the hyperparameters after which the posterior has no precision is undone, and
-    all later ones are halved.
-    The first update is undamped where nothing is learned: it may be the only one of a stream.
-
-    Parameters
-    ----------
-    rule : SignRule or TorchRule
-    max_iter : int
-    tol : float
-    *problem : object
-        As of `_Learning`.
-    """
-
-    def __init__(self, rule, max_iter, tol, *problem):
-        super().__init__(*problem)
+    def __init__(self, problem, rule, max_iter, tol):
+        self.problem, self.propagation = problem, problem.propagation
         self.rule, self.max_iter, self.tol = rule, max_iter, tol
 
-    def initial(self, start):
-        """The state from which `step` starts: no sites yet."""
-        return {
-            **start,
-            **self.propagation.start(start["theta"], start["Z"]),
-            "memory": {},
-            "values": [],
-            "changes": [],
-            "n_updates": 0,
-            "learning": bool(self.trained),
-            "caution": 1.0,
-            "damping": _DAMPING,
-        }
+    def init(self, start):
+        """Return the state without sites.
+
+        Parameters
+        ----------
+        start : dict of str to Tensor
+            ``theta`` and ``Z``; others are ignored.
+
+        Returns
+        -------
+        state : InterleavedState
+        """
+        return InterleavedState(**self._initial_fields(start))
+
+    initial = init
+
+    def _initial_fields(self, start):
+        fields = self.propagation.init(start["theta"], start["Z"]).as_dict()
+        return fields | {"learning": bool(self.problem.free)}
 
     def at(self, state):
-        """What `EPClassifier` finds its attributes by."""
+        """Return the first argument of `EPClassifier._evaluate_posterior`."""
         return self.propagation
 
     def step(self, state):
-        """One update; returns the evidence before it."""
-        visit = self.propagation.visit(state)
-        value = self.propagation.evidence(state, visit) + self._log_prior(state)
-        before = dict(state)
-        damping = state["damping"] if state["n_updates"] else 1.0
-        if state["learning"]:
+        """Take one iteration; the objective is the evidence before it."""
+        update = self.propagation.site_update(state)
+        objective = self.problem.objective(state, update)
+        before = replace(state)
+        damping = state.damping if state.n_updates else 1.0
+        if state.learning:
             damping = _LEARNING_DAMPING
-            self._learn(state, self._slope(state, visit), self._share(state["n_updates"]))
-        self.propagation.update(state, visit, damping)
+            gradient = self.problem.gradient(state, update)
+            self._learn(state, gradient, self._progress(state.n_updates))
+        self.propagation.move_sites(state, update, damping)
         try:
             self.propagation.refresh(state)
         except NotPositiveDefiniteError:
-            if not before["learning"]:
+            if not before.learning:
                 raise
-            state |= before | {"caution": before["caution"] / 2}
-        self._end(state, before["mean"], value)
-        return value
+            state.restore(before.as_dict())
+            state.step_factor /= 2
+        self._finish(state, before.mean, objective)
 
-    def _learn(self, state, slope, share):
-        step, state["memory"] = self.rule.step(state["memory"], slope, share)
-        limits = self.packing.limits(state).unbind(-1)
-        point = (self.packing.vector(state) + state["caution"] * step).clamp(*limits)
-        state |= self.packing.parts(point, state)
+    def _learn(self, state, gradient, progress):
+        """Take a step of the hyperparameters."""
+        step, state.memory = self.rule.step(state.memory, gradient, progress)
+        parameters, flat = state.parameters(), self.problem.flat
+        limits = flat.limits(parameters).unbind(-1)
+        point = (flat.vector(parameters) + state.step_factor * step).clamp(*limits)
+        vars(state).update(self.problem.moved(state, point))
 
-    def _share(self, n_updates):
-        """How much of the learning is behind."""
+    def _progress(self, n_updates):
+        """Return the share of the learning that is done, from 0 to 1."""
         return min(1.0, n_updates / (_LEARNING_SHARE * self.max_iter))
 
-    def _end(self, state, before, value):
-        state["change"] = relative_change(state["mean"], before)
-        state["n_updates"] += 1
-        self._settle(state, value)
+    def _finish(self, state, mean_before, objective):
+        """Complete a state after an iteration."""
+        state.objective = objective
+        state.change = relative_change(state.mean, mean_before)
+        state.n_updates += 1
+        if state.learning:
+            self._end_learning(state)
+        else:
+            self._adapt_damping(state)
 
-    def _settle(self, state, value):
-        if state["learning"]:
-            values = [*state["values"], value]
-            state["values"] = values[-_PATIENCE:]
-            least = _LEAST_GAIN * self.propagation.rows.total_weight
-            still = len(values) > _PATIENCE and abs(values[-1] - values[0]) < least
-            spent = self._share(state["n_updates"]) == 1
-            state["learning"] = not (spent or (still and self.rule.settles))
-            return
-        changes = [*state["changes"], state["change"]]
+    def _end_learning(self, state):
+        """End the learning where its iterations are spent, or where the objective stands still."""
+        values = [*state.values, state.objective]
+        state.values = values[-_PATIENCE:]
+        min_gain = _MIN_GAIN * self.propagation.rows.total_weight
+        still = len(values) > _PATIENCE and abs(values[-1] - values[0]) < min_gain
+        spent = self._progress(state.n_updates) == 1
+        state.learning = not (spent or (still and self.rule.stops_at_standstill))
+
+    def _adapt_damping(self, state):
+        """Halve the steps of the sites where the changes of the mean do not fall."""
+        changes = [*state.changes, state.change]
         if len(changes) > _PATIENCE and min(changes[1:]) >= changes[0]:
-            state["damping"] = max(state["damping"] / 2, _LEAST_DAMPING)
+            state.damping = max(state.damping / 2, _MIN_DAMPING)
             changes = []
-        state["changes"] = changes[-_PATIENCE:]
+        state.changes = changes[-_PATIENCE:]
 
     def converged(self, state):
-        """Whether an update hardly moved the means, and the hyperparameters rest."""
-        return not state["learning"] and state["change"] < self.tol
+        """Return whether the learning has ended and an update hardly moved the mean."""
+        return not state.learning and state.change < self.tol
 
 
-class MinibatchLearning(InterleavedEP):
-    """Epochs of minibatches: sites of a batch, the posterior, one step, the next batch.
+@dataclass(kw_only=True)
+class MinibatchState(InterleavedState):
+    """State of `MinibatchEP`.
 
-    Sites stay, in whitened coordinates, on the features that they were put on, which are those of
-    the start of the epoch; its end puts all on the current ones. Once learning has ended, all
+    Attributes
+    ----------
+    generator : Tensor
+        State of the random generator of minibatches.
+    """
+
+    generator: torch.Tensor
+
+
+class MinibatchEP(InterleavedEP):
+    """Epochs of minibatches: update the sites of a batch, the posterior, then hyperparameters.
+
+    In whitened coordinates, sites stay on the features that they were put on, those of the start
+    of the epoch. Its end moves all sites to the current features. Once the learning has ended, all
     sites are updated at once.
 
     Parameters
     ----------
+    problem : EPProblem
+    rule : SignRule, TorchRule or None
+    max_iter : int
+    tol : float
+        See `InterleavedEP`.
     batch_size : int
     generator : torch.Generator
-    *learning : object
-        As of `InterleavedEP`.
 
     Notes
     -----
     Source: the paper's minibatches, in whitened coordinates, with a refresh in each epoch.
     """
 
-    def __init__(self, batch_size, generator, *learning):
-        super().__init__(*learning)
+    def __init__(self, problem, rule, max_iter, tol, batch_size, generator):
+        super().__init__(problem, rule, max_iter, tol)
         self.batch_size, self.generator = batch_size, generator
 
-    def initial(self, start):
-        """The state from which `step` starts: no sites yet."""
-        return super().initial(start) | {"generator": self.generator.get_state()}
+    def init(self, start):
+        """Return the state without sites, a `MinibatchState`; see `InterleavedEP.init`."""
+        generator = self.generator.get_state()
+        return MinibatchState(**self._initial_fields(start), generator=generator)
+
+    initial = init
 
     def step(self, state):
-        """One epoch, or one update of all sites; returns the evidence or its estimate."""
-        if state["n_updates"] and not state["learning"]:
-            return super().step(state)
-        self.generator.set_state(state["generator"])
-        before, old = state["mean"], self.propagation.new_basis(state)
+        """Take one epoch, or update all sites; the objective is the evidence or its estimate."""
+        if state.n_updates and not state.learning:
+            super().step(state)
+            return
+        self.generator.set_state(state.generator)
+        mean_before, old = state.mean, self.propagation.make_basis(state.theta, state.Z)
         basis, log_sites = old, 0.0
-        state |= {name: state[name].clone() for name in ("precision", "shift")}
+        # Copies, since minibatches change the sites in place.
+        state.precision, state.shift = state.precision.clone(), state.shift.clone()
         batches = minibatches(len(self.propagation.rows), self.batch_size, self.generator)
         for i, index in enumerate(batches):
-            index = index.to(before.device)
-            found = self.propagation.minibatch(state, index, old, basis, _MINIBATCH_DAMPING)
-            log_sites += found[0]
-            if state["learning"]:
-                share = self._share(state["n_updates"] + i / len(batches))
-                self._learn(state, self._stochastic_slope(state, found[1]), share)
-                basis = self.propagation.new_basis(state)
-        value = log_sites + self.propagation.size(state) + self._log_prior(state)
+            index = index.to(mean_before.device)
+            part, surrogate = self.propagation.minibatch(
+                state, index, old, basis, _MINIBATCH_DAMPING
+            )
+            log_sites += part
+            if state.learning:
+                progress = self._progress(state.n_updates + i / len(batches))
+                self._learn(state, self._stochastic_gradient(state, surrogate), progress)
+                basis = self.propagation.make_basis(state.theta, state.Z)
+        log_normalizer = self.propagation.log_normalizer(state)
+        objective = log_sites + log_normalizer + self.problem.log_prior(state)
         self.propagation.refresh(state)
-        state["generator"] = self.generator.get_state()
-        self._end(state, before, value)
-        return value
+        state.generator = self.generator.get_state()
+        self._finish(state, mean_before, objective)
 
     @torch.enable_grad()
-    def _stochastic_slope(self, state, surrogate):
-        leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
-        value = surrogate(self.propagation.new_basis({**state, **leaves}))
+    def _stochastic_gradient(self, state, surrogate):
+        """Return an estimate of `EPProblem.gradient`, (k,), from the surrogate of a batch."""
+        parameters = state.parameters()
+        leaves = {name: parameters[name].detach().requires_grad_() for name in self.problem.free}
+        value = surrogate(self.propagation.make_basis(**parameters | leaves))
+        # Zero, so that parameters without effect have a gradient too.
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
-        slopes = torch.autograd.grad(value, leaves.values())
-        return self._packed(dict(zip(self.trained, slopes, strict=True)), state)
+        gradients = torch.autograd.grad(value, leaves.values())
+        return self.problem.with_prior(dict(zip(leaves, gradients, strict=True)), state)
 
 
-class ConvergedEP(_Learning):
-    """Rounds of L-BFGS-B on the evidence of converged sites, which start where they last were.
+@dataclass(kw_only=True)
+class ConvergedState(EPState):
+    """State of `ConvergedEP`.
+
+    Attributes
+    ----------
+    gain : float
+        Gain of the last round, in nats per row; NaN before the second.
+    """
+
+    gain: float = math.nan
+
+
+class ConvergedEP(Stage):
+    """Maximize the evidence of converged sites by rounds of L-BFGS-B.
+
+    The sites of each evaluation start from those of the last.
 
     Parameters
     ----------
+    problem : EPProblem
     tol : float
-        Of a round's gain, nats a row.
-    *problem : object
-        As of `_Learning`.
+        Gain of a round at convergence, in nats per row.
 
     Notes
     -----
@@ -288,66 +418,80 @@ class ConvergedEP(_Learning):
     those of `InterleavedEP`.
     """
 
-    def __init__(self, tol, *problem):
-        super().__init__(*problem)
-        self.tol = tol
+    def __init__(self, problem, tol):
+        self.problem, self.propagation, self.tol = problem, problem.propagation, tol
 
-    def initial(self, start):
-        """The state from which `step` starts."""
-        state = {**start, **self.propagation.start(start["theta"], start["Z"])}
-        return state | {"value": -math.inf, "gain": math.inf}
+    def init(self, start):
+        """Return the state without sites, a `ConvergedState`; see `InterleavedEP.init`."""
+        return ConvergedState(**self.propagation.init(start["theta"], start["Z"]).as_dict())
 
     def step(self, state):
-        """One round; returns the evidence."""
+        """Take one round; the objective is the evidence after it."""
 
         def value_and_gradient(point):
-            # A copy: an evaluation that fails leaves the sites of the last one that did not.
-            tried = state | self.packing.parts(point, state)
-            visit = run_ep_to_convergence(self.propagation, tried)
-            value = self.propagation.evidence(tried, visit) + self._log_prior(tried)
+            # A copy: after a failure, the state has the sites of the last success.
+            tried = replace(state, **self.problem.moved(state, point))
+            update = run_ep_to_convergence(self.propagation, tried)
+            value = self.problem.objective(tried, update)
             if math.isfinite(value):
-                state.update(tried)
-            return value, self._slope(tried, visit)
+                state.restore(tried.as_dict())
+            return value, self.problem.gradient(tried, update)
 
-        start, limits = self.packing.vector(state), self.packing.limits(state)
+        parameters, flat = state.parameters(), self.problem.flat
+        start, limits = flat.vector(parameters), flat.limits(parameters)
         best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
-        state |= self.packing.parts(best, state)
+        vars(state).update(self.problem.moved(state, best))
         run_ep_to_convergence(self.propagation, state)
-        state["gain"] = (value - state["value"]) / self.propagation.rows.total_weight
-        state["value"] = value
-        return value
+        state.gain = (value - state.objective) / self.propagation.rows.total_weight
+        state.objective = value
 
     def converged(self, state):
-        """Whether the last round hardly gained."""
-        return state["gain"] < self.tol
+        """Return whether the last round hardly gained."""
+        return state.gain < self.tol
 
 
 def run_ep_to_convergence(propagation, state):
-    """Update the sites of a state until they rest; returns their visit.
+    """Update the sites of a state until they have converged.
 
-    Where moves hardly shrink, later updates are damped more if the moves turn back, less if they
-    go on in the same direction.
+    The damping adapts where moves shrink slowly. It is increased if successive moves turn back,
+    and reduced if they go on in the same direction.
+
+    Parameters
+    ----------
+    propagation : Propagation
+    state : EPState
+        Its sites and posterior are changed.
+
+    Returns
+    -------
+    update : SiteUpdate
+        The update at the converged sites, which would hardly move them.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the sites have not converged in 200 updates.
     """
     propagation.refresh(state)
-    damping, before = _DAMPING, state["precision"].new_zeros(2 * len(state["precision"]))
-    least = _SITE_TOL[propagation.rows.dtype]
-    for _ in range(_MOST_UPDATES):
-        visit = propagation.visit(state)
-        moves = visit.precision - state["precision"], visit.shift - state["shift"]
-        moves = torch.cat(moves)
+    damping, last_move = _DAMPING, state.precision.new_zeros(2 * len(state.precision))
+    tol = _SITE_TOL[propagation.rows.dtype]
+    for _ in range(_MAX_UPDATES):
+        update = propagation.site_update(state)
+        move = torch.cat([update.precision - state.precision, update.shift - state.shift])
         n_large, along, size = propagation.rows.sum(
-            (moves.abs() >= least).sum().double(), moves @ before, before @ before
+            (move.abs() >= tol).sum().double(), move @ last_move, last_move @ last_move
         )
         if not n_large:
-            return visit
+            return update
         if along.abs() > _SLOW * size:
             damping *= _MORE_DAMPED if along < 0 else _LESS_DAMPED
-            damping = min(max(damping, _LEAST_DAMPING), 1.0)
-        before = moves
-        propagation.update(state, visit, damping)
+            damping = min(max(damping, _MIN_DAMPING), 1.0)
+        last_move = move
+        propagation.move_sites(state, update, damping)
         propagation.refresh(state)
     warn(
-        f"Sites did not come to rest in {_MOST_UPDATES} updates; the evidence is that of the last.",
+        f"The sites did not converge in {_MAX_UPDATES} updates; the evidence is that of the last "
+        "update.",
         ConvergenceWarning,
     )
-    return propagation.visit(state)
+    return propagation.site_update(state)

@@ -2,314 +2,399 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from .._fitting import State
 from .._linalg import add_gram, mirror, root_norms, weight_moments
 from .._posteriors import WhitenedBasis
 
-_TAIL = -50.0  # below which rho + z cancels
+_TAIL = -50.0  # the sum of ratio and z cancels below this
 _REACH, _N_NODES = 8, 64  # of the quadrature, in standard deviations
-_LEAST_VARIANCE = 1e-12
+_MIN_VARIANCE = 1e-12
 
 
-@dataclass
-class SiteUpdate:
-    """What expectation propagation finds at each row, (n,), given its sites and the posterior.
+@dataclass(kw_only=True)
+class EPState(State):
+    """Hyperparameters, sites and posterior of expectation propagation.
+
+    Attributes
+    ----------
+    theta : Tensor of shape (k,)
+        Logarithms of the kernel's free hyperparameters.
+    Z : Tensor of shape (m, d)
+        Inducing points.
+    noise : Tensor of shape (0,)
+        Logarithms of the likelihood's parameters; the probit has none.
+    precision, shift : Tensor of shape (n,)
+        Natural parameters of the sites, one site a row.
+    site_gram : Tensor of shape (p, p)
+        Sum of the sites' precision matrices.
+    linear : Tensor of shape (1, p)
+        Linear natural parameter of the posterior.
+    mean, root : Tensor of shape (1, p), (1, p, p)
+        Posterior of the whitened weights; the covariance is ``root @ root.T``.
+    change : float
+        Relative change of the posterior mean in the last update.
+    """
+
+    theta: torch.Tensor
+    Z: torch.Tensor
+    noise: torch.Tensor
+    precision: torch.Tensor
+    shift: torch.Tensor
+    site_gram: torch.Tensor
+    linear: torch.Tensor
+    mean: torch.Tensor
+    root: torch.Tensor
+    change: float = math.inf
+
+    def parameters(self):
+        """Return what gradient steps can learn, by name: ``theta`` and ``Z``."""
+        return {"theta": self.theta, "Z": self.Z}
+
+
+class SiteUpdate(NamedTuple):
+    """One parallel update of expectation propagation, before damping; all tensors are (n,).
 
     Attributes
     ----------
     precision, shift : Tensor
-        Natural parameters of the undamped new sites.
+        Natural parameters of the new sites.
     log_site : Tensor
-        Logarithms of the sites' scales: what rows add to the log evidence.
-    left_out : Tensor
-        Probits of label 1 under the model without the row.
-    by_mean, by_var, by_residual : Tensor
-        Derivatives of `log_site` in mean and variance of the row's feature combination, and in its
-        residual variance. The first two vanish where the sites no longer change.
+        Logarithms of the scales of the current sites: the rows' terms of the log evidence.
+    cavity_probit : Tensor
+        Probits of label 1 under the cavity distributions: the leave-one-out predictions.
+    grad_mean, grad_var, grad_residual : Tensor
+        Derivatives of `log_site` in the posterior mean and variance of the row's feature
+        combination, and in its residual variance. The first two vanish at a fixed point.
     """
 
     precision: torch.Tensor
     shift: torch.Tensor
     log_site: torch.Tensor
-    left_out: torch.Tensor
-    by_mean: torch.Tensor
-    by_var: torch.Tensor
-    by_residual: torch.Tensor
+    cavity_probit: torch.Tensor
+    grad_mean: torch.Tensor
+    grad_var: torch.Tensor
+    grad_residual: torch.Tensor
+
+
+class _Chunk(NamedTuple):
+    """Some rows: their slice of all rows, inputs, labels -1 or 1, copies, and features."""
+
+    index: slice
+    X: torch.Tensor
+    y: torch.Tensor
+    copies: torch.Tensor
+    A: torch.Tensor
+    residual: torch.Tensor
 
 
 class Propagation:
     r"""Expectation propagation for probit labels under the FITC prior, in whitened coordinates.
 
-    The likelihood of a row is that of :math:`h_i = a_i^\top w` alone, :math:`\Phi(y_i h_i /
-    \sqrt{1 + \delta_i})`, with :math:`\delta_i` the residual variance of :class:`WhitenedBasis`;
-    its site is :math:`\exp(-\tilde\nu_i h_i^2 / 2 + \tilde\mu_i h_i)`. All sites are updated at
+    The likelihood of a row depends on :math:`h_i = a_i^\top w` alone. It is :math:`\Phi(y_i h_i /
+    \sqrt{1 + \delta_i})`, with :math:`\delta_i` the residual variance of :class:`WhitenedBasis`.
+    The site is :math:`\exp(-\tilde\nu_i h_i^2 / 2 + \tilde\mu_i h_i)`. All sites are updated at
     once.
-
-    The state of a fit is a dict: ``theta``, ``Z``, the sites' ``precision`` and ``shift`` (n,),
-    their sums ``site_gram`` (p, p) and ``linear`` (1, p), the posterior's ``mean`` (1, p) and
-    ``root`` (1, p, p), and the relative ``change`` of the means in the last update.
 
     Parameters
     ----------
     kernel : TorchKernel
     rows : Rows
         With codes 0 and 1. A weight of at least one counts as so many copies of the row, each with
-        its own site; a smaller one is the power that the row's likelihood is raised to.
+        its own site. A smaller weight is a power of the row's likelihood.
     jitter : float
         See :class:`WhitenedBasis`.
     prior : tuple of Tensors, optional
-        Natural parameters (p, p), (p,) that the sites add to; those of N(0, I) by default, those
-        of an earlier posterior for a stream.
+        Natural parameters (p, p) and (p,) of the prior that the sites are added to. The default is
+        N(0, I); a stream passes an earlier posterior.
 
     Notes
     -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016), scalable expectation propagation, eqs. 14
-    to 29, with the corrections of (20), (23) and (29). Scalars of rows are float64 whatever the
-    dtype of the features.
+    to 29, with the corrections of (20), (23) and (29). The site parameters and other numbers of a
+    row are float64 whatever the dtype of the features.
     """
 
     def __init__(self, kernel, rows, jitter=1e-6, prior=None):
         self.kernel, self.rows, self.jitter, self._prior = kernel, rows, jitter, prior
         weights = rows.weights.double()
         self._copies = weights.clamp_min(1)
-        self._all_copies = self._copies.sum()
+        self._n_copies = self._copies.sum()
         self._power = weights.clamp_max(1) if (weights < 1).any() else None
-        self._at, self._basis, self._chunks = None, None, None
+        self._basis_parameters, self._basis, self._passes = None, None, None
 
-    def start(self, theta, Z):
-        """The state without sites: the prior."""
-        zeros = torch.zeros(2, len(self.rows), dtype=torch.float64, device=self.rows.device)
-        state = {"theta": theta, "Z": Z, "precision": zeros[0], "shift": zeros[1]}
-        self.refresh(state)
-        return state | {"change": math.inf}
+    def init(self, theta, Z):
+        """Return the state without sites, whose posterior is the prior."""
+        options = {"dtype": torch.float64, "device": self.rows.device}
+        p = self._basis_at(theta, Z).size
+        sites, site_gram = torch.zeros(2, len(self.rows), **options), torch.zeros(p, p, **options)
+        linear = (site_gram.new_zeros(p) if self._prior is None else self._prior[1])[None]
+        mean, root = self._posterior_moments(site_gram, linear)
+        return EPState(
+            theta=theta,
+            Z=Z,
+            noise=theta.new_zeros(0),
+            precision=sites[0],
+            shift=sites[1],
+            site_gram=site_gram,
+            linear=linear,
+            mean=mean,
+            root=root,
+        )
 
     def basis(self, state):
-        """The features at a state; held until theta or Z change."""
-        at = state["theta"], state["Z"]
-        if self._at is None or not all(map(torch.equal, at, self._at)):
-            self._basis = self.new_basis(state)
-            self._chunks = self.rows.passes(self._basis)
-            self._at = at
+        """Return the features at a state; they are computed anew when theta or Z change."""
+        return self._basis_at(state.theta, state.Z)
+
+    def _basis_at(self, theta, Z):
+        parameters = theta, Z
+        known = self._basis_parameters
+        if known is None or not all(map(torch.equal, parameters, known)):
+            self._basis = self.make_basis(theta, Z)
+            self._passes = self.rows.passes(self._basis)
+            self._basis_parameters = parameters
         return self._basis
 
-    def new_basis(self, state):
-        """The features at a state."""
-        return WhitenedBasis(self.kernel, state["theta"], state["Z"], self.jitter)
+    def make_basis(self, theta, Z):
+        """Return new features, differentiable in ``theta`` and ``Z``."""
+        return WhitenedBasis(self.kernel, theta, Z, self.jitter)
 
-    def _slices(self, state):
-        """Chunks of rows with features, each with its slice of all rows."""
+    def _chunks(self, state):
+        """Yield all rows in chunks, with their features at a state."""
         self.basis(state)
         start = 0
-        for X, y, _, A, residual in self._chunks():
+        for X, y, _, A, residual in self._passes():
             index = slice(start, start + len(X))
             start = index.stop
-            yield index, X, 2.0 * y.double() - 1, self._copies[index], A, residual.double()
+            signs = 2.0 * y.double() - 1
+            yield _Chunk(index, X, signs, self._copies[index], A, residual.double())
 
     def _powers(self, index):
         return None if self._power is None else self._power[index]
 
     def refresh(self, state):
-        """Put the posterior that follows from sites, theta and Z into a state."""
+        """Recompute the posterior of a state from its sites, theta and Z."""
         p = self.basis(state).size
         gram = torch.zeros(p, p, dtype=torch.float64, device=self.rows.device)
         linear = gram.new_zeros(p)
-        for index, _, _, weights, A, _ in self._slices(state):
-            scaled = (weights * state["precision"][index]).to(A.dtype)[:, None] * A
+        for index, _, _, copies, A, _ in self._chunks(state):
+            scaled = (copies * state.precision[index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
-            linear += (weights * state["shift"][index]).to(A.dtype) @ A
-        state["site_gram"], linear = self.rows.sum(mirror(gram), linear)
-        state["linear"] = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
-        self._moments(state)
+            linear += (copies * state.shift[index]).to(A.dtype) @ A
+        state.site_gram, linear = self.rows.sum(mirror(gram), linear)
+        state.linear = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
+        state.mean, state.root = self._posterior_moments(state.site_gram, state.linear)
 
-    def _moments(self, state):
-        """Put the posterior that follows from the sums of all sites into a state."""
-        prior = torch.eye(len(state["site_gram"])).to(state["site_gram"])
-        prior = prior if self._prior is None else self._prior[0]
-        precision = (prior + state["site_gram"])[None]
-        state["mean"], state["root"] = weight_moments(precision, state["linear"])
+    def _posterior_moments(self, site_gram, linear):
+        """Return mean and root of the posterior from the sums over all sites."""
+        prior = torch.eye(len(site_gram)).to(site_gram) if self._prior is None else self._prior[0]
+        return weight_moments((prior + site_gram)[None], linear)
 
-    def visit(self, state):
-        """The `SiteUpdate` of all rows at a state, which stays as it is."""
-        mean, root = state["mean"][0], state["root"][0]
-        found = []
-        for index, _, y, _, A, residual in self._slices(state):
+    def site_update(self, state):
+        """Return the `SiteUpdate` of all rows; the state is not changed."""
+        mean, root = state.mean[0], state.root[0]
+        updates = []
+        for index, _, y, _, A, residual in self._chunks(state):
             var = root_norms(A, root.to(A.dtype)).double()
-            sites = state["precision"][index], state["shift"][index]
+            sites = state.precision[index], state.shift[index]
             center = (A @ mean.to(A.dtype)).double()
-            found.append(ep_updates(center, var, residual, *sites, y, self._powers(index)))
-        parts = zip(*(vars(part).values() for part in found), strict=True)
-        return SiteUpdate(*(torch.cat(part) for part in parts))
+            updates.append(ep_updates(center, var, residual, *sites, y, self._powers(index)))
+        return SiteUpdate(*map(torch.cat, zip(*updates, strict=True)))
 
-    def update(self, state, visit, damping):
-        """Move the sites of a state by ``damping`` of the way to those of a visit."""
-        state["precision"] = torch.lerp(state["precision"], visit.precision, damping)
-        state["shift"] = torch.lerp(state["shift"], visit.shift, damping)
+    def move_sites(self, state, update, damping):
+        """Move the sites of a state by the share ``damping`` of the way to an update."""
+        state.precision = torch.lerp(state.precision, update.precision, damping)
+        state.shift = torch.lerp(state.shift, update.shift, damping)
 
     def minibatch(self, state, index, old, basis, damping):
-        """Update the sites of some rows one batch at a time, the sums of all sites with them.
+        """Update the sites of a batch of rows, and the posterior with them.
 
         Parameters
         ----------
-        state : dict
+        state : EPState
             Its ``precision`` and ``shift`` are changed in place; its posterior is made anew.
         index : Tensor of shape (b,)
         old, basis : WhitenedBasis
-            The features that the rows' sites are on, and those that they are put on.
+            Features of the rows' current sites, and features of their new sites.
         damping : float
 
         Returns
         -------
         log_sites : float
-            What the rows add to the log evidence.
+            Terms of the log evidence of the rows in the batch.
         surrogate : callable
-            Takes a basis; an estimate, differentiable in it, of the part of the log evidence that
-            moves with theta and Z, cavities held. Source: (6), in whitened coordinates.
+            Takes a basis. Returns an estimate, differentiable in the basis, of the part of the log
+            evidence that depends on theta and Z, with the cavities held. Source: (6), in whitened
+            coordinates.
         """
         X, y, _ = self.rows.take(index)
         y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
         A, residual = (part.double() for part in basis(X))
         before = A if old is basis else old(X)[0].double()
-        mean, root = state["mean"][0], state["root"][0]
-        nu, mu = state["precision"][index], state["shift"][index]
+        mean, root = state.mean[0], state.root[0]
+        nu, mu = state.precision[index], state.shift[index]
         half_before, half = before @ root, A @ root
         cross = (half_before * half).sum(1)
-        kept = 1 - nu * half_before.square().sum(1)
-        cavity_var = half.square().sum(1) + nu * cross.square() / kept
-        cavity_mean = A @ mean + cross * (nu * (before @ mean) - mu) / kept
-        match = TiltedMoments(cavity_mean, cavity_var, residual, y, power)
-        new_nu, new_mu = (
-            torch.lerp(nu, match.precision, damping),
-            torch.lerp(mu, match.shift, damping),
-        )
-        state["site_gram"] = state["site_gram"] + (A.T * (copies * new_nu)) @ A
-        state["site_gram"] -= (before.T * (copies * nu)) @ before
-        state["linear"] = state["linear"] + (copies * new_mu) @ A - (copies * mu) @ before
-        state["precision"][index], state["shift"][index] = new_nu, new_mu
-        self._moments(state)
-        mean, root = state["mean"][0], state["root"][0]
-        spread = A @ root @ root.T
-        var, center = (spread * A).sum(1), A @ mean
+        var_ratio = 1 - nu * half_before.square().sum(1)  # of posterior to cavity
+        cavity_var = half.square().sum(1) + nu * cross.square() / var_ratio
+        cavity_mean = A @ mean + cross * (nu * (before @ mean) - mu) / var_ratio
+        tilted = TiltedMoments(cavity_mean, cavity_var, residual, y, power)
+        new_nu = torch.lerp(nu, tilted.precision, damping)
+        new_mu = torch.lerp(mu, tilted.shift, damping)
+        state.site_gram = state.site_gram + (A.T * (copies * new_nu)) @ A
+        state.site_gram -= (before.T * (copies * nu)) @ before
+        state.linear = state.linear + (copies * new_mu) @ A - (copies * mu) @ before
+        state.precision[index], state.shift[index] = new_nu, new_mu
+        state.mean, state.root = self._posterior_moments(state.site_gram, state.linear)
+        mean, root = state.mean[0], state.root[0]
+        cov_A = A @ root @ root.T
+        var, center = (cov_A * A).sum(1), A @ mean
         log_sites = ep_updates(center, var, residual, new_nu, new_mu, y, power).log_site
-        kept = 1 - new_nu * var
-        gain, pull = new_nu / kept, (new_nu * center - new_mu) / kept
-        scale = self._all_copies / copies.sum()
+        var_ratio = 1 - new_nu * var
+        var_factor, mean_factor = new_nu / var_ratio, (new_nu * center - new_mu) / var_ratio
+        scale = self._n_copies / copies.sum()
 
         def surrogate(basis):
             A, residual = (part.double() for part in basis(X))
-            along = (A * spread).sum(1)
-            cavity_mean = A @ mean + pull * along
-            cavity_var = (A @ root).square().sum(1) + gain * along.square()
+            cov = (A * cov_A).sum(1)
+            cavity_mean = A @ mean + mean_factor * cov
+            cavity_var = (A @ root).square().sum(1) + var_factor * cov.square()
             return scale * (copies @ log_likelihood(cavity_mean, cavity_var, residual, y, power))
 
         return (copies @ log_sites).item(), surrogate
 
-    def evidence(self, state, visit):
-        """The logarithm of the evidence at a state, nats."""
-        (log_sites,) = self.rows.sum(self._copies @ visit.log_site)
-        return self.size(state) + log_sites.item()
+    def evidence(self, state, update):
+        """Return the log evidence at a state in nats, given the `site_update` there."""
+        (log_sites,) = self.rows.sum(self._copies @ update.log_site)
+        return self.log_normalizer(state) + log_sites.item()
 
-    def size(self, state):
-        """What the posterior, beside the sites' own scales, adds to the log evidence."""
-        size = _log_normalizer(state["mean"], state["root"], state["linear"])
+    def log_normalizer(self, state):
+        """Return the log evidence without the terms of the rows, a float."""
+        value = _log_normalizer(state.mean, state.root, state.linear)
         if self._prior:
             precision, linear = (part[None] for part in self._prior)
-            size -= _log_normalizer(*weight_moments(precision, linear), linear)
-        return size.item()
+            value -= _log_normalizer(*weight_moments(precision, linear), linear)
+        return value.item()
 
-    def gradient(self, state, visit):
-        r"""Derivatives of the evidence in theta and Z, the scalars of all sites held.
+    def gradient(self, state, update):
+        r"""Return the derivatives of the evidence in theta and Z, with all sites held.
 
-        With :math:`\theta_i, \psi_i` the derivatives of a site's log scale in mean and variance of
-        :math:`h_i`, :math:`A = \sum \psi_i a_i a_i^\top` and :math:`p = \Sigma \sum \theta_i a_i`,
-        those in the features are
+        Write :math:`\theta_i, \psi_i` for the derivatives of a site's log scale in mean and
+        variance of :math:`h_i`, :math:`A = \sum \psi_i a_i a_i^\top` and :math:`p = \Sigma \sum
+        \theta_i a_i`. The derivatives in the features are
 
         .. math:: -\tilde\nu_i H a_i + \tilde\mu_i (\mu + p) + 2 \psi_i \Sigma a_i + \theta_i \mu,
             \qquad H = \Sigma + \mu\mu^\top + 2 \Sigma A \Sigma + p\mu^\top + \mu p^\top,
 
-        and what the residual variances add.
+        and those in the residual variances are added.
+
+        Returns
+        -------
+        gradients : dict of str to Tensor
+            ``theta``, (k,), and ``Z``, (m, d).
         """
-        basis, root, mean = self.basis(state), state["root"][0], state["mean"][0]
+        basis, root, mean = self.basis(state), state.root[0], state.mean[0]
         gram = torch.zeros_like(root)
         linear = torch.zeros_like(mean)
-        for index, _, _, weights, A, _ in self._slices(state):
-            scaled = (weights * visit.by_var[index]).to(A.dtype)[:, None] * A
+        for index, _, _, copies, A, _ in self._chunks(state):
+            scaled = (copies * update.grad_var[index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
-            linear += (weights * visit.by_mean[index]).to(A.dtype) @ A
+            linear += (copies * update.grad_mean[index]).to(A.dtype) @ A
         gram, linear = self.rows.sum(mirror(gram), linear)
         cov = root @ root.T
-        moved = cov @ linear
-        cross = torch.outer(moved, mean)
-        second = cov + torch.outer(mean, mean) + 2 * cov @ gram @ cov + cross + cross.T
+        p = cov @ linear
+        cross = torch.outer(p, mean)
+        H = cov + torch.outer(mean, mean) + 2 * cov @ gram @ cov + cross + cross.T
         total = torch.zeros_like(root)
         eye = torch.eye(len(root)).to(root)
-        by_theta, by_Z = torch.zeros_like(state["theta"]), torch.zeros_like(state["Z"])
-        for index, X, _, weights, A, _ in self._slices(state):
-            nu, mu = state["precision"][index], state["shift"][index]
+        grad_theta, grad_Z = torch.zeros_like(state.theta), torch.zeros_like(state.Z)
+        for index, X, _, copies, A, _ in self._chunks(state):
+            nu, mu = state.precision[index], state.shift[index]
             wide = A.double()
-            slope = -(nu[:, None] * wide) @ second
-            slope += (2 * visit.by_var[index, None] * wide) @ cov
-            slope += torch.outer(mu, mean + moved) + torch.outer(visit.by_mean[index], mean)
+            grad = -(nu[:, None] * wide) @ H
+            grad += (2 * update.grad_var[index, None] * wide) @ cov
+            grad += torch.outer(mu, mean + p) + torch.outer(update.grad_mean[index], mean)
             projected = wide[:, : basis.n_projected]
-            slope[:, : basis.n_projected] -= 2 * visit.by_residual[index, None] * projected
-            slope *= weights[:, None]
-            add_gram(total, wide, slope)
-            adjoint = (weights * visit.by_residual[index]).to(A.dtype)
-            parts = basis.pull_back(X, slope.to(A.dtype), eye.to(A.dtype), adjoint)
-            by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
+            grad[:, : basis.n_projected] -= 2 * update.grad_residual[index, None] * projected
+            grad *= copies[:, None]
+            add_gram(total, wide, grad)
+            grad_residual = (copies * update.grad_residual[index]).to(A.dtype)
+            parts = basis.pull_back(X, grad.to(A.dtype), eye.to(A.dtype), grad_residual)
+            grad_theta, grad_Z = grad_theta + parts[0], grad_Z + parts[1]
         parts = basis.pull_back_projection(mirror(total))
-        return self.rows.sum(by_theta + parts[0], by_Z + parts[1])
+        grad_theta, grad_Z = self.rows.sum(grad_theta + parts[0], grad_Z + parts[1])
+        return {"theta": grad_theta, "Z": grad_Z}
 
 
 def _log_normalizer(mean, root, linear):
-    """Of a Gaussian of given moments and linear natural parameter, but for a constant."""
+    """Return the log normalizer of a Gaussian, up to a constant.
+
+    It is given by its moments and its linear natural parameter.
+    """
     return root.diagonal(dim1=1, dim2=2).log().sum() + 0.5 * (mean * linear).sum()
 
 
 def ep_updates(mean, var, residual, precision, shift, y, power=None):
-    """The `SiteUpdate` of rows.
+    """Return the `SiteUpdate` of rows.
 
     Parameters
     ----------
     mean, var : Tensor of shape (b,)
         Posterior moments of the feature combinations h.
     residual : Tensor of shape (b,)
+        Residual variances.
     precision, shift : Tensor of shape (b,)
-        Of the sites.
+        Natural parameters of the sites.
     y : Tensor of shape (b,)
         Labels, -1 or 1.
     power : Tensor of shape (b,), optional
-        That likelihoods are raised to; one by default.
+        Powers of the likelihoods, one by default.
     """
-    kept = 1 - precision * var
-    cavity = (mean - shift * var) / kept, var / kept
-    match = TiltedMoments(*cavity, residual, y, power)
+    var_ratio = 1 - precision * var  # of posterior to cavity
+    cavity = (mean - shift * var) / var_ratio, var / var_ratio
+    tilted = TiltedMoments(*cavity, residual, y, power)
     fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
-    by_mean = (match.slope + precision * mean - shift) / kept
+    grad_mean = (tilted.grad + precision * mean - shift) / var_ratio
     return SiteUpdate(
-        precision=match.precision,
-        shift=match.shift,
-        log_site=match.log_z - 0.5 * kept.log() + 0.5 * fit / kept,
-        left_out=match.probit,
-        by_mean=by_mean,
-        by_var=0.5 * (by_mean.square() + precision / kept - match.curvature / kept.square()),
-        by_residual=match.by_residual,
+        precision=tilted.precision,
+        shift=tilted.shift,
+        log_site=tilted.log_z - 0.5 * var_ratio.log() + 0.5 * fit / var_ratio,
+        cavity_probit=tilted.probit,
+        grad_mean=grad_mean,
+        grad_var=0.5
+        * (grad_mean.square() + precision / var_ratio - tilted.neg_hess / var_ratio.square()),
+        grad_residual=tilted.grad_residual,
     )
 
 
 class TiltedMoments:
-    """The sites that match the moments of labels under cavities, each (b,).
+    """Sites that match the moments of the tilted distributions; all tensors are (b,).
+
+    A tilted distribution is the product of cavity and likelihood.
+
+    Parameters
+    ----------
+    mean, var : Tensor of shape (b,)
+        Moments of the cavities.
+    residual : Tensor of shape (b,)
+        Residual variances.
+    y : Tensor of shape (b,)
+        Labels, -1 or 1.
+    power : Tensor of shape (b,) or None
+        Powers of the likelihoods.
 
     Attributes
     ----------
     probit : Tensor
-        Of label 1 under the cavity.
+        Probit of label 1 under the cavity.
     log_z : Tensor
         Log of the expected likelihood.
-    slope, curvature, by_residual : Tensor
-        Its first derivative in the cavity's mean, minus the second, and the first in the residual
-        variance.
+    grad, neg_hess, grad_residual : Tensor
+        First and negative second derivative of `log_z` in the cavity mean, and its first
+        derivative in the residual variance.
     precision, shift : Tensor
         Natural parameters of the sites.
     """
@@ -318,51 +403,60 @@ class TiltedMoments:
         total = 1 + residual + var
         self.probit = mean / total.sqrt()
         self.log_z = torch.special.log_ndtr(y * self.probit)
-        ratio, fall = probit_ratios(y * self.probit)
-        self.slope, self.curvature = y * ratio / total.sqrt(), fall / total
-        self.by_residual = -0.5 * self.slope * mean / total
+        ratio, neg_hess = probit_ratios(y * self.probit)
+        self.grad, self.neg_hess = y * ratio / total.sqrt(), neg_hess / total
+        self.grad_residual = -0.5 * self.grad * mean / total
         if power is not None:
             self._raise_to(mean, var, residual, y, power)
-        rest = 1 - self.curvature * var
-        self.precision = self.curvature / rest
-        self.shift = (self.slope + self.curvature * mean) / rest
+        rest = 1 - self.neg_hess * var
+        self.precision = self.neg_hess / rest
+        self.shift = (self.grad + self.neg_hess * mean) / rest
 
     def _raise_to(self, mean, var, residual, y, power):
-        var = var.clamp_min(_LEAST_VARIANCE)
+        """Replace the moments, where the power is below one, by those of a quadrature."""
+        var = var.clamp_min(_MIN_VARIANCE)
         nodes, terms = _power_terms(mean, var, residual, y, power)
         weights = terms.softmax(0)
         center = (weights * nodes).sum(0)
-        spread = (weights * (nodes - center).square()).sum(0)
+        tilted_var = (weights * (nodes - center).square()).sum(0)
         scale = (1 + residual).sqrt()
         ratio, _ = probit_ratios(y * nodes / scale)
-        found = {
+        raised = {
             "log_z": terms.logsumexp(0),
-            "slope": (center - mean) / var,
-            "curvature": (var - spread) / var.square(),
-            "by_residual": -0.5 * power * y * (weights * ratio * nodes).sum(0) / scale**3,
+            "grad": (center - mean) / var,
+            "neg_hess": (var - tilted_var) / var.square(),
+            "grad_residual": -0.5 * power * y * (weights * ratio * nodes).sum(0) / scale**3,
         }
-        for name, value in found.items():
+        for name, value in raised.items():
             setattr(self, name, torch.where(power < 1, value, getattr(self, name)))
 
 
 def log_likelihood(mean, var, residual, y, power):
-    """Log of the expected likelihood of labels under h of given moments, (b,); differentiable.
+    """Return the log of the expected likelihood of labels, (b,), differentiable.
 
-    In closed form; by quadrature where the likelihood is raised to a power below one.
+    The expectation is over h with the given moments. It is in closed form, and by quadrature where
+    the power is below one. Parameters are as of `TiltedMoments`.
     """
     closed = torch.special.log_ndtr(y * mean / (1 + residual + var).sqrt())
     if power is None:
         return closed
-    var = var.clamp_min(_LEAST_VARIANCE)
+    var = var.clamp_min(_MIN_VARIANCE)
     raised = _power_terms(mean, var, residual, y, power)[1].logsumexp(0)
     return torch.where(power < 1, raised, closed)
 
 
 def _power_terms(mean, var, residual, y, power):
-    """Nodes h (k, b) and logs of the terms (k, b) whose sum is the expected power of a likelihood.
+    """Return a quadrature of the expected power of a likelihood.
 
-    The trapezoidal rule in t, where h is the width of the likelihood's step times sinh(t): as fine
-    as that at the step, and wide where the Gaussian is. The terms are differentiable, nodes held.
+    The trapezoidal rule in t, with h the width of the likelihood's step times sinh(t). Its nodes
+    are as close as that width at the step, and spread as widely as the Gaussian.
+
+    Returns
+    -------
+    nodes : Tensor of shape (k, b)
+        Values of h.
+    log_terms : Tensor of shape (k, b)
+        Logs of the terms whose sum is the expectation; differentiable, with the nodes held.
     """
     with torch.no_grad():
         scale, std = (1 + residual).sqrt(), var.sqrt()
@@ -371,8 +465,8 @@ def _power_terms(mean, var, residual, y, power):
         tilted = mean + var * y * ratio / total.sqrt()
         low = torch.asinh((torch.minimum(mean, tilted) - _REACH * std) / scale)
         high = torch.asinh((torch.maximum(mean, tilted) + _REACH * std) / scale)
-        share = torch.linspace(0, 1, _N_NODES, dtype=mean.dtype, device=mean.device)[:, None]
-        t = low + (high - low) * share
+        fraction = torch.linspace(0, 1, _N_NODES, dtype=mean.dtype, device=mean.device)[:, None]
+        t = low + (high - low) * fraction
         nodes = scale * torch.sinh(t)
         widths = (scale * torch.cosh(t) * (high - low) / (_N_NODES - 1)).log()
     density = -0.5 * ((nodes - mean).square() / var + (2 * math.pi * var).log())
@@ -381,9 +475,10 @@ def _power_terms(mean, var, residual, y, power):
 
 
 def probit_ratios(z):
-    r"""The ratio :math:`\varrho = \varphi / \Phi` and :math:`\varrho (\varrho + z)`, for any z.
+    r"""Return :math:`\varrho = \varphi / \Phi` and :math:`\varrho (\varrho + z)`, for any z.
 
-    Source: the scaled complementary error function, whose ratio does not underflow.
+    The ratio uses the scaled complementary error function, which does not underflow. In the tail,
+    an asymptotic series replaces :math:`\varrho + z`, which cancels there.
     """
     ratio = math.sqrt(2 / math.pi) / torch.special.erfcx(-z / math.sqrt(2))
     x = (-z).clamp_min(-_TAIL)
