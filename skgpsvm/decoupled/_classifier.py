@@ -1,4 +1,4 @@
-"""`DecoupledGPClassifier`: the estimator."""
+"""Decoupled Gaussian-process classification."""
 
 from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
@@ -6,101 +6,107 @@ from ._base import DecoupledGP
 
 
 class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
-    r"""Gaussian-process classification with means on thousands of bases, covariances on hundreds.
+    r"""Sparse Gaussian-process classification with many more bases for the means than covariances.
 
-    Posterior means and covariances of the latent functions, one a class, or one in all for two,
-    live on bases of their own: the means on ``n_mean_bases`` rows, the covariances on
-    ``n_inducing`` inducing points. Natural-gradient steps alternate with preconditioned conjugate
-    gradients for the means. See the :ref:`user guide <decoupled>`.
+    There is one latent function per class, or a single one for two classes. Their posterior means
+    are sums of kernels at ``n_mean_bases`` rows; the covariances use ``n_inducing`` inducing
+    points. Natural-gradient steps alternate with preconditioned conjugate gradients for the means.
+    See the :ref:`user guide <decoupled>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimization. None is a squared exponential with a length scale for each feature,
-        whose hyperparameters have a prior; with ``solver="sgd"`` a `MultiscaleRBF`, whose
-        bases have length scales of their own.
+        Prior covariance of each latent function. Hyperparameters are optimized from its values
+        within its bounds, unless "fixed". None is a squared exponential with one length scale per
+        feature, whose hyperparameters have a prior. With ``solver="sgd"`` None is a
+        `MultiscaleRBF`, whose bases have their own length scales.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
-        Softmax of the latents, with two classes the logistic function of one; the normal
-        distribution function of one, for two classes only; or the class of the largest latent, but
-        for one label in a thousand.
+        Class probabilities given the latents. "softmax" is the softmax of the latents, for two
+        classes the logistic function of one. "probit" is the normal distribution function of one,
+        for two classes only. "robust_max" takes the class of the largest latent, except for one
+        label in a thousand.
     solver : {"cg", "sgd"}, default="cg"
-        Hyperparameters from some thousand rows, then conjugate gradients on all of them; or
-        stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
+        "cg" learns hyperparameters on up to 10,000 rows and solves for the means on all rows by
+        conjugate gradients. "sgd", the paper's Algorithm 1, takes stochastic gradients of all
+        parameters and adds bases from each minibatch.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
-        Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
-        the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
-        on its bases.
+        Parametrization of the posterior, for ``solver="sgd"`` only. "decoupled", the paper's, gives
+        the mean only its own bases. The others give it the inducing points too: as further bases
+        ("shared"), through their whitened means ("hybrid"), or through these with its own bases
+        made orthogonal to the points ("orthogonal"). "cg" finds the optimum on its bases directly.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function: coefficients with a prior, as of `SVGPClassifier`. None is
-        "linear", with ``solver="sgd"`` "zero", the only one that it knows.
+        Mean function. Its coefficients have a prior, as in `SVGPClassifier`. None is "linear", or
+        "zero" for ``solver="sgd"``, which supports no other.
     n_mean_bases : int, default=2000
-        Bases of the mean, M; rows drawn at random, all of them where there are no more.
+        Number of bases of the means, M: rows drawn at random, or all rows if there are no more.
+        More bases give better means; the time of a pass grows in proportion.
     n_inducing : int, default=256
-        Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
-        adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
-        array.
+        Number of inducing points of the covariance, m; fewer if the data have fewer distinct rows.
+        More give better variances, at a cost of O(m^2) per row. "sgd" adds at most this many bases
+        from each minibatch. Without effect if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X. Not for "sgd", whose bases come from the minibatches.
+        Initial inducing points: k-means centers of the standardized rows, rows drawn at random, or
+        the given array, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved, by "sgd" the mean's bases too.
+        Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
-        Whether the kernel is learned: "cg" learns it by a sparse GP of at most 10,000 rows.
+        Whether to learn the kernel; "cg" learns it by a sparse GP on at most 10,000 rows.
     max_iter : int, default=100
-        Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
-        `partial_fit` of "sgd" takes one.
+        Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
+        minibatches. `partial_fit` with "sgd" takes one.
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm. Not for "sgd".
     batch_size : int, default=None
-        Rows in a minibatch; None is 1024. For "cg" of the rows that the kernel is learned from,
-        where None is all.
+        Rows in a minibatch; None is 1024. For "cg" it applies to learning the kernel, where None is
+        all rows.
     learning_rate : float, default=None
-        Step size of Adam, None is 0.05; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
+        Learning rate of Adam; None is 0.05. Step t of "sgd" uses
+        ``learning_rate / (1 + 0.1 sqrt(t))``.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Factors of the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters and inducing points of the last one; "sgd"
-        from all of its state. A change of what such a model holds, such as ``kernel``, is refused
-        by name.
+        Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
+        continues from its whole state. A change of a parameter that such a model keeps, such as
+        ``kernel``, raises an error that names it.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device to compute on; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of the covariance's features, and of minibatches; the mean of "cg" is solved for in float64.
-        None is that of X.
+        Precision of the covariance's features and of minibatches; "cg" always solves for the means
+        in float64. None is the dtype of X.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, the rows that are bases, and minibatches.
+        Seeds k-means, the choice of bases, and the minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
+        Sorted class labels.
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        The kernel with learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
-        In the units of X; of a `MultiscaleRBF` under "sgd" (m, 2 d), log multipliers last.
+        Inducing points, in units of X. For a `MultiscaleRBF` with "sgd" the shape is (m, 2 d):
+        logarithms of the length-scale multipliers come last.
     mean_bases_ : ndarray of shape (M, d)
-        Likewise.
+        Bases of the mean, with the columns of ``inducing_points_``.
     elbo_ : float
-        Lower bound on the log evidence, nats.
+        ELBO, a lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way; of "sgd" its estimates.
+        ELBO after each pass; for "sgd" the mean of its estimates.
     n_iter_ : int
-        Passes taken.
+        Number of passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if X has names that are all strings.
 
     Notes
     -----
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M), the preconditioner of each latent O(M^3); memory beyond X is about
+    A pass costs O(n M), the preconditioner of each latent O(M^3). Memory beyond X is about
     ``8 * ((c + 3) * M**2 + 2**23)`` bytes for c latents, since products with the kernel matrix of
-    rows and bases go in chunks. A prediction costs O(M + m^2) a row and latent.
+    rows and bases are computed in chunks. A prediction costs O(M + m^2) per row and latent.
 
     Examples
     --------
@@ -162,11 +168,11 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Features. A large float32 or float64 memmap is read in chunks and never copied whole.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
+            Factors of the log likelihood of each row: 0 removes it, an integer repeats it.
 
         Returns
         -------
@@ -175,30 +181,30 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Raises
         ------
         TypeError
-            If the kernel is unknown.
+            If the kernel is not supported.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the ELBO is no longer finite. The estimator is then unfitted or, with
+            ``warm_start``, as it was before the call.
         """
         return self._fit(X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the model with more rows, as new data.
 
-        With ``solver="cg"`` the first call fits as `fit` does; every later one holds kernel,
-        inducing points and bases, and takes the posterior so far as the prior of its rows, so
-        that the first rows should hold some of every class. With "sgd" a call is one pass of
-        minibatches that adds bases and learns everything.
+        With ``solver="cg"`` the first call is a `fit`; its rows should include some of every class.
+        Later calls keep kernel, inducing points and bases, and take the posterior so far as the
+        prior for their rows. With "sgd" a call is one pass of minibatches that adds bases and
+        updates all parameters.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All classes that may occur; needed in the first call if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -208,6 +214,6 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         Raises
         ------
         ValueError
-            If parameters, data or weights make no sense, or a class comes that is not known.
+            If parameters, data or weights are invalid, or ``y`` contains an unknown class.
         """
         return self._partial_fit(X, y, sample_weight, classes)

@@ -1,4 +1,4 @@
-"""`DecoupledGPRegressor`: the estimator."""
+"""Decoupled Gaussian-process regression."""
 
 from .._estimators import all_or_nothing
 from .._parameters import where
@@ -15,115 +15,123 @@ _USES = DecoupledGP._uses | {
 
 
 class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
-    r"""Gaussian-process regression whose mean has thousands of bases, its covariance some hundred.
+    r"""Sparse Gaussian-process regression with many more bases for the mean than the covariance.
 
-    Posterior mean and covariance of a sparse variational process live on bases of their own: the
-    mean on ``n_mean_bases`` rows, in linear time for each, the covariance on ``n_inducing``
-    inducing points. At Gaussian noise the mean solves a linear system by preconditioned conjugate
-    gradients, and the covariance has a closed form. With all rows as bases the mean is that of the
-    exact process. See the :ref:`user guide <decoupled>`.
+    The posterior mean is a sum of kernels at ``n_mean_bases`` rows, at linear cost in each; the
+    covariance uses ``n_inducing`` inducing points. With Gaussian noise, preconditioned conjugate
+    gradients solve a linear system for the mean, and the covariance has a closed form. If all rows
+    are bases, the mean is that of the exact Gaussian process. See the
+    :ref:`user guide <decoupled>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalized y. Its values, bounds
-        and "fixed" marks rule the optimization. None is a squared exponential with a length scale
-        for each feature, whose hyperparameters have a prior, as has the noise; with
-        ``solver="sgd"`` a `MultiscaleRBF`, whose bases have length scales of their own.
+        Prior covariance of the latent function, in units of the normalized y. Hyperparameters are
+        optimized from its values within its bounds, unless "fixed". None is a squared exponential
+        with one length scale per feature; its hyperparameters and the noise have a prior. With
+        ``solver="sgd"`` None is a `MultiscaleRBF`, whose bases have their own length scales.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
-        Noise; the second (four degrees of freedom) and third bear outliers.
+        Noise distribution. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers.
     solver : {"cg", "sgd"}, default="cg"
-        Hyperparameters from some thousand rows, then conjugate gradients on all of them; or
-        stochastic gradients for everything, bases from each minibatch: the paper's Algorithm 1.
+        "cg" learns hyperparameters on a few thousand rows and solves for the mean on all rows by
+        conjugate gradients. "sgd", the paper's Algorithm 1, takes stochastic gradients of all
+        parameters and adds bases from each minibatch.
     parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
-        Of ``solver="sgd"``: whether the mean has bases of its own alone (the last, the paper's) or
-        the inducing points too, and how they are told apart. Not for "cg", which finds the optimum
-        on its bases.
+        Parametrization of the posterior, for ``solver="sgd"`` only. "decoupled", the paper's, gives
+        the mean only its own bases. The others give it the inducing points too: as further bases
+        ("shared"), through their whitened means ("hybrid"), or through these with its own bases
+        made orthogonal to the points ("orthogonal"). "cg" finds the optimum on its bases directly.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function, in units of the normalized y: coefficients with a vague prior, which are
-        part of the kernel. None is "constant", with ``solver="sgd"`` "zero", the only one that it
-        knows.
+        Mean function, in units of the normalized y. Its coefficients have a vague prior, which
+        becomes a term of the kernel. None is "constant", or "zero" for ``solver="sgd"``, which
+        supports no other.
     noise_variance : float, default=None
-        To start from, in squared units of the normalized y; None is 0.1, or 1 for "sgd". It must be
-        None where the kernel has a `WhiteKernel`, which is then the noise.
+        Initial noise variance, in squared units of the normalized y; None is 0.1, or 1 for "sgd".
+        Must be None if the kernel contains a `WhiteKernel`, which is then the noise.
     n_mean_bases : int, default=10000
-        Bases of the mean, M; rows drawn at random, all of them where there are no more.
+        Number of bases of the mean, M: rows drawn at random, or all rows if there are no more.
+        More bases give a better mean; the time of a pass grows in proportion.
     n_inducing : int, default=256
-        Inducing points of the covariance, m; fewer where the data have fewer distinct rows. "sgd"
-        adds as many bases from each minibatch. Without effect where ``inducing_points`` is an
-        array.
+        Number of inducing points of the covariance, m; fewer if the data have fewer distinct rows.
+        More give better variances, at a cost of O(m^2) per row. "sgd" adds at most this many bases
+        from each minibatch. Without effect if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X. Not for "sgd", whose bases come from the minibatches.
+        Initial inducing points: k-means centers of the standardized rows, rows drawn at random, or
+        the given array, in units of X. Not for "sgd", whose bases come from the minibatches.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved, by "sgd" the mean's bases too.
+        Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
-        Whether kernel and noise are learned. Where they are, and "cg" has at least 500 rows and
-        Gaussian noise, the noise and the power of the variances are set by a tenth of the
-        rows, held out from a solution of the others that costs no further pass.
+        Whether to learn kernel and noise. If so, and "cg" has at least 500 rows and Gaussian noise,
+        a tenth of the rows is held out to calibrate the noise and the power of the variances. The
+        solution without these rows takes no additional pass.
     max_iter : int, default=100
-        Passes over the rows, at most: iterations of conjugate gradients, or passes of minibatches.
-        `partial_fit` of "sgd" takes one.
+        Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
+        minibatches. `partial_fit` with "sgd" takes one.
     tol : float, default=1e-2
-        At which conjugate gradients stop: the norm of the preconditioned residual, relative to the
-        first, and what the bound may still gain, nats a row; or what it has gained in ten
-        iterations. Of other than Gaussian noise, relative change of the means. Not for "sgd".
+        Tolerance of conjugate gradients. With Gaussian noise they stop when two quantities are
+        below it: the preconditioned residual norm, relative to that of a mean of zero, and the gain
+        left in the ELBO, in nats per row. They also stop when ten iterations gained less than
+        ``tol`` nats per row. With other noise they stop when a step changes the means by less,
+        relative to their norm. Not for "sgd".
     batch_size : int, default=None
-        Rows in a minibatch; None is 1024. For "cg" those of the rows that hyperparameters of other
-        than Gaussian noise are learned from, where None is all.
+        Rows in a minibatch; None is 1024. For "cg" it applies to learning the hyperparameters with
+        other than Gaussian noise, where None is all rows.
     learning_rate : float, default=None
-        Step size of Adam, None is 0.05; step t of "sgd" has ``learning_rate / (1 + 0.1 sqrt(t))``.
-        Not for "cg" with Gaussian noise.
+        Learning rate of Adam; None is 0.05. Step t of "sgd" uses
+        ``learning_rate / (1 + 0.1 sqrt(t))``.
+        Without effect for "cg" with Gaussian noise.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of
-        order one: where learning starts, and its limits, are in units of one.
+        Whether to center y and scale it to unit variance. Otherwise y should be of order one, since
+        initial values and limits of hyperparameters assume that.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters and inducing points of the last one; "sgd"
-        from all of its state. A change of what such a model holds, such as ``kernel``, is refused
-        by name.
+        Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
+        continues from its whole state. A change of a parameter that such a model keeps, such as
+        ``kernel``, raises an error that names it.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device to compute on; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of the covariance's features, and of minibatches; the mean of "cg" is solved for in float64.
-        None is float64. "float32" is safe while the noise is not far below the signal.
+        Precision of the covariance's features and of minibatches; "cg" always solves for the mean
+        in float64. None is float64. "float32" is safe if the noise is not far below the signal.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, the rows that are bases, those held out, and minibatches.
+        Seeds k-means, the choice of bases and of held-out rows, and the minibatches.
 
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        The kernel with learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
-        In the units of X; of a `MultiscaleRBF` under "sgd" (m, 2 d), log multipliers last.
+        Inducing points, in units of X. For a `MultiscaleRBF` with "sgd" the shape is (m, 2 d):
+        logarithms of the length-scale multipliers come last.
     mean_bases_ : ndarray of shape (M, d)
-        Likewise.
+        Bases of the mean, with the columns of ``inducing_points_``.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output.
+        Noise variance, in squared units of y; one per output.
     variance_power_ : float
-        Power of the ratio of posterior and prior variance of the latent function, at least 1: few
-        inducing points leave too much variance near the data.
+        Power applied to the ratio of posterior and prior variance of the latent function, at least
+        1: few inducing points leave too much variance near the data.
     elbo_ : float
-        Lower bound on the log evidence of the normalized y, nats, at the noise that the mean was
-        solved with and variances as they were before calibration.
+        ELBO, a lower bound on the log evidence of the normalized y, in nats. It is computed before
+        calibration: with the noise that the mean was solved with, and uncorrected variances.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way; of "sgd" its estimates.
+        ELBO after each pass; for "sgd" the mean of its estimates.
     n_iter_ : int
-        Passes taken.
+        Number of passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if X has names that are all strings.
 
     Notes
     -----
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M), the two factors of the preconditioner and their product O(M^3); memory
-    beyond X is about ``8 * (4 * M**2 + 2**20)`` bytes, since products with the kernel matrix of
-    rows and bases go in chunks. Where all rows are bases, and noise is Gaussian, up to 6,000 rows
-    take a factor or two of size n^2; beyond them nothing of that size is held: a pass costs O(n^2),
-    memory is about ``8 * (1000 * n + 2**20)`` bytes. A prediction costs O(M + m^2) a row.
+    A pass costs O(n M). The preconditioner, two Cholesky factors and their product, costs O(M^3).
+    Memory beyond X is about ``8 * (4 * M**2 + 2**20)`` bytes, since products with the kernel matrix
+    of rows and bases are computed in chunks. If all rows are bases and noise is Gaussian, up to
+    6,000 rows take one or two factors of size n^2. Beyond that nothing of this size is held: a pass
+    costs O(n^2), and memory is about ``8 * (1000 * n + 2**20)`` bytes. A prediction costs
+    O(M + m^2) per row.
 
     Examples
     --------
@@ -194,14 +202,14 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Features. A large float32 or float64 memmap is read in chunks and never copied whole.
         y : array-like of shape (n,) or (n, t)
-            Several outputs share kernel, inducing points and bases.
+            Targets. Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Divide inverse variances by their mean, as weights count rows.
-            With Gaussian noise hyperparameters are learned as of weights of 1 on average, where
-            they are more: copies of a row have no scatter, and would be evidence of little noise.
+            Factors of the log density of each row: 0 removes it, an integer repeats it. Weights
+            count rows, so divide inverse variances by their mean. With Gaussian noise and a mean
+            weight above 1, hyperparameters are learned with weights scaled to a mean of 1: copies
+            of a row have no scatter and would be evidence of little noise.
 
         Returns
         -------
@@ -210,28 +218,29 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         Raises
         ------
         TypeError
-            If the kernel is unknown.
+            If the kernel is not supported.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite.
+            If the ELBO is no longer finite.
 
         Warns
         -----
         ConvergenceWarning
-            If conjugate gradients end by ``max_iter``.
+            If conjugate gradients reach ``max_iter`` before they converge.
         """
         return self._fit(X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the model with more rows, as new data.
 
-        With ``solver="cg"`` the first call fits as `fit` does; every later one holds kernel, noise,
-        bases and the scale of y. With Gaussian noise, no calibration and no more rows in the first
-        call than ``n_mean_bases``, the mean is then that of a fit of all rows with the bases of the
-        first; memory is O(M^2), a call's time O(b M^2 + M^3). With "sgd" a call is one pass of
-        minibatches that adds bases and learns everything; rows seen before count by their number.
+        With ``solver="cg"`` the first call is a `fit`; later calls keep kernel, noise, bases and
+        the scale of y. The mean is then that of a fit of all rows with the bases of the first call,
+        if noise is Gaussian, nothing is calibrated and the first call has at most ``n_mean_bases``
+        rows. Memory is O(M^2), the time of a call with b rows O(b M^2 + M^3). With "sgd" a call is
+        one pass of minibatches that adds bases and updates all parameters; earlier rows enter by
+        their number only.
 
         Parameters
         ----------
