@@ -1,4 +1,4 @@
-"""`QSGPClassifier`: the estimator."""
+"""Quadruply stochastic Gaussian-process classifier."""
 
 from sklearn.utils.metaestimators import available_if
 
@@ -8,123 +8,133 @@ from ._gp_base import QuadruplyStochasticGP, has_partial_fit
 
 
 class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
-    r"""Quadruply stochastic Gaussian-process classification: very many functions span the means.
+    r"""Gaussian-process classification with a mean of very many basis functions.
 
-    The latent means, one a class, or one in all for two, are weighted sums of ``n_basis`` random
-    Fourier features or kernels at rows. Natural-gradient steps alternate with preconditioned
-    conjugate gradients for the weights; or these are learned, under a quadratic bound of the
-    likelihood, by steps that sample rows once and functions twice, so that their cost depends on
-    neither number. See the :ref:`user guide <quadruply_stochastic>`.
+    Each class has a latent function; two classes share one. The latent means are weighted sums of
+    ``n_basis`` random Fourier features or kernels at rows. By default natural-gradient steps
+    alternate with preconditioned conjugate gradients for the weights. Stochastic steps learn the
+    weights under a quadratic bound on the likelihood instead. They sample rows once and basis
+    functions twice, so that their cost depends on neither number. See the
+    :ref:`user guide <quadruply_stochastic>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function; with Fourier features a sum of RBF and Matern
-        kernels times constants. Its values, bounds and "fixed" marks rule the optimization. None is
-        a squared exponential with a length scale for each feature, whose hyperparameters have a
-        prior.
+        Prior covariance of each latent function. With Fourier features it must be a sum of RBF and
+        Matern kernels times constants. Hyperparameters start from its values and are learned within
+        its bounds, unless they are "fixed". None is a squared exponential with a length scale for
+        each feature, whose hyperparameters have a prior.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
-        How the mean's coefficients are found: preconditioned conjugate gradients, which see all
-        functions at all rows in every iteration; or stochastic steps, whose cost depends on neither
-        number, of constant size with an average (sgd) or scaled by past gradients (the paper's).
+        How the mean's coefficients are learned. "cg" runs preconditioned conjugate gradients, which
+        use all functions at all rows in every iteration. "sgd" and "adagrad" take stochastic steps,
+        whose cost depends on neither number. Steps of "sgd" have a constant size and are averaged.
+        Those of "adagrad", as in the paper, are scaled by past gradients.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
-        Functions: cosines and sines of random frequencies, independent or orthogonal in blocks of
-        d, of an RBF or Matern kernel; or kernels at rows.
+        Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
+        frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
+        "inducing" are kernels at rows.
     n_basis : int, default=4000
-        How many, m: rounded up to pairs of cosine and sine; of rows at most all of them.
+        Number of basis functions, m. Fourier features are rounded up to pairs of cosine and sine;
+        kernels at rows are at most as many as rows. More functions are closer to the exact
+        process, at a cost in proportion.
     covariance : {"nystroem", "chevron", "mean_field"}, default="nystroem"
-        Of the latent function. "nystroem" lives on the inducing points, at a cost that does not
-        depend on m. The others are the paper's, over the weights: independent, or with
-        ``n_dense_columns`` dense columns of their covariance's factor.
+        Posterior covariance. "nystroem" is a covariance on the inducing points, at a cost that does
+        not depend on m. The others, as in the paper, are covariances of the weights: independent
+        for "mean_field", with ``n_dense_columns`` dense columns of its factor for "chevron".
     n_dense_columns : int, default=10
-        Of "chevron".
+        Number of dense columns of "chevron".
     augment : bool, default=False
-        Whether the variance at x has that of one more kernel function at x itself added, up to the
-        prior's; for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would fall
-        to zero far from the data. Keeps the training rows.
+        Whether to add the variance of one more kernel function at x itself, up to the prior's. It
+        is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
+        fall to zero far from the data. The fitted model then stores the training rows.
     control_variate : {"interpolating", "gram", None}, default="interpolating"
-        Of stochastic steps, from the mean at ``n_support`` rows: kriging to the minibatch, or the
-        paper's. All leave the gradient unbiased.
+        Control variate of the stochastic steps, computed from the mean at ``n_support`` rows.
+        "interpolating" transfers it to the minibatch by kriging; "gram" is the paper's. The
+        gradient is unbiased with all of them.
     gradient : {"symmetric", "plain"}, default="symmetric"
-        Of stochastic steps: whether the linear term is split between the two draws of functions, or
-        the first has all of it, the paper's form.
+        Gradient estimate of the stochastic steps. "symmetric" splits the linear term between the
+        two draws of functions. "plain", as in the paper, leaves it to the first.
     n_sampled_basis : int, default=1024
-        Units in each of the two draws of a stochastic step: pairs, or kernels at rows.
+        Number of units in each of the two draws of a stochastic step. A unit is a pair of cosine
+        and sine, or a kernel at a row.
     n_support : int, default=256
-        Rows of the control variates.
+        Number of support rows of the control variate. More rows reduce the gradient's variance.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function: coefficients with a prior, as of `SVGPClassifier`. None is
-        "linear", with stochastic steps, which vague terms slow down, "zero".
+        Mean function, whose coefficients have a prior, see `SVGPClassifier`. None is "linear" for
+        "cg", and "zero" for stochastic steps, which vague terms slow down.
     n_inducing : int, default=256
-        Inducing points of the "nystroem" covariance, k, from which the kernel is learned too.
+        Number of inducing points, k, of the "nystroem" covariance and of the sparse GP that learns
+        the kernel.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: centers of clusters of the standardized rows, rows drawn at random,
+        or the given points, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved.
+        Whether the inducing points are optimized.
     optimizer : {"auto", "stochastic"} or None, default="auto"
-        Whether the kernel is learned, by a sparse GP of at most 10,000 rows. "stochastic" goes on
-        learning it along the stochastic steps.
+        How the kernel is learned. "auto" learns it by a sparse GP on at most 10,000 rows.
+        "stochastic" goes on learning it along the stochastic steps. None keeps it fixed.
     max_iter : int, default=100
-        Iterations of conjugate gradients, at most; passes of minibatches over the rows.
-        `partial_fit` takes one.
+        Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
+        the rows. `partial_fit` takes one pass.
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm.
     batch_size : int, default=None
-        Rows in a minibatch; None is 512. For "cg" of the rows that the kernel is learned
-        from, where None is all.
+        Number of rows in a minibatch; None is 512. With "cg" it applies to the rows that the kernel
+        is learned from, and None is all of them.
     learning_rate : float, default=None
-        Of stochastic steps; None is 0.1 for "adagrad", for "sgd" the inverse of the greatest
-        eigenvalue that the support rows tell of.
+        Learning rate of the stochastic steps. None is 0.1 for "adagrad", and for "sgd" a fraction
+        of the inverse of the largest eigenvalue, which is estimated on the support rows. Lower it
+        if the steps diverge.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the last one; stochastic steps from all of
-        its state. A change of what such a model holds, such as ``kernel``, is refused by name.
+        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
+        from its coefficients and covariance. A parameter that such a model has fixed, for instance
+        ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of features and products with them, summed in float64; None is that of X. Kernels at rows
-        of ``solver="cg"`` are float64 in any case.
+        Precision of the features and their products, which are summed in float64. None is the
+        dtype of X. Kernels at rows with ``solver="cg"`` are always float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, frequencies, rows drawn and minibatches.
+        Seeds k-means, the random frequencies, the subsamples of rows and the minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
+        Class labels, sorted.
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (k, d)
-        Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
-        neither use none: one row stands there.
+        Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
+        them, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        What the functions of the mean are: number and seed of the frequencies, or rows.
+        Basis functions of the mean: number and seed of the frequencies, or rows.
     elbo_ : float
-        Lower bound on the log evidence, nats; of stochastic steps the mean of its estimates in the
-        last pass, under the quadratic bound.
+        Lower bound on the log evidence, in nats. For stochastic steps, the mean of its estimates in
+        the last pass, under the quadratic bound.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way, or its estimates.
+        The ELBO after each iteration, or its estimate in each pass.
     n_iter_ : int
-        Passes taken.
+        Number of iterations or passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the features, if the columns of X have names that are all strings.
 
     Notes
     -----
     Source: Evans and Nair (2020), Theorems 1 and 2, Propositions 1 to 4. Departs from the source:
-    its Theorem 3 is not a bound, quadratic bounds take its place; defaults are the forms found
-    better, the user guide says which.
+    its Theorem 3 is not a bound, and quadratic bounds replace it. Some defaults differ from the
+    paper because they proved better; the user guide lists them.
 
-    With ``solver="cg"`` an iteration costs O(n m d); memory beyond X is about
-    ``8 * (q * m + (c + 3) * q**2 + 2**23)`` bytes for c latents, with q = min(m / 2, n, 4096) rows
-    of the preconditioner. A stochastic step of b rows, s sampled functions and p support rows costs
-    O((b + p) s d + b p^2) whatever n and m; memory is O(m) for coefficients alone, and frequencies
-    are drawn anew for every use where they would take over 256 MiB: O(s d^3) more a step where they
-    are orthogonal. A prediction costs O(m d + k^2) a row.
+    With ``solver="cg"`` an iteration costs O(n m d). Memory beyond X is about
+    ``8 * (q * m + (c + 3) * q**2 + 2**23)`` bytes for c latents, where the preconditioner has
+    q = min(m / 2, n, 4096) rows. A stochastic step of b rows, s sampled functions and p support
+    rows costs O((b + p) s d + b p^2), independent of n and m. Its memory is O(m), for the
+    coefficients alone: frequencies that would take over 256 MiB are drawn anew for every use.
+    Orthogonal frequencies then add O(s d^3) to a step. A prediction costs O(m d + k^2) per row.
 
     Examples
     --------
@@ -200,9 +210,10 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
+            a whole.
         y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
+            Class labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
 
@@ -215,28 +226,28 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense, or the kernel has no spectrum.
+            If parameters, data or weights are invalid, or the kernel has no known spectrum.
         DivergenceError
-            If the bound is no longer finite, or stochastic steps end at one far below that of no
-            steps at all. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the objective is not finite, or stochastic steps end at one far below the prior's.
+            The estimator is then not fitted or, with ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
     @available_if(has_partial_fit)
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data, by a pass of stochastic steps.
+        """Update the model with more rows, by one pass of stochastic steps.
 
-        The first call fits as `fit` does; every later one holds kernel and functions. Rows
-        seen before count by their number. Not for ``solver="cg"``, which needs all rows.
+        The first call is the same as `fit`. Later calls keep the kernel and the basis functions.
+        Earlier rows count in proportion to their number. ``solver="cg"`` needs all rows at once and
+        has no `partial_fit`.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All classes that may occur. The first call needs them if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -248,8 +259,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         AttributeError
             If ``solver="cg"``.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            As of `fit`. The estimator is then as it was.
+            See `fit`. The estimator is then unchanged.
         """
         return self._partial_fit(X, y, sample_weight, classes)

@@ -1,4 +1,4 @@
-"""`QSGPRegressor`: the estimator."""
+"""Quadruply stochastic Gaussian-process regressor."""
 
 from dataclasses import replace
 
@@ -19,136 +19,147 @@ _USES = QuadruplyStochasticGP._uses | {
 
 
 class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
-    r"""Quadruply stochastic Gaussian-process regression: very many functions span the mean.
+    r"""Gaussian-process regression with a mean of very many basis functions.
 
-    The mean is a weighted sum of ``n_basis`` random Fourier features or kernels at rows. Its
-    weights solve a linear system by preconditioned conjugate gradients, or are learned by steps
-    that sample rows once and functions twice, so that their cost depends on neither number. See the
-    :ref:`user guide <quadruply_stochastic>`.
+    The posterior mean is a weighted sum of ``n_basis`` random Fourier features or kernels at rows.
+    By default preconditioned conjugate gradients solve a linear system for the weights. Stochastic
+    steps learn the weights instead. They sample rows once and basis functions twice, so that their
+    cost depends on neither number. See the :ref:`user guide <quadruply_stochastic>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of the latent function, in units of the normalized y; with Fourier features
-        a sum of RBF and Matern kernels times constants. Its values, bounds and "fixed" marks rule
-        the optimization. None is a squared exponential with a length scale for each feature.
-        Its hyperparameters and the noise have a prior.
+        Prior covariance of the latent function, in units of the normalized y. With Fourier features
+        it must be a sum of RBF and Matern kernels times constants. Hyperparameters start from its
+        values and are learned within its bounds, unless they are "fixed". None is a squared
+        exponential with a length scale for each feature. Its hyperparameters and the noise have a
+        prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
-        Noise; the second bears outliers.
+        Distribution of the noise. "laplace" is robust to outliers.
     solver : {"cg", "sgd", "adagrad"}, default="cg"
-        How the mean's coefficients are found: preconditioned conjugate gradients, which see all
-        functions at all rows in every iteration; or stochastic steps, whose cost depends on neither
-        number, of constant size with an average (sgd) or scaled by past gradients (the paper's).
+        How the mean's coefficients are learned. "cg" runs preconditioned conjugate gradients, which
+        use all functions at all rows in every iteration. "sgd" and "adagrad" take stochastic steps,
+        whose cost depends on neither number. Steps of "sgd" have a constant size and are averaged.
+        Those of "adagrad", as in the paper, are scaled by past gradients.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
-        Functions: cosines and sines of random frequencies, independent or orthogonal in blocks of
-        d, of an RBF or Matern kernel; or kernels at rows.
+        Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
+        frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
+        "inducing" are kernels at rows.
     n_basis : int, default=10000
-        How many, m: rounded up to pairs of cosine and sine; of rows at most all of them.
+        Number of basis functions, m. Fourier features are rounded up to pairs of cosine and sine;
+        kernels at rows are at most as many as rows. More functions are closer to the exact
+        process, at a cost in proportion.
     covariance : {"nystroem", "chevron", "mean_field"}, default="nystroem"
-        Of the latent function. "nystroem" lives on the inducing points, at a cost that does not
-        depend on m. The others are the paper's, over the weights: independent, or with
-        ``n_dense_columns`` dense columns of their covariance's factor.
+        Posterior covariance. "nystroem" is a covariance on the inducing points, at a cost that does
+        not depend on m. The others, as in the paper, are covariances of the weights: independent
+        for "mean_field", with ``n_dense_columns`` dense columns of its factor for "chevron".
     n_dense_columns : int, default=10
-        Of "chevron".
+        Number of dense columns of "chevron".
     augment : bool, default=False
-        Whether the variance at x has that of one more kernel function at x itself added, up to the
-        prior's; for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would fall
-        to zero far from the data. Keeps the training rows.
+        Whether to add the variance of one more kernel function at x itself, up to the prior's. It
+        is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
+        fall to zero far from the data. The fitted model then stores the training rows.
     control_variate : {"interpolating", "gram", None}, default="interpolating"
-        Of stochastic steps, from the mean at ``n_support`` rows: kriging to the minibatch, or the
-        paper's. All leave the gradient unbiased.
+        Control variate of the stochastic steps, computed from the mean at ``n_support`` rows.
+        "interpolating" transfers it to the minibatch by kriging; "gram" is the paper's. The
+        gradient is unbiased with all of them.
     gradient : {"symmetric", "plain"}, default="symmetric"
-        Of stochastic steps: whether the linear term is split between the two draws of functions, or
-        the first has all of it, the paper's form.
+        Gradient estimate of the stochastic steps. "symmetric" splits the linear term between the
+        two draws of functions. "plain", as in the paper, leaves it to the first.
     n_sampled_basis : int, default=1024
-        Units in each of the two draws of a stochastic step: pairs, or kernels at rows.
+        Number of units in each of the two draws of a stochastic step. A unit is a pair of cosine
+        and sine, or a kernel at a row.
     n_support : int, default=256
-        Rows of the control variates.
+        Number of support rows of the control variate. More rows reduce the gradient's variance.
     mean : {"zero", "constant", "linear"}, default=None
-        Mean function, in units of the normalized y: coefficients with a vague prior, which are
-        part of the kernel. None is "constant", with stochastic steps, which vague terms slow down,
-        "zero".
+        Mean function, in units of the normalized y. Its coefficients have a vague prior and are
+        part of the kernel. None is "constant" for "cg", and "zero" for stochastic steps, which
+        vague terms slow down.
     noise_variance : float, default=None
-        To start from, in squared units of the normalized y; None is 0.1. It must be None where the
-        kernel has a `WhiteKernel`, which is then the noise.
+        Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
+        if the kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
-        Inducing points of the "nystroem" covariance, k; hyperparameters are learned from them too.
+        Number of inducing points, k, of the "nystroem" covariance and of the sparse GP that learns
+        the hyperparameters.
     inducing_points : {"kmeans", "random"} or array-like of shape (k, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: centers of clusters of the standardized rows, rows drawn at random,
+        or the given points, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved.
+        Whether the inducing points are optimized.
     optimizer : {"auto", "stochastic"} or None, default="auto"
-        Whether kernel and noise are learned, on some thousand rows. Where they are, and there are
-        at least 500 rows, Gaussian noise and a "nystroem" covariance, the noise and the power of
-        the variances are set by a tenth of the rows, held out. "stochastic" goes on learning both
-        along the stochastic steps.
+        How kernel and noise are learned. "auto" learns them on some thousand rows. "stochastic"
+        goes on learning both along the stochastic steps. None keeps them fixed. Unless it is None,
+        the noise and the power of the variances are calibrated on a tenth of the rows, held out.
+        Calibration needs at least 500 rows, Gaussian noise and a "nystroem" covariance.
     max_iter : int, default=100
-        Iterations of conjugate gradients, at most; passes of minibatches over the rows.
-        `partial_fit` takes one.
+        Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
+        the rows. `partial_fit` takes one pass.
     tol : float, default=1e-3
-        At which conjugate gradients stop: the norm of the preconditioned residual, relative to
-        that of the prior mean, and what the bound may still gain, nats a row; or what it has
-        gained in ten iterations. Of other than Gaussian noise, relative change of the means.
+        Stop conjugate gradients when two quantities are below it: the norm of the preconditioned
+        residual, relative to that at the prior mean, and the remaining gain of the bound, in nats
+        per row. They also stop when ten iterations have gained less. With Laplace noise it is the
+        relative change of the means.
     batch_size : int, default=None
-        Rows in a minibatch; None is 512. For "cg" of the rows that hyperparameters of other than
-        Gaussian noise are learned from, where None is all.
+        Number of rows in a minibatch; None is 512. With "cg" and Laplace noise it applies to the
+        rows that hyperparameters are learned from, and None is all of them.
     learning_rate : float, default=None
-        Of stochastic steps; None is 0.1 for "adagrad", for "sgd" the inverse of the greatest
-        eigenvalue that the support rows tell of.
+        Learning rate of the stochastic steps. None is 0.1 for "adagrad", and for "sgd" a fraction
+        of the inverse of the largest eigenvalue, which is estimated on the support rows. Lower it
+        if the steps diverge.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of
-        order one: where learning starts, and its limits, are in units of one.
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of order
+        one, since the initial values and the limits of learning assume it.
     warm_start : bool, default=False
-        Whether `fit` starts from the hyperparameters of the last one; stochastic steps from all of
-        its state, and with its calibration. A change of what such a model holds, such as
-        ``kernel``, is refused by name.
+        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
+        from its coefficients, covariance and calibration. A parameter that such a model has fixed,
+        for instance ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of features and products with them, summed in float64; None is float64. "float32" halves
-        the time and is safe while the noise is not far below the signal. Kernels at rows of
-        ``solver="cg"`` are float64 in any case.
+        Precision of the features and their products, which are summed in float64. None is float64.
+        "float32" halves the time and is safe unless the noise is far below the signal. Kernels at
+        rows with ``solver="cg"`` are always float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, frequencies, rows drawn and minibatches.
+        Seeds k-means, the random frequencies, the subsamples of rows and the minibatches.
 
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (k, d)
-        Those of the "nystroem" covariance and of learning, in the units of X. Stochastic steps with
-        neither use none: one row stands there.
+        Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
+        them, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        What the functions of the mean are: number and seed of the frequencies, or rows.
+        Basis functions of the mean: number and seed of the frequencies, or rows.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output.
+        Noise variance, in squared units of y, for each output.
     variance_power_ : float
-        Power of the ratio of posterior and prior variance of the latent function, at least 1.
+        Power to which the ratio of posterior and prior variance of the latent function is raised;
+        at least 1.
     elbo_ : float
-        Lower bound on the log evidence of the normalized y, nats, before calibration; of stochastic
-        steps the mean of its estimates in the last pass.
+        Lower bound on the log evidence of the normalized y, in nats, before calibration. For
+        stochastic steps, the mean of its estimates in the last pass.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way, or its estimates.
+        The ELBO after each iteration, or its estimate in each pass.
     n_iter_ : int
-        Passes taken.
+        Number of iterations or passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the features, if the columns of X have names that are all strings.
 
     Notes
     -----
     Source: Evans and Nair (2020), Theorems 1 and 2, Propositions 1 to 4. Departs from the source:
-    its Theorem 3 is not a bound, quadratic bounds take its place; defaults are the forms found
-    better, the user guide says which.
+    its Theorem 3 is not a bound, and quadratic bounds replace it. Some defaults differ from the
+    paper because they proved better; the user guide lists them.
 
-    With ``solver="cg"`` an iteration costs O(n m d); memory beyond X is about
-    ``8 * (q * m + 4 * q**2 + 2**23)`` bytes, with q = min(m / 2, n, 4096) rows of the
-    preconditioner. A stochastic step of b rows, s sampled functions and p support rows costs
-    O((b + p) s d + b p^2) whatever n and m; memory is O(m) for coefficients alone, and frequencies
-    are drawn anew for every use where they would take over 256 MiB: O(s d^3) more a step where they
-    are orthogonal. A prediction costs O(m d + k^2) a row.
+    With ``solver="cg"`` an iteration costs O(n m d). Memory beyond X is about
+    ``8 * (q * m + 4 * q**2 + 2**23)`` bytes, where the preconditioner has q = min(m / 2, n, 4096)
+    rows. A stochastic step of b rows, s sampled functions and p support rows costs
+    O((b + p) s d + b p^2), independent of n and m. Its memory is O(m), for the coefficients alone:
+    frequencies that would take over 256 MiB are drawn anew for every use. Orthogonal frequencies
+    then add O(s d^3) to a step. A prediction costs O(m d + k^2) per row.
 
     Examples
     --------
@@ -233,14 +244,15 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
+            a whole.
         y : array-like of shape (n,) or (n, t)
-            Several outputs share kernel and functions.
+            Targets. Several outputs share the kernel and the basis functions.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Divide inverse variances by their mean, as weights count rows.
-            With Gaussian noise hyperparameters are learned as of weights of 1 on average, where
-            they are more: copies of a row have no scatter, and would be evidence of little noise.
+            Divide inverse variances by their mean, as weights count rows. With Gaussian noise,
+            weights above 1 on average are scaled to a mean of 1 for learning hyperparameters:
+            copies of a row have no scatter, and would be evidence of little noise.
 
         Returns
         -------
@@ -251,25 +263,26 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense, or the kernel has no spectrum.
+            If parameters, data or weights are invalid, or the kernel has no known spectrum.
         DivergenceError
-            If the bound is no longer finite, or stochastic steps end at one far below that of no
-            steps at all.
+            If the objective is not finite, or stochastic steps end at one far below the prior's.
+            The estimator is then not fitted or, with ``warm_start``, unchanged.
 
         Warns
         -----
         ConvergenceWarning
-            If conjugate gradients end by ``max_iter``.
+            If conjugate gradients reach ``max_iter``.
         """
         return self._fit(X, y, sample_weight)
 
     @available_if(has_partial_fit)
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn from more rows, as new data, by a pass of stochastic steps.
+        """Update the model with more rows, by one pass of stochastic steps.
 
-        The first call fits as `fit` does; every later one holds kernel, noise and functions. Rows
-        seen before count by their number. Not for ``solver="cg"``, which needs all rows.
+        The first call is the same as `fit`. Later calls keep the kernel, the noise and the basis
+        functions. Earlier rows count in proportion to their number. ``solver="cg"`` needs all rows
+        at once and has no `partial_fit`.
 
         Parameters
         ----------
@@ -286,9 +299,9 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         AttributeError
             If ``solver="cg"``.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            As of `fit`. The estimator is then as it was.
+            See `fit`. The estimator is then unchanged.
         """
         return self._partial_fit(X, y, sample_weight)
 

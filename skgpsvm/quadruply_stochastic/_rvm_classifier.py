@@ -1,4 +1,4 @@
-"""`QSRVMClassifier`: the estimator."""
+"""Relevance vector machine for classification."""
 
 from .._estimators import all_or_nothing
 from .._variational import VariationalClassifier
@@ -6,83 +6,87 @@ from ._rvm_base import RelevanceMachine
 
 
 class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
-    r"""Relevance vector machine for classes: latent functions that are sums of a few functions.
+    r"""Relevance vector machine for classification, with a sparse sum of kernel functions.
 
-    One latent function a class, or one in all for two, is a weighted sum of kernel functions at
-    the rows, plus a constant. Each weight has a prior precision of its own, learned by maximizing a
-    lower bound on the evidence: most of them grow without limit, and functions that no class needs
-    are left out. Classes are the softmax of the latents, with two the logistic function of one. See
-    the :ref:`user guide <relevance_vector_machines>`.
+    Each class has a latent function; two classes share one. A latent function is a weighted sum of
+    kernel functions at the rows, plus a constant. Each weight has its own prior precision, which is
+    learned by maximizing a lower bound on the evidence. Most precisions grow without limit, and
+    functions that no class needs are pruned. Class probabilities are the softmax of the latents, or
+    the logistic function of the only latent for two classes. See the
+    :ref:`user guide <relevance_vector_machines>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        The functions, as a column for each row. None is a squared exponential of height 1 whose
-        length scales are in proportion to the features' standard deviations; they start from the
-        median distance of some rows.
+        Kernel of the basis functions, one for each row. None is a squared exponential of height 1.
+        Its length scales are proportional to the features' standard deviations and start from the
+        median distance between some rows.
     covariance : {"full", "mean_field"}, default="full"
-        Of the weights of a latent a posteriori; or all of them independent, which leaves more out,
-        and gives variances that are too small.
+        Posterior covariance of the weights of a latent. "mean_field" makes them independent, which
+        prunes more functions and underestimates variances.
     n_basis : int, default=2000
-        Functions to start from, M; rows drawn at random, all of them where there are no more.
+        Number of functions to start from, M: at rows drawn at random, or at all rows if there are
+        no more.
     relevance_threshold : float, default=1e4
-        Precision from which on a function is left out, above 1. It is meant for functions of
-        height 1.
+        Prior precision above which a function is pruned; more than 1. Smaller values prune more.
+        The default assumes functions of height 1.
     optimizer : {"auto"} or None, default="auto"
-        Whether length scales are learned. They are multiplied by one factor, the largest under
-        which the log loss of held-out thirds of at most 500 rows is within a standard error of the
-        best; rows of rare classes are all among them. Other hyperparameters of the kernel stay as
-        they are, and all of them with fewer than 3 rows.
+        Whether length scales are learned, by threefold cross-validation on at most 500 rows. All
+        are multiplied by one factor: the largest whose log loss is within a standard error of the
+        best. All rows of rare classes are among the 500. Other hyperparameters of the kernel are
+        fixed, and so are length scales if there are fewer than 3 rows.
     max_iter : int, default=300
-        Sweeps over the weights, at most.
+        Maximum number of sweeps over the weights.
     tol : float, default=1e-2
-        Stop when a sweep leaves no function out and changes the bound by less, in nats.
+        Stop when a sweep prunes no function and changes the bound by less, in nats.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of rows and predictions; functions' values and their sums are float64. None is that of X.
+        Precision of the rows and predictions. None is the dtype of X. The functions' values and
+        their sums are always float64.
     random_state : int, RandomState instance or None, default=None
-        Rules the rows that are drawn, and those held out.
+        Seeds the choice of the rows that functions start at, and of the held-out rows.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels, sorted.
+        Class labels, sorted.
     kernel_ : Kernel
-        With the chosen length scales.
+        Kernel with the selected length scales.
     relevance_vectors_ : ndarray of shape (r, d)
-        Rows whose functions have stayed, in the units of X.
+        Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (n_classes, r)
-        Prior precisions of their weights, those of each class in a row.
+        Prior precisions of their weights; for more than two classes, one row per class.
     elbo_ : float
-        Lower bound on the log evidence, nats.
+        Lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound after each sweep.
     n_iter_ : int
-        Sweeps taken.
+        Number of sweeps.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the features, if the columns of X have names that are all strings.
 
     See Also
     --------
-    QSRVMRegressor : For numbers.
-    DecoupledGPClassifier : A Gaussian process, whose variance does not vanish far from all rows.
+    QSRVMRegressor : Relevance vector machine for regression.
+    DecoupledGPClassifier : Gaussian process whose variance does not vanish far from all rows.
 
     Notes
     -----
     Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003); Opper and
     Archambeau (2009) for two classes, the bound of Boehning for more. Departs from the source:
-    sweeps are over all rows and functions that are left, not over samples of them; the expected
-    log likelihood of two classes in the place of a bound, which rare classes need; more than two
-    classes.
+    sweeps are over all rows and all remaining functions, not over samples of them. Two classes use
+    the expected log likelihood instead of a bound, which rare classes need. There may be more than
+    two classes.
 
-    The first sweeps cost O(n M^2 + M^3) each for two classes, O(n M^2) once and O(c M^3) each for c
-    of them; later ones that of the functions left. Memory beyond X is about
-    ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A prediction costs O(r^2) a row and latent.
+    With two classes each of the first sweeps costs O(n M^2 + M^3). With c classes it costs
+    O(c M^3), and O(n M^2) once for all. In later sweeps M is the number of remaining functions.
+    Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A prediction costs O(r^2) per
+    row and latent.
 
     Examples
     --------
@@ -132,9 +136,10 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
+            a whole.
         y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
+            Class labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
 
@@ -147,13 +152,13 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite.
+            If the objective is not finite.
 
         Warns
         -----
         ConvergenceWarning
-            If sweeps end by ``max_iter``.
+            If the sweeps reach ``max_iter``.
         """
         return self._fit(X, y, sample_weight)

@@ -1,4 +1,4 @@
-"""`QSRVMRegressor`: the estimator."""
+"""Relevance vector machine for regression."""
 
 import numpy as np
 import torch
@@ -9,96 +9,98 @@ from .._variational import VariationalRegressor
 from ._rvm_base import RelevanceMachine
 
 _LIKELIHOODS = ("gaussian", "laplace")
-_NOISE_BOUNDS = (1e-6, 1e2)  # of its variance or squared scale, relative to the variance of y
+_NOISE_BOUNDS = (1e-6, 1e2)  # of the variance or squared scale, relative to the variance of y
 
 
 class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
-    r"""Relevance vector machine for regression: a sum of a few kernel functions at rows.
+    r"""Relevance vector machine for regression, a sparse sum of kernel functions.
 
     The latent function is a weighted sum of kernel functions at the rows, plus a constant. Each
-    weight has a prior precision of its own, learned by maximizing the evidence: most of them grow
-    without limit, and their functions are left out. What a prediction costs depends on the few
-    that stay alone. See the :ref:`user guide <relevance_vector_machines>`.
+    weight has its own prior precision, which is learned by maximizing the evidence. Most precisions
+    grow without limit, and their functions are pruned. The cost of a prediction depends only on the
+    few that remain. See the :ref:`user guide <relevance_vector_machines>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        The functions, as a column for each row. None is a squared exponential of height 1 whose
-        length scales are in proportion to the features' standard deviations; they start from the
-        median distance of some rows.
+        Kernel of the basis functions, one for each row. None is a squared exponential of height 1.
+        Its length scales are proportional to the features' standard deviations and start from the
+        median distance between some rows.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
-        Noise; the second bears outliers.
+        Distribution of the noise. "laplace" is robust to outliers.
     covariance : {"full", "mean_field"}, default="full"
-        Of the weights a posteriori; or all of them independent, which leaves more out, and gives
-        variances that are too small.
+        Posterior covariance of the weights. "mean_field" makes them independent, which prunes more
+        functions and underestimates variances.
     n_basis : int, default=2000
-        Functions to start from, M; rows drawn at random, all of them where there are no more.
+        Number of functions to start from, M: at rows drawn at random, or at all rows if there are
+        no more.
     relevance_threshold : float, default=1e4
-        Precision from which on a function is left out, above 1. It is meant for functions of
-        height 1 and the normalized y.
+        Prior precision above which a function is pruned; more than 1. Smaller values prune more.
+        The default assumes functions of height 1 and the normalized y.
     noise_variance : float, default=None
-        To start from, in squared units of the normalized y; None is a tenth of its variance. It
-        must be None where the kernel has a `WhiteKernel`, which is then the noise.
+        Initial noise variance, in squared units of the normalized y; None is a tenth of the
+        variance of y. It must be None if the kernel has a `WhiteKernel`, which is then the noise.
     optimizer : {"auto"} or None, default="auto"
-        Whether noise and length scales are learned. Length scales are multiplied by one factor,
-        the largest under which the log density of held-out thirds of at most 500 rows is within a
-        standard error of the best. Other hyperparameters of the kernel stay as they are, and all of
-        them with fewer than 3 rows. The noise is that of the greatest evidence; of predictions, no
-        less than what thirds of the rows, held out, ask for: all three of them, or one of more than
-        500 rows.
+        Whether noise and length scales are learned. Length scales are learned by threefold
+        cross-validation on at most 500 rows. All are multiplied by one factor: the largest whose
+        log density is within a standard error of the best. Other hyperparameters of the kernel are
+        fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
+        evidence. The noise of predictions is at least the one that held-out rows ask for: those of
+        all three folds, or of one fold if there are more than 500 rows.
     max_iter : int, default=300
-        Sweeps over the weights, at most.
+        Maximum number of sweeps over the weights.
     tol : float, default=1e-3
-        Stop when a sweep leaves no function out and changes the bound by less, in nats.
+        Stop when a sweep prunes no function and changes the bound by less, in nats.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of
-        order one: where learning starts, and its limits, are in units of one.
+        Whether y is centered and scaled to unit variance first. Otherwise y should be of order
+        one, since the initial values and the limits of learning assume it.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of rows, targets and predictions; functions' values and their sums are float64. None is
-        float64.
+        Precision of the rows, targets and predictions. None is float64. The functions' values and
+        their sums are always float64.
     random_state : int, RandomState instance or None, default=None
-        Rules the rows that are drawn, and those held out.
+        Seeds the choice of the rows that functions start at, and of the held-out rows.
 
     Attributes
     ----------
     kernel_ : Kernel
-        With the chosen length scales.
+        Kernel with the selected length scales.
     relevance_vectors_ : ndarray of shape (r, d)
-        Rows whose functions have stayed, in the units of X.
+        Rows whose functions remain, in units of X.
     relevance_ : ndarray of shape (r,) or (t, r)
-        Prior precisions of their weights, those of each output in a row.
+        Prior precisions of their weights; for several outputs, one row per output.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise of predictions, in squared units of y; one for each output. It is
-        learned down to a millionth of the variance of y.
+        Noise variance of predictions, in squared units of y, for each output. Its lower limit is a
+        millionth of the variance of y.
     elbo_ : float
-        Lower bound on the log evidence of the normalized y, nats, at the noise under which it is
-        greatest; with a full covariance and Gaussian noise the evidence itself.
+        Lower bound on the log evidence of the normalized y, in nats, at the noise that maximizes
+        it. With a full covariance and Gaussian noise it is the log evidence itself.
     objective_curve_ : ndarray of shape (n_iterations,)
         The bound after each sweep.
     n_iter_ : int
-        Sweeps taken.
+        Number of sweeps.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the features, if the columns of X have names that are all strings.
 
     See Also
     --------
-    QSRVMClassifier : For classes.
-    DecoupledGPRegressor : A Gaussian process, whose variance does not vanish far from all rows.
+    QSRVMClassifier : Relevance vector machine for classification.
+    DecoupledGPRegressor : Gaussian process whose variance does not vanish far from all rows.
 
     Notes
     -----
-    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul
-    (2003). Departs from the source: sweeps are over all rows and functions that are left, not over
-    samples of them; the user guide says how precisions are found.
+    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003). Departs from
+    the source: sweeps are over all rows and all remaining functions, not over samples of them. The
+    user guide describes how precisions are learned.
 
-    Several outputs share the functions, each with precisions of its own; one stays while it is
-    relevant to any. The first sweeps cost O(n M^2) once and O(M^3) each, with Laplace noise
-    O(n M^2) each; later ones that of the functions left. Memory beyond X is about
-    ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A prediction costs O(r^2) a row.
+    Several outputs share the functions, each with its own precisions. A function remains while it
+    is relevant to any output. Each of the first sweeps costs O(M^3), and all together O(n M^2);
+    with Laplace noise each costs O(n M^2). In later sweeps M is the number of remaining functions.
+    Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A prediction
+    costs O(r^2) per row.
 
     Examples
     --------
@@ -151,9 +153,10 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
+            a whole.
         y : array-like of shape (n,) or (n, t)
-            Several outputs share kernel and functions.
+            Targets. Several outputs share the kernel and the basis functions.
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
             Divide inverse variances by their mean, as weights count rows: copies of a row are
@@ -168,14 +171,14 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite.
+            If the objective is not finite.
 
         Warns
         -----
         ConvergenceWarning
-            If sweeps end by ``max_iter``.
+            If the sweeps reach ``max_iter``.
         """
         return self._fit(X, y, sample_weight)
 
