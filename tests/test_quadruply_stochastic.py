@@ -638,7 +638,7 @@ def test_more_features_tend_to_the_exact_process():
     ("basis", "covariance"),
     [("fourier", "mean_field"), ("fourier", "chevron"), ("inducing", "mean_field")],
 )
-def test_variances_chevron_variances_are_learned_by_steps_as_solved_for(basis, covariance):
+def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covariance):
     X, y = waves(150)
     shared = {**FIXED, "mean": "zero", "noise_variance": 0.1, "random_state": 0}
     del shared["learn_inducing"]
