@@ -40,7 +40,10 @@ _GROWING = dict.fromkeys(("n_inducing", "n_mean_bases"), where(solver="sgd"))
 
 
 class DecoupledGP(SolvedGP):
-    """A variational GP whose mean has many more bases than its covariance."""
+    """Sparse variational GP whose mean has many more bases than its covariance.
+
+    ``solver="cg"`` is inherited from `SolvedGP`, with rows as bases; ``solver="sgd"`` is here.
+    """
 
     _uses, _followed, _growing = _USES, _FOLLOWED, _GROWING
 
@@ -60,7 +63,7 @@ class DecoupledGP(SolvedGP):
         if self.solver == "cg":
             return super()._fit_latents(run, name, X, weights, rows, start, seed, alone)
         generator = torch.Generator().manual_seed(seed)
-        return self._descended(run, rows, feature_scales(X, weights), generator, start)
+        return self._run_sgd(run, rows, feature_scales(X, weights), generator, start)
 
     def _attributes(self, latents, bounds, streamed=False):
         found = super()._attributes(latents, bounds, streamed)
@@ -93,11 +96,11 @@ class DecoupledGP(SolvedGP):
 
         def descend(run, X, weights, rows, generator):
             start, scaler = previous[0] if previous else None, feature_scales(X, weights)
-            return self._descended(run, rows, scaler, generator, start, streamed=True)
+            return self._run_sgd(run, rows, scaler, generator, start, streamed=True)
 
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
 
-    def _descended(self, run, rows, scaler, generator, previous, *, streamed=False):
+    def _run_sgd(self, run, rows, scaler, generator, previous, *, streamed=False):
         """Run stochastic gradients, for one pass if rows are streamed.
 
         Returns
@@ -108,7 +111,7 @@ class DecoupledGP(SolvedGP):
         """
         device = rows.device
         random_state = np.random.RandomState(generator.initial_seed() % _SEEDS)
-        start = previous or self._first(rows, scaler, random_state)
+        start = previous or self._initial_latents(rows, scaler, random_state)
         kernel = torch_kernel(start.kernel)
         if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
             raise ValueError(
@@ -158,7 +161,7 @@ class DecoupledGP(SolvedGP):
         fixed |= set() if self._noise_is_free() else {"noise"}
         return fixed if self.learn_inducing else fixed | {"Z", "bases"}
 
-    def _first(self, rows, scaler, random_state):
+    def _initial_latents(self, rows, scaler, random_state):
         """Return latents without bases; the length scale is the median distance of some rows."""
         d = len(scaler.scale_)
         kernel, template = self._split_kernel(self.kernel)
