@@ -142,8 +142,8 @@ def training_of(model, monkeypatch, X, y):
     made = []
     monkeypatch.setattr(
         JointTraining,
-        "initial",
-        lambda self, old=JointTraining.initial: made.append(self) or old(self),
+        "init",
+        lambda self, old=JointTraining.init: made.append(self) or old(self),
     )
     model.fit(X, y)
     return made[0]
@@ -297,7 +297,7 @@ def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     assert kept.n_iter_ == n_iter
     # The schedule knows max_iter; two passes of it are what was kept.
     whole = quick(**options)
-    monkeypatch.setattr(JointTraining, "finished", lambda self, state: state["n_epochs"] == 2)
+    monkeypatch.setattr(JointTraining, "converged", lambda self, state: state.n_epochs == 2)
     whole.fit(X, y)
     assert_same_bits(kept, whole, X)
 
@@ -546,7 +546,11 @@ def test_what_a_dataset_draws_is_put_back():
     [
         (TensorDataset(torch.zeros(0, 2), torch.zeros(0)), ValueError, "the Dataset is empty"),
         (Stream(), TypeError, "Stream has no length"),
-        (Ragged(), ValueError, r"Row 3 of the Dataset has shape \(1,\), but the first \(2,\)"),
+        (
+            Ragged(),
+            ValueError,
+            r"Row 3 of the Dataset has shape \(1,\), but row 0 has shape \(2,\)",
+        ),
     ],
     ids=["empty", "no length", "rows of two shapes"],
 )
@@ -585,7 +589,7 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
     [
         ({"input_shape": (1, 8, 9)}, (20, 64), "has 72 entries, but rows of X have 64"),
         ({"input_shape": (8, 8, 1)}, (20, 1, 8, 8), r"takes rows of shape \(8, 8, 1\)"),
-        ({"early_stopping": True, "validation_fraction": 0.0}, (20, 2), "to be held out"),
+        ({"early_stopping": True, "validation_fraction": 0.0}, (20, 2), "needs held-out rows"),
         ({"validation_fraction": 1.0}, (20, 2), "below 1"),
         ({"learning_rate": -1}, (20, 2), "above 0"),
     ],
@@ -605,12 +609,12 @@ def test_more_processes_are_refused(monkeypatch):
 def test_rows_of_another_shape_are_refused_in_prediction(digits):
     X, _, y, _ = digits
     model = HybridBayesianSVC(Images, max_iter=1, random_state=0).fit(X, y)
-    with pytest.raises(ValueError, match=r"takes rows of shape \(1, 8, 8\), or flat ones of 64"):
+    with pytest.raises(ValueError, match=r"takes rows of shape \(1, 8, 8\), or flat rows of 64"):
         model.predict(X.transpose(0, 2, 3, 1))
 
 
 def test_dataset_without_targets_is_told():
-    with pytest.raises(ValueError, match="gives no targets"):
+    with pytest.raises(ValueError, match="has no targets"):
         HybridBayesianSVC().fit(TensorDataset(torch.zeros(5, 2)))
 
 
@@ -637,10 +641,10 @@ def test_one_row_is_enough_for_a_regressor():
 @pytest.mark.parametrize(
     ("output", "error", "message"),
     [
-        (lambda X: X.sum(1), ValueError, r"gave a tensor of shape \(\d+,\)"),
+        (lambda X: X.sum(1), ValueError, r"returned a tensor of shape \(\d+,\)"),
         (lambda X: X[:, None], ValueError, r"features of shape \(\d+, D\)"),
         (lambda X: X[:3], ValueError, r"a tensor of shape \(3, 2\)"),
-        (lambda X: (X, X), ValueError, "gave tuple"),
+        (lambda X: (X, X), ValueError, "returned tuple"),
         (lambda X: X / 0, DivergenceError, "NaN or infinite features for"),
     ],
     ids=["a number a row", "three axes", "too few rows", "a tuple", "not finite"],
@@ -682,7 +686,9 @@ def test_divergence_in_the_last_step_is_told(monkeypatch):
 @pytest.mark.parametrize("wrong", [lambda X: None, lambda X: X[:5], lambda X: X[:, :1]])
 def test_wrong_augmentation_is_told(wrong):
     X, y = blobs()
-    with pytest.raises(ValueError, match=r"augmentation gave .* must give a tensor of the same"):
+    with pytest.raises(
+        ValueError, match=r"augmentation returned .* must return a tensor of the same"
+    ):
         quick(augmentation=wrong).fit(X, y)
 
 
@@ -781,7 +787,7 @@ def test_papers_extractors_have_the_papers_sizes():
 )
 def test_extractors_refuse_rows_of_other_shapes_in_words(module, row_shape, taken):
     X = np.zeros((6, *row_shape), np.float32)
-    message = f"takes rows of shape {taken}; got {row_shape}. Give rows of that shape"
+    message = f"takes rows of shape {taken}; got {row_shape}. Pass rows of that shape"
     with pytest.raises(ValueError, match=re.escape(message)):
         HybridSVGPClassifier(module).fit(X, [0, 1, 0, 1, 0, 1])
 
@@ -913,7 +919,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
     with pytest.raises(NotFittedError):
         other.predict(X)
     for another in (HybridSVGPClassifier(), quick(kernel=2.0 * RBF(1.0, "fixed"))):
-        with pytest.raises(ValueError, match="holds another model"):
+        with pytest.raises(ValueError, match="has another model"):
             another.load_weights(path)
     numpy.save_file({"a": np.zeros(2)}, path)
     with pytest.raises(ValueError, match="not written by save_weights"):
@@ -954,23 +960,23 @@ def refused(model, path, match):
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("n_features_in_", 10**9, "input_shape_ and n_features_in_ disagree"),
-        ("n_features_in_", 10**10, "n_features_in_ makes no sense"),
-        ("n_features_in_", True, "n_features_in_ makes no sense"),
-        ("input_shape_", [3, -1, -1], "input_shape_ makes no sense"),
-        ("input_shape_", None, "input_shape_ makes no sense"),
-        ("predict", 1, "other attributes than this estimator, predict"),
-        ("max_iter", 9, "other attributes than this estimator, max_iter"),
-        ("_y_std", {"array": [1.0, 0.0], "dtype": "<f8"}, "_y_std makes no sense"),
-        ("_y_std", {"array": [1.0], "dtype": "<f8"}, "_y_mean and _y_std disagree"),
+        ("n_features_in_", 10**9, "input_shape_ and n_features_in_ are inconsistent"),
+        ("n_features_in_", 10**10, "n_features_in_ is invalid"),
+        ("n_features_in_", True, "n_features_in_ is invalid"),
+        ("input_shape_", [3, -1, -1], "input_shape_ is invalid"),
+        ("input_shape_", None, "input_shape_ is invalid"),
+        ("predict", 1, "differ from those of this estimator in predict"),
+        ("max_iter", 9, "differ from those of this estimator in max_iter"),
+        ("_y_std", {"array": [1.0, 0.0], "dtype": "<f8"}, "_y_std is invalid"),
+        ("_y_std", {"array": [1.0], "dtype": "<f8"}, "_y_mean and _y_std are inconsistent"),
         ("_y_mean", {"array": [1.0, 2.0], "dtype": "<U1000000000"}, "an array has dtype"),
         ("_y_mean", {"array": ["a", "b"], "dtype": "<U9999999"}, "labels are too long"),
         ("_y_mean", {"array": [[], 1], "dtype": "<f8"}, "_y_mean"),
-        ("_y_ndim", 1, "noise_variance_ and _y_mean and _y_ndim disagree"),
-        ("noise_variance_", float("nan"), "noise_variance_ makes no sense"),
+        ("_y_ndim", 1, "noise_variance_ and _y_mean and _y_ndim are inconsistent"),
+        ("noise_variance_", float("nan"), "noise_variance_ is invalid"),
         ("objective_curve_", {"array": [1.0], "dtype": "<f8"}, "objective_curve_ and n_iter_"),
         ("feature_names_in_", {"array": ["a"], "dtype": "O"}, "feature_names_in_ and n_features"),
-        ("_likelihood", None, "_likelihood makes no sense"),
+        ("_likelihood", None, "_likelihood is invalid"),
     ],
 )
 def test_weights_that_tell_what_makes_no_sense_are_refused(
@@ -994,9 +1000,9 @@ def test_weights_of_a_huge_network_take_no_memory(weights_file, tmp_path):
 @pytest.mark.parametrize(
     ("name", "change", "match"),
     [
-        ("Z", lambda value: value[:, :-1], "is not of inducing points"),
+        ("Z", lambda value: value[:, :-1], "does not fit features"),
         ("Z", lambda value: value[:-1], "mean should be F64 of shape"),
-        ("Z", lambda value: np.zeros((10**9, 0)), "is not of inducing points"),
+        ("Z", lambda value: np.zeros((10**9, 0)), "does not fit features"),
         ("mean", lambda value: value[:1], "mean should be F64 of shape"),
         ("mean", lambda value: value.astype(np.float32), "mean should be F64 .* is F32"),
         ("raw_root", lambda value: value[:, :1], "raw_root should be"),
@@ -1006,7 +1012,7 @@ def test_weights_of_a_huge_network_take_no_memory(weights_file, tmp_path):
         ("noise", lambda value: value + 99, "noise is outside its bounds"),
         ("features.normalizer.running_var", lambda value: -value, "running_var is negative"),
         ("features.extractor.0.scale", lambda value: value[:-1], "scale should be"),
-        ("another", lambda value: np.zeros(2), "another should be not there"),
+        ("another", lambda value: np.zeros(2), "another should be absent"),
     ],
 )
 def test_weights_of_other_shapes_and_values_are_refused(
@@ -1024,10 +1030,10 @@ def test_weights_of_other_shapes_and_values_are_refused(
         ("[" * 100_000, "its description is damaged"),
         ("[]", "does not describe a model"),
         ({"seed": 0}, "does not describe a model"),
-        ({"seed": "0"}, "its seed or the share"),
-        ({"threshold": 2}, "its seed or the share"),
+        ({"seed": "0"}, "its seed or its threshold"),
+        ({"threshold": 2}, "its seed or its threshold"),
         ({"attributes": []}, "does not describe fitted attributes"),
-        ({"model": []}, "holds another model"),
+        ({"model": []}, "has another model"),
     ],
 )
 def test_weights_with_a_bad_description_are_refused(weights_file, tmp_path, told, match):
@@ -1061,7 +1067,7 @@ def test_weights_are_of_the_kernel_that_was_fitted(tmp_path):
     path = tmp_path / "model.safetensors"
     model = quick(kernel=1.0 * RBF(3.0)).fit(X, y)
     model.set_params(kernel=1.0 * Matern(3.0)).save_weights(path)
-    with pytest.raises(ValueError, match="holds another model"):
+    with pytest.raises(ValueError, match="has another model"):
         quick(kernel=1.0 * Matern(3.0)).load_weights(path)
     loaded = quick(kernel=2.0 * RBF(0.5)).load_weights(path)  # of which theta is the file's
     assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))

@@ -1,4 +1,4 @@
-"""Hybrid models: a Bayesian SVM, or another head, on the features of a neural network."""
+"""Hybrid models: a Bayesian SVM or another Gaussian process on features of a neural network."""
 
 from ._extractors import MLP, CIFAR10Extractor, MNISTExtractor
 from ._svc import HybridBayesianSVC

@@ -1,8 +1,9 @@
-"""What hybrid estimators share: input of any rank, joint training, held-out rows, weights."""
+"""Base class of hybrid estimators: inputs of any rank, training, held-out rows, weight files."""
 
 import copy
 import math
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from .._rows import Rows
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
-from ._learning import JointTraining
+from ._learning import EarlyStopping, JointTraining
 from ._network import (
     EXTRACTED_ROWS,
     FeatureMap,
@@ -36,10 +37,11 @@ from ._network import (
 from ._state import HybridLatents, build_extractor, row_hashes
 from ._weights import WeightsFile, check_values, checked_attributes, skeleton, to_json, write
 
-_FIRST_ROWS = 4096  # whose features inducing points are chosen from
+_INIT_ROWS = 4096  # inducing points are chosen from their features
 _NONE_HELD = -1.0  # below the hash of any row
-_START_STD = 0.01  # of the means: breaks the tie of the classes
-_STEPS, _BATCH_SIZES = 10, (16, 128)  # of an epoch where batch_size is None, and their sizes
+_START_STD = 0.01  # of the posterior means: it breaks the symmetry of the classes
+# With batch_size=None, the steps of an epoch, and the limits of the batch size.
+_STEPS, _BATCH_SIZES = 10, (16, 128)
 _USES = {"n_iter_no_change": where(early_stopping=True)}
 _FOLLOWED = {
     "fit": FOLLOWED
@@ -47,13 +49,30 @@ _FOLLOWED = {
 }
 
 
-class HybridEstimator(GPEstimator):
-    """An estimator whose latents are functions of a network's features.
+class LatentMoments(NamedTuple):
+    """Latent moments at held-out rows, in float64.
 
-    A subclass provides the likelihood (`_make_likelihood`), the prior variance of so many latents
-    (`_prior_variance`), losses of held-out rows (`_held_out_losses`), the fitted attributes that
-    follow from them (`_found`), what `to_torch`'s module gives (`_output`), and which fitted
-    attributes files of weights hold beside those of all (`_saved_attributes`).
+    Attributes
+    ----------
+    mean, var : Tensor of shape (n, c)
+    targets : Tensor of shape (n,) or (n, t)
+    weights : Tensor of shape (n,)
+    """
+
+    mean: torch.Tensor
+    var: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+
+class HybridEstimator(GPEstimator):
+    """Base class of estimators whose latents are Gaussian processes of a network's features.
+
+    A subclass provides the likelihood (`_make_likelihood`), the prior variance for a number of
+    latents (`_prior_variance`), the losses of held-out rows (`_held_out_losses`), the fitted
+    attributes that depend on them (`_held_out_attributes`) and the output of the module of
+    `to_torch` (`_output`). ``_saved_attributes`` are the fitted attributes that its weight files
+    have in addition to ``_saved_attributes_of_all``.
     """
 
     _uses, _followed = _USES, _FOLLOWED
@@ -105,18 +124,18 @@ class HybridEstimator(GPEstimator):
         flat = len(row_shape) == 1 and known is not None and math.prod(known) == row_shape[0]
         if known is not None and not flat and tuple(known) != tuple(row_shape):
             raise ValueError(
-                f"Rows of X have shape {tuple(row_shape)}, but {type(self).__name__} takes rows of "
-                f"shape {tuple(known)}, or flat ones of {math.prod(known)} features."
+                f"Rows of X have shape {tuple(row_shape)}; {type(self).__name__} takes rows of "
+                f"shape {tuple(known)}, or flat rows of {math.prod(known)} features."
             )
 
     def _set_row_shape(self, row_shape):
-        given = self.input_shape
-        if given is not None and math.prod(given) != self.n_features_in_:
+        shape = self.input_shape
+        if shape is not None and math.prod(shape) != self.n_features_in_:
             raise ValueError(
-                f"input_shape={given!r} has {math.prod(given)} entries, but rows of X have "
+                f"input_shape={shape!r} has {math.prod(shape)} entries, but rows of X have "
                 f"{self.n_features_in_} features."
             )
-        self.input_shape_ = tuple(given or row_shape or (self.n_features_in_,))
+        self.input_shape_ = tuple(shape or row_shape or (self.n_features_in_,))
 
     def _torch_options(self, X):
         if self.dtype is None and X.dtype == np.uint8:
@@ -138,27 +157,27 @@ class HybridEstimator(GPEstimator):
             and all(isinstance(size, (int, np.integer)) and size > 0 for size in shape)
         ):
             raise ValueError(
-                f"input_shape={shape!r} must be the shape of one row for the module, a tuple of "
-                "positive integers such as (1, 28, 28); or None."
+                f"input_shape={shape!r} must be the shape of a row as the module takes it, a tuple "
+                "of positive integers such as (1, 28, 28), or None."
             )
         if not (params is None or isinstance(params, dict)):
             raise TypeError(
-                f"module_params={params!r} must be a dict of the module's arguments, or None."
+                f"module_params={params!r} must be a dict of arguments of the module, or None."
             )
         self._check_number("validation_fraction", 0)
         if self.validation_fraction >= 1:
             raise ValueError(
-                f"validation_fraction={self.validation_fraction!r} must be below 1, the share of "
-                "rows that are held out."
+                f"validation_fraction={self.validation_fraction!r} must be below 1: it is the "
+                "share of the rows that are held out."
             )
         if self.early_stopping and not self.validation_fraction:
             raise ValueError(
-                "early_stopping=True needs rows to be held out: set validation_fraction."
+                "early_stopping=True needs held-out rows: set validation_fraction above 0."
             )
         if not (self.augmentation is None or callable(self.augmentation)):
             raise TypeError(
-                f"augmentation={self.augmentation!r} must be a function of a batch of rows, a "
-                "tensor, that gives one of the same shape; or None."
+                f"augmentation={self.augmentation!r} must be a function that takes a batch of "
+                "rows, a tensor, and returns a tensor of the same shape; or None."
             )
         self._check_kernel()
         refuse_ranks(self)
@@ -183,49 +202,55 @@ class HybridEstimator(GPEstimator):
         if previous is None:
             scaler = feature_scales(X, weights) if self.module is None else None
             parts = trained_on, scaler, seed, threshold, random_state, generator
-            start, network = self._first(*parts)
+            start, network = self._init_network(*parts)
         else:
             start, network = previous, previous.network(device)
 
-        def held_moments(network):
-            return held_out and _moments(network, held_out)
+        def validation_losses(network):
+            return self._held_out_losses(network, _latent_moments(network, held_out))
 
-        learning = JointTraining(
+        stop_early = self.early_stopping and held_out is not None
+        training = JointTraining(
             network,
             self._make_likelihood(),
             trained_on,
-            theta_bounds(start.kernel, device),
+            bounds={
+                "theta": theta_bounds(start.kernel, device).unbind(-1),
+                "noise": self._noise_limits(NOISE_BOUNDS),
+            },
             max_iter=self.max_iter,
             batch_size=self._batch_size(len(trained_on)),
             learning_rate=self.learning_rate,
             augmentation=self.augmentation,
-            noise_bounds=self._noise_limits(NOISE_BOUNDS),
-            patience=self.n_iter_no_change if self.early_stopping and held_out else None,
-            held_out_losses=lambda network: self._held_out_losses(network, *held_moments(network)),
+            early_stopping=(
+                EarlyStopping(self.n_iter_no_change, validation_losses) if stop_early else None
+            ),
             generator=generator,
         )
 
         def attributes(network):
-            latents, found = start.at(network), self._found(network, held_moments(network))
+            latents = start.at(network)
+            moments = None if held_out is None else _latent_moments(network, held_out)
+            validated = self._held_out_attributes(network, moments)
             return {
-                "kernel_": self._whole_kernel(latents.kernel, vars(self) | found),
+                "kernel_": self._whole_kernel(latents.kernel, vars(self) | validated),
                 "inducing_points_": latents.weights["Z"],
                 "_latents": [latents],
                 "_fitted_parameters": self._parameters_of_fit(),
-                **found,
+                **validated,
             }
 
-        state = learning.initial()
-        curve = run.stage(
+        state = training.init()
+        curve = run.run(
             "network",
+            training,
             state,
-            learning.step,
             self.max_iter,
-            finished=learning.finished,
-            attributes=lambda state: attributes(learning.at(state)),
+            must_converge=False,
+            attributes=lambda state: attributes(training.at(state)),
         )
-        found = attributes(learning.best(state)) | history(curve)
-        run.end(found, partial(self._doubts, X, targets, weights))
+        fitted = attributes(training.best(state)) | history(curve)
+        run.end(fitted, partial(self._doubts, X, targets, weights))
         return self
 
     def _batch_size(self, n):
@@ -233,17 +258,62 @@ class HybridEstimator(GPEstimator):
             return self.batch_size
         return int(np.clip(n // _STEPS, *_BATCH_SIZES))
 
-    def _held_share(self):
-        """Share of the rows that are held out of training."""
+    def _held_out_losses(self, network, moments):
+        """Return the validation losses that early stopping compares.
+
+        Parameters
+        ----------
+        network : HybridNetwork
+        moments : LatentMoments
+
+        Returns
+        -------
+        losses : list of float
+            In nats per row. The weights with the lowest first loss are kept; training goes on
+            while any of the losses falls.
+        """
+        raise NotImplementedError
+
+    def _held_out_attributes(self, network, moments):
+        """Return the fitted attributes that depend on held-out rows.
+
+        Parameters
+        ----------
+        network : HybridNetwork
+        moments : LatentMoments or None
+            None where no rows are held out.
+
+        Returns
+        -------
+        attributes : dict
+        """
+        raise NotImplementedError
+
+    def _validation_share(self):
+        """Return the share of the rows that are held out of training."""
         return self.validation_fraction if self.early_stopping else 0.0
 
     def _split(self, rows, salt, threshold):
-        """Rows to train on, those held out, or None, and the hash up to which they are.
+        """Split rows into training and held-out rows.
 
-        A row's hash is of its content, so that what one fit holds out, a warm start does too.
-        One row of each class is always trained on.
+        A row is held out by the hash of its content, so that a warm start holds out the rows of
+        the first fit. One row of each class is always a training row.
+
+        Parameters
+        ----------
+        rows : Rows
+        salt : int
+            Seed of the hashes.
+        threshold : float or None
+            Rows with hashes up to this are held out; None in a first fit, which chooses it.
+
+        Returns
+        -------
+        training : Rows
+        held_out : Rows or None
+        threshold : float
         """
-        if threshold is None and not self._held_share():
+        if threshold is None and not self._validation_share():
             threshold = _NONE_HELD
         if threshold == _NONE_HELD:
             return rows, None, threshold
@@ -255,15 +325,15 @@ class HybridEstimator(GPEstimator):
         )
         free = np.delete(order, kept)[::-1]
         if threshold is None:
-            n_held = min(int(self._held_share() * n), len(free))
+            n_held = min(int(self._validation_share() * n), len(free))
             threshold = float(hashes[free[n_held - 1]]) if n_held else _NONE_HELD
         held = np.sort(free[hashes[free] <= threshold])
         if not len(held):
             return rows, None, threshold
         return rows.part(np.setdiff1d(order, held)), rows.part(held), threshold
 
-    def _first(self, rows, scaler, seed, threshold, random_state, generator):
-        """What training starts from: the latents, and their network."""
+    def _init_network(self, rows, scaler, seed, threshold, random_state, generator):
+        """Return a `HybridLatents` without weights, and the initial network."""
         build = partial(build_extractor, self.module, self.module_params, self.n_features_in_)
         row_shape = (self.n_features_in_,) if self.module is None else self.input_shape_
         start = HybridLatents(build, row_shape, None, {}, seed, threshold)
@@ -271,9 +341,9 @@ class HybridEstimator(GPEstimator):
         if scaler is not None:
             extractor[0].mean.copy_(torch.tensor(scaler.mean_))
             extractor[0].scale.copy_(torch.tensor(scaler.scale_))
-        if len(rows) > _FIRST_ROWS:
+        if len(rows) > _INIT_ROWS:
             units = rows.units()
-            chosen = random_state.choice(len(units), _FIRST_ROWS, replace=False)
+            chosen = random_state.choice(len(units), _INIT_ROWS, replace=False)
             rows = rows.of_units(units, chosen)
         parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
         with torch.no_grad(), PrivateRandom(seed):
@@ -284,14 +354,14 @@ class HybridEstimator(GPEstimator):
         Z = torch.tensor(
             select_inducing_points(features, self.n_inducing, random_state=random_state)
         )
-        sites = self._make_likelihood()
-        start.kernel = self._start_kernel(features.shape[1], sites.n_latents)
+        likelihood = self._make_likelihood()
+        start.kernel = self._start_kernel(features.shape[1], likelihood.n_latents)
         kernel = torch_kernel(start.kernel)
         theta = torch.tensor(start.kernel.theta)
-        shape = sites.n_latents, WhitenedBasis(kernel, theta, Z).size
+        shape = likelihood.n_latents, WhitenedBasis(kernel, theta, Z).size
         head = {
             "theta": theta,
-            "noise": sites.parameters(),
+            "noise": likelihood.parameters(),
             "Z": Z,
             "mean": _START_STD * torch.randn(*shape, generator=generator, dtype=torch.float64),
             "raw_root": torch.zeros(*shape, shape[1], dtype=torch.float64),
@@ -299,41 +369,42 @@ class HybridEstimator(GPEstimator):
         return start, HybridNetwork(network, kernel, head).to(rows.device)
 
     def _start_kernel(self, n_outputs, n_latents):
-        """The kernel given, or a squared exponential of normalized features."""
+        """Return the given kernel, or the default: a squared exponential of the features."""
         if self.kernel is not None:
             return self._split_kernel(clone(self.kernel))[0]
         variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
         return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
 
     def _whole_kernel(self, kernel, attributes):
-        """A kernel of features with the noise of fitted attributes, where it has such a term."""
+        """Return the fitted kernel, including the noise term if the given kernel has one."""
         return kernel
 
     # The network
 
     @isolated()
     def to_torch(self, device=None):
-        """The fitted network as a torch module, for attacks and explanations.
+        """Return the fitted network as a torch module, for attacks and explanations.
 
         Parameters
         ----------
         device : str or torch.device, default=None
-            None is the CPU.
+            Device of the module; None is the CPU.
 
         Returns
         -------
         module : torch.nn.Module
-            In evaluation mode and differentiable in its input. It maps rows as they come to `fit`,
-            (b, d) or of their own shape, to logits of `predict_proba` (b, n_classes), whose softmax
-            it is, or of a regressor to means (b, t). Its ``latents`` gives means and variances
-            (b, c) of the latent functions.
+            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
+            flat ones (b, d) or rows of their own shape. A classifier's module returns logits
+            (b, n_classes), whose softmax is `predict_proba`. A regressor's module returns means
+            (b, t). Its method ``latents`` returns means and variances (b, c) of the latent
+            functions.
         """
         check_is_fitted(self)
         network = self._latents[0].make_posterior(torch.device(device or "cpu"))
         return Predictor(network, copy.copy(self)._output).eval()
 
     def save_weights(self, path):
-        """Write the fitted model as safetensors: tensors and plain values, no code.
+        """Write the fitted model to a safetensors file: tensors and plain values, no code.
 
         Parameters
         ----------
@@ -342,7 +413,7 @@ class HybridEstimator(GPEstimator):
         Raises
         ------
         ImportError
-            Where safetensors is not installed.
+            If safetensors is not installed.
         """
         check_is_fitted(self)
         _check_safetensors()
@@ -359,7 +430,10 @@ class HybridEstimator(GPEstimator):
         write(path, latents.weights, description)
 
     def _description(self, kernel):
-        """What weights alone do not tell of a model: of the kernel, all but learned values."""
+        """Return what a weight file says of the model: class, likelihood, and kernel.
+
+        The values of the learned hyperparameters are left out.
+        """
         return {
             "class": type(self).__name__,
             "kernel": repr(kernel.clone_with_theta(np.zeros(kernel.n_dims))),
@@ -369,12 +443,12 @@ class HybridEstimator(GPEstimator):
 
     @isolated()
     def load_weights(self, path):
-        """Become the model that `save_weights` of an estimator of these parameters wrote.
+        """Load the model that `save_weights` of an estimator with the same parameters wrote.
 
         Parameters
         ----------
         path : str or path-like
-            Loading runs no code from the file: module and kernel are those of this estimator.
+            Loading runs no code from the file; module and kernel are those of this estimator.
 
         Returns
         -------
@@ -383,22 +457,22 @@ class HybridEstimator(GPEstimator):
         Raises
         ------
         ImportError
-            Where safetensors is not installed.
+            If safetensors is not installed.
         OSError
             If the file cannot be opened.
         ValueError
-            If the file is not of such a model, or is damaged. Names, shapes and plain values are
-            checked before anything of their size is made. The estimator is then as it was.
+            If the file has another model, or is damaged. Names, shapes and plain values are checked
+            before memory of their size is allocated. The estimator is then unchanged.
         """
         _check_safetensors()
         with WeightsFile(path) as file:
-            told = file.description
+            description = file.description
             file.check_model("class", type(self).__name__)
-            wanted = (*self._saved_attributes_of_all, *self._saved_attributes)
+            names = (*self._saved_attributes_of_all, *self._saved_attributes)
             model = copy.copy(self)
             model._forget()
-            vars(model).update(checked_attributes(told["attributes"], wanted, file))
-            latents = model._described_latents(told, file)
+            vars(model).update(checked_attributes(description["attributes"], names, file))
+            latents = model._latents_from_file(file)
             network = skeleton(latents, latents.kernel, model._make_likelihood(), file)
             latents.weights = file.weights(network.state_dict())
         try:
@@ -408,53 +482,57 @@ class HybridEstimator(GPEstimator):
         limits = model._noise_limits(NOISE_BOUNDS)
         check_values(network, latents.kernel, limits, file)
         latents.kernel = latents.kernel.clone_with_theta(latents.weights["theta"])
-        whole = model._whole_kernel(latents.kernel, vars(model))
-        found = {"kernel_": whole, "inducing_points_": latents.weights["Z"]}
+        fitted = {
+            "kernel_": model._whole_kernel(latents.kernel, vars(model)),
+            "inducing_points_": latents.weights["Z"],
+            "_latents": [latents],
+        }
         self._forget()
-        found |= {"_latents": [latents], "_fitted_parameters": self._parameters_of_fit()}
-        vars(self).update(vars(model) | found)
+        fitted["_fitted_parameters"] = self._parameters_of_fit()
+        vars(self).update(vars(model) | fitted)
         return self
 
-    def _described_latents(self, told, file):
-        """Latents without weights, of what a file tells of them and the attributes set from it."""
-        n_features, row_shape = self.n_features_in_, self.input_shape_
+    def _latents_from_file(self, file):
+        """Return a `HybridLatents` without weights; the attributes of the file are already set."""
+        row_shape = self.input_shape_
         if self.input_shape is not None and tuple(self.input_shape) != row_shape:
             raise file.error(f"it takes rows of shape {row_shape}, not {tuple(self.input_shape)}")
-        seed, threshold = told["seed"], told["threshold"]
-        seeds = isinstance(seed, int) and 0 <= seed < 2**31
-        if not (seeds and isinstance(threshold, int | float) and -1 <= threshold <= 1):
-            raise file.error("its seed or the share of rows held out makes no sense")
+        seed, threshold = file.description["seed"], file.description["threshold"]
+        seed_is_valid = isinstance(seed, int) and 0 <= seed < 2**31
+        threshold_is_valid = isinstance(threshold, int | float) and -1 <= threshold <= 1
+        if not (seed_is_valid and threshold_is_valid):
+            raise file.error("its seed or its threshold of held-out rows is invalid")
         kernel = self._start_kernel(file.n_outputs, self._make_likelihood().n_latents)
         for name, value in self._description(kernel).items():
             file.check_model(name, value)
-        build = partial(build_extractor, self.module, self.module_params, n_features)
-        row_shape = (n_features,) if self.module is None else row_shape
+        build = partial(build_extractor, self.module, self.module_params, self.n_features_in_)
+        row_shape = (self.n_features_in_,) if self.module is None else row_shape
         return HybridLatents(build, row_shape, kernel, {}, seed, threshold)
 
 
 def _n_axes(X):
-    """Of an array or of nested lists; anything else is a table to scikit-learn's checks."""
+    """Return the number of axes of an array or nested list; 2 for anything else."""
     if isinstance(X, list):
         return np.ndim(X)
     return getattr(X, "ndim", 2)
 
 
-def _moments(network, rows):
-    """Latent means and variances of all rows, their targets and weights, in float64."""
+def _latent_moments(network, rows):
+    """Return the `LatentMoments` of a network at rows."""
     parts = []
     with torch.no_grad():
         for index in rows.chunks(chunk_rows(rows.X.shape[1])):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
-    return mean.double(), var.double(), targets, weights.double()
+    return LatentMoments(mean.double(), var.double(), targets, weights.double())
 
 
 def _check_safetensors():
-    """Tell what to install where safetensors is not there."""
+    """Raise an error that says what to install if safetensors is missing."""
     try:
         import safetensors  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "Weights are written and read by safetensors: pip install safetensors."
+            "save_weights and load_weights need safetensors: pip install safetensors."
         ) from error

@@ -1,4 +1,4 @@
-"""A torch Dataset as a table of flat rows that are read when they are used."""
+"""A torch Dataset as a table of flat rows that are read on demand."""
 
 import joblib
 import numpy as np
@@ -8,20 +8,20 @@ from .._isolation import PrivateRandom
 
 
 class DatasetArray:
-    """Rows of a Dataset, flat: an array of shape (n, d) as far as slices and indices go.
+    """Flat rows of a Dataset, with the slices and indices of an array of shape (n, d).
 
     Parameters
     ----------
     dataset : torch.utils.data.Dataset
-        With a length; its items are rows of any shape, or tuples of a row and a target, always the
-        same ones. What they draw by torch comes from a generator of its own.
+        It must have a length and always return the same items: rows of any shape, or tuples of a
+        row and a target. What an item draws with torch comes from a private generator.
 
     Raises
     ------
     TypeError
         If the Dataset has no length.
     ValueError
-        If it is empty, or its rows are not of one shape.
+        If it is empty, or its rows have different shapes.
     """
 
     ndim = 2
@@ -29,7 +29,7 @@ class DatasetArray:
     def __init__(self, dataset):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise TypeError(
-                f"{type(dataset).__name__} has no length; give a Dataset with __len__ and "
+                f"{type(dataset).__name__} has no length; pass a Dataset with __len__ and "
                 "__getitem__."
             )
         if not len(dataset):
@@ -51,17 +51,18 @@ class DatasetArray:
             row = _row(self._item(i))
             if row.shape != self.row_shape:
                 raise ValueError(
-                    f"Row {i} of the Dataset has shape {row.shape}, but the first {self.row_shape}."
+                    f"Row {i} of the Dataset has shape {row.shape}, but row 0 has shape "
+                    f"{self.row_shape}; all rows must have one shape."
                 )
             place[:] = row.ravel()
         return rows
 
     def __getstate__(self):
-        """What joblib tells one Dataset from another by: a few rows of it."""
-        return {"shape": self.shape, "rows": joblib.hash(self[self._some()])}
+        """Return what joblib hashes: the shape and a few rows."""
+        return {"shape": self.shape, "rows": joblib.hash(self[self._sample()])}
 
-    def _some(self):
-        """Places of a few rows."""
+    def _sample(self):
+        """Return the indices of a few rows."""
         return np.unique(np.linspace(0, len(self) - 1, 5).astype(int))
 
     def _item(self, i):
@@ -72,17 +73,21 @@ class DatasetArray:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def targets(self):
-        """Of all rows: the Dataset's ``targets`` where a few items have those, else the items'."""
+        """Return the targets of all rows.
+
+        They are the Dataset's ``targets``, if a few items agree with it, and else read from all
+        items.
+        """
         first = self._item(0)
         if not (isinstance(first, tuple | list) and len(first) > 1):
             raise ValueError(
-                "The Dataset gives no targets: its items must be pairs of a row and a target, or y "
-                "must be given."
+                "The Dataset has no targets: return pairs of a row and a target as its items, or "
+                "pass y."
             )
         listed = getattr(self._dataset, "targets", None)
         plain = getattr(self._dataset, "target_transform", None) is None
         if listed is not None and plain and len(listed) == len(self):
-            if all(np.array_equal(listed[i], self._item(i)[1]) for i in self._some().tolist()):
+            if all(np.array_equal(listed[i], self._item(i)[1]) for i in self._sample().tolist()):
                 return np.asarray(listed)
         return np.asarray([np.asarray(self._item(i)[1]) for i in range(len(self))])
 

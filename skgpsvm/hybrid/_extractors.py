@@ -1,4 +1,4 @@
-"""Feature extractors: a multilayer perceptron for tables, the networks of the paper for images."""
+"""Feature extractors: a multilayer perceptron for tables, and the paper's networks for images."""
 
 from torch import nn
 
@@ -6,23 +6,23 @@ __all__ = ["MLP", "CIFAR10Extractor", "MNISTExtractor"]
 
 
 class _Extractor(nn.Sequential):
-    """A network for rows of one shape, which refuses others in words."""
+    """A network that checks the shape of its rows."""
 
     row_shape: tuple
 
     def forward(self, X):
-        """Return features (b, D) of a batch of rows, whose first axis is b."""
+        """Return the features (b, D) of a batch of rows, (b, *row_shape)."""
         if X.shape[1:] != self.row_shape:
             raise ValueError(
                 f"{type(self).__name__} takes rows of shape {self.row_shape}; got "
-                f"{tuple(X.shape[1:])}. Give rows of that shape, flat rows with input_shape="
-                f"{self.row_shape}, or as module a network of your own."
+                f"{tuple(X.shape[1:])}. Pass rows of that shape, flat rows with input_shape="
+                f"{self.row_shape}, or your own network as module."
             )
         return super().forward(X)
 
 
 class MLP(_Extractor):
-    """Multilayer perceptron with rectified linear units, linear at its output.
+    """Multilayer perceptron with rectified linear units and a linear output layer.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class MLP(_Extractor):
         Number of features of X.
     hidden_layer_sizes : tuple of int, default=(128, 128)
     n_outputs : int, default=32
-        Number of features that it gives.
+        Number of extracted features.
 
     Examples
     --------
@@ -50,11 +50,12 @@ class MLP(_Extractor):
 
 
 class MNISTExtractor(_Extractor):
-    """The paper's network for images of shape (1, 28, 28): 100 features.
+    """Convolutional network of the paper for images of shape (1, 28, 28); it has 100 features.
 
     Notes
     -----
-    Source: Wistuba and Rawat (2018), section 4.2; unpadded, 8,052,708 parameters.
+    Source: Wistuba and Rawat (2018), section 4.2. Convolutions are unpadded; there are 8,052,708
+    parameters.
 
     Examples
     --------
@@ -81,11 +82,12 @@ class MNISTExtractor(_Extractor):
 
 
 class CIFAR10Extractor(_Extractor):
-    """The paper's network for images of shape (3, 32, 32): 100 features.
+    """Convolutional network of the paper for images of shape (3, 32, 32); it has 100 features.
 
     Notes
     -----
-    Source: Wistuba and Rawat (2018), section 4.2; unpadded, 1,504,356 parameters.
+    Source: Wistuba and Rawat (2018), section 4.2. Convolutions are unpadded; there are 1,504,356
+    parameters.
 
     Examples
     --------

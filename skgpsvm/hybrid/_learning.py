@@ -1,43 +1,86 @@
-"""Joint training of extractor and head by backpropagation, an epoch a step."""
+"""Joint training of the extractor and the Gaussian-process head by backpropagation."""
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from .._fitting import Stage, State
 from .._isolation import PrivateRandom
 from .._optim import minibatches
 from .._sites import batch_loss
 
-_LEAST_STEPS = 20  # of an epoch that counts as one without improvement
-_HEAD_RATE = 10.0  # of the head's steps, in those of the extractor
+_MIN_STEPS = 20  # an epoch of fewer steps counts as a fraction of one for early stopping
+_HEAD_RATE = 10.0  # learning rate of the head, relative to that of the extractor
 
 
-class JointTraining:
-    r"""Adam on all parameters, at rates that fall to zero along a cosine.
+@dataclass(kw_only=True)
+class TrainingState(State):
+    """State of `JointTraining`.
 
-    The state is a dict: ``weights`` (the network's state dict), ``adam``, ``generator``,
-    ``n_epochs``, and of early stopping ``best`` (weights), ``least_losses`` and ``n_worse`` epochs.
+    Attributes
+    ----------
+    weights : dict of str to Tensor
+        State dict of the network.
+    adam : dict or None
+        State dict of the optimizer; None before the first epoch.
+    generator : Tensor
+        State of the random generator.
+    n_epochs : int
+        Number of epochs taken.
+    best_weights : dict of str to Tensor, or None
+        Weights of the epoch with the lowest first validation loss; None without early stopping.
+    lowest_losses : Tensor of shape () or (k,)
+        Lowest validation losses so far; one infinity before the first epoch.
+    n_worse : int
+        Number of successive epochs in which no validation loss fell.
+    """
+
+    weights: dict
+    adam: dict | None = None
+    generator: torch.Tensor
+    n_epochs: int = 0
+    best_weights: dict | None = None
+    lowest_losses: torch.Tensor
+    n_worse: int = 0
+
+
+class EarlyStopping(NamedTuple):
+    """When to end training, and the losses that decide it.
+
+    Attributes
+    ----------
+    patience : int
+        Training ends after so many epochs, of 20 steps at least, in which no loss fell.
+    losses : callable
+        Takes the network; returns a list of its validation losses. The weights of the epoch with
+        the lowest first loss are kept.
+    """
+
+    patience: int
+    losses: Callable
+
+
+class JointTraining(Stage):
+    """Train all parameters by Adam, one epoch a step; learning rates decay to zero as a cosine.
 
     Parameters
     ----------
     network : HybridNetwork
-    sites : SiteLikelihood
+    likelihood : SiteLikelihood
     rows : Rows
-    bounds : Tensor of shape (k, 2)
-        Of theta.
+    bounds : dict of str to tuple
+        Lower and upper bounds of ``theta``, tensors of shape (k,), and of ``noise``, floats.
     max_iter, batch_size : int
     learning_rate : float
-        Of the extractor; the head's is ten times that.
+        Initial learning rate of the extractor; that of the head is ten times higher.
     augmentation : callable or None
-    noise_bounds : tuple of two floats
-        Of the logarithms of the noise.
-    patience : int or None
-        Epochs, of 20 steps at least, in which no loss of the held-out rows fell, after which
-        training ends; None trains on.
-    held_out_losses : callable
-        One or more losses of the held-out rows by the network as it is; the best weights are those
-        of the least first one.
+        Takes a batch of inputs (b, *row_shape) and returns one of the same shape.
+    early_stopping : EarlyStopping or None
+        None trains for all epochs.
     generator : torch.Generator
 
     Notes
@@ -48,46 +91,41 @@ class JointTraining:
     def __init__(
         self,
         network,
-        sites,
+        likelihood,
         rows,
-        bounds,
         *,
+        bounds,
         max_iter,
         batch_size,
         learning_rate,
         augmentation,
-        noise_bounds,
-        patience,
-        held_out_losses,
+        early_stopping,
         generator,
     ):
-        self.network, self.sites, self.rows = network, sites, rows
-        self.generator = generator
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.learning_rate, self._augmentation = learning_rate, augmentation
-        self._patience, self._held_out_losses = patience, held_out_losses
-        self._random = PrivateRandom(0)  # that of the epoch
-        self._bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
+        self.network, self.likelihood, self.rows = network, likelihood, rows
+        self.max_iter, self.batch_size, self.learning_rate = max_iter, batch_size, learning_rate
+        self.early_stopping, self.generator = early_stopping, generator
+        self._bounds, self._augmentation = bounds, augmentation
+        self._random = PrivateRandom(0)  # seeded anew in each epoch
 
-    def initial(self):
-        """The state from which `step` starts."""
-        return {
-            "weights": self._weights(),
-            "adam": None,
-            "generator": self.generator.get_state(),
-            "n_epochs": 0,
-            "best": None,
-            "least_losses": torch.tensor(math.inf),
-            "n_worse": 0,
-        }
+    def init(self):
+        """Return the state before the first epoch, a `TrainingState`."""
+        return TrainingState(
+            weights=self._weights(),
+            generator=self.generator.get_state(),
+            lowest_losses=torch.tensor(math.inf),
+        )
 
     def step(self, state):
-        """One epoch; returns the mean of the objective's estimates."""
+        """Train for one epoch; the objective is the mean of its estimates from the batches.
+
+        It is NaN if a weight is no longer finite.
+        """
         self.at(state)
         optimizer = self._optimizer()
-        if state["adam"]:
-            optimizer.load_state_dict(state["adam"])
-        self.generator.set_state(state["generator"])
+        if state.adam:
+            optimizer.load_state_dict(state.adam)
+        self.generator.set_state(state.generator)
         seed = int(torch.randint(2**62, (), generator=self.generator))
         batches = minibatches(len(self.rows), self.batch_size, self.generator)
         total = 0.0
@@ -95,7 +133,7 @@ class JointTraining:
         with torch.enable_grad():
             self.network.train()
             for i, index in enumerate(batches):
-                progress = (state["n_epochs"] + i / len(batches)) / self.max_iter
+                progress = (state.n_epochs + i / len(batches)) / self.max_iter
                 for group in optimizer.param_groups:
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * progress))
                 optimizer.zero_grad()
@@ -106,54 +144,54 @@ class JointTraining:
                 optimizer.step()
                 self._clamp()
                 total += objective.item()
-        state |= {
-            "weights": self._weights(),
-            "adam": optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-            "n_epochs": state["n_epochs"] + 1,
-        }
-        if self._patience is not None:
-            self._compare(state)
-        sound = all(value.isfinite().all() for value in state["weights"].values())
-        return total / len(batches) if sound else math.nan
+        state.weights, state.adam = self._weights(), optimizer.state_dict()
+        state.generator = self.generator.get_state()
+        state.n_epochs += 1
+        if self.early_stopping is not None:
+            self._validate(state)
+        finite = all(value.isfinite().all() for value in state.weights.values())
+        state.objective = total / len(batches) if finite else math.nan
 
     def at(self, state):
-        """The network of a state."""
-        self.network.load_state_dict(state["weights"])
+        """Return the network with the weights of a state, in evaluation mode."""
+        self.network.load_state_dict(state.weights)
         return self.network.eval()
 
     def best(self, state):
-        """The network that early stopping keeps, else that of the last epoch."""
-        if state["best"] is not None:
-            state = {"weights": state["best"]}
-        return self.at(state)
+        """Return the network of the best epoch with early stopping, else that of the last."""
+        weights = state.weights if state.best_weights is None else state.best_weights
+        self.network.load_state_dict(weights)
+        return self.network.eval()
 
-    def finished(self, state):
-        """Whether all losses of the held-out rows have stopped falling."""
-        if self._patience is None:
+    def converged(self, state):
+        """Return whether early stopping ends the training."""
+        if self.early_stopping is None:
             return False
         n_batches = math.ceil(len(self.rows) / self.batch_size)
-        return state["n_worse"] >= self._patience * math.ceil(_LEAST_STEPS / n_batches)
+        return state.n_worse >= self.early_stopping.patience * math.ceil(_MIN_STEPS / n_batches)
 
-    def _compare(self, state):
-        losses = torch.tensor(self._held_out_losses(self.network.eval()), dtype=torch.float64)
-        fell = losses < state["least_losses"]
+    def _validate(self, state):
+        """Compare the validation losses of the network with the lowest so far."""
+        losses = self.early_stopping.losses(self.network.eval())
+        losses = torch.tensor(losses, dtype=torch.float64)
+        fell = losses < state.lowest_losses
         if fell[0]:
-            state["best"] = state["weights"]
-        state["least_losses"] = losses.fmin(state["least_losses"])
-        state["n_worse"] = 0 if fell.any() else state["n_worse"] + 1
+            state.best_weights = state.weights
+        state.lowest_losses = losses.fmin(state.lowest_losses)
+        state.n_worse = 0 if fell.any() else state.n_worse + 1
 
     def _objective(self, X, y, weights):
-        """Its estimate from a batch, in nats."""
+        """Return the estimate of the ELBO from a batch, in nats."""
         with self._random:
             features = self.network.features(X)
         posterior = self.network.posterior()
         A, residual = posterior.basis(features)
-        likelihood = self.sites.at(self.network.noise)
+        likelihood = self.likelihood.at(self.network.noise)
         loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
         return -len(self.rows) / len(y) * (weights * loss).sum() - posterior.kl()
 
     def _batch(self, index):
+        """Return inputs, augmented, targets and weights of a batch."""
         X, y, weights = self.rows.take(index)
         if self._augmentation is not None:
             X = X.reshape(len(X), *self.network.features.row_shape)
@@ -161,10 +199,10 @@ class JointTraining:
             with self._random:
                 X = self._augmentation(X)
             if not isinstance(X, torch.Tensor) or X.shape != shape:
-                came = f"shape {tuple(X.shape)}" if isinstance(X, torch.Tensor) else f"{type(X)}"
+                result = f"shape {tuple(X.shape)}" if isinstance(X, torch.Tensor) else f"{type(X)}"
                 raise ValueError(
-                    f"augmentation gave {came} for a batch of shape {tuple(shape)}; it must give a "
-                    "tensor of the same shape."
+                    f"augmentation returned {result} for a batch of shape {tuple(shape)}; it must "
+                    "return a tensor of the same shape."
                 )
         return X, y, weights
 

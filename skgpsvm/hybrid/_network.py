@@ -1,4 +1,4 @@
-"""The hybrid network: rows to features to latents."""
+"""The hybrid network: an extractor of features, and Gaussian processes of them."""
 
 import torch
 from torch import nn
@@ -8,18 +8,18 @@ from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from .._rows import CHUNK_ROWS
 from ..exceptions import DivergenceError
 
-EXTRACTED_ROWS = 256  # at a time, in prediction
+EXTRACTED_ROWS = 256  # rows that the extractor takes at a time in prediction
 _CHUNK_ENTRIES = 2**22
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
 
 def chunk_rows(n_features):
-    """Rows that are held at a time: as many as elsewhere, fewer where they are large."""
+    """Return the number of rows to hold at a time; it is smaller for rows with many features."""
     return min(CHUNK_ROWS, max(EXTRACTED_ROWS, _CHUNK_ENTRIES // n_features))
 
 
 class Standardize(nn.Module):
-    """Features with their means taken off, in units of their standard deviations.
+    """Subtract means from features and divide them by scales.
 
     Parameters
     ----------
@@ -32,25 +32,26 @@ class Standardize(nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, X):
-        """(b, d) to (b, d)."""
+        """Return standardized features, (b, d) to (b, d)."""
         return (X - self.mean) / self.scale
 
 
 class FeatureMap(nn.Module):
-    """An extractor whose features are normalized, and checked.
+    """An extractor whose features are checked and normalized.
 
     Parameters
     ----------
     extractor : Module
-        From (b, *row_shape) to (b, D).
+        Maps (b, *row_shape) to (b, D).
     row_shape : tuple of int
     mean, var : Tensor of shape (D,)
-        Moments of the features to start from.
+        Initial running moments of the features.
 
     Notes
     -----
-    Features have mean zero and variance one in a batch in training, and over the running moments
-    afterwards. Without it the objective stays on the plateau where all latents are zero.
+    In training, features have mean zero and variance one in each batch; afterwards the running
+    moments normalize them. Without normalization, training stays on the plateau where all latents
+    are zero.
     """
 
     def __init__(self, extractor, row_shape, mean, var):
@@ -61,7 +62,7 @@ class FeatureMap(nn.Module):
         self.normalizer.running_var.copy_(var)
 
     def forward(self, X):
-        """Normalized features (b, D) of rows (b, d) or (b, *row_shape)."""
+        """Return normalized features (b, D) of rows (b, d) or (b, *row_shape)."""
         self.normalizer.train(self.training and len(X) > 1)
         X, size = X.to(self.normalizer.running_mean), len(X) if self.training else EXTRACTED_ROWS
         raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in X.split(size)]
@@ -69,42 +70,43 @@ class FeatureMap(nn.Module):
 
 
 def raw_features(extractor, X, row_shape):
-    """Features (b, D) as an extractor gives them, checked."""
+    """Return the features (b, D) of an extractor, after a check of their shape and values."""
     try:
         features = extractor(X.reshape(len(X), *row_shape))
     except Exception as error:
         error.add_note(
-            f"This was raised by the module, for a batch of shape {(len(X), *row_shape)}: rows of "
-            "X, or of input_shape, must have the shape that it takes."
+            f"The module raised this for a batch of shape {(len(X), *row_shape)}: rows of X, or "
+            "input_shape, must have the shape that the module takes."
         )
         raise
     if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != len(X):
-        came = type(features).__name__
+        result = type(features).__name__
         if isinstance(features, torch.Tensor):
-            came = f"a tensor of shape {tuple(features.shape)}"
+            result = f"a tensor of shape {tuple(features.shape)}"
         raise ValueError(
-            f"The module gave {came} for a batch of shape {(len(X), *row_shape)}; it must "
-            f"give features of shape ({len(X)}, D), one row for each row of the batch."
+            f"The module returned {result} for a batch of shape {(len(X), *row_shape)}; it must "
+            f"return features of shape ({len(X)}, D), one row for each row of the batch."
         )
     if not torch.isfinite(features).all():
         bad = int((~torch.isfinite(features)).any(1).sum())
         raise DivergenceError(
-            f"The module gave NaN or infinite features for {bad} of {len(X)} rows. Look for NaN in "
-            "rows of a Dataset, scale the inputs, lower learning_rate, or look into its layers."
+            f"The module returned NaN or infinite features for {bad} of {len(X)} rows. Look for "
+            "NaN in rows of a Dataset, scale the inputs, lower learning_rate, or check its layers."
         )
     return features
 
 
 class HybridNetwork(nn.Module, Posterior):
-    r"""Latents that are Gaussian processes of the features that a network computes.
+    """Sparse Gaussian processes of the features that a network extracts.
 
     Parameters
     ----------
     features : FeatureMap
     kernel : TorchKernel
-        Of normalized features.
-    head : dict of Tensors
-        Of the names `HEAD`, see `InducingPosterior`; ``raw_root`` has logarithms on its diagonal.
+        Kernel of the normalized features.
+    head : dict of str to Tensor
+        Parameters by the names of `HEAD`; see `InducingPosterior`. ``raw_root`` is the root with
+        logarithms on its diagonal.
 
     Notes
     -----
@@ -118,11 +120,11 @@ class HybridNetwork(nn.Module, Posterior):
             self.register_parameter(name, nn.Parameter(head[name].double()))
 
     def head(self):
-        """Parameters that are not the extractor's."""
+        """Return all parameters but those of the extractor."""
         return [getattr(self, name) for name in HEAD]
 
     def posterior(self):
-        """Of the latents as functions of the features."""
+        """Return the posterior of the latents as functions of the features."""
         basis = WhitenedBasis(self.kernel, self.theta, self.Z)
         return InducingPosterior(basis, self.mean, upper_root(self.raw_root))
 
@@ -133,22 +135,22 @@ class HybridNetwork(nn.Module, Posterior):
         return gaussian_kl(self.mean, upper_root(self.raw_root)).sum()
 
     def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
+        """Return joint draws at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         return self.posterior().sample(self.features(X), n_samples, generator)
 
     def cov(self, X):
-        """Covariances (c, b, b) at the rows of ``X``."""
+        """Return covariances (c, b, b) at the rows of ``X``."""
         return self.posterior().cov(self.features(X))
 
 
 class Predictor(nn.Module):
-    """A fitted hybrid network from raw rows to what is predicted, differentiable in the rows.
+    """A fitted hybrid network that maps rows to predictions, differentiably.
 
     Parameters
     ----------
     network : HybridNetwork
     output : callable
-        Of latent means and variances (b, c).
+        Maps latent means and variances (b, c) to predictions.
     """
 
     def __init__(self, network, output):
@@ -156,9 +158,9 @@ class Predictor(nn.Module):
         self.network, self._output = network, output
 
     def forward(self, X):
-        """Logits (b, n_classes) of class probabilities, or means (b, t) of the targets."""
+        """Return logits (b, n_classes) of class probabilities, or means (b, t) of the targets."""
         return self._output(*self.latents(X))
 
     def latents(self, X):
-        """Means and variances (b, c) of the latents at rows (b, d) or of their own shape."""
+        """Return latent means and variances (b, c) at rows (b, d) or (b, *row_shape)."""
         return self.network.marginals(X)

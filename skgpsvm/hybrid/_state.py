@@ -1,4 +1,4 @@
-"""What a fitted hybrid model holds: arrays, and the network that they are."""
+"""The fitted hybrid model: arrays, and the network that is built from them."""
 
 import copy
 import hashlib
@@ -16,27 +16,27 @@ from .._torch_kernels import torch_kernel
 from ._extractors import MLP
 from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows
 
-_GOLDEN_RATIO = (5**0.5 - 1) / 2  # whose multiples are spread evenly, modulo 1
+_GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
 
 
 @dataclass
 class HybridLatents(FittedModel):
-    """Latents that are functions of a network's features.
+    """A fitted `HybridNetwork`, in arrays.
 
     Attributes
     ----------
     build : callable
         Makes an untrained extractor.
     row_shape : tuple of int
-        Of a row as the extractor takes it.
+        Shape of a row as the extractor takes it.
     kernel : Kernel
-        Of normalized features.
+        Kernel of the normalized features.
     weights : dict of str to ndarray
-        State dict of the `HybridNetwork`.
+        State dict of the network.
     seed : int
-        That the extractor is made with: what its state dict lacks is drawn alike.
+        Seed with which the extractor is built, so that what its state dict lacks is drawn alike.
     threshold : float
-        Rows whose `row_hashes` are up to this are held out.
+        Rows whose `row_hashes` are at most this are held out.
     """
 
     build: partial
@@ -48,7 +48,7 @@ class HybridLatents(FittedModel):
 
     @property
     def n_latents(self):
-        """Their number, c."""
+        """Number of latent functions, c."""
         return len(self.weights["mean"])
 
     def make_posterior(self, device):
@@ -56,7 +56,7 @@ class HybridLatents(FittedModel):
         return self.network(device).eval().requires_grad_(False)
 
     def network(self, device):
-        """The network, to be trained further."""
+        """Return the network on a device, for more training."""
         weights = {name: torch.tensor(value) for name, value in self.weights.items()}
         moments = [weights[f"features.normalizer.running_{name}"] for name in ("mean", "var")]
         extractor = self.extractor().to(moments[0].dtype)
@@ -67,24 +67,24 @@ class HybridLatents(FittedModel):
         return network.to(device)
 
     def extractor(self):
-        """An untrained extractor."""
+        """Return a new, untrained extractor."""
         with PrivateRandom(self.seed):
             return copy.deepcopy(self.build())
 
     def at(self, network):
-        """The latents of a network of the same kind."""
+        """Return a copy with the weights of a network."""
         state = network.state_dict()
         weights = {name: value.cpu().numpy().copy() for name, value in state.items()}
         return replace(self, kernel=self.kernel.clone_with_theta(weights["theta"]), weights=weights)
 
 
 def build_extractor(module, params, n_inputs):
-    """The extractor of an estimator's parameters.
+    """Return the extractor that the parameters of an estimator describe.
 
     Raises
     ------
     TypeError
-        If ``module`` does not make a Module.
+        If ``module`` does not return a Module.
     """
     if module is None:
         neutral = Standardize(torch.zeros(n_inputs), torch.ones(n_inputs))
@@ -93,18 +93,18 @@ def build_extractor(module, params, n_inputs):
     made = module(**(params or {})) if factory else None
     if not isinstance(made, nn.Module):
         raise TypeError(
-            f"module={module!r} must be a torch.nn.Module class or a function that makes one, so "
-            "that every fit and clone has weights of its own; give its parameters by "
+            f"module={module!r} must be a torch.nn.Module class or a function that returns a new "
+            "Module, so that every fit and clone has its own weights. Set its arguments by "
             "module_params."
         )
     return made
 
 
 def row_hashes(rows, salt):
-    """A number in [0, 1) for each of the `Rows`, (n,), of its content alone.
+    """Return a hash in [0, 1) of the content of each of the `Rows`, (n,).
 
-    Rows that differ in their targets alone have numbers that are spread evenly, by the order of
-    those: some of them are held out, whatever share of all they are.
+    Rows that differ only in their targets get evenly spread values, in the order of the targets.
+    So some of them are held out, whatever share of all rows they are.
     """
     key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
     parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))

@@ -1,4 +1,4 @@
-"""`HybridBayesianSVC`: the estimator."""
+"""The estimator `HybridBayesianSVC`."""
 
 from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing
@@ -17,99 +17,104 @@ _FOLLOWED = {
 class HybridBayesianSVC(GPClassifier, HybridEstimator):
     r"""Bayesian support vector machine on the features of a neural network.
 
-    Extractor and Bayesian SVM are one model, trained together by backpropagation in minibatches:
-    a network whose last layer knows what it does not know. Class probabilities are calibrated on
-    held-out rows. See the :ref:`user guide <hybrid>`.
+    The extractor and the Bayesian SVM are one model, trained jointly by backpropagation in
+    minibatches. In place of a softmax layer, the network has one that knows its own uncertainty.
+    Class probabilities are calibrated on held-out rows. See the :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
     module : callable, default=None
-        A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
-        has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
-        features, for tables.
+        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
+        A Module itself is not allowed, since every fit has its own weights. It maps a batch
+        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
+        paper's. None is an `MLP` of the standardized features, for tables.
     module_params : dict, default=None
-        Arguments of ``module``.
+        Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
-        Shape of a row as the module takes it, where rows of X are flat. None is that of X.
+        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
     augmentation : callable, default=None
-        Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
+        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        of the same shape.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalized to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimization. None is a squared exponential.
+        Prior covariance of the latent functions of the features, each normalized to mean zero and
+        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
+        respected. None is a squared exponential.
     contrast : {"soft", "hard"}, default="soft"
-        "soft" compares each row with all wrong classes (the nine strongest of more than ten);
-        "hard", as in the paper, with the strongest one.
+        How the loss compares classes. "soft" compares each row with all wrong classes, or the nine
+        strongest if there are more than ten classes; "hard", as in the paper, with the strongest
+        one.
     probability : {"calibrated", "argmax"}, default="calibrated"
-        Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
-        held-out rows; or the probability that a class has the largest latent, the limit of the
-        paper's samples.
+        "calibrated" is the posterior mean of a softmax of the latents, whose temperature and spread
+        are fitted to held-out rows. "argmax" is the probability that a class has the largest
+        latent, the limit of the paper's samples.
     n_inducing : int, default=64
-        Number of inducing points, m, in the space of features; fewer where there are fewer rows.
+        Number of inducing points, m, in the space of features. Fewer are used if there are fewer
+        rows.
     max_iter : int, default=50
-        Passes over the rows, at most.
+        Maximum number of epochs. The learning rates decay to zero over them.
     batch_size : int, default=None
-        Rows in a minibatch. None is a tenth of the rows, at least 16 and at most 128.
+        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
     learning_rate : float, default=1e-3
-        First step size of Adam for the module; ten times that for the head. Both fall to zero along
-        a cosine over ``max_iter`` passes.
+        Initial learning rate of Adam for the module; that of the head is ten times higher. Both
+        decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=False
-        Whether training ends when the held-out rows' loss has stopped falling, and the weights of
-        the best pass are kept.
+        Whether training ends when the loss of the held-out rows no longer falls. The weights of
+        the best epoch are kept.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, to calibrate probabilities and to stop
-        by. With 0 probabilities are not calibrated, but of a softmax of the latents as they are.
+        Share of the rows that are held out of training, for the calibration of probabilities and
+        for early stopping. With 0, probabilities are a softmax that is not calibrated.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``; where a pass has
-        fewer than 20 steps, as many times more as make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training. If an
+        epoch has fewer than 20 steps, the number is raised to make up for it.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last one. A change of what such a model holds,
-        such as ``kernel``, is refused by name.
+        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the network; None is that of X, float32 for uint8. The head's algebra is in float64.
+        Precision of the network; None is that of X, and float32 for uint8. The head is in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules first weights, held-out rows, minibatches, dropout and augmentation.
+        Seeds initial weights, held-out rows, minibatches, dropout and augmentation.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        Of the features, with the learned hyperparameters.
+        Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalized features.
+        In units of the normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     temperature_ : float
-        What the calibrated probabilities' softmax multiplies the latents by.
+        Factor of the latents in the calibrated softmax.
     spread_ : float
-        What they multiply the latents' posterior variance by.
+        Factor of the latents' posterior variances in the calibrated probabilities.
     validation_loss_ : float
-        Log loss of the held-out rows, by which it is calibrated, nats a row; other rows have a
-        little more. NaN where there are none.
+        Log loss of the held-out rows after calibration on them, in nats per row. The log loss of
+        new rows is slightly higher. NaN if no rows are held out.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Mean of the objective's estimates in each pass, nats; not a bound on the evidence, since the
-        hinge is a pseudo-likelihood.
+        Mean estimate of the objective in each epoch, in nats. It is not a bound on the evidence,
+        since the hinge loss is a pseudo-likelihood.
     n_iter_ : int
-        Passes taken.
+        Number of epochs.
     n_features_in_ : int
-        Number of entries of a row, d.
+        Number of entries of a flat row, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Column names of X, if they are all strings.
 
     Notes
     -----
     Source: Wistuba and Rawat (2018), section 3.4.
-    Departs from the source: features are normalized and inducing points start from k-means of
-    them, without which the objective stays on the plateau of latents that are zero; the soft
+
+    Departs from the source: features are normalized and the inducing points start from k-means of
+    them, without which training stays on the plateau where all latents are zero; the soft
     contrast; calibration.
 
-    A step costs what the module costs, and O(b m (D + m)) for each latent that a row touches. X is
-    held on the device where that takes at most 256 MiB, else read in minibatches.
+    A step costs as much as the module, and O(b m (D + m)) for each latent that a row uses. X is
+    held on the device if it takes at most 256 MiB, and is otherwise read in minibatches.
 
     Examples
     --------
@@ -178,17 +183,17 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
 
     @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
-        """Train network and Bayesian SVM.
+        """Train the network and the Bayesian SVM.
 
         Parameters
         ----------
         X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
             Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
-            minibatches, never copied whole.
+            minibatches and never copied as a whole.
         y : array-like of shape (n,)
-            Labels: strings, integers or booleans. None takes those of a Dataset.
+            Labels: strings, integers or booleans. None uses those of a Dataset.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the loss of each row: 0 removes it.
+            Factor of the loss of each row: 0 removes the row.
 
         Returns
         -------
@@ -197,12 +202,12 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         Raises
         ------
         TypeError
-            If the module is none, or the kernel unknown.
+            If ``module`` returns no Module, or the kernel is unknown.
         ValueError
-            If parameters, data, weights or the shape of the module's output make no sense.
+            If parameters, data, weights or the shape of the module's output are invalid.
         DivergenceError
-            If the objective or the module's output is no longer finite. The estimator is then not
-            fitted or, with ``warm_start``, as it was.
+            If the objective or the module's output is no longer finite. The estimator is then
+            unfitted or, with ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
@@ -219,16 +224,16 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         # One latent is the difference of two classes, whose prior variance is twice theirs.
         return _PRIOR_VARIANCE * (2 if n_latents == 1 else 1)
 
-    def _held_out_losses(self, network, *moments):
+    def _held_out_losses(self, network, moments):
         calibration = Calibration().updated(*moments)
         return [calibration.loss / calibration.weight]
 
-    def _held_share(self):
-        return self.validation_fraction  # to calibrate by, whether or not to stop by
+    def _validation_share(self):
+        return self.validation_fraction  # for calibration, with or without early stopping
 
-    def _found(self, network, moments):
+    def _held_out_attributes(self, network, moments):
         calibration = Calibration()
-        if moments:
+        if moments is not None:
             calibration = calibration.updated(*moments)
         weight = calibration.weight
         return {

@@ -1,4 +1,4 @@
-"""`HybridSVGPClassifier` and `HybridSVGPRegressor`: sparse variational GPs on a network."""
+"""The estimators `HybridSVGPClassifier` and `HybridSVGPRegressor`."""
 
 import numpy as np
 import torch
@@ -12,106 +12,116 @@ from ._base import HybridEstimator
 
 _START_NOISE = 0.1
 _NOISE_STEPS = 50
-_NOISE_PRIOR_STD = 1.0  # of the likeliest noise's logarithm, about that of the bound
+# Standard deviation of the prior of the log noise on held-out rows, whose mean is the learned one.
+_NOISE_PRIOR_STD = 1.0
 _USES = HybridEstimator._uses | {"validation_fraction": where(early_stopping=True)}
 
 
-class _Likely(HybridEstimator):
-    """A head with a proper likelihood."""
+class _LikelihoodHead(HybridEstimator):
+    """Hybrid estimator with a proper likelihood, so that its objective is an ELBO."""
 
     _uses = _USES
 
     _saved_attributes = ("_likelihood",)
 
-    def _log_density(self, noise, mean, var, targets, weights):
+    def _log_density(self, noise, moments):
+        """Return the log predictive density of held-out rows, a scalar tensor.
+
+        ``noise`` are logarithms of the likelihood's parameters, (k,).
+        """
         likelihood = self._make_likelihood().at(noise).likelihood
-        return weights @ likelihood.log_marginal(targets, mean, var)
+        log_p = likelihood.log_marginal(moments.targets, moments.mean, moments.var)
+        return moments.weights @ log_p
 
-    def _held_out_loss(self, noise, *moments):
-        return -(self._log_density(noise, *moments) / moments[-1].sum()).item()
+    def _held_out_loss(self, noise, moments):
+        """Return the negative log predictive density of held-out rows, in nats per row."""
+        return -(self._log_density(noise, moments) / moments.weights.sum()).item()
 
-    def _held_out_losses(self, network, *moments):
-        return [self._held_out_loss(network.noise.detach(), *moments)]
+    def _held_out_losses(self, network, moments):
+        return [self._held_out_loss(network.noise.detach(), moments)]
 
-    def _found(self, network, moments):
-        losses = self._held_out_losses(network, *moments) if moments else [float("nan")]
+    def _held_out_attributes(self, network, moments):
+        losses = [float("nan")] if moments is None else self._held_out_losses(network, moments)
         return {"validation_loss_": losses[0], "_likelihood": self.likelihood}
 
 
-class HybridSVGPClassifier(GPClassifier, _Likely):
+class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
     r"""Sparse variational Gaussian-process classifier on the features of a neural network.
 
-    Deep kernel learning: module, kernel and posterior maximize one bound on the evidence. See the
+    Deep kernel learning: module, kernel and posterior jointly maximize the ELBO. See the
     :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
     module : callable, default=None
-        A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
-        has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
-        features, for tables.
+        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
+        A Module itself is not allowed, since every fit has its own weights. It maps a batch
+        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
+        paper's. None is an `MLP` of the standardized features, for tables.
     module_params : dict, default=None
-        Arguments of ``module``.
+        Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
-        Shape of a row as the module takes it, where rows of X are flat. None is that of X.
+        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
     augmentation : callable, default=None
-        Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
+        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        of the same shape.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalized to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimization. None is a squared exponential.
+        Prior covariance of the latent functions of the features, each normalized to mean zero and
+        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
+        respected. None is a squared exponential.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
-        As of `SVGPClassifier`.
+        Likelihood of the labels; see `SVGPClassifier`.
     n_inducing : int, default=64
-        Number of inducing points, m, in the space of features; fewer where there are fewer rows.
+        Number of inducing points, m, in the space of features. Fewer are used if there are fewer
+        rows.
     max_iter : int, default=50
-        Passes over the rows, at most.
+        Maximum number of epochs. The learning rates decay to zero over them.
     batch_size : int, default=None
-        Rows in a minibatch. None is a tenth of the rows, at least 16 and at most 128.
+        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
     learning_rate : float, default=1e-3
-        First step size of Adam for the module; ten times that for the head. Both fall to zero along
-        a cosine over ``max_iter`` passes.
+        Initial learning rate of Adam for the module; that of the head is ten times higher. Both
+        decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
-        Whether training ends when the held-out rows' loss has stopped falling, and the weights of
-        the best pass are kept.
+        Whether training ends when the loss of the held-out rows no longer falls. The weights of
+        the best epoch are kept.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, to stop by, with ``early_stopping``.
+        Share of the rows that are held out of training, with ``early_stopping``.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``; where a pass has
-        fewer than 20 steps, as many times more as make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training. If an
+        epoch has fewer than 20 steps, the number is raised to make up for it.
     class_weight : dict or "balanced", default=None
-        Multiplies the sample weights of each class.
+        Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last one. A change of what such a model holds,
-        such as ``kernel``, is refused by name.
+        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the network; None is that of X, float32 for uint8. The head's algebra is in float64.
+        Precision of the network; None is that of X, and float32 for uint8. The head is in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules first weights, held-out rows, minibatches, dropout and augmentation.
+        Seeds initial weights, held-out rows, minibatches, dropout and augmentation.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        Of the features, with the learned hyperparameters.
+        Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalized features.
+        In units of the normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
-        Negative log probability of the held-out rows, the least of all passes, nats a row; NaN
-        where there are none.
+        Lowest negative log probability of the held-out rows in any epoch, in nats per row. NaN if
+        no rows are held out.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Mean of the bound's estimates in each pass, nats.
+        Mean estimate of the ELBO in each epoch, in nats.
     n_iter_ : int
-        Passes taken.
+        Number of epochs.
     n_features_in_ : int
-        Number of entries of a row, d.
+        Number of entries of a flat row, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Column names of X, if they are all strings.
 
     Notes
     -----
@@ -168,7 +178,7 @@ class HybridSVGPClassifier(GPClassifier, _Likely):
         self.dtype = dtype
         self.random_state = random_state
 
-    _saved_attributes = (*_Likely._saved_attributes, "classes_")
+    _saved_attributes = (*_LikelihoodHead._saved_attributes, "classes_")
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -176,17 +186,17 @@ class HybridSVGPClassifier(GPClassifier, _Likely):
 
     @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
-        """Train network and head.
+        """Train the network and the Gaussian process.
 
         Parameters
         ----------
         X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
             Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
-            minibatches, never copied whole.
+            minibatches and never copied as a whole.
         y : array-like of shape (n,)
-            Labels: strings, integers or booleans. None takes those of a Dataset.
+            Labels: strings, integers or booleans. None uses those of a Dataset.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it.
+            Factor of the log likelihood of each row: 0 removes the row.
 
         Returns
         -------
@@ -195,12 +205,12 @@ class HybridSVGPClassifier(GPClassifier, _Likely):
         Raises
         ------
         TypeError
-            If the module is none, or the kernel unknown.
+            If ``module`` returns no Module, or the kernel is unknown.
         ValueError
-            If parameters, data, weights or the shape of the module's output make no sense.
+            If parameters, data, weights or the shape of the module's output are invalid.
         DivergenceError
-            If the bound or the module's output is no longer finite. The estimator is then not
-            fitted or, with ``warm_start``, as it was.
+            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
+            or, with ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
@@ -214,84 +224,87 @@ class HybridSVGPClassifier(GPClassifier, _Likely):
         return self._class_probabilities().of_moments(mean, var).log_p
 
 
-class HybridSVGPRegressor(GPRegressor, _Likely):
+class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
-    Deep kernel learning: module, kernel, noise and posterior maximize one bound on the evidence;
-    with rows held out, the noise is then the one under which those are likeliest. Outputs share all
-    but posterior and noise. See the :ref:`user guide <hybrid>`.
+    Deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If rows
+    are held out, the noise is then refitted to them. Several outputs share all but the posterior
+    and the noise. See the :ref:`user guide <hybrid>`.
 
     Parameters
     ----------
     module : callable, default=None
-        A `torch.nn.Module` class, or a function that makes one, never a Module itself: every fit
-        has weights of its own. It maps a batch (b, \*row_shape) to features (b, D).
-        `MNISTExtractor` and `CIFAR10Extractor` are the paper's. None is an `MLP` of standardized
-        features, for tables.
+        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
+        A Module itself is not allowed, since every fit has its own weights. It maps a batch
+        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
+        paper's. None is an `MLP` of the standardized features, for tables.
     module_params : dict, default=None
-        Arguments of ``module``.
+        Keyword arguments of ``module``.
     input_shape : tuple of int, default=None
-        Shape of a row as the module takes it, where rows of X are flat. None is that of X.
+        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
     augmentation : callable, default=None
-        Takes a training batch, a tensor (b, \*row_shape), and gives one like it.
+        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        of the same shape.
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Of the features, each normalized to mean zero and variance one. Its values, bounds and
-        "fixed" marks rule the optimization; a `WhiteKernel` in its sum is the noise, in squared
-        units of the normalized y. None is a squared exponential.
+        Prior covariance of the latent functions of the features, each normalized to mean zero and
+        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
+        respected. A `WhiteKernel` in its sum is the noise, in squared units of the normalized y.
+        None is a squared exponential.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
-        As of `SVGPRegressor`.
+        Likelihood of the targets; see `SVGPRegressor`.
     normalize_y : bool, default=True
-        Whether each output is centered and scaled for the fit. Otherwise y should be of
-        order one: where learning starts, and its limits, are in units of one.
+        Whether each output is standardized for the fit. If not, y should be of order one, since
+        initial values and bounds are.
     n_inducing : int, default=64
-        Number of inducing points, m, in the space of features; fewer where there are fewer rows.
+        Number of inducing points, m, in the space of features. Fewer are used if there are fewer
+        rows.
     max_iter : int, default=50
-        Passes over the rows, at most.
+        Maximum number of epochs. The learning rates decay to zero over them.
     batch_size : int, default=None
-        Rows in a minibatch. None is a tenth of the rows, at least 16 and at most 128.
+        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
     learning_rate : float, default=1e-3
-        First step size of Adam for the module; ten times that for the head. Both fall to zero along
-        a cosine over ``max_iter`` passes.
+        Initial learning rate of Adam for the module; that of the head is ten times higher. Both
+        decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
-        Whether training ends when the held-out rows' loss has stopped falling, with the noise that
-        they show and with that of the bound; the weights of the best pass are kept.
+        Whether training ends when the loss of the held-out rows no longer falls, neither with the
+        refitted noise nor with that of the ELBO. The weights of the best epoch are kept.
     validation_fraction : float, default=0.1
-        Share of the rows that are held out of training, to stop and to set the noise by, with
-        ``early_stopping``.
+        Share of the rows that are held out of training, with ``early_stopping``. The noise is
+        refitted to them.
     n_iter_no_change : int, default=5
-        Passes without improvement that end training, with ``early_stopping``; where a pass has
-        fewer than 20 steps, as many times more as make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training. If an
+        epoch has fewer than 20 steps, the number is raised to make up for it.
     warm_start : bool, default=False
-        Whether `fit` starts from the network of the last one. A change of what such a model holds,
-        such as ``kernel``, is refused by name.
+        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
-        Of the network; None is that of X, float32 for uint8. The head's algebra is in float64.
+        Precision of the network; None is that of X, and float32 for uint8. The head is in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules first weights, held-out rows, minibatches, dropout and augmentation.
+        Seeds initial weights, held-out rows, minibatches, dropout and augmentation.
 
     Attributes
     ----------
     noise_variance_ : float or ndarray of shape (t,)
-        In squared units of y; the noise that the held-out rows show, where there are any.
+        Noise variance in squared units of y, refitted to the held-out rows if there are any.
     kernel_ : Kernel
-        Of the features, with the learned hyperparameters.
+        Kernel of the features, with the learned hyperparameters.
     inducing_points_ : ndarray of shape (m, D)
-        Normalized features.
+        In units of the normalized features.
     input_shape_ : tuple of int
         Shape of a row as the module takes it.
     validation_loss_ : float
-        Negative log probability of the held-out rows, the least of all passes at the noise that
-        they show, nats a row; other rows have a little more. NaN where there are none.
+        Lowest negative log density of the held-out rows in any epoch, with the refitted noise, in
+        nats per row. That of new rows is slightly higher. NaN if no rows are held out.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Mean of the bound's estimates in each pass, nats.
+        Mean estimate of the ELBO in each epoch, in nats.
     n_iter_ : int
-        Passes taken.
+        Number of epochs.
     n_features_in_ : int
-        Number of entries of a row, d.
+        Number of entries of a flat row, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Column names of X, if they are all strings.
 
     Notes
     -----
@@ -350,7 +363,7 @@ class HybridSVGPRegressor(GPRegressor, _Likely):
         self.random_state = random_state
 
     _saved_attributes = (
-        *_Likely._saved_attributes,
+        *_LikelihoodHead._saved_attributes,
         "noise_variance_",
         "_y_mean",
         "_y_std",
@@ -364,18 +377,18 @@ class HybridSVGPRegressor(GPRegressor, _Likely):
 
     @all_or_nothing
     def fit(self, X, y=None, sample_weight=None):
-        """Train network and head.
+        """Train the network and the Gaussian process.
 
         Parameters
         ----------
         X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
             Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
-            minibatches, never copied whole.
+            minibatches and never copied as a whole.
         y : array-like of shape (n,) or (n, t)
-            Targets. None takes those of a Dataset.
+            Targets. None uses those of a Dataset.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it.
-            Divide inverse variances by their mean, as weights count rows.
+            Factor of the log likelihood of each row: 0 removes the row.
+            Weights count rows: to pass inverse variances, divide them by their mean.
 
         Returns
         -------
@@ -384,12 +397,12 @@ class HybridSVGPRegressor(GPRegressor, _Likely):
         Raises
         ------
         TypeError
-            If the module is none, or the kernel unknown.
+            If ``module`` returns no Module, or the kernel is unknown.
         ValueError
-            If parameters, data, weights or the shape of the module's output make no sense.
+            If parameters, data, weights or the shape of the module's output are invalid.
         DivergenceError
-            If the bound or the module's output is no longer finite. The estimator is then not
-            fitted or, with ``warm_start``, as it was.
+            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
+            or, with ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
@@ -406,27 +419,30 @@ class HybridSVGPRegressor(GPRegressor, _Likely):
         return 1.0
 
     def _noise(self, network, moments):
-        """That under which rows held out are likeliest; where there are none, the bound's."""
+        """Return the log noise that maximizes the held-out density, given a prior.
+
+        The prior is normal about the learned noise, which is returned if no rows are held out.
+        """
         learned = network.noise.detach()
-        if not moments:
+        if moments is None:
             return learned
 
         def density(noise):
             misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
-            return self._log_density(noise, *moments) - 0.5 * misfit
+            return self._log_density(noise, moments) - 0.5 * misfit
 
         bounds = learned.new_tensor([self._noise_limits(NOISE_BOUNDS)]).expand(len(learned), 2)
         return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
 
-    def _held_out_losses(self, network, *moments):
-        likeliest = self._held_out_loss(self._noise(network, moments), *moments)
-        return [likeliest, *super()._held_out_losses(network, *moments)]
+    def _held_out_losses(self, network, moments):
+        refitted = self._held_out_loss(self._noise(network, moments), moments)
+        return [refitted, *super()._held_out_losses(network, moments)]
 
-    def _found(self, network, moments):
+    def _held_out_attributes(self, network, moments):
         noise_variance = self._noise_variance(self._noise(network, moments).cpu())
-        found = super()._found(network, moments)
-        found["validation_loss_"] += float(np.log(self._y_std).sum())
-        return {**found, "noise_variance_": noise_variance}
+        attributes = super()._held_out_attributes(network, moments)
+        attributes["validation_loss_"] += float(np.log(self._y_std).sum())
+        return {**attributes, "noise_variance_": noise_variance}
 
     def _output(self, mean, var):
         scale, shift = (torch.tensor(part).to(mean) for part in (self._y_std, self._y_mean))

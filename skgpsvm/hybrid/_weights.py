@@ -1,4 +1,4 @@
-"""Files of weights: what `save_weights` writes, read with every name, shape and number checked."""
+"""Weight files of `save_weights`. Reading checks all names, shapes and values."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from .._torch_kernels import theta_bounds, torch_kernel
 from ..kernels._composite import exact_and_rest
 from ._network import HEAD, FeatureMap, HybridNetwork
 
-_MOST_HEADER = 2**22  # bytes of names and plain values: some 100,000 feature names
-_MOST_FEATURES = 2**31
-_MOST_LABELS = 2**24  # bytes of labels as an array
+_MAX_HEADER = 2**22  # bytes of names and plain values: about 100,000 feature names
+_MAX_FEATURES = 2**31
+_MAX_LABELS = 2**24  # bytes of labels as an array
 _MOMENTS = "features.normalizer.running_mean"
-_TOLERANCE = 1e-6  # of logarithms, beyond their bounds
+_TOLERANCE = 1e-6  # by which logarithms may exceed their bounds
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -32,21 +32,21 @@ _DTYPES = {
 
 
 def write(path, weights, description):
-    """Write arrays by name, plain values that describe them, and a checksum of both."""
+    """Write arrays by name, a description in plain values, and a checksum of both."""
     from safetensors.numpy import save_file
 
     weights = {name: np.asarray(value, order="C") for name, value in weights.items()}
     text = json.dumps(description)
-    if len(text) > _MOST_HEADER // 2:
+    if len(text) > _MAX_HEADER // 2:
         raise ValueError(
-            f"Names and values that describe the model take {len(text)} bytes; the file may have "
-            f"{_MOST_HEADER // 2}. Fit on columns without names."
+            f"The description of the model takes {len(text)} bytes; a weight file may have at most "
+            f"{_MAX_HEADER // 2}. Fit on columns without names."
         )
     save_file(weights, path, {"skgpsvm": text, "sha256": checksum(weights, text)})
 
 
 def checksum(weights, text):
-    """SHA-256 of arrays by name and of the text that describes them."""
+    """Return the SHA-256 of arrays by name and of their description, a str."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(weights):
         value = weights[name]
@@ -56,7 +56,7 @@ def checksum(weights, text):
 
 
 class WeightsFile:
-    """An open file of weights; every error is a ValueError that names the file.
+    """An open weight file; every error is a ValueError that names the file.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class WeightsFile:
     Attributes
     ----------
     description : dict
-        Not yet checked.
-    shapes : dict of tuple
-        Of the arrays, by name.
+        Plain values as read, not yet checked.
+    shapes : dict of str to tuple
+        Shapes of the arrays, by name.
     """
 
     def __init__(self, path):
@@ -76,8 +76,8 @@ class WeightsFile:
         self.path = path
         with open(path, "rb") as file:
             start = file.read(8)
-        if len(start) < 8 or struct.unpack("<Q", start)[0] > _MOST_HEADER:
-            raise self.error("it is not a file of safetensors, or its header is damaged")
+        if len(start) < 8 or struct.unpack("<Q", start)[0] > _MAX_HEADER:
+            raise self.error("it is no safetensors file, or its header is damaged")
         try:
             self._file = safe_open(path, framework="np").__enter__()
             metadata = self._file.metadata() or {}
@@ -93,8 +93,8 @@ class WeightsFile:
             self.description = json.loads(self._text)
         except (ValueError, RecursionError) as error:
             raise self.error("its description is damaged") from error
-        whole = isinstance(self.description, dict)
-        if not (whole and self.description.keys() == {"model", "seed", "threshold", "attributes"}):
+        names = {"model", "seed", "threshold", "attributes"}
+        if not (isinstance(self.description, dict) and self.description.keys() == names):
             raise self.error("it does not describe a model")
 
     def __enter__(self):
@@ -104,70 +104,87 @@ class WeightsFile:
         self._file.__exit__(*raised)
 
     def error(self, reason):
-        """That the file cannot be used, to be raised."""
-        return ValueError(f"{self.path} holds no weights of this estimator: {reason}.")
+        """Return an error that says why the file cannot be used."""
+        return ValueError(f"{self.path} has no weights of this estimator: {reason}.")
 
-    def check_model(self, name, own):
-        """Refuse a model of another class, kernel or likelihood."""
+    def check_model(self, name, expected):
+        """Raise an error if the model has another class, kernel or likelihood."""
         model = self.description["model"]
-        if not isinstance(model, dict) or model.get(name) != own:
+        if not isinstance(model, dict) or model.get(name) != expected:
             raise ValueError(
-                f"{self.path} holds another model, {str(model)[:500]}, than this, of {name} {own}."
+                f"{self.path} has another model, {str(model)[:500]}; the {name} of this estimator "
+                f"is {expected}."
             )
 
     @property
     def dtype(self):
-        """Of the extractor."""
+        """Dtype of the extractor."""
         kind = self._kinds.get(_MOMENTS)
         return torch.float64 if kind == "F64" else torch.float32
 
     @property
     def n_outputs(self):
-        """Number of features that the extractor gives."""
+        """Number of features that the extractor returns."""
         moments, Z = self.shapes.get(_MOMENTS, ()), self.shapes.get("Z", ())
         if len(moments) != 1 or len(Z) != 2 or Z[1] != moments[0] or 0 in Z:
-            raise self.error(f"Z of shape {Z} is not of inducing points of {moments} features")
+            raise self.error(f"Z of shape {Z} does not fit features of shape {moments}")
         return moments[0]
 
     def weights(self, expected):
-        """The arrays by name, where they are like tensors on any device."""
+        """Return the arrays by name, after a check of names, dtypes, shapes, values and checksum.
+
+        Parameters
+        ----------
+        expected : dict of str to Tensor
+            Tensors with the expected dtypes and shapes; they may be on the meta device.
+
+        Returns
+        -------
+        weights : dict of str to ndarray
+        """
         for name in sorted(expected.keys() | self.shapes.keys()):
-            wanted = expected.get(name)
-            wanted = None if wanted is None else (_DTYPES.get(wanted.dtype), tuple(wanted.shape))
-            found = (self._kinds[name], self.shapes[name]) if name in self.shapes else None
-            if wanted != found:
+            tensor, required, present = expected.get(name), None, None
+            if tensor is not None:
+                required = _DTYPES.get(tensor.dtype), tuple(tensor.shape)
+            if name in self.shapes:
+                present = self._kinds[name], self.shapes[name]
+            if required != present:
                 raise self.error(
-                    f"{name} should be {_told(wanted)} with these parameters, and is {_told(found)}"
+                    f"{name} should be {_described(required)} with these parameters, and is "
+                    f"{_described(present)}"
                 )
         weights = {name: self._file.get_tensor(name) for name in self.shapes}
         if checksum(weights, self._text) != self._sha256:
-            raise self.error("it is damaged, its checksum does not match")
+            raise self.error("it is damaged: its checksum does not match")
         for name, value in weights.items():
             if not np.isfinite(value).all():
-                raise self.error(f"{name} has NaN or infinite numbers")
+                raise self.error(f"{name} has NaN or infinite values")
         return weights
 
 
-def _told(found):
-    return f"{found[0]} of shape {found[1]}" if found else "not there"
+def _described(array):
+    """Return a dtype and shape in words; None is a missing array."""
+    return f"{array[0]} of shape {array[1]}" if array else "absent"
 
 
 def skeleton(latents, kernel, sites, file):
-    """A network of the parameters and of the file's shapes, most of it without memory of its own.
+    """Return a network of the shapes that the parameters and the file define.
+
+    Most of it takes no memory, so that shapes are checked before arrays are read.
 
     Parameters
     ----------
     latents : HybridLatents
-        What builds the extractor, and the shape of a row.
+        It builds the extractor, and has the shape of a row.
     kernel : Kernel
     sites : SiteLikelihood
     file : WeightsFile
-        Of its shapes the free ones are taken: the numbers of features and of inducing points.
+        Its shapes define the numbers of features and of inducing points.
 
     Returns
     -------
     network : HybridNetwork
-        Its own head is on the meta device.
+        Its head is on the meta device.
     """
     d, (m, _) = file.n_outputs, file.shapes["Z"]
     tk, c = torch_kernel(kernel), sites.n_latents
@@ -175,7 +192,7 @@ def skeleton(latents, kernel, sites, file):
     p = (exact.n_exact_features(d) if exact else 0) + (m if rest else 0)
     head = {"theta": (kernel.n_dims,), "noise": sites.parameters().shape, "Z": (m, d)}
     head |= {"mean": (c, p), "raw_root": (c, p, p)}
-    if latents.build.args[0] is None:  # so the file says how large the first layer is
+    if latents.build.args[0] is None:  # the file defines the size of the first layer
         with torch.device("meta"):
             extractor = latents.build().to(file.dtype)
     else:
@@ -186,7 +203,7 @@ def skeleton(latents, kernel, sites, file):
 
 
 def check_values(network, kernel, noise_bounds, file):
-    """Refuse numbers that no fit of such a network ends with."""
+    """Raise an error if weights have values that no fit of the network could have."""
     limits = {"theta": theta_bounds(kernel, "cpu"), "noise": torch.tensor([noise_bounds])}
     for name, bounds in limits.items():
         value, (low, high) = getattr(network, name), bounds.unbind(-1)
@@ -197,7 +214,7 @@ def check_values(network, kernel, noise_bounds, file):
     try:
         posterior = network.posterior()
     except (RuntimeError, ValueError) as error:
-        raise file.error(f"its posterior cannot be made, {error}") from error
+        raise file.error(f"its posterior cannot be computed: {error}") from error
     if not posterior.root.isfinite().all():
         raise file.error("raw_root overflows")
 
@@ -206,24 +223,30 @@ def check_values(network, kernel, noise_bounds, file):
 
 
 def to_json(value):
-    """An attribute as plain values; an array with its dtype."""
+    """Return an attribute as plain values; an array as a dict with its dtype."""
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "dtype": value.dtype.str if value.dtype != "O" else "O"}
     return value.item() if isinstance(value, np.generic) else value
 
 
 def from_json(value):
-    """What `to_json` was given, tuples as tuples; ValueError if it was nothing of the kind."""
+    """Return the attribute that `to_json` encoded; a list becomes a tuple.
+
+    Raises
+    ------
+    ValueError
+        If `to_json` cannot have returned the value.
+    """
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, dict):
         return value
     if value.keys() != {"array", "dtype"} or not isinstance(value["array"], list):
-        raise ValueError("an array has other parts than its values and dtype")
+        raise ValueError("an array must be given by its values and dtype")
     kind, values = str(value["dtype"]), value["array"]
     if not re.fullmatch(r"O|[<>=|]?([biuf][1248]|U[0-9]{1,8})", kind):
         raise ValueError(f"an array has dtype {kind[:20]!r}")
-    if "U" in kind and np.dtype(kind).itemsize * len(values) > _MOST_LABELS:
+    if "U" in kind and np.dtype(kind).itemsize * len(values) > _MAX_LABELS:
         raise ValueError("labels are too long")
     try:
         return np.array(values, dtype=kind)
@@ -231,19 +254,19 @@ def from_json(value):
         raise ValueError(f"values are not of dtype {kind!r}") from error
 
 
-def _is_number(value, least=-math.inf):
+def _is_number(value, above=-math.inf):
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > least
+    return is_number and math.isfinite(value) and value > above
 
 
-def _is_count(value, most=_MOST_FEATURES):
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+def _is_count(value, maximum=_MAX_FEATURES):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= maximum
 
 
-def _is_vector(value, kinds, least=-math.inf):
+def _is_vector(value, kinds, above=-math.inf):
     if not (isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in kinds):
         return False
-    return value.dtype.kind != "f" or bool((np.isfinite(value) & (value > least)).all())
+    return value.dtype.kind != "f" or bool((np.isfinite(value) & (value > above)).all())
 
 
 def _are_labels(value):
@@ -275,7 +298,8 @@ _CHECKS = {
     "_y_ndim": lambda value: _is_count(value, 2),
     "_likelihood": lambda value: isinstance(value, str),
 }
-_AGREE = (
+# Attributes that depend on each other, and the condition that they must meet.
+_CONSISTENT = (
     (("input_shape_", "n_features_in_"), lambda shape, n: math.prod(shape) == n),
     (("feature_names_in_", "n_features_in_"), lambda names, n: len(names) == n),
     (("objective_curve_", "n_iter_"), lambda curve, n: len(curve) == n),
@@ -289,23 +313,36 @@ _AGREE = (
 )
 
 
-def checked_attributes(described, wanted, file):
-    """Fitted attributes of the names wanted and, where X had them, names of the features."""
+def checked_attributes(described, required, file):
+    """Return the fitted attributes of a file after checks of their names and values.
+
+    Parameters
+    ----------
+    described : dict
+        Attributes as `to_json` encoded them.
+    required : tuple of str
+        Names that the file must have; ``feature_names_in_`` is optional.
+    file : WeightsFile
+
+    Returns
+    -------
+    attributes : dict
+    """
     if not isinstance(described, dict):
         raise file.error("it does not describe fitted attributes")
-    names = {*wanted, "feature_names_in_"} & {*described, *wanted}
+    names = {*required, "feature_names_in_"} & {*described, *required}
     if described.keys() != names:
-        others = sorted(described.keys() ^ names)
-        raise file.error(f"it has other attributes than this estimator, {', '.join(others)[:200]}")
-    known = {}
+        others = ", ".join(sorted(described.keys() ^ names))
+        raise file.error(f"its attributes differ from those of this estimator in {others[:200]}")
+    attributes = {}
     for name in names:
         try:
-            known[name] = from_json(described[name])
+            attributes[name] = from_json(described[name])
         except ValueError as error:
-            raise file.error(f"of {name} {error}") from error
-        if not _CHECKS[name](known[name]):
-            raise file.error(f"{name} makes no sense")
-    for joint, agree in _AGREE:
-        if known.keys() >= {*joint} and not agree(*(known[name] for name in joint)):
-            raise file.error(f"{' and '.join(joint)} disagree")
-    return known
+            raise file.error(f"{name} cannot be read: {error}") from error
+        if not _CHECKS[name](attributes[name]):
+            raise file.error(f"{name} is invalid")
+    for joint, agree in _CONSISTENT:
+        if attributes.keys() >= {*joint} and not agree(*(attributes[name] for name in joint)):
+            raise file.error(f"{' and '.join(joint)} are inconsistent")
+    return attributes
