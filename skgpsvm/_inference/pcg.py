@@ -30,7 +30,7 @@ _MAX_LANDMARKS = 1000
 _MAX_INNER = 4  # iterations between site updates, beyond which the preconditioner is made anew
 _GRAM_SPEED = 50  # entries of a Gram matrix product that take as long as one entry of a pass
 _INNER_TOL = 0.1  # residual norm, relative to its start, at which the sites are updated
-_DELAY = 10  # iterations whose gain bounds the gain that is left
+_DELAY = 10  # iterations whose gain estimates what was left to gain before them
 
 
 @dataclass(kw_only=True)
@@ -178,7 +178,7 @@ class DecoupledInference(Stage):
     .. math:: (\Phi^\top \Lambda \Phi + S) a = \Phi^\top b.
 
     Conjugate gradients solve it, with one pass over the rows per iteration. The covariance has a
-    closed form on the features A of the inducing points: its precision is
+    closed form on the features A of the inducing points: the precision of their weights is
     :math:`A^\top \Lambda A + I`.
 
     The preconditioner is :math:`(\Phi_P^\top D \Phi_P + S)^{-1}`, where the index rows P stand for
@@ -201,9 +201,9 @@ class DecoupledInference(Stage):
     index : Tensor of shape (k,)
         Rows that stand for all rows in the preconditioner; where bases are rows, those rows.
     tol : float
-        Tolerance. Gaussian noise: converged when the residual norm of the preconditioned system,
-        relative to that of the prior mean, and the ELBO's remaining gain in nats per row are below
-        it; or when the gain of the last ten iterations is. Other likelihoods: relative change of
+        Tolerance. For Gaussian noise it bounds the preconditioned residual norm, relative to that
+        of the prior mean, and the ELBO's remaining gain, nats per row. A gain of the last ten
+        iterations below it is enough, too. For other likelihoods it bounds the relative change of
         the means.
     row_shares : Tensor of shape (n, g), optional
         Share of each row that a group of columns knows: 1.0, or less for held-out rows.
@@ -227,8 +227,8 @@ class DecoupledInference(Stage):
         """Return the first state.
 
         Sites are computed at the posterior of the start if there is one and the noise is not
-        Gaussian, else at the prior. The means are zero, except for Gaussian noise where the bases
-        span those of the inducing points: then they are the optimal ones of the latter.
+        Gaussian, else at the prior. The means are zero, with one exception: for Gaussian noise and
+        bases that span the features of the inducing points, they are the optimum on the features.
 
         Parameters
         ----------
@@ -470,8 +470,8 @@ class DecoupledInference(Stage):
 class ExactInference(DecoupledInference):
     r"""`DecoupledInference` for Gaussian noise where all rows are bases of the mean.
 
-    Here :math:`\Phi = S = K`, the kernel matrix of all rows, so that one factor K cancels and the
-    system becomes that of the exact Gaussian process, with targets :math:`y = \Lambda^{-1} b`:
+    Here :math:`\Phi = S = K`, the kernel matrix of all rows. One factor K cancels, and the system
+    becomes that of the exact Gaussian process, with targets :math:`y = \Lambda^{-1} b`:
 
     .. math:: (K + \Lambda^{-1}) a = y.
 

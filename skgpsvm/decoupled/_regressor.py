@@ -61,9 +61,9 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     learn_inducing : bool, default=True
         Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
-        Whether to learn kernel and noise. If so, and "cg" has at least 500 rows and Gaussian noise,
-        a tenth of the rows is held out to calibrate the noise and the power of the variances. The
-        solution without these rows takes no additional pass.
+        Whether to learn kernel and noise. If so, "cg" with Gaussian noise and at least 500 rows
+        also holds out a tenth of the rows. They calibrate the noise and the power of the variances;
+        the solution without them takes no additional pass.
     max_iter : int, default=100
         Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
         minibatches. `partial_fit` with "sgd" takes one.
@@ -236,11 +236,12 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         """Update the model with more rows, as new data.
 
         With ``solver="cg"`` the first call is a `fit`; later calls keep kernel, noise, bases and
-        the scale of y. The mean is then that of a fit of all rows with the bases of the first call,
-        if noise is Gaussian, nothing is calibrated and the first call has at most ``n_mean_bases``
-        rows. Memory is O(M^2), the time of a call with b rows O(b M^2 + M^3). With "sgd" a call is
-        one pass of minibatches that adds bases and updates all parameters; earlier rows enter by
-        their number only.
+        the scale of y. The mean is then that of a fit of all rows with the bases of the first call.
+        This holds for Gaussian noise without calibration, if the first call has at most
+        ``n_mean_bases`` rows. Memory is O(M^2), the time of a call with b rows O(b M^2 + M^3).
+
+        With "sgd" a call is one pass of minibatches that adds bases and updates all parameters.
+        Earlier rows enter by their number only.
 
         Parameters
         ----------

@@ -62,8 +62,8 @@ class DecoupledStream(Stage):
         Converged when the relative change of the whitened coefficients is below it.
     fitted : dict of Tensor
         The posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p) and
-        ``gram``. The latter is the precision that earlier rows add, (c, M, M), or site precisions
-        (c, M) at the bases, which stand for :math:`C^\top D C`, see `falkon`.
+        ``gram``. The latter is the precision that earlier rows add, (c, M, M), or (c, M), the site
+        precisions D of `falkon`, whose estimate of it is :math:`C^\top D C`.
     """
 
     def __init__(self, likelihood, basis, bases, rows, tol, fitted):
