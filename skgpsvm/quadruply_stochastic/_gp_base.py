@@ -176,7 +176,7 @@ class QuadruplyStochasticGP(SolvedGP):
             support = np.sort(random_state.permutation(len(rows))[: self.n_support])
             support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         else:
-            state = StochasticState.from_arrays(start.steps, rows.device)
+            state = _from_arrays(start.steps, rows.device)
         generator.manual_seed(seed)  # independent of draws by the learning, which may be resumed
         return self._run_steps(run, start, state, support, rows, others, generator)
 
@@ -188,7 +188,7 @@ class QuadruplyStochasticGP(SolvedGP):
 
         def descend(run, X, weights, rows, generator):
             start = previous[0]
-            state = StochasticState.from_arrays(start.steps, rows.device)
+            state = _from_arrays(start.steps, rows.device)
             return self._run_steps(run, start, state, None, rows, None, generator, streamed=True)
 
         return self._pass_over(X, y, sample_weight, classes, previous, descend)
@@ -276,7 +276,7 @@ class QuadruplyStochasticGP(SolvedGP):
         options = {"must_converge": False, "attributes": attributes}
         curve = run.run("posterior", steps, state, passes, **options)
         steps.check(state)
-        return replace(fitted(state), steps=state.to_arrays()), curve, state.objective
+        return replace(fitted(state), steps=_to_arrays(state)), curve, state.objective
 
     def _calibrated_on(self, latents, others):
         """Return latents that are calibrated on held-out rows, if there are any."""
@@ -289,3 +289,21 @@ class QuadruplyStochasticGP(SolvedGP):
         free = free.clamp(*self._noise_limits((-math.inf, math.inf)))
         limits = torch.cat([theta_bounds(start.kernel, device), free])
         return limits if len(limits) else None
+
+
+def _to_arrays(state):
+    """Return a `StochasticState` by field, with arrays for tensors and without ``auxiliary``."""
+    return {
+        name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+        for name, part in state.as_dict().items()
+        if name != "auxiliary"
+    }
+
+
+def _from_arrays(arrays, device):
+    """Return the `StochasticState` that `_to_arrays` stored, in new tensors on a device."""
+    fields = {
+        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
+        for name, part in arrays.items()
+    }
+    return StochasticState(**fields)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from .._collapsed import JITTER
@@ -113,24 +112,6 @@ class StochasticState(State):
     root: torch.Tensor | None = None
     data: torch.Tensor | None = None
     counts: torch.Tensor | None = None
-
-    @classmethod
-    def from_arrays(cls, arrays, device):
-        """Return the state that `to_arrays` stored, in new tensors on a device."""
-        return cls(
-            **{
-                name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
-                for name, part in arrays.items()
-            }
-        )
-
-    def to_arrays(self):
-        """Return the fields by name, with arrays for tensors and without ``auxiliary``."""
-        return {
-            name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-            for name, part in self.as_dict().items()
-            if name != "auxiliary"
-        }
 
 
 @dataclass(frozen=True)
