@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._inference.natural_gradient import AdamSteps
+from skgpsvm._inference.natural_gradient import AdamSteps, GradientState
 from skgpsvm._optim import NOISE_BOUNDS
 from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
@@ -88,14 +88,15 @@ class CoupledStep:
         trained = ("theta", "noise", "Z", "mean", "raw_root")
         options = RATE, torch.tensor(kernel.bounds), torch.ones(D).double()
         self.adam = AdamSteps(sites, torch_kernel(kernel), rows, trained, *options)
-        self.state = {
-            "theta": torch.tensor(kernel.theta),
-            "noise": sites.parameters(),
-            "Z": points(m),
-            "mean": torch.zeros(1, m).double(),
-            "raw_root": torch.zeros(1, m, m).double(),
-            "adam": None,
-        }
+        self.state = GradientState(
+            theta=torch.tensor(kernel.theta),
+            Z=points(m),
+            noise=sites.parameters(),
+            mean=torch.zeros(1, m).double(),
+            root=torch.eye(m).double()[None],
+            raw_root=torch.zeros(1, m, m).double(),
+            generator=torch.Generator().get_state(),
+        )
         self.index = torch.arange(batch_size)
 
     def step(self):

@@ -66,7 +66,7 @@ class Sweep:
         Kzz = kernel(self.Z, self.Z, theta)
         jitter = 1e-6 * torch.eye(M, dtype=Kzz.dtype, device=device)
         self.chol = torch.linalg.cholesky(Kzz + jitter).to(dtype)
-        self.state = self.ascent.initial()
+        self.state = self.ascent.init()
         for _ in range(WARM_UP):
             self.ascent.sweep(self.state)
 

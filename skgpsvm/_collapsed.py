@@ -1,38 +1,103 @@
-"""The collapsed bound of sparse GP regression, its gradient, and its maximization."""
+"""The collapsed ELBO of sparse GP regression, its gradient, and its maximization."""
 
 import math
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
+from ._fitting import Stage, State
 from ._linalg import add_gram, cholesky, gram_rounding, mirror
 from ._optim import FlatParameters, adam, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
 
-# Of Kzz; features in single precision cannot stand the ill-conditioned solutions of a smaller one.
+# Jitter of Kzz. Single precision needs the larger one, as its solutions are ill-conditioned.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
-PARTS = ("theta", "Z", "noise")  # of what the bound is a function
-_CHUNK_ROWS = 1024  # fewer than elsewhere: the kernel's derivatives then stay in the cache
-# Ways of a round.
+_CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
+# Maximizers of a round.
 BY_LBFGS = partial(lbfgs, max_iter=20)
 BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
-_MOST_UNITS = 10.0  # length scales that count as unit of an inducing point, in standard deviations
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of a variance
+_MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # bounds of the logarithm of a variance
+
+
+class Hyperparameters(NamedTuple):
+    """Arguments of the collapsed ELBO.
+
+    Attributes
+    ----------
+    theta : Tensor of shape (k,)
+        Logarithms of the kernel's free hyperparameters.
+    Z : Tensor of shape (m, d)
+        Inducing points.
+    noise : Tensor of shape (t,) or (1,)
+        Logarithms of the noise variances of the outputs, or of the one that they share.
+    """
+
+    theta: torch.Tensor
+    Z: torch.Tensor
+    noise: torch.Tensor
+
+
+def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
+    r"""Return the collapsed ELBO of sparse GP regression from sums over the rows.
+
+    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`. The
+    result is differentiable in the sums and in the noise.
+
+    Parameters
+    ----------
+    gram : Tensor of shape (p, p)
+        :math:`\sum_i w_i a_i a_i^\top` of whitened features.
+    cross : Tensor of shape (p, t)
+        :math:`\sum_i w_i a_i y_i^\top`.
+    residuals : Tensor of shape ()
+        :math:`\sum_i w_i r_i` of residual variances.
+    squares : Tensor of shape (t,)
+        :math:`\sum_i w_i y_i^2`.
+    weight : Tensor of shape ()
+        :math:`\sum_i w_i`.
+    noise : Tensor of shape (t,) or (1,)
+        Logarithms of the noise variances of the outputs, or of the one that they share.
+    jitter : float
+        Added to the diagonal of the weights' precision, relative to its mean; it stands for the
+        rounding of ``gram``.
+
+    Returns
+    -------
+    elbo : Tensor of shape ()
+        Nats, summed over the outputs.
+
+    Notes
+    -----
+    Source: Titsias (2009), eq. 9, in whitened coordinates.
+    """
+    noise = noise.expand(len(squares))
+    var = noise.exp()[:, None, None]
+    precision = torch.eye(len(gram)).to(gram) + gram / var
+    chol = cholesky(precision, "precision of the weights", jitter=jitter, expected=jitter)
+    half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
+    log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
+    misfit = (squares + residuals) @ (-noise).exp() - half.square().sum()
+    normalization = weight * (math.log(2 * math.pi) + noise).sum()
+    return -0.5 * (normalization + log_det + misfit)
 
 
 class CollapsedBound:
-    r"""Titsias' bound on the log evidence of Gaussian noise, the posterior optimized out.
+    r"""Collapsed ELBO: Titsias' lower bound on the log evidence under Gaussian noise.
 
-    With whitened features a of the rows, residual variances r and :math:`\Lambda = I + \sum_i w_i
-    a_i a_i^\top / \sigma^2`,
+    The optimal posterior is substituted. With whitened features a of the rows, residual variances r
+    and :math:`\Lambda = I + \sum_i w_i a_i a_i^\top / \sigma^2`, the bound is
 
     .. math:: \log N(y; 0, AA^\top + \sigma^2 I) - \sum_i w_i r_i / (2 \sigma^2),
 
-    summed over the outputs, each with noise of its own or all with the same. Value and gradient
-    take two passes over the rows in chunks: the bound depends on the sums :math:`\sum w a a^\top`,
-    :math:`\sum w a y` and :math:`\sum w r` alone, whose derivatives turn, row by row, into those in
-    the features.
+    summed over the outputs, which have noise variances of their own or share one.
+
+    Value and gradient take two passes over the rows in chunks. The bound depends only on the sums
+    :math:`\sum w a a^\top`, :math:`\sum w a y` and :math:`\sum w r`. Their derivatives turn, row
+    by row, into those in the features.
 
     Parameters
     ----------
@@ -53,7 +118,7 @@ class CollapsedBound:
         )
 
     def _sums(self, basis, chunks):
-        """Gram matrix (p, p), cross products (p, t) and residual sum of this rank's rows."""
+        """Return Gram matrix (p, p), cross products (p, t) and residual sum of this rank's rows."""
         gram = torch.zeros(basis.size, basis.size, dtype=torch.float64, device=self.rows.device)
         cross, residuals = gram.new_zeros(basis.size, len(self.squares)), gram.new_zeros(())
         for _, y, weights, A, residual in chunks():
@@ -64,43 +129,46 @@ class CollapsedBound:
         return mirror(gram), cross, residuals
 
     def _value(self, gram, cross, residuals, noise):
-        """The bound at sums and log noise variances (t,), or (1,) for all outputs alike."""
-        noise = noise.expand(len(self.squares))
-        var = noise.exp()[:, None, None]
-        inner = torch.eye(len(gram)).to(gram) + gram / var
+        """Return the `collapsed_elbo` at sums over all ranks, a tensor."""
         jitter = gram_rounding(len(gram), self.rows.dtype)
-        chol = cholesky(inner, "precision of the weights", jitter=jitter, expected=jitter)
-        half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
-        log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
-        misfit = (self.squares + residuals) @ (-noise).exp() - half.square().sum()
-        size = self.weight * (math.log(2 * math.pi) + noise).sum()
-        return -0.5 * (size + log_det + misfit)
+        return collapsed_elbo(gram, cross, residuals, self.squares, self.weight, noise, jitter)
 
     def value(self, theta, Z, noise):
-        """The bound, nats."""
+        """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
         return self._value(*self.rows.sum(*sums), noise).item()
 
     def gain_over_noise(self, theta, Z, noise, bounds=NOISE_BOUNDS):
-        """How much the bound is above the evidence of mere noise within bounds, nats a row."""
-        found = self.squares / self.weight
-        alike = found if len(noise) == len(found) else found.mean().expand(len(found))
-        var = alike.log().clamp(*bounds).exp()
-        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + found / var).sum()
+        """Return the gain of the collapsed ELBO over a model of noise alone, nats per row.
+
+        The latter is the log density of independent noise of the best variance within bounds.
+        """
+        mean_squares = self.squares / self.weight
+        pooled = mean_squares
+        if len(noise) != len(mean_squares):
+            pooled = mean_squares.mean().expand(len(mean_squares))
+        var = pooled.log().clamp(*bounds).exp()
+        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
         return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """The bound and its derivatives in theta, Z and the logarithms of the noise."""
+        """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances.
+
+        Returns
+        -------
+        value : float
+        by_theta, by_Z, by_noise : Tensor
+        """
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
-        own = self._sums(basis, chunks)
-        sums = [*self.rows.sum(*own), noise]
+        local = self._sums(basis, chunks)
+        sums = [*self.rows.sum(*local), noise]
         with torch.enable_grad():
             leaves = [part.detach().requires_grad_() for part in sums]
             value = self._value(*leaves)
             by_gram, by_cross, by_residuals, by_noise = torch.autograd.grad(value, leaves)
-        gram, cross, _ = own
+        gram, cross, _ = local
         right = torch.cat([by_gram + by_gram.T, by_cross.T])
         # The squares of projected features are subtracted from the residuals.
         right[: basis.n_projected].diagonal().sub_(2 * by_residuals)
@@ -112,28 +180,49 @@ class CollapsedBound:
         return value.item(), *self.rows.sum(by_theta, by_Z), by_noise
 
 
-class CollapsedLearning:
-    """Rounds of maximization of the collapsed bound.
+@dataclass(kw_only=True)
+class CollapsedState(State):
+    """Hyperparameters that `CollapsedLearning` has reached.
 
-    The state of a fit is a dict: ``theta``, ``Z``, ``noise``, the ``value`` of the bound and its
-    ``gain`` in the last round, nats a row. In each round the inducing points are in units of the
-    length scales at its start.
+    Attributes
+    ----------
+    theta, Z, noise : Tensor
+        See `Hyperparameters`.
+    gain : float
+        Gain of the objective in the last round, nats per row.
+    """
+
+    theta: torch.Tensor
+    Z: torch.Tensor
+    noise: torch.Tensor
+    gain: float = math.nan
+
+    @property
+    def hyperparameters(self):
+        """The hyperparameters alone, as arguments of a bound."""
+        return Hyperparameters(self.theta, self.Z, self.noise)
+
+
+class CollapsedLearning(Stage):
+    """Rounds of maximization of the collapsed ELBO, or of the log evidence.
+
+    In each round the inducing points are in units of the length scales at its start.
 
     Parameters
     ----------
-    bound : CollapsedBound
+    bound : CollapsedBound, Evidence, SharedScaling or Penalized
     trained : list of str
-        Which of `PARTS`.
+        Which fields of `Hyperparameters` to train.
     bounds : Tensor of shape (k, 2)
-        Of theta.
+        Bounds of theta.
     scale : Tensor of shape (d,)
         Standard deviations of the features.
     tol : float
-        Gain at which rounds end.
+        Gain, in nats per row, at which rounds end.
     maximize : callable
         `BY_LBFGS` or `BY_ADAM`.
     noise_bounds : tuple of two floats
-        Of the logarithms of the noise.
+        Bounds of the logarithms of the noise variances.
     """
 
     def __init__(
@@ -143,45 +232,48 @@ class CollapsedLearning:
         self.bounds, self.scale, self.tol = bounds, scale, tol
         self.noise_bounds = noise_bounds
 
-    def start(self, state):
-        """The state from which `step` starts, the same dict."""
-        state["value"] = self.bound.value(*(state[part] for part in PARTS))
-        return state
+    def init(self, theta, Z, noise):
+        """Return the state at hyperparameters, with the bound there as its objective."""
+        value = self.bound.value(theta, Z, noise)
+        return CollapsedState(objective=value, theta=theta, Z=Z, noise=noise)
 
     def step(self, state):
-        """One round; returns the bound."""
+        """Take one round; the objective is the bound after it."""
+        start = state.hyperparameters._asdict()
         bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([self.noise_bounds])}
-        units = {"Z": self._length_scales(state)} if "Z" in self.trained else {}
+        units = {"Z": self._length_scales(state.theta, state.Z)} if "Z" in self.trained else {}
         packing = FlatParameters(self.trained, units, bounds)
 
         def value_and_gradient(point):
-            parts = {**state, **packing.parts(point, state)}
-            value, *slopes = self.bound.value_and_gradient(*(parts[part] for part in PARTS))
-            return value, packing.gradient(dict(zip(PARTS, slopes, strict=True)))
+            moved = state.hyperparameters._replace(**packing.parts(point, start))
+            value, *gradients = self.bound.value_and_gradient(*moved)
+            return value, packing.gradient(Hyperparameters(*gradients)._asdict())
 
-        start, limits = packing.vector(state), packing.limits(state)
-        best, value = self.maximize(value_and_gradient, start, limits)
-        gain = (value - state["value"]) / self.bound.weight.item()
-        state.update(packing.parts(best, state), value=value, gain=gain)
-        return value
+        best, value = self.maximize(
+            value_and_gradient, packing.vector(start), packing.limits(start)
+        )
+        state.gain = (value - state.objective) / self.bound.weight.item()
+        for name, part in packing.parts(best, start).items():
+            setattr(state, name, part)
+        state.objective = value
 
-    def finished(self, state):
-        """Whether the last round hardly gained."""
-        return state["gain"] < self.tol
+    def converged(self, state):
+        """Return whether the last round hardly raised the bound."""
+        return state.gain < self.tol
 
-    def _length_scales(self, state):
-        """How far each feature must change for the kernel to fall by a factor of about e^(-1/2).
+    def _length_scales(self, theta, Z):
+        """Return the change of each feature at which the kernel falls by a factor e^(-1/2).
 
-        From the covariance of the inducing point of largest variance with copies moved by a tenth
-        of a standard deviation, which is exact for a squared exponential; one that does not fall
-        gives ten.
+        It is computed from the covariance of the inducing point of largest variance with copies
+        moved by a tenth of a standard deviation. This is exact for a squared exponential. A
+        feature in which the kernel does not fall gets ten standard deviations.
         """
-        _, kernel = exact_and_rest(self.bound.kernel, len(self.scale), len(state["Z"]))
+        _, kernel = exact_and_rest(self.bound.kernel, len(self.scale), len(Z))
         if kernel is None:
             return self.scale
-        Z, theta, step = state["Z"], state["theta"], 0.1
+        step = 0.1
         variances = kernel.diag(Z, theta)
         z = Z[variances.argmax()][None]
         moved = z + step * torch.diag(self.scale)
         fall = 1 - kernel(z, moved, theta)[0] / variances.max()
-        return self.scale * (step / (2 * fall).clamp_min((step / _MOST_UNITS) ** 2).sqrt())
+        return self.scale * (step / (2 * fall).clamp_min((step / _MAX_UNITS) ** 2).sqrt())

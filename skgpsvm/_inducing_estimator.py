@@ -1,4 +1,4 @@
-"""Estimators with a Gaussian posterior over inducing points: their fits, streams and latents."""
+"""Estimators with a Gaussian posterior over inducing points: fits, streams and fitted models."""
 
 from functools import partial
 
@@ -16,10 +16,10 @@ from ._distributed import (
     run_on_all_ranks,
 )
 from ._estimators import FOLLOWED, GPEstimator, history
-from ._fitting import Run, Stage
+from ._fitting import Run
 from ._hyperparameters.default_kernels import feature_scales
 from ._hyperparameters.priors import few_rows_prior
-from ._inference.coordinate_ascent import CoordinateAscent
+from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, CoordinateInference, GradientInference
 from ._latents import Latents
 from ._linalg import natural_parameters
@@ -30,30 +30,40 @@ from ._torch_kernels import theta_bounds, torch_kernel
 from .exceptions import warn
 from .inducing import select_inducing_points
 
-LEARNING_RATE = 0.05  # where none is given
-# Parameters of which a warm start follows a change, besides those of every further call.
+LEARNING_RATE = 0.05  # default of Adam
+# A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
     ("batch_size", "inference", "learn_inducing", "learning_rate", "optimizer"), ALWAYS
 )
 _FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED, "partial_fit": FOLLOWED}
-_GATHERED_ROWS = 20_000  # that inducing points are chosen from where ranks share the rows
+# Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
+_GATHERED_ROWS = 20_000
 
 
 class InducingEstimator(GPEstimator):
-    """An estimator whose fitted state is a list of `Latents`, one a model.
+    """Estimator whose fitted state is a list of `Latents`, one per model.
 
-    A subclass checks its training data (`_check_training_data`) and provides the likelihood
-    (`_make_likelihood`), the initial kernel (`_start_kernel`), the optimizer of hyperparameters
-    (`_optimizer`), summaries of a posterior (`_evaluate_posterior`) and the fitted attributes
-    that follow from them (`_attributes`).
+    A subclass checks its training data (`_check_training_data`) and provides the following.
+
+    ``_make_likelihood()``
+        The likelihood, a `SiteLikelihood`.
+    ``_start_kernel(scaler)``
+        The initial kernel of scikit-learn.
+    ``_optimizer()``
+        ``"adam"`` where Adam learns the hyperparameters.
+    ``_evaluate_posterior(posterior, state)``
+        A summary of a posterior, which `_attributes` takes: its ELBO, or leave-one-out predictions.
+        The posterior is what ``at(state)`` of the stage returns, such as a `CoordinateAscent`.
+    ``_attributes(latents, evaluations, streamed=False)``
+        The fitted attributes, a dict, from the `Latents` and the summary of each model.
     """
 
-    _has_prior = False  # of length scales
+    _has_prior = False  # of the default kernel's hyperparameters
     _followed = _FOLLOWED
 
     @property
     def _adam_rate(self):
-        """Learning rate of Adam's steps on hyperparameters."""
+        """Learning rate of Adam."""
         return LEARNING_RATE if self.learning_rate is None else self.learning_rate
 
     def _check_inducing_parameters(self):
@@ -91,52 +101,71 @@ class InducingEstimator(GPEstimator):
             alone = len(problems) == 1
             rows = Rows(X, part, weights, *options, origin=origin)
             fits.append(self._fit_latents(run, name, X, weights, rows, start, seed, alone))
-        latents, curves, findings = zip(*fits, strict=True)
-        found = self._attributes(latents, findings) | history(*curves)
+        latents, curves, evaluations = zip(*fits, strict=True)
+        found = self._attributes(latents, evaluations) | history(*curves)
         run.end(found, partial(self._doubts, X, targets, weights))
         return self
 
     def _agreed_options(self, X):
-        """`_torch_options`, where ranks share the rows on devices of one kind."""
+        """Return `_torch_options`, after a check that all ranks use devices of one kind."""
         options = run_on_all_ranks(self._torch_options, X)
         check_equal({"device of type": options[0].type})
         return options
 
     def _one_vs_rest_targets(self, targets):
-        """Targets of the models to fit."""
+        """Return the targets of each model to fit, a list."""
         return [targets]
 
     def _fit_latents(self, run, name, X, weights, rows, start, seed, alone):
-        """Fit one model: its `Latents`, curve of objectives and `_evaluate_posterior`."""
+        """Fit one model.
+
+        Parameters
+        ----------
+        run : Run
+        name : str
+            Prefix of the names of the stages.
+        X, weights : ndarray of shape (n, d), (n,)
+        rows : Rows
+        start : Latents or None
+            The fitted model to start from, if any.
+        seed : int
+        alone : bool
+            Whether this is the only model, so that callbacks can ask for fitted attributes.
+
+        Returns
+        -------
+        latents : Latents
+        curve : list of float
+            Objectives of all iterations.
+        evaluation : object
+            See `_evaluate_posterior`.
+        """
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
         start, learning = self._learn_hyperparameters(run, name, start, rows, scaler, random_state)
         inference = self._inference(start, rows, scaler, generator)
-        state = inference.initial(start.state(rows.device))
+        tensors = start.state(rows.device)
+        state = inference.init(tensors)
 
         def attributes(state):
-            return self._attributes(
-                [start.at(state)], [self._evaluate_posterior(inference.at(state), state)]
-            )
+            evaluation = self._evaluate_posterior(inference.at(state), state)
+            return self._attributes([start.at(state)], [evaluation])
 
-        curve = run.stage(
+        curve = run.run(
             f"{name}posterior",
+            inference,
             state,
-            inference.step,
             self.max_iter,
+            must_converge=not inference.is_exact,
             attributes=attributes if alone else None,
-            **{"finished" if inference.is_exact else "converged": inference.converged},
         )
-        return (
-            start.at(state),
-            learning or curve,
-            self._evaluate_posterior(inference.at(state), state),
-        )
+        evaluation = self._evaluate_posterior(inference.at(state), state)
+        return start.at(state), learning or curve, evaluation
 
     def _first_latents(self, X, weights, rows, scaler, random_state):
-        """What a fit starts from."""
+        """Return the `Latents` that a cold fit starts from."""
         noise = tuple(self._make_likelihood().parameters().tolist())
         Z = self._chosen_points(X, weights, rows, random_state)
         kernel, template = self._split_kernel(self._start_kernel(scaler))
@@ -151,17 +180,19 @@ class InducingEstimator(GPEstimator):
         )
 
     def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
-        """The start of the inference, hyperparameters learned where that comes first, and how.
+        """Learn hyperparameters before the inference, where a method does so.
 
         Returns
         -------
         start : Latents
+            The start of the inference.
         curve : list of float
-            Objectives along the way, where they are those of the inference.
+            Objectives along the way, to be shown in place of those of the inference, or empty.
         """
         return start, []
 
     def _inference(self, start, rows, scaler, generator):
+        """Return the stage that finds the posterior."""
         kernel = torch_kernel(start.kernel)
         trained, batch_size = self._free_parameters(start, rows), self._batch_size(start, rows)
         check_shareable(trained or batch_size)
@@ -181,7 +212,10 @@ class InducingEstimator(GPEstimator):
         return method(ascent, adam, self.max_iter, self._tolerance(rows), batch_size, generator)
 
     def _prior(self, start, rows, scaler):
-        """That of the default kernel's hyperparameters, where they are learned, or None."""
+        """Return the prior of the default kernel's hyperparameters, or None.
+
+        It is None where the kernel is given, or where hyperparameters are not learned.
+        """
         if not self._has_prior or self.kernel is not None or self.optimizer is None:
             return None
         return self._prior_of_default(self._start_kernel(scaler), rows, scaler)
@@ -190,26 +224,26 @@ class InducingEstimator(GPEstimator):
         return few_rows_prior(kernel, rows)
 
     def _batch_size(self, start, rows):
-        """Rows in a minibatch; None is all."""
+        """Return the number of rows in a minibatch; None is all rows."""
         return self.batch_size
 
     def _tolerance(self, rows):
         return self.tol
 
     def _free_parameters(self, start, rows):
-        """What gradient steps train."""
+        """Return the names of the tensors that gradient steps train, a list."""
         by_gradient, learned = self.inference == "gradient", self._optimizer() == "adam"
-        trained = {
+        free = {
             "theta": learned and start.kernel.n_dims > 0,
             "noise": learned and len(start.noise) > 0 and self._noise_is_free(),
             "Z": self.learn_inducing and start.uses_points,
             "mean": by_gradient,
             "raw_root": by_gradient,
         }
-        return [part for part, wanted in trained.items() if wanted]
+        return [name for name, is_free in free.items() if is_free]
 
     def _latents_attributes(self, latents):
-        """Fitted attributes that say what the models are."""
+        """Return the fitted attributes that describe the models, a dict."""
         alone = len(latents) == 1
         kernels, Z = [part.whole_kernel for part in latents], [part.Z for part in latents]
         return {
@@ -220,23 +254,23 @@ class InducingEstimator(GPEstimator):
         }
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
-        """`fit` in the first call, `_stream` in every later one."""
+        """Call `_fit` the first time and `_stream` every further time."""
         self._check_streamed()
         check_same("a model to continue", getattr(self, "_latents", None))
         if not self.__sklearn_is_fitted__():
             self._fit(X, y, sample_weight, classes)
-            n_rows, wanted = sum(gather(len(y))), self.n_inducing
-            if n_rows < wanted and isinstance(self.inducing_points, str):
+            n_rows = sum(gather(len(y)))
+            if n_rows < self.n_inducing and isinstance(self.inducing_points, str):
                 warn(
-                    f"{type(self).__name__}.partial_fit holds what this first call, of only "
-                    f"{n_rows} rows, says of the kernel and {wanted} inducing points: give it more "
-                    "rows, or lower n_inducing."
+                    f"The first call to {type(self).__name__}.partial_fit fixes the kernel and the "
+                    f"inducing points, and it had only {n_rows} rows for "
+                    f"n_inducing={self.n_inducing}. Pass more rows to it, or lower n_inducing."
                 )
             return self
         return self._stream(X, y, sample_weight, classes)
 
     def _stream(self, X, y, sample_weight, classes=None):
-        """Add rows to the posterior, which is their prior; kernel and points stay."""
+        """Update the posterior with new rows; it is their prior. Kernel and points stay."""
         run_on_all_ranks(self._check_all_parameters, "partial_fit")
         shown = X
         X, targets, weights, origin = self._check_training_data(
@@ -245,32 +279,36 @@ class InducingEstimator(GPEstimator):
         problems = self._one_vs_rest_targets(targets)
         options = self._agreed_options(X)
         run = Run(self, shown, y, X, targets, weights, self._latents)
-        latents, findings, curves = [], [], []
+        latents, evaluations, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
             rows = Rows(X, part, weights, *options, origin=origin)
-            state, step, ascent = self._streaming_update(old, rows)
-            name = f"stream {len(curves)}"
-            if isinstance(ascent, Stage):
-                curves.append(run.run(name, ascent, state, self.max_iter))
-            else:
-                settled = partial(_is_settled, self._tolerance(rows))
-                is_exact = isinstance(ascent, CoordinateAscent) and ascent.likelihood.conjugate
-                ends = {"finished" if is_exact else "converged": settled}
-                curves.append(run.stage(name, state, step, self.max_iter, **ends))
+            stage, state = self._streaming_update(old, rows)
+            name, must_converge = f"stream {len(curves)}", not stage.is_exact
+            curves.append(run.run(name, stage, state, self.max_iter, must_converge=must_converge))
             latents.append(old.at(state))
-            findings.append(self._evaluate_posterior(ascent, state))
-        run.end(self._attributes(latents, findings, streamed=True) | history(*curves))
+            evaluations.append(self._evaluate_posterior(stage.at(state), state))
+        run.end(self._attributes(latents, evaluations, streamed=True) | history(*curves))
         return self
 
     def _streaming_update(self, old, rows):
-        """State, step and ascent on new rows whose prior is a fitted posterior."""
-        now = old.state(rows.device)
-        likelihood = self._make_likelihood().at(now["noise"])
+        """Return the stage that updates a fitted model with new rows, and its first state.
+
+        Parameters
+        ----------
+        old : Latents
+            Its posterior is the prior of the rows.
+        rows : Rows
+
+        Returns
+        -------
+        stage : Stage
+            With an attribute ``is_exact``, whether one step finds the posterior, and a method
+            ``at(state)``, see `_evaluate_posterior`.
+        state : State
+        """
+        tensors = old.state(rows.device)
+        likelihood = self._make_likelihood().at(tensors["noise"])
         ascent = CoordinateAscent(likelihood, old.basis(rows.device), rows)
-        ascent.prior = natural_parameters(now["mean"], now["root"])
-        state = now | ascent.initial()
-        return state, partial(self._inference_class.sweep, ascent), ascent
-
-
-def _is_settled(tol, state):
-    return state["change"] < tol
+        ascent.prior = natural_parameters(tensors["mean"], tensors["root"])
+        stage = AscentStage(ascent, self._inference_class.sweep, self._tolerance(rows))
+        return stage, stage.init(tensors["noise"])

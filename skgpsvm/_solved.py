@@ -1,4 +1,4 @@
-"""Estimators whose posterior mean is solved for: learning, bases, solution, calibration."""
+"""Estimators whose posterior mean solves a linear system: learning, solution, calibration."""
 
 import math
 from abc import abstractmethod
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning
+from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning, Hyperparameters
 from ._estimators import history
 from ._evidence import Evidence, SharedScaling
 from ._fitting import Run
@@ -23,27 +23,28 @@ from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning, warn
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
-_MOST_LOST = 0.01  # of the bound, or in nats a row, to rounding
-_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5  # given, for judging, more
-_MOST_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
-_LEARNING_TOL = 1e-3  # nats a row
-_FEWEST_CALIBRATED = 500
-_HELD_OUT = 0.1
+_MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
+# Cumulative rows: training, validation, more training; and rounds.
+_EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5
+_MAX_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
+_LEARNING_TOL = 1e-3  # nats per row
+_MIN_CALIBRATED = 500  # rows
+_HELD_OUT = 0.1  # share of the rows
 _CALIBRATION_STEPS = 100
-_MOST_CHANGE = math.log(100)  # of noise and power by calibration
-_NOISE_PRIOR = 0.2  # standard deviation of the change of the noise's logarithm
-_POWER_PRIOR = 1.0  # rate of the power's logarithm: few rows, or noisy ones, say little of it
+_MAX_CHANGE = math.log(100)  # of noise and power by calibration
+_NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
+_POWER_PRIOR = 1.0  # rate of the log power, which few or noisy rows hardly determine
 
 
 class SolvedGP(VariationalGP):
-    """A variational GP whose mean has many more bases than its covariance.
+    """Variational GP whose mean has many more bases than its covariance.
 
-    A subclass says what the bases of the mean are (`_with_bases`).
+    A subclass provides the bases of the mean (`_with_bases`).
     """
 
-    inference = "natural_gradient"  # of what learns hyperparameters before the solve
+    inference = "natural_gradient"  # of the sparse GP that learns the hyperparameters
     _means = (*VariationalGP._means, None)
-    _solved_mean = "linear"  # where none is asked for
+    _solved_mean = "linear"  # default mean function of the solver by conjugate gradients
 
     def _mean_function(self):
         if self.mean is None:
@@ -61,17 +62,24 @@ class SolvedGP(VariationalGP):
 
     @abstractmethod
     def _with_bases(self, latents, rows, random_state):
-        """The latents with bases of the mean, and which rows stand for all, a tensor (k,)."""
+        """Choose the bases of the mean.
+
+        Returns
+        -------
+        latents : Latents
+            With `bases`.
+        index : LongTensor of shape (k,)
+            Rows that stand for all in the preconditioner.
+        """
 
     def _learned(self, run, start, rows, scaler, random_state, generator):
-        """The start with hyperparameters and inducing points of a sparse GP of fewer rows."""
+        """Learn hyperparameters and inducing points as a sparse GP of fewer rows does."""
         start, _ = self._learn_hyperparameters(run, "", start, rows, scaler, random_state)
         some = rows.subset(_LEARNING_ROWS, random_state)
         if self._free_parameters(start, some):
             inference = self._inference(start, some, scaler, generator)
-            state = inference.initial(start.state(rows.device))
-            passes, done = _LEARNING_PASSES, inference.converged
-            run.stage("hyperparameters", state, inference.step, passes, finished=done)
+            state = inference.init(start.state(rows.device))
+            run.run("hyperparameters", inference, state, _LEARNING_PASSES, must_converge=False)
             start = start.at(state)
         return start
 
@@ -104,7 +112,7 @@ class SolvedGP(VariationalGP):
         curve = run.run("posterior", solve, state, self.max_iter, attributes=attributes)
         solve.finish(state)
         latents, bound = evaluated(state)
-        lost = abs(bound - curve[-1]) - _MOST_LOST * (rows.total_weight + abs(bound))
+        lost = abs(bound - curve[-1]) - _MAX_LOST * (rows.total_weight + abs(bound))
         if solve.conjugate and latents.diag is None and not lost < 0:
             warn(
                 f"The ELBO of the solution is {bound:.6g}, but conjugate gradients arrived at "
@@ -117,8 +125,11 @@ class SolvedGP(VariationalGP):
     def _pass_over(self, X, y, sample_weight, classes, previous, descend):
         """Learn from more rows by a pass of stochastic steps.
 
-        ``descend`` takes the run, X, weights, rows and a generator, and gives latents, curve and
-        bound.
+        Parameters
+        ----------
+        previous : list of Latents or None
+        descend : callable
+            Takes the run, X, weights, rows and a generator; returns latents, curve and ELBO.
         """
         self._check_streamed()
         self._check_all_parameters("partial_fit" if previous else None)
@@ -134,39 +145,45 @@ class SolvedGP(VariationalGP):
         return self
 
     def _parts(self, latents, rows):
-        """Likelihood, features of the covariance and bases of the mean."""
+        """Return the likelihood, the features of the covariance and the bases of the mean."""
         likelihood = self._make_likelihood().at(latents.state(rows.device)["noise"])
         return likelihood, latents.basis(rows.device), latents.mean_bases(rows.device)
 
     def _calibration_mask(self, rows, random_state):
-        """As of `DecoupledInference`: None where nothing is calibrated."""
+        """Return the shares of rows that each solution knows, (n, 2); None without calibration.
+
+        See ``row_shares`` of `DecoupledInference`.
+        """
         return None
 
     def _calibrated(self, latents, solve, state):
-        """The latents, calibrated where that is wanted, and the bound."""
+        """Return the latents, calibrated where this applies, and the ELBO."""
         return latents, solve.bound(state)
 
 
 class SolvedRegressor(SolvedGP, VariationalRegressor):
-    """Hyperparameters by the exact evidence of some rows, variances calibrated on others."""
+    """Regressor whose hyperparameters are refined on the exact evidence of some rows.
+
+    Its variances are calibrated on held-out rows.
+    """
 
     _solved_mean = "constant"
 
     def _is_collapsed(self, start, rows):
         return self.likelihood == "gaussian"
 
-    def _refine_hyperparameters(self, climb, state, rows, fresh):
+    def _refine_hyperparameters(self, climb, point, rows, fresh):
         for n_rows, rounds in STAGES[1:]:
             if rows.n_rows > _EVIDENCE_ROWS[0]:
-                climb(state, n_rows, rounds)
-        return []
+                point = climb(point, n_rows, rounds)[0].hyperparameters
+        return point, []
 
     def _learned(self, run, start, rows, scaler, random_state, generator):
-        """Hyperparameters of the collapsed bound or of the exact evidence of fewer rows.
+        """Learn hyperparameters on the collapsed ELBO and on the exact evidence of fewer rows.
 
-        Those under which other rows are more likely; these set the noise. Likewise with or without
-        the common factors of more rows: sparse processes learn length scales too long for data
-        that their inducing points do not resolve.
+        Those with the higher density of validation rows are kept, and the noise is refitted there.
+        A second comparison decides on a common scaling learned on more rows. Sparse processes
+        learn too long length scales for data that their inducing points do not resolve.
         """
         start = super()._learned(run, start, rows, scaler, random_state, generator)
         if self.likelihood != "gaussian" or self.optimizer is None:
@@ -174,51 +191,60 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         rows = rows.with_normalized_weights()
         units = rows.units()
         order = random_state.permutation(len(units))
-        given, others, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
-        evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, given))
+        train, validation, more = np.split(order[: _EVIDENCE_ROWS[-1]], _EVIDENCE_ROWS[:-1])
+        evidence = Evidence(torch_kernel(start.kernel), rows.of_units(units, train))
         bounds = theta_bounds(start.kernel, rows.device)
         scale = torch.tensor(scaler.scale_, device=rows.device)
         free = {"theta": start.kernel.n_dims > 0, "noise": self._noise_is_free()}
         parts, limits = [part for part in free if free[part]], self._noise_limits(NOISE_BOUNDS)
         if not parts:
             return start
-        wanted = self._with_prior(evidence, start, rows, scaler)
+        objective = self._with_prior(evidence, start, rows, scaler)
         options = {"noise_bounds": limits}
-        learning = CollapsedLearning(wanted, parts, bounds, scale, _LEARNING_TOL, **options)
-        before = start.state(rows.device)
-        state = learning.start(dict(before))
-        rounds, done = _EVIDENCE_ROUNDS, learning.finished
-        run.stage("evidence", state, learning.step, rounds, finished=done)
-        if not len(others):
-            return start.at(state)
-        validation_rows = rows.of_units(units, others)
-        found = _select_by_predictive_density(evidence, before, state, validation_rows, limits[1])
+        learning = CollapsedLearning(objective, parts, bounds, scale, _LEARNING_TOL, **options)
+        tensors = start.state(rows.device)
+        before = Hyperparameters(tensors["theta"], tensors["Z"], tensors["noise"])
+        state = learning.init(*before)
+        run.run("evidence", learning, state, _EVIDENCE_ROUNDS, must_converge=False)
+        after = state.hyperparameters
+        if not len(validation):
+            return start.at(after._asdict())
+        validation_rows = rows.of_units(units, validation)
+        compared = validation_rows, limits[1]
+        best = _select_by_predictive_density(evidence, before, after, *compared)
         if not len(more) or not start.kernel.n_dims:
-            return start.at(found)
-        given = np.concatenate([given, more])
-        evidence = Evidence(evidence.kernel, rows.of_units(units, given))
-        moved = directions(start.kernel).to(rows.device)
-        factors = SharedScaling(evidence, found["theta"], moved, bounds)
-        within = bounds.new_tensor([[-_MOST_FACTOR, _MOST_FACTOR]]).expand(len(moved), 2)
+            return start.at(best._asdict())
+        train = np.concatenate([train, more])
+        evidence = Evidence(evidence.kernel, rows.of_units(units, train))
+        axes = directions(start.kernel).to(rows.device)
+        scaling = SharedScaling(evidence, best.theta, axes, bounds)
+        within = bounds.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
         options |= {"maximize": _FEW_STEPS}
-        learning = CollapsedLearning(factors, parts, within, scale, _LEARNING_TOL, **options)
-        state = learning.start({**found, "theta": moved.new_zeros(len(moved))})
-        run.stage("evidence of more rows", state, learning.step, 1)
-        state = {**state, "theta": factors.theta(state["theta"])}
-        return start.at(
-            _select_by_predictive_density(evidence, found, state, validation_rows, limits[1])
-        )
+        learning = CollapsedLearning(scaling, parts, within, scale, _LEARNING_TOL, **options)
+        state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
+        run.run("evidence of more rows", learning, state, 1, must_converge=False)
+        after = state.hyperparameters._replace(theta=scaling.theta(state.theta))
+        best = _select_by_predictive_density(evidence, best, after, *compared)
+        return start.at(best._asdict())
 
     # Calibration
 
     def _is_calibrated(self, rows):
         gaussian = self.likelihood == "gaussian"
-        return gaussian and self.optimizer is not None and len(rows) >= _FEWEST_CALIBRATED
+        return gaussian and self.optimizer is not None and len(rows) >= _MIN_CALIBRATED
 
-    def _held_out(self, rows, random_state, most=np.inf):
-        """Units of weight, and the index of those, at most ``most``, for calibration alone."""
+    def _held_out(self, rows, random_state, max_units=np.inf):
+        """Choose units of weight for calibration.
+
+        Returns
+        -------
+        units : ndarray
+            All units, see `Rows.units`.
+        index : ndarray
+            Those held out, at most ``max_units``.
+        """
         units = rows.units()
-        size = int(min(_HELD_OUT * len(units), most))
+        size = int(min(_HELD_OUT * len(units), max_units))
         return units, random_state.choice(len(units), size, replace=False)
 
     def _calibration_mask(self, rows, random_state):
@@ -228,7 +254,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         return to_tensor(np.column_stack([np.ones(len(rows)), 1 - share]), rows.device)
 
     def _calibrated(self, latents, solve, state):
-        """Noise and power of the variances under which the rows held out are most likely."""
+        """Fit the noise and the power of the variances to the held-out rows."""
         if not self._is_calibrated(solve.rows):
             return super()._calibrated(latents, solve, state)
         bound, means, variances = solve.evaluate(state)
@@ -243,10 +269,19 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         return self._most_likely(*known, *moments, spread=_NOISE_PRIOR), bound
 
     def _most_likely(self, latents, noise, y, weights, means, variances, prior, *, spread=math.inf):
-        """The latents with noise and power under which rows held out are most likely.
+        """Return the latents with the noise and power under which held-out rows are most likely.
 
-        The change of the noise's logarithm has a Gaussian prior with a standard deviation, the
-        spread: infinite where the means are not solved for, whose errors look like noise.
+        Parameters
+        ----------
+        latents : Latents
+        noise : Tensor of shape (k,)
+            Logarithms of the present noise variances.
+        y, weights : Tensor of shape (n, t), (n,)
+        means, variances, prior : Tensor of shape (n, t), (n, t), (n, 1)
+            Latent moments of the rows, and their projected prior variances.
+        spread : float
+            Standard deviation of a Gaussian prior of the change of ``noise``. It is infinite where
+            the means do not solve the system exactly, as their errors look like noise.
         """
         k, squares = len(noise), (y - means).square()
 
@@ -257,25 +292,40 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
             return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
 
         start = torch.cat([noise, noise.new_zeros(1)])
-        limits = torch.stack([start - _MOST_CHANGE, start + _MOST_CHANGE], 1)
+        limits = torch.stack([start - _MAX_CHANGE, start + _MAX_CHANGE], 1)
         limits[:k] = limits[:k].clamp(*self._noise_limits((-math.inf, math.inf)))
-        limits[k, 0] = 0.0  # of the power's logarithm
-        found, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
-        return replace(latents, power=found[k].exp().item(), noise=tuple(found[:k].tolist()))
+        limits[k, 0] = 0.0  # the power is at least 1
+        best, _ = lbfgs(by_autograd(density), start, limits, _CALIBRATION_STEPS)
+        return replace(latents, power=best[k].exp().item(), noise=tuple(best[:k].tolist()))
 
     def _attributes(self, latents, bounds, streamed=False):
-        found = super()._attributes(latents, bounds, streamed)
-        return {**found, "variance_power_": latents[0].power}
+        attributes = super()._attributes(latents, bounds, streamed)
+        return {**attributes, "variance_power_": latents[0].power}
 
 
-def _select_by_predictive_density(evidence, before, after, rows, most):
-    """The one of two states under which other rows are likelier, with the noise that they set.
+def _select_by_predictive_density(evidence, before, after, rows, max_log_noise):
+    """Return the hyperparameters with the higher density of other rows, their noise refitted.
 
-    ``most`` is an upper bound of the noise's logarithm.
+    Parameters
+    ----------
+    evidence : Evidence
+        Of the training rows.
+    before, after : Hyperparameters
+        The noise of ``after`` is the lower bound of the refitted noise.
+    rows : Rows
+        Validation rows.
+    max_log_noise : float
+        Upper bound of the logarithm of the noise variance.
+
+    Returns
+    -------
+    best : Hyperparameters
+        ``after`` where both are equally good.
     """
-    found = []
-    for state in (before, after):
-        given = state["theta"], state["noise"], rows, after["noise"], most
-        noise, density = evidence.predicted(*given)
-        found.append((density, {**state, "noise": noise}))
-    return found[0][1] if found[0][0] > found[1][0] else found[1][1]
+    scored = []
+    for point in (before, after):
+        noise, density = evidence.refit_noise(
+            point.theta, point.noise, rows, after.noise, max_log_noise
+        )
+        scored.append((density, point._replace(noise=noise)))
+    return scored[0][1] if scored[0][0] > scored[1][0] else scored[1][1]

@@ -1,4 +1,4 @@
-"""Estimators of variational GPs: mean functions, learning on the collapsed bound, predictions."""
+"""Estimators of variational GPs: mean functions, and learning on the collapsed ELBO."""
 
 import math
 from dataclasses import replace
@@ -11,15 +11,15 @@ from ._collapsed import (
     BY_LBFGS,
     JITTER,
     NOISE_BOUNDS,
-    PARTS,
     CollapsedBound,
     CollapsedLearning,
+    Hyperparameters,
 )
 from ._distributed import gather, n_ranks
 from ._estimators import GPClassifier, GPRegressor
 from ._hyperparameters.default_kernels import smooth_kernel, with_mean
 from ._hyperparameters.initialization import (
-    LEAST_GAIN,
+    MIN_GAIN,
     at_gaussian_posterior,
     free_lengths,
     shrink_length_scales,
@@ -34,26 +34,26 @@ from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS, classification_sites, regression_sites
 from ._torch_kernels import theta_bounds, torch_kernel
 
-_ALL_ROWS, _MINIBATCH = 10_000, 1024  # rows up to which all are a batch, and else its size
-STAGES = ((2000, 2), (8000, 3))  # rows and rounds
-_MANY_ROWS, _MANY_FEATURES = 5000, 20  # from which on a slow start pays
-# Factors of the length scales to start from in turn, until the bound is above that of mere noise.
+_MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
+STAGES = ((2000, 2), (8000, 3))  # rows and rounds of learning on the collapsed ELBO
+_MANY_ROWS, _MANY_FEATURES = 5000, 20  # from either on, a round of Adam comes first
+# Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
-_WAVES = (0.125, 0.03)  # others of so few features, as a trend may hide waves
+_WAVES = (0.125, 0.03)  # tried as well for at most `_FEW_FEATURES`, where a trend may hide waves
 _FEW_FEATURES = 2
 _USES = InducingEstimator._uses | {"learning_rate": LEARNED | where(inference="gradient")}
-# Of few rows with more features all of these are tried, factors of the length scales, of constants
-# and of the noise: the bound has many maxima there, and each of them alone ends at a poor one in a
+# Starts on few rows of more features: factors of the length scales, the constants and the noise.
+# All are tried, since the bound has many maxima there. Each start alone ends at a poor one in a
 # quarter of draws of Friedman's function (100 and 150 rows, 20 and 50 features). The first steps
-# are without the prior, which would drop a feature of quadratic effect (all of four draws, R2 0.83
-# in the place of 0.93).
+# leave out the prior, which would drop a feature of quadratic effect (all of four draws, R2 0.83
+# instead of 0.93).
 _FEW_ROWS, _FEW_ROWS_PER_FEATURE = 500, 20
 _FEW_ROWS_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 
 
 class VariationalGP(InducingEstimator):
-    """Kernel with a mean function; the evidence bound is what is found out about a posterior."""
+    """GP with a mean function in its kernel, whose posterior is summarized by its ELBO."""
 
     _uses = _USES
 
@@ -63,7 +63,7 @@ class VariationalGP(InducingEstimator):
     _means = ("zero", "constant", "linear")
     _start_variance = 1.0
     _starts_without_prior = False
-    _mean_variance = 5.0  # of coefficients of a mean function: vague beside the latents
+    _mean_variance = 5.0  # of the mean function's coefficients, vague compared to the latents
 
     def _check_variational_parameters(self):
         self._check_choice("mean", self._means)
@@ -94,12 +94,12 @@ class VariationalGP(InducingEstimator):
 
     def _batch_size(self, start, rows):
         by_batches = self.inference != "gradient" and n_ranks() == 1
-        if self.batch_size is None and by_batches and rows.n_rows > _ALL_ROWS:
+        if self.batch_size is None and by_batches and rows.n_rows > _MAX_FULL_BATCH:
             return _MINIBATCH
         return self.batch_size
 
     def _evaluate_posterior(self, ascent, state):
-        return ascent.objective(state)
+        return ascent.elbo(state)
 
     def _attributes(self, latents, bounds, streamed=False):
         earlier = self.elbo_ if streamed else 0.0
@@ -111,7 +111,7 @@ class VariationalGP(InducingEstimator):
 
 
 def _are_points(rows, Z):
-    """Whether each row is an inducing point, so that no others can say more."""
+    """Return whether every row is an inducing point, so that moving them cannot help."""
     if rows.n_rows > len(Z):
         return False
     points = set(map(tuple, Z.tolist()))
@@ -120,9 +120,10 @@ def _are_points(rows, Z):
 
 
 class VariationalRegressor(GPRegressor, VariationalGP):
-    """Likelihoods, hyperparameters learned on the collapsed bound, and predictions.
+    """Regressor whose hyperparameters are learned on the collapsed ELBO.
 
-    A subclass says whether that bound is all there is to learn on (`_is_collapsed`).
+    A subclass says whether the collapsed ELBO is the objective itself or only finds a start, in
+    ``_is_collapsed(start, rows)``.
     """
 
     _start_noise = 0.1
@@ -135,12 +136,12 @@ class VariationalRegressor(GPRegressor, VariationalGP):
         self._check_noise()
 
     def _check_noise(self):
-        """Refuse a start of the noise that makes no sense, or beside a `WhiteKernel`."""
+        """Refuse an invalid ``noise_variance``, and one beside a `WhiteKernel`."""
         self._check_number("noise_variance", 0, optional=True, above=True)
         if self._given_noise is not None and self.noise_variance is not None:
             raise ValueError(
                 f"noise_variance={self.noise_variance!r} and the WhiteKernel of "
-                f"kernel={self.kernel!r} both say what the noise is. Leave one of them out."
+                f"kernel={self.kernel!r} both set the noise. Leave one of them out."
             )
 
     def _torch_options(self, X):
@@ -155,12 +156,13 @@ class VariationalRegressor(GPRegressor, VariationalGP):
         return [] if self._is_collapsed(start, rows) else super()._free_parameters(start, rows)
 
     def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
-        """Learning on the collapsed bound: all of it there, else a start on few rows."""
+        """Learn on the collapsed ELBO: all the way where it applies, else a start on few rows."""
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
         jitter = JITTER[rows.dtype] if collapsed else Latents.jitter
         if start.jitter != jitter:
             start = replace(start, jitter=jitter, mean=None, root=None)
-        trained = [part for part in super()._free_parameters(start, rows) if part in PARTS]
+        trained = super()._free_parameters(start, rows)
+        trained = [part for part in trained if part in Hyperparameters._fields]
         if not trained or not (collapsed or fresh):
             return start, []
         rows = rows.winsorized() if self._is_heavy_tailed() else rows
@@ -169,98 +171,121 @@ class VariationalRegressor(GPRegressor, VariationalGP):
         scale = torch.tensor(scaler.scale_, device=rows.device)
         limits = self._noise_limits(NOISE_BOUNDS)
 
-        def learned(state):
-            sites = regression_sites(self.likelihood, state["noise"].exp().cpu(), len(self._y_mean))
-            return start.at({**state, "noise": sites.parameters()})
+        def learned(point):
+            sites = regression_sites(self.likelihood, point.noise.exp().cpu(), len(self._y_mean))
+            return start.at(point._replace(noise=sites.parameters())._asdict())
 
         def attributes(state):
-            found = learned(state)
-            inference = self._inference(found, rows, scaler, torch.Generator())
-            swept = inference.initial(found.state(rows.device))
+            latents = learned(state.hyperparameters)
+            inference = self._inference(latents, rows, scaler, torch.Generator())
+            swept = inference.init(latents.state(rows.device))
             inference.step(swept)
-            findings = self._evaluate_posterior(inference.at(swept), swept)
-            return self._attributes([found.at(swept)], [findings])
-
-        def climb(state, n_rows, rounds, end="finished", attempt="", **ways):
-            some = normalized.subset(n_rows, random_state) if n_rows < rows.n_rows else normalized
-            bound = CollapsedBound(torch_kernel(start.kernel), some)
-            learning = learning_of(bound, **ways)
-            stage = f"{name}hyperparameters, {some.n_rows} rows{attempt}"
-            ends = {end: learning.finished}
-            if collapsed:
-                ends["attributes"] = attributes
-            return run.stage(stage, learning.start(state), learning.step, rounds, **ends), bound
+            evaluation = self._evaluate_posterior(inference.at(swept), swept)
+            return self._attributes([latents.at(swept)], [evaluation])
 
         prior = self._prior(start, rows, scaler)
 
-        def learning_of(bound, parts=trained, prior=prior, maximize=BY_LBFGS):
-            wanted = bound if prior is None else Penalized(bound, prior)
-            return CollapsedLearning(wanted, parts, bounds, scale, self.tol, maximize, limits)
+        def climb(point, n_rows, rounds, attempt="", *, parts=trained, prior=prior, **options):
+            """Maximize from a point on some rows; return state, curve and collapsed ELBO."""
+            maximize = options.pop("maximize", BY_LBFGS)
+            some = normalized.subset(n_rows, random_state) if n_rows < rows.n_rows else normalized
+            bound = CollapsedBound(torch_kernel(start.kernel), some)
+            penalized = bound if prior is None else Penalized(bound, prior)
+            learning = CollapsedLearning(
+                penalized, parts, bounds, scale, self.tol, maximize, limits
+            )
+            stage = f"{name}hyperparameters, {some.n_rows} rows{attempt}"
+            options = {"must_converge": False} | options
+            if collapsed:
+                options["attributes"] = attributes
+            state = learning.init(*point)
+            return state, run.run(stage, learning, state, rounds, **options), bound
 
-        state = start.state(rows.device)
-        state["noise"] = self._variance_of_noise(state["noise"]).log()
+        tensors = start.state(rows.device)
+        noise = self._variance_of_noise(tensors["noise"]).log()
+        first = Hyperparameters(tensors["theta"], tensors["Z"], noise)
         d = rows.X.shape[1]
         free = "theta" in trained and free_lengths(start.kernel).any()
 
         def scaled(factor, of_constants=1.0, of_noise=1.0):
             theta = with_lengths(start, factor, of_constants).state(rows.device)["theta"]
-            noise = (state["noise"] + math.log(of_noise)).clamp(*limits)
-            return {**state, "theta": theta, "noise": noise}
+            noise = (first.noise + math.log(of_noise)).clamp(*limits)
+            return first._replace(theta=theta, noise=noise)
 
         few = rows.n_rows <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
         n_rows, rounds = STAGES[0]
-        # Without the prior, which would drop features before any is seen to matter, but where rows
-        # are fewer than features.
+        # The first steps leave out the prior, which would drop features before their effect shows.
+        # Where rows are fewer than features, the prior is needed from the start.
         at_first = {} if rows.n_rows < d else {"prior": None}
 
         def attempt(factor):
-            own, told = scaled(factor), f", lengths {factor}"
+            point, label = scaled(factor), f", lengths {factor}"
             if rows.n_rows > _MANY_ROWS or d >= _MANY_FEATURES:
-                climb(own, n_rows, 1, attempt=f"{told}, Adam", maximize=BY_ADAM, **at_first)
-            _, bound = climb(own, n_rows, rounds, attempt=told, **at_first)
-            return own, gain(own, bound)
-
-        def gain(own, bound):
-            return bound.gain_over_noise(*(own[part] for part in PARTS), limits)
+                by_adam = {"maximize": BY_ADAM, **at_first}
+                state, _, _ = climb(point, n_rows, 1, f"{label}, Adam", **by_adam)
+                point = state.hyperparameters
+            state, _, bound = climb(point, n_rows, rounds, label, **at_first)
+            return state, bound.gain_over_noise(*state.hyperparameters, limits)
 
         def best_of_few_rows():
             held, tried = [part for part in trained if part != "Z"], []
             for factors in _FEW_ROWS_STARTS:
-                own, told = scaled(*factors), f", factors {factors}"
-                climb(own, n_rows, rounds, attempt=told, parts=held, prior=None)
-                _, bound = climb(own, n_rows, rounds, attempt=f"{told}, then", parts=held)
-                tried.append((own, gain(own, bound)))
-            found, gained = max(tried, key=lambda pair: pair[0]["value"])
-            return found if gained > LEAST_GAIN else None
+                point, label = scaled(*factors), f", factors {factors}"
+                state, _, _ = climb(point, n_rows, rounds, label, parts=held, prior=None)
+                point = state.hyperparameters
+                state, _, bound = climb(point, n_rows, rounds, f"{label}, then", parts=held)
+                tried.append((state, bound.gain_over_noise(*state.hyperparameters, limits)))
+            best, gain = max(tried, key=lambda pair: pair[0].objective)
+            return best.hyperparameters if gain > MIN_GAIN else None
 
-        def likelier(found):
-            """Of states that learning with the prior leads to, the one with the larger value."""
-            climb(found, n_rows, rounds, attempt=", then with the prior")
-            plain = scaled(1.0)
-            climb(plain, n_rows, rounds, attempt=", with the prior")
-            return max(found, plain, key=lambda own: own["value"])
+        def best_with_prior(point):
+            """Learn with the prior from a point and from the start; return the higher ELBO's."""
+            ends = [
+                climb(point, n_rows, rounds, ", then with the prior")[0],
+                climb(scaled(1.0), n_rows, rounds, ", with the prior")[0],
+            ]
+            return max(ends, key=lambda state: state.objective).hyperparameters
 
+        point = first
         if fresh:
-            found = best_of_few_rows() if free and few else None
-            if found is None:
+            best = best_of_few_rows() if free and few else None
+            if best is None:
                 waves = _WAVES if free and d <= _FEW_FEATURES else ()
-                found = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
-            state = likelier(found) if prior is not None and free else found
+                best = _best_attempt(attempt, _LENGTHS if free else _LENGTHS[:1], waves)
+            point = best_with_prior(best) if prior is not None and free else best
         if collapsed:
-            curve = self._refine_hyperparameters(climb, state, rows, fresh)
-            return learned(state), curve
-        return at_gaussian_posterior(learned(state), state["noise"].exp(), rows), []
+            point, curve = self._refine_hyperparameters(climb, point, rows, fresh)
+            return learned(point), curve
+        return at_gaussian_posterior(learned(point), point.noise.exp(), rows), []
 
     def _with_prior(self, bound, start, rows, scaler):
         prior = self._prior(start, rows, scaler)
         return bound if prior is None else Penalized(bound, prior)
 
-    def _refine_hyperparameters(self, climb, state, rows, fresh):
-        """Learning on more rows, the state changed in place; the curve of objectives."""
+    def _refine_hyperparameters(self, climb, point, rows, fresh):
+        """Learn on more rows from a point.
+
+        Parameters
+        ----------
+        climb : callable
+            Takes `Hyperparameters`, a number of rows and a number of rounds; returns the
+            `CollapsedState` that they end in, the curve of objectives, and the bound.
+        point : Hyperparameters
+        rows : Rows
+        fresh : bool
+            Whether no earlier fit is continued.
+
+        Returns
+        -------
+        point : Hyperparameters
+        curve : list of float
+            Objectives on all rows.
+        """
         for n_rows, rounds in STAGES[1:]:
             if fresh and n_rows < rows.n_rows:
-                climb(state, n_rows, rounds)
-        return climb(state, rows.n_rows, self.max_iter, "converged")[0]
+                point = climb(point, n_rows, rounds)[0].hyperparameters
+        state, curve, _ = climb(point, rows.n_rows, self.max_iter, must_converge=True)
+        return state.hyperparameters, curve
 
     def _attributes(self, latents, bounds, streamed=False):
         noise_variance = self._noise_variance(latents[0].state("cpu")["noise"])
@@ -268,30 +293,40 @@ class VariationalRegressor(GPRegressor, VariationalGP):
 
 
 def _best_attempt(attempt, factors, waves):
-    """The state of the first attempt above mere noise, else of the first; of waves that gain more.
+    """Return the hyperparameters of the best of several attempts.
+
+    That is the first attempt whose ELBO beats a model of noise alone, else the first of all. A
+    later attempt at waves replaces it if it gains more.
 
     Parameters
     ----------
     attempt : callable
-        From a factor of the length scales to a state, and its gain over mere noise, nats a row.
-    factors, waves : sequence of float
-        Factors that are tried until one is above mere noise, and those that are tried in any case.
+        Takes a factor of the length scales; returns a `CollapsedState` and its gain over noise
+        alone, nats per row.
+    factors : sequence of float
+        Tried until one beats a model of noise alone.
+    waves : sequence of float
+        Tried in any case.
+
+    Returns
+    -------
+    best : Hyperparameters
     """
     tried = []
     for factor in factors:
         tried.append(attempt(factor))
-        if tried[-1][1] > LEAST_GAIN:
+        if tried[-1][1] > MIN_GAIN:
             break
-    best, gain = tried[-1] if tried[-1][1] > LEAST_GAIN else tried[0]
+    best, best_gain = tried[-1] if tried[-1][1] > MIN_GAIN else tried[0]
     for factor in waves:
-        other, gained = attempt(factor)
-        if gained > gain + LEAST_GAIN:
-            best, gain = other, gained
-    return best
+        state, gain = attempt(factor)
+        if gain > best_gain + MIN_GAIN:
+            best, best_gain = state, gain
+    return best.hyperparameters
 
 
 class VariationalClassifier(GPClassifier, VariationalGP):
-    """Likelihoods and class probabilities."""
+    """Classifier with a likelihood, whose initial length scales are shortened if needed."""
 
     _start_variance = 5.0
 

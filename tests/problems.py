@@ -1,5 +1,6 @@
 """Small problems that several tests share, and the short ways to a fit of them."""
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -71,7 +72,7 @@ def ascent_of(hinge, kernel, X, y, Z, weights=None):
 
 def swept(ascent, n_sweeps, state=None):
     """The state after some sweeps, from the prior unless given."""
-    state = ascent.initial() if state is None else state
+    state = ascent.init() if state is None else state
     for _ in range(n_sweeps):
         ascent.sweep(state)
     return state
@@ -79,12 +80,12 @@ def swept(ascent, n_sweeps, state=None):
 
 def weights_of(state):
     """Means and roots of the weights."""
-    return state["mean"], state["root"]
+    return state.mean, state.root
 
 
 def undamped(ascent, mean, root):
     """The state at given moments of the weights whose next step is a whole one."""
-    return {**ascent.initial(mean, root), "n_steps": 0}
+    return replace(ascent.init(mean, root), n_steps=0)
 
 
 def upper(cov):
@@ -94,7 +95,7 @@ def upper(cov):
 
 def moments(ascent, state, X):
     """Latent means and variances at rows."""
-    return InducingPosterior(ascent.basis, state["mean"], state["root"]).marginals(t64(X))
+    return InducingPosterior(ascent.basis, state.mean, state.root).marginals(t64(X))
 
 
 def ring(n, n_classes, seed=0):
@@ -127,7 +128,7 @@ class Unwhitened:
 
     def moments(self, state):
         """Means and covariances of the inducing values."""
-        mean, root = state["mean"].numpy(), self.chol @ state["root"].numpy()
+        mean, root = state.mean.numpy(), self.chol @ state.root.numpy()
         return mean @ self.chol.T, root @ root.transpose(0, 2, 1)
 
 

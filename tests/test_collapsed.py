@@ -110,17 +110,17 @@ def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
     learning = CollapsedLearning(
         bound_of(kernel, X, y), ["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
     )
-    state = {"theta": t64(kernel.theta), "Z": t64(X[:8]), "noise": t64([-2.0])}
-    state = learning.start(state)
-    values = [state["value"], *(learning.step(state) for _ in range(3))]
+    state = learning.init(t64(kernel.theta), t64(X[:8]), t64([-2.0]))
+    values = [state.objective]
+    for _ in range(3):
+        learning.step(state)
+        values.append(state.objective)
     assert (np.diff(values) > 0).all()
     low, high = kernel.bounds.T
-    assert (low <= state["theta"].numpy()).all()
-    assert (state["theta"].numpy() <= high).all()
-    assert values[-1] == pytest.approx(
-        learning.bound.value(state["theta"], state["Z"], state["noise"]), rel=1e-10
-    )
-    assert state["gain"] == pytest.approx((values[-1] - values[-2]) / 80)
+    assert (low <= state.theta.numpy()).all()
+    assert (state.theta.numpy() <= high).all()
+    assert values[-1] == pytest.approx(learning.bound.value(*state.hyperparameters), rel=1e-10)
+    assert state.gain == pytest.approx((values[-1] - values[-2]) / 80)
 
 
 def test_length_scales_are_those_of_the_kernel():
@@ -129,7 +129,7 @@ def test_length_scales_are_those_of_the_kernel():
     learning = CollapsedLearning(
         bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
     )
-    found = learning._length_scales({"theta": t64(kernel.theta), "Z": t64(X[:8])})
+    found = learning._length_scales(t64(kernel.theta), t64(X[:8]))
     # A step of a tenth of a standard deviation; beyond ten, the most that counts.
     assert_allclose(found[:2], [0.5, 2.0], rtol=0.02)
     assert_allclose(found[2], 10 * X.std(0)[2])
@@ -141,8 +141,8 @@ def test_length_scales_are_known_where_a_point_has_no_variance():
     learning = CollapsedLearning(
         bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
     )
-    state = {"theta": t64(kernel.theta), "Z": t64(X[:8])}
-    first = learning._length_scales(state)
-    state["Z"] = torch.cat([torch.zeros(1, 3, dtype=torch.float64), state["Z"]])
+    theta, Z = t64(kernel.theta), t64(X[:8])
+    first = learning._length_scales(theta, Z)
+    Z = torch.cat([torch.zeros(1, 3, dtype=torch.float64), Z])
     assert first.isfinite().all()
-    assert torch.equal(learning._length_scales(state), first)
+    assert torch.equal(learning._length_scales(theta, Z), first)

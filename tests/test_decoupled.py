@@ -547,7 +547,7 @@ def test_pickled_models_predict_and_go_on_the_same(kind, solver):
     assert np.abs(model.latent_mean_and_variance(X)[0] - moments[0][0]).max() > 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:.* holds what this first call, of only 2 rows")
+@pytest.mark.filterwarnings("ignore:.* first call .* only 2 rows")
 @pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
 @pytest.mark.parametrize("solver", ["cg", "sgd"])
 @pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])

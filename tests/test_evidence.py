@@ -71,7 +71,7 @@ def test_noise_that_predicts_other_rows_best_is_found():
     evidence = Evidence(torch_kernel(kernel), rows_of(X[:40], Y[:40]))
     others = rows_of(X[40:], Y[40:], weights)
     start = t64(np.log([0.2, 0.2]))
-    noise, density = evidence.predicted(t64(kernel.theta), start, others, start - 5)
+    noise, density = evidence.refit_noise(t64(kernel.theta), start, others, start - 5)
     total = 0.0
     for y, found in zip(Y.T, noise.tolist(), strict=True):
         exact = GaussianProcessRegressor(kernel, alpha=0.2, optimizer=None).fit(X[:40], y[:40])
@@ -87,7 +87,7 @@ def test_noise_that_predicts_other_rows_best_is_found():
     assert density == pytest.approx(total, abs=1e-5)
     # Four standard errors of the logarithm of a variance, from 110 rows of unequal weight.
     assert_allclose(noise, np.log([0.1, 0.4]), atol=4 * np.sqrt(2 / 90))
-    limited, lower = evidence.predicted(t64(kernel.theta), start, others, start)
+    limited, lower = evidence.refit_noise(t64(kernel.theta), start, others, start)
     assert_allclose(limited, [start[0].item(), noise[1].item()], atol=1e-3)
     assert lower < density
 
@@ -103,15 +103,15 @@ def test_noise_may_be_one_for_all_outputs():
     assert value == pytest.approx(apart[0], rel=1e-14)
     assert_allclose(by_theta, apart[1], rtol=1e-12)
     assert_allclose(by_noise, [apart[3].sum()], rtol=1e-12)
-    noise, density = evidence.predicted(theta, t64([-1.0]), others, t64([-9.0]))
+    noise, density = evidence.refit_noise(theta, t64([-1.0]), others, t64([-9.0]))
     assert len(noise) == 1
     single = [
-        evidence.predicted(theta, t64([-1.0, -1.0]), others, t64([at] * 2), at)[1]
+        evidence.refit_noise(theta, t64([-1.0, -1.0]), others, t64([at] * 2), at)[1]
         for at in (noise.item() - 0.1, noise.item(), noise.item() + 0.1)
     ]
     assert density == pytest.approx(single[1], abs=1e-6)
     assert density > max(single[0], single[2])
-    assert evidence.predicted(theta, t64([-1.0]), others, t64([-9.0]), -8.0)[0] <= -8.0
+    assert evidence.refit_noise(theta, t64([-1.0]), others, t64([-9.0]), -8.0)[0] <= -8.0
 
 
 def test_entries_of_a_hyper_parameter_have_one_direction():

@@ -233,11 +233,11 @@ def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypat
     rows = training.rows.part(np.arange(len(X)))
     rows.X, rows.dtype = features, torch.float64
     ascent = CoordinateAscent(ContrastSites(3, "soft"), network.posterior().basis, rows)
-    state = ascent.initial()
+    state = ascent.init()
     for _ in range(300):
         ascent.sweep(state)
     # Adam's steps end by their schedule, not by convergence: half a per cent of the optimum.
-    assert reached == pytest.approx(ascent.objective(state), rel=5e-3)
+    assert reached == pytest.approx(ascent.elbo(state), rel=5e-3)
 
 
 def test_features_are_normalized_over_the_training_rows(digits):

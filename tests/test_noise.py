@@ -249,7 +249,7 @@ def test_hybrid_weights_bring_the_noise_back(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kernel": RBF() + WhiteKernel(), "noise_variance": 0.1}, "both say what the noise is"),
+        ({"kernel": RBF() + WhiteKernel(), "noise_variance": 0.1}, "both set the noise"),
         ({"kernel": WhiteKernel()}, "must have one WhiteKernel, .* beside a kernel"),
         ({"kernel": RBF() + WhiteKernel() + WhiteKernel()}, "must have one WhiteKernel"),
         ({"kernel": RBF() + 0.5 * WhiteKernel()}, "not in products or powers"),

@@ -108,14 +108,14 @@ def test_one_step_of_size_one_with_gaussian_noise_is_the_closed_form(seed):
     A, residual = (part.numpy() for part in ascent.basis(t64(X)))
     eye, p = np.eye(A.shape[1]), A.shape[1]
     root = np.triu(0.2 * rng.normal(size=(2, p, p)), 1) + np.diag(rng.uniform(0.3, 2, p))
-    for state in (ascent.initial(), ascent.initial(t64(rng.normal(size=(2, p))), t64(root))):
+    for state in (ascent.init(), ascent.init(t64(rng.normal(size=(2, p))), t64(root))):
         ascent.sweep(state)
         for j, var in enumerate(noise):
             cov = np.linalg.inv(eye + A.T * weights @ A / var)
             mean = cov @ A.T @ (weights * Y[:, j]) / var
             # Rounding times a condition number of about 1e4.
-            np.testing.assert_allclose(state["mean"][j], mean, rtol=0, atol=1e-10)
-            found = state["root"][j] @ state["root"][j].T
+            np.testing.assert_allclose(state.mean[j], mean, rtol=0, atol=1e-10)
+            found = state.root[j] @ state.root[j].T
             np.testing.assert_allclose(found, cov, rtol=0, atol=1e-10)
     # With unit weights the optimum is Titsias' bound, less than the evidence by no more than the
     # residuals tell.
@@ -126,7 +126,7 @@ def test_one_step_of_size_one_with_gaussian_noise_is_the_closed_form(seed):
         - residual.sum() / (2 * var)
         for j, var in enumerate(noise)
     )
-    assert ascent.objective(state) == pytest.approx(bound, rel=1e-10)
+    assert ascent.elbo(state) == pytest.approx(bound, rel=1e-10)
 
 
 def test_steps_are_whole_at_first_and_then_the_likelihood_s(proper):

@@ -30,7 +30,7 @@ QUICK = DecoupledGPRegressor(
 
 def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
     model = clone(QUICK).fit(*quick_sine(0))
-    monkeypatch.setattr(_solved, "_FEWEST_CALIBRATED", 501)
+    monkeypatch.setattr(_solved, "_MIN_CALIBRATED", 501)
     plain = clone(QUICK).fit(*quick_sine(0))
     assert model.variance_power_ > 1 == plain.variance_power_
     X_new, y_new = quick_sine(1)

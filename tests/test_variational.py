@@ -14,7 +14,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._collapsed import CollapsedBound
-from skgpsvm._hyperparameters.initialization import LEAST_GAIN
+from skgpsvm._hyperparameters.initialization import MIN_GAIN
 
 
 def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
@@ -93,7 +93,7 @@ def test_constant_output_does_not_hide_what_another_gains(gains):
     X, y = waves(200)
     SVGPRegressor(n_inducing=20, random_state=0).fit(X, np.c_[y, np.full(200, 3.0)])
     assert len(gains) == 1
-    assert gains[0] > LEAST_GAIN
+    assert gains[0] > MIN_GAIN
 
 
 @pytest.mark.filterwarnings("ignore:.*ended at mere noise:sklearn.exceptions.ConvergenceWarning")

@@ -1,49 +1,105 @@
-"""Ways to the posterior: coordinate ascent or natural gradients, with Adam between; Adam alone."""
+"""Posterior inference: coordinate ascent or natural gradients with Adam, or Adam alone.
+
+Adam learns the hyperparameters and inducing points; in `GradientInference` also the posterior.
+"""
 
 import math
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
 
+from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
 from .._optim import NOISE_BOUNDS, minibatches
 from .._posteriors import WhitenedBasis
 from .._sites import batch_loss
-from .coordinate_ascent import CoordinateAscent
+from .coordinate_ascent import AscentState, CoordinateAscent
 
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
 _BATCHES_BETWEEN = 10
 _PATIENCE = 5  # passes
-_LEAST_GAIN = 2e-3  # nats a row
-_ROUGHNESS = 1e-2  # of the mean of a pass of minibatches, nats a row
+_MIN_GAIN = 2e-3  # nats per row
+_MAX_FALL = 1e-2  # of the mean ELBO estimate of a pass of minibatches, nats per row
 _STEP_ROWS = 1024
 _EPOCH_ROWS = 256
 _LEARNING_SHARE = 0.7
 
 
-class AdamSteps:
-    """Adam on the objective of minibatches, over some of theta, noise, Z, mean and raw root.
+@dataclass(kw_only=True)
+class InterleavedState(AscentState):
+    """State of coordinate ascent or natural gradients interleaved with Adam.
 
-    The state is a dict: the tensors by name, ``adam`` (the optimizer's state, or None) and
-    ``generator`` (the state of the random generator).
+    Attributes
+    ----------
+    adam : dict or None
+        State of the optimizer; None before its first step.
+    generator : Tensor
+        State of the random generator.
+    n_sweeps : int
+        Iterations so far.
+    values : list of float
+        ELBOs of the last passes, or estimates of them; natural gradients only.
+    learning_ended : bool
+        Whether Adam has stopped for good; natural gradients only.
+    """
+
+    generator: torch.Tensor
+    adam: dict | None = None
+    n_sweeps: int = 0
+    values: list = field(default_factory=list)
+    learning_ended: bool = False
+
+
+@dataclass(kw_only=True)
+class GradientState(State):
+    """State of gradient ascent on the posterior and the hyperparameters together.
+
+    Attributes
+    ----------
+    theta, Z, noise, mean, root : Tensor
+        See `AscentState`.
+    raw_root : Tensor of shape (c, p, p)
+        Root with the logarithm of its diagonal, as `upper_root` takes it.
+    adam : dict or None
+        State of the optimizer; None before its first step.
+    generator : Tensor
+        State of the random generator.
+    change : float
+        Relative change of the means in the last epoch.
+    """
+
+    theta: torch.Tensor
+    Z: torch.Tensor
+    noise: torch.Tensor
+    mean: torch.Tensor
+    root: torch.Tensor
+    raw_root: torch.Tensor
+    generator: torch.Tensor
+    adam: dict | None = None
+    change: float = math.inf
+
+
+class AdamSteps:
+    """Adam on the ELBO of minibatches, over some tensors of a state.
 
     Parameters
     ----------
     likelihood : SiteLikelihood
     kernel : TorchKernel
     rows : Rows
-    trained : tuple of str
-        Names of the tensors to train.
+    trained : sequence of str
+        Fields of the state to train: some of theta, noise, Z, mean and raw_root.
     learning_rate : float
     bounds : Tensor of shape (k, 2)
-        Of theta.
+        Bounds of theta.
     scale : Tensor of shape (d,)
-        Unit of the steps on the inducing points, for each feature.
-    prior : LengthPrior, optional
-        Of theta.
+        Unit of the steps of the inducing points in each feature.
+    prior : LengthPrior, SlopePrior, SumOfPriors or None
+        Prior of theta.
     noise_bounds : tuple of two floats
-        Of the noise.
+        Bounds of the noise.
     """
 
     def __init__(
@@ -65,45 +121,54 @@ class AdamSteps:
 
     @torch.enable_grad()
     def run(self, state, batches):
-        """One step for each minibatch; returns the mean of the objective's estimates."""
+        """Take one step per minibatch; return the mean estimate of the ELBO.
+
+        Parameters
+        ----------
+        state : InterleavedState or GradientState
+            Its trained fields and its ``adam`` are replaced.
+        batches : sequence of LongTensor
+            Indices of the rows of each minibatch.
+        """
         units = {name: self.units.get(name, 1.0) for name in self.trained}
-        leaves = {name: (state[name] / unit).requires_grad_() for name, unit in units.items()}
+        leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
         optimizer = torch.optim.Adam(leaves.values(), lr=self.learning_rate)
-        if state["adam"]:
-            optimizer.load_state_dict(state["adam"])
+        if state.adam:
+            optimizer.load_state_dict(state.adam)
         total = 0.0
         for index in batches:
             optimizer.zero_grad()
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
-            objective = self._objective({**state, **tensors}, index)
+            objective = self._objective(replace(state, **tensors), index)
             (-objective / self.rows.total_weight).backward()
             optimizer.step()
             with torch.no_grad():
                 for name in self.bounds.keys() & leaves.keys():
                     leaves[name].clamp_(*self.bounds[name])
             total += objective.item()
-        state.update({name: leaf.detach() * units[name] for name, leaf in leaves.items()})
-        state["adam"] = optimizer.state_dict()
+        for name, leaf in leaves.items():
+            setattr(state, name, leaf.detach() * units[name])
+        state.adam = optimizer.state_dict()
         return total / len(batches)
 
-    def _objective(self, tensors, index):
+    def _objective(self, state, index):
+        """Return the estimate of the ELBO from some rows, plus the log prior of theta."""
         X, y, weights = self.rows.take(index)
-        A, residual = WhitenedBasis(self.kernel, tensors["theta"], tensors["Z"])(X)
-        mean = tensors["mean"]
-        root = upper_root(tensors["raw_root"]) if "raw_root" in self.trained else tensors["root"]
-        likelihood = self.likelihood.at(tensors["noise"])
-        loss = batch_loss(likelihood, A, residual, y, mean, root)
-        kl = gaussian_kl(mean, root).sum()
-        of_prior = self.log_prior(tensors["theta"])
-        return of_prior - len(self.rows) / len(y) * (weights * loss).sum() - kl
+        A, residual = WhitenedBasis(self.kernel, state.theta, state.Z)(X)
+        root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
+        likelihood = self.likelihood.at(state.noise)
+        loss = batch_loss(likelihood, A, residual, y, state.mean, root)
+        kl = gaussian_kl(state.mean, root).sum()
+        log_prior = self.log_prior(state.theta)
+        return log_prior - len(self.rows) / len(y) * (weights * loss).sum() - kl
 
     def log_prior(self, theta):
-        """Log density of the prior of theta, up to a constant; zero without one."""
+        """Return the log density of theta up to a constant; zero without a prior."""
         return theta.new_zeros(()) if self.prior is None else self.prior.log_density(theta)
 
 
-class _Inference:
-    """A way to the posterior; the state of a fit is a dict that `step` changes.
+class _Inference(Stage):
+    """Base of the ways to find a posterior.
 
     Parameters
     ----------
@@ -111,6 +176,7 @@ class _Inference:
     adam : AdamSteps
     max_iter : int
     tol : float
+        Relative change of the means at which an iteration has converged.
     batch_size : int or None
     generator : torch.Generator
     """
@@ -123,27 +189,27 @@ class _Inference:
         self.batch_size, self.generator = batch_size, generator
 
     def at(self, state):
-        """The coordinate ascent, at the likelihood and the basis of a state."""
-        self.ascent.likelihood = self.adam.likelihood.at(state["noise"])
+        """Return the coordinate ascent, with the likelihood and the basis of a state."""
+        self.ascent.likelihood = self.adam.likelihood.at(state.noise)
         basis = self.ascent.basis
-        if not (torch.equal(basis.theta, state["theta"]) and torch.equal(basis.Z, state["Z"])):
-            self.ascent.basis = WhitenedBasis(self.adam.kernel, state["theta"], state["Z"])
+        if not (torch.equal(basis.theta, state.theta) and torch.equal(basis.Z, state.Z)):
+            self.ascent.basis = WhitenedBasis(self.adam.kernel, state.theta, state.Z)
         return self.ascent
 
     def _minibatches(self, batch_size):
         return minibatches(len(self.ascent.rows), batch_size, self.generator)
 
     def converged(self, state):
-        """Whether an iteration hardly moved the means."""
-        return state["change"] < self.tol
+        """Return whether the last iteration hardly moved the means."""
+        return state.change < self.tol
 
 
 class CoordinateInference(_Inference):
-    """Sweeps of coordinate ascent; every few of them, Adam steps on theta and Z with q held.
+    """Sweeps of coordinate ascent; before every third one, Adam steps with q held.
 
-    Those steps hold the whitened posterior, so that the objective's divergence does not resist a
-    change of the kernel. They end when 70 % of ``max_iter`` is spent. Sweeps over all rows start
-    anew after them, since what they remember is of another objective.
+    The Adam steps hold the whitened posterior, so that the divergence does not resist a change of
+    the kernel. They end when 70 % of ``max_iter`` is spent. Sweeps over all rows then start anew,
+    since their quasi-Newton history belongs to another objective.
     """
 
     sweep = staticmethod(CoordinateAscent.ascend)
@@ -151,102 +217,117 @@ class CoordinateInference(_Inference):
     @property
     def is_exact(self):
         """Whether one sweep finds the posterior, whatever it starts from."""
-        whole = self.batch_size is None and not self.adam.trained
-        return whole and self.ascent.likelihood.conjugate
+        all_rows = self.batch_size is None and not self.adam.trained
+        return all_rows and self.ascent.likelihood.conjugate
 
-    def initial(self, start):
-        """The state from which `step` starts: at the prior, or at the moments of a start.
+    def init(self, start):
+        """Return the state at the prior, or at the moments of a start.
 
-        Those count as a pass of minibatches, whose first then leaves most of them.
+        Given moments count as a pass of minibatches, so that the next step keeps most of them.
+
+        Parameters
+        ----------
+        start : dict of Tensor
+            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
+
+        Returns
+        -------
+        state : InterleavedState
         """
-        ascent = self.ascent.initial(start.get("mean"), start.get("root"))
+        ascent = self.ascent.init(start.get("mean"), start.get("root"), start["noise"])
         if self.batch_size:
-            ascent["n_steps"] *= math.ceil(len(self.ascent.rows) / self.batch_size)
-        return {
-            **start,
-            **ascent,
-            "adam": None,
-            "generator": self.generator.get_state(),
-            "n_sweeps": 0,
-        }
+            ascent.n_steps *= math.ceil(len(self.ascent.rows) / self.batch_size)
+        fields = ascent.as_dict() | {"theta": start["theta"], "Z": start["Z"]}
+        return InterleavedState(**fields, generator=self.generator.get_state())
 
     def _learning(self, state):
-        return bool(self.adam.trained) and state["n_sweeps"] < _LEARNING_SHARE * self.max_iter
+        """Return whether Adam steps are still to come."""
+        return bool(self.adam.trained) and state.n_sweeps < _LEARNING_SHARE * self.max_iter
 
     def step(self, state):
-        """One pass over the rows; returns the objective, or the mean of its estimates."""
-        before, values, subsets = state["mean"], [], self._subsets()
-        self.generator.set_state(state["generator"])
+        """Pass over the rows; the objective is the ELBO before it, or the mean of its estimates."""
+        before, values, subsets = state.mean, [], self._subsets()
+        self.generator.set_state(state.generator)
         for group in self._groups():
             if self._learning(state) and self._due(state):
                 self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
                 if group is None:
-                    self.ascent.forget(state)
-                    state["n_steps"] = 1
+                    state.forget_steps()
+                    state.n_steps = 1
             ascent = self.at(state)
             if group is None:
                 values.append(self.sweep(ascent, state))
             else:
                 values.append(ascent.stochastic_sweep(state, group))
         if self.batch_size is not None:
-            state["change"] = relative_change(state["mean"], before)
-        state["n_sweeps"] += 1
-        state["generator"] = self.generator.get_state()
-        return sum(values) / len(values) + self._log_prior(state)
+            state.change = relative_change(state.mean, before)
+        state.n_sweeps += 1
+        state.generator = self.generator.get_state()
+        state.objective = sum(values) / len(values) + self._log_prior(state)
 
     def _log_prior(self, state):
-        return self.adam.log_prior(state["theta"]).item()
+        return self.adam.log_prior(state.theta).item()
 
     def _groups(self):
-        """Minibatches of a pass, in groups with no other steps between; None is all rows."""
+        """Return the parts of a pass between which Adam may step.
+
+        Returns
+        -------
+        groups : list
+            Each is a list of minibatches, or None for all rows at once.
+        """
         return [None if self.batch_size is None else self._minibatches(self.batch_size)]
 
     def _subsets(self):
-        """Endless minibatches for Adam, shuffled anew when all rows have been in one."""
+        """Yield minibatches for Adam without end, shuffled anew after every epoch."""
         while True:
             yield from self._minibatches(_STEP_ROWS)
 
     def _due(self, state):
-        """Whether Adam steps go before the next group."""
-        return state["n_sweeps"] % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1
+        """Return whether Adam steps come before the next group."""
+        return state.n_sweeps % _SWEEPS_BETWEEN == _SWEEPS_BETWEEN - 1
 
     def converged(self, state):
-        """Whether a sweep hardly moved the means, and no more steps are to come."""
+        """Return whether the last sweep hardly moved the means and no Adam steps are to come."""
         return not self._learning(state) and super().converged(state)
 
 
 class NaturalGradientInference(CoordinateInference):
-    """Passes of natural-gradient steps, with Adam steps on the rest before every few of them.
+    """Passes of natural-gradient steps, with Adam steps before every few of them.
 
-    Those end for good when five passes changed the objective by less than 0.002 nats a row, or 70 %
-    of ``max_iter`` is spent. They are taken back where the objective fell (by more than 0.01 nats a
-    row, where it is the mean of minibatches' estimates), and the learning rate is halved.
+    Adam ends for good once five passes changed the ELBO by less than 0.002 nats per row, or 70 %
+    of ``max_iter`` is spent. A pass with Adam steps after which the ELBO fell is undone, and the
+    learning rate is halved. Where the ELBO is the mean of minibatch estimates, the fall must exceed
+    0.01 nats per row.
 
+    Notes
+    -----
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
 
     sweep = staticmethod(CoordinateAscent.uphill_sweep)
 
     def step(self, state):
-        """One pass; returns the objective, or the mean of its estimates."""
-        values, slack = state["values"], 0.0
+        """Take one pass; the objective is the ELBO, or the mean of its estimates."""
+        values, slack = state.values, 0.0
         if self.batch_size is not None:
-            slack = _ROUGHNESS * self.ascent.rows.total_weight
-            if state["n_steps"] and not values:
-                values = [self.at(state).objective(state) + self._log_prior(state)]
-        before = dict(state)
-        values = [*values, super().step(state)]
-        if state["adam"] and self._learning(before) and values[-1] < max(values) - slack:
-            for group in state["adam"]["param_groups"]:
+            slack = _MAX_FALL * self.ascent.rows.total_weight
+            if state.n_steps and not values:
+                values = [self.at(state).elbo(state) + self._log_prior(state)]
+        before = replace(state)
+        super().step(state)
+        values = [*values, state.objective]
+        if state.adam and self._learning(before) and values[-1] < max(values) - slack:
+            for group in state.adam["param_groups"]:
                 group["lr"] /= 2
-            kept = {name: state[name] for name in ("adam", "n_sweeps", "n_steps", "generator")}
-            state |= before | kept
+            kept = {name: getattr(state, name) for name in ("adam", "n_sweeps", "n_steps")}
+            state.restore(before.as_dict() | kept | {"generator": state.generator})
             values[-1] = values[-2]
-        state["values"] = values[-_PATIENCE:]
-        least = _LEAST_GAIN * self.ascent.rows.total_weight
-        if len(values) > _PATIENCE and abs(values[-1] - values[0]) < least:
-            state["settled"] = True
-        return values[-1]
+        state.values = values[-_PATIENCE:]
+        min_change = _MIN_GAIN * self.ascent.rows.total_weight
+        if len(values) > _PATIENCE and abs(values[-1] - values[0]) < min_change:
+            state.learning_ended = True
+        state.objective = values[-1]
 
     def _groups(self):
         (group,) = super()._groups()
@@ -256,21 +337,34 @@ class NaturalGradientInference(CoordinateInference):
         return [group[i : i + _BATCHES_BETWEEN] for i in starts]
 
     def _due(self, state):
-        return bool(state["values"]) or state["n_steps"] > 1
-
-    def initial(self, start):
-        """The state from which `step` starts: at the prior, or at the moments of a start."""
-        return {**super().initial(start), "values": [], "settled": False}
+        return bool(state.values) or state.n_steps > 1
 
     def _learning(self, state):
-        return super()._learning(state) and not state["settled"]
+        return super()._learning(state) and not state.learning_ended
 
 
 class GradientInference(_Inference):
-    """Adam on everything, an epoch a step. Source: Wistuba and Rawat (2018), section 3.2."""
+    """Adam on posterior and hyperparameters together, one epoch per iteration.
 
-    def initial(self, start):
-        """The state from which `step` starts; small random means break the tie of the classes."""
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 3.2.
+    """
+
+    def init(self, start):
+        """Return the state at the moments of a start, or near the prior.
+
+        Small random means break the tie of the classes.
+
+        Parameters
+        ----------
+        start : dict of Tensor
+            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
+
+        Returns
+        -------
+        state : GradientState
+        """
         shape = self.ascent.likelihood.n_latents, self.ascent.basis.size
         device = start["Z"].device
         mean, root = start.get("mean"), start.get("root")
@@ -279,22 +373,22 @@ class GradientInference(_Inference):
             root = torch.eye(shape[1], dtype=torch.float64).expand(shape[0], -1, -1)
         root = root.to(device)
         log_diagonal = root.diagonal(dim1=1, dim2=2).log()
-        return {
-            **start,
-            "mean": mean.to(device),
-            "root": root,
-            "raw_root": root.diagonal_scatter(log_diagonal, dim1=1, dim2=2),
-            "adam": None,
-            "generator": self.generator.get_state(),
-            "change": float("inf"),
-        }
+        return GradientState(
+            theta=start["theta"],
+            Z=start["Z"],
+            noise=start["noise"],
+            mean=mean.to(device),
+            root=root,
+            raw_root=root.diagonal_scatter(log_diagonal, dim1=1, dim2=2),
+            generator=self.generator.get_state(),
+        )
 
     def step(self, state):
-        """One epoch; returns the mean of the objective's estimates."""
-        before = state["mean"]
-        self.generator.set_state(state["generator"])
-        objective = self.adam.run(state, self._minibatches(self.batch_size or _EPOCH_ROWS))
-        state["generator"] = self.generator.get_state()
-        state["root"] = upper_root(state["raw_root"])
-        state["change"] = relative_change(state["mean"], before)
-        return objective
+        """Take one epoch; the objective is the mean of its estimates of the ELBO."""
+        before = state.mean
+        self.generator.set_state(state.generator)
+        batches = self._minibatches(self.batch_size or _EPOCH_ROWS)
+        state.objective = self.adam.run(state, batches)
+        state.generator = self.generator.get_state()
+        state.root = upper_root(state.raw_root)
+        state.change = relative_change(state.mean, before)

@@ -1,10 +1,12 @@
-"""Hyperparameters: by leave-one-out prediction, or by gradients of the objective."""
+"""Hyperparameters of Bayesian SVMs by leave-one-out predictions, or by gradients of the ELBO."""
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 
 from .._calibration import Calibration
+from .._fitting import Stage, State
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
@@ -14,32 +16,63 @@ from ..inducing import select_inducing_points
 _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
 _SCORED_ROWS = 1500
-# Predictions that leave a row out need the optimum, above all where the prior is wide beside the
-# spacing of rows: an error of a row's slope counts times the prior's variance, with the row's own
-# sign. Of 60 rows of 5 features of noise, a quarter of these sweeps, ended at ten times the change,
-# promised a log loss of .28 where exact leave-one-out has 1.17.
+# Leave-one-out predictions need the optimum, above all where the prior is wide compared to the
+# spacing of rows: an error of a row's slope is multiplied by the prior's variance and has the row's
+# own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
+# tolerance gave a log loss of .28, where exact leave-one-out has 1.17.
 _COLD_SWEEPS = 40
 _WARM_SWEEPS = 16
 _SOLVE_TOL = 0.002
-_FINEST = 0.5
-_COARSEST = 2
-_LEAST_GAIN = 1e-4
+_FINEST = 0.5  # smallest step of log theta
+_COARSEST = 2  # first step, in units of the smallest
+_MIN_GAIN = 1e-4  # relative
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 12
 _MORE_ROUNDS = 2
-_CLIMBS = 42
+_ELBO_ITERATIONS = 42
 _RATE = 0.05
-_CLIMBING_POINTS = 64
-_FEWEST_ROWS = 30  # that can tell entries apart
-_JUDGES = 3  # one row of so many
+_ELBO_POINTS = 64
+_MIN_ROWS = 30  # from which on separate entries can be compared
+_VALIDATION_SHARE = 3  # one row of so many
+
+
+@dataclass(kw_only=True)
+class CompassState(State):
+    """State of `CompassSearch`.
+
+    Attributes
+    ----------
+    start : Tensor of shape (k,)
+        Theta at the origin of the places.
+    place : list of int
+        Best place so far: steps from the start in each direction, in units of the smallest step.
+    reach : int
+        Present step, in the same unit; 0 once the search has ended.
+    tried : list of list of int
+        Places that have been polled.
+    theta : Tensor of shape (k,)
+        Hyperparameters at the best place.
+    loss : float
+        Penalized leave-one-out log loss there, nats.
+    mean, root : Tensor of shape (c, p), (c, p, p)
+        Moments of the posterior there.
+    """
+
+    start: torch.Tensor
+    place: list
+    theta: torch.Tensor
+    loss: float
+    mean: torch.Tensor
+    root: torch.Tensor
+    reach: int = _COARSEST
+    tried: list = field(default_factory=list)
 
 
 class LeaveOneOutChoice:
-    r"""A compass search for hyperparameters by the calibrated leave-one-out log loss.
+    r"""Choice of hyperparameters by the calibrated leave-one-out log loss.
 
-    Each hyperparameter is a direction, one with several entries (the length scales of an ARD
-    kernel) moving as one; steps are factors of e, then of its root, and a log-normal prior of
-    standard deviation 1/2 draws each to its start.
+    Each hyperparameter is one direction: the entries of one with several, such as the length scales
+    of an ARD kernel, move together.
 
     Parameters
     ----------
@@ -57,137 +90,187 @@ class LeaveOneOutChoice:
         self.directions = directions(kernel).to(Z.device)
 
     def solve(self, theta, start=None):
-        """Leave-one-out log loss at ``theta``, nats in total, and the mean and root it is of.
+        """Fit at ``theta`` and return its leave-one-out log loss.
 
-        Coordinate ascent runs from the prior or, for fewer sweeps, from a mean and root.
+        Parameters
+        ----------
+        theta : Tensor of shape (k,)
+        start : tuple (mean, root), optional
+            Moments from which coordinate ascent takes fewer sweeps than from the prior.
+
+        Returns
+        -------
+        loss : float
+            Nats, summed over the rows.
+        moments : tuple (mean, root)
+            Of the fit.
         """
-        ascent, state = self._ascended(theta, start)
+        ascent, state = self._fit(theta, start)
         left_out = ascent.leave_one_out(state, self.rows.spaced(_SCORED_ROWS))
-        return Calibration().updated(*left_out).loss, (state["mean"], state["root"])
+        return Calibration().updated(*left_out).loss, (state.mean, state.root)
 
     def log_losses(self, theta, index):
-        """Leave-one-out log losses of some rows, calibrated by them, times their weights, nats."""
-        ascent, state = self._ascended(theta)
+        """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
+        ascent, state = self._fit(theta)
         mean, var, targets, weights = ascent.leave_one_out(state, index)
         calibration = Calibration().updated(mean, var, targets, weights)
         return weights * calibration.log_losses(mean, var, targets)
 
-    def _ascended(self, theta, start=None):
+    def _fit(self, theta, start=None):
+        """Return the coordinate ascent at ``theta`` and its last state."""
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
-        state = ascent.initial(*start) if start else ascent.initial()
+        state = ascent.init(*start) if start else ascent.init()
         for _ in range(_WARM_SWEEPS if start else _COLD_SWEEPS):
             ascent.ascend(state)
-            if state["change"] < _SOLVE_TOL:
+            if state.change < _SOLVE_TOL:
                 break
         return ascent, state
 
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    def search_state(self, theta):
-        """The state from which `search` starts."""
-        loss, (mean, root) = self.solve(theta)
-        return {
-            "start": theta,
-            "place": [0] * len(self.directions),
-            "reach": _COARSEST,
-            "tried": [],
-            "theta": theta,
-            "loss": loss,
-            "mean": mean,
-            "root": root,
-        }
-
-    def search(self, state):
-        """Poll the neighbors of the best place in all directions; returns minus its loss."""
-        # Sweeps lower the loss a little, so the best place must have as many as its neighbors.
-        state.update(self._at(state, state["place"]))
-        state["tried"].append(state["place"])
-        moved = False
-        for i in range(len(self.directions)):
-            for sign in (1, -1):
-                place = list(state["place"])
-                place[i] += sign * state["reach"]
-                if place in state["tried"]:
-                    continue
-                state["tried"].append(place)
-                found = self._at(state, place)
-                if found["loss"] < (1 - _LEAST_GAIN) * state["loss"]:
-                    state.update(found)
-                    moved = True
-        if not moved:
-            state["reach"] //= 2
-        return -state["loss"]
-
-    def _at(self, state, place):
-        """Penalized loss and posterior at a place, from the posterior of the best one so far."""
-        shift = torch.tensor(place, dtype=torch.float64, device=self.Z.device) * _FINEST
-        theta = (state["start"] + shift @ self.directions).clamp(*self.bounds.T)
-        loss, (mean, root) = self.solve(theta, (state["mean"], state["root"]))
-        loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
-        return {"place": place, "theta": theta, "loss": loss, "mean": mean, "root": root}
-
     def compass_search(self, run, name, theta, *, rounds=_ROUNDS, finest=1):
-        """The best theta of a search from ``theta``, with steps of so many roots of e at least."""
-        state = self.search_state(theta)
-        run.stage(name, state, self.search, rounds, finished=lambda s: s["reach"] < finest)
-        return state["theta"]
+        """Return the best theta of a `CompassSearch` from ``theta``."""
+        search = CompassSearch(self, finest)
+        state = search.init(theta)
+        run.run(name, search, state, rounds, must_converge=False)
+        return state.theta
 
     def maximize_elbo(self, run, name, theta, scale, seed):
-        """Theta after steps of Adam on it and on the inducing points, sweeps between them."""
+        """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
         trained = "theta", "Z"
         adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, _RATE, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
         inference = CoordinateInference(ascent, adam, math.inf, 0.0, None, generator)
         noise = self.hinge.parameters().to(self.Z.device)
-        state = inference.initial({"theta": theta, "Z": self.Z, "noise": noise})
-        run.stage(name, state, inference.step, _CLIMBS)
-        return state["theta"]
+        state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
+        run.run(name, inference, state, _ELBO_ITERATIONS, must_converge=False)
+        return state.theta
+
+
+class CompassSearch(Stage):
+    """Compass search over hyperparameters for the lowest leave-one-out log loss.
+
+    Steps of log theta are 1 at first and 1/2 at last, by default. A log-normal prior of standard
+    deviation 1/2 draws each hyperparameter to its start. The search ends when no neighbor of the
+    best place is better at the smallest step.
+
+    Parameters
+    ----------
+    choice : LeaveOneOutChoice
+    finest : int
+        Smallest step, in units of 1/2.
+    """
+
+    def __init__(self, choice, finest):
+        self._choice, self._finest = choice, finest
+
+    def init(self, theta):
+        """Return the state at ``theta``."""
+        loss, (mean, root) = self._choice.solve(theta)
+        place = [0] * len(self._choice.directions)
+        return CompassState(start=theta, place=place, theta=theta, loss=loss, mean=mean, root=root)
+
+    def step(self, state):
+        """Poll the neighbors of the best place in all directions.
+
+        The objective is minus the penalized loss at the best place.
+        """
+        # Sweeps lower the loss a little, so the best place must have as many as its neighbors.
+        self._move(state, *self._evaluate(state, state.place))
+        state.tried.append(state.place)
+        moved = False
+        for i in range(len(self._choice.directions)):
+            for sign in (1, -1):
+                place = list(state.place)
+                place[i] += sign * state.reach
+                if place in state.tried:
+                    continue
+                state.tried.append(place)
+                theta, loss, moments = self._evaluate(state, place)
+                if loss < (1 - _MIN_GAIN) * state.loss:
+                    state.place = place
+                    self._move(state, theta, loss, moments)
+                    moved = True
+        if not moved:
+            state.reach //= 2
+        state.objective = -state.loss
+
+    def converged(self, state):
+        """Return whether no neighbor at the smallest step was better."""
+        return state.reach < self._finest
+
+    def _evaluate(self, state, place):
+        """Fit at a place, from the posterior of the best one.
+
+        Returns
+        -------
+        theta : Tensor of shape (k,)
+        loss : float
+            Penalized, nats.
+        moments : tuple (mean, root)
+        """
+        device = state.start.device
+        shift = torch.tensor(place, dtype=torch.float64, device=device) * _FINEST
+        theta = (state.start + shift @ self._choice.directions).clamp(*self._choice.bounds.T)
+        loss, moments = self._choice.solve(theta, (state.mean, state.root))
+        loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
+        return theta, loss, moments
+
+    @staticmethod
+    def _move(state, theta, loss, moments):
+        """Take what `_evaluate` returned as the best."""
+        state.theta, state.loss = theta, loss
+        state.mean, state.root = moments
 
 
 def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
-    """Hyperparameters of a kernel, those with several entries in common or told apart.
+    """Return hyperparameters of a kernel, with ARD length scales tied or free.
 
-    First the entries move as one, by `LeaveOneOutChoice`. Then all climb the objective on two
-    thirds of at most 6000 rows, in turns with the posterior and with the inducing points (type-II
-    maximum likelihood, without a prior), and move as one again. This is kept where the gain on
-    the other third is significant.
+    A compass search first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the
+    ELBO on two thirds of at most 6000 rows, alternating with the posterior and with the inducing
+    points (type-II maximum likelihood, without a prior). A second search moves them together. The
+    free entries are kept only if the gain on the remaining third is significant.
 
     Parameters
     ----------
     run : Run
     name : str
-        Begins the names of its stages.
+        Prefix of the names of the stages.
     kernel : sklearn Kernel
     hinge : BinarySites or ContrastSites
     rows : Rows
     Z : ndarray of shape (m, d)
     scale : Tensor of shape (d,)
-        Unit of steps on the inducing points, for each feature.
+        Unit of the steps of the inducing points in each feature.
     random_state : RandomState
+
+    Returns
+    -------
+    theta : Tensor of shape (k,)
     """
 
     def choice(n_rows, n_points):
-        points = _some(Z, n_points, random_state)
+        points = _some_points(Z, n_points, random_state)
         some = rows.subset(n_rows, random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
     few, more = choice(*_FEW), choice(*_MORE)
     theta = few.compass_search(run, f"{name}kernel", few.start)
     n = len(more.rows)
-    if few.directions.sum(1).max() > 1 and n >= _FEWEST_ROWS:
+    if few.directions.sum(1).max() > 1 and n >= _MIN_ROWS:
         order = random_state.permutation(n)
-        validation_rows, train_rows = order[: n // _JUDGES], order[n // _JUDGES :]
-        points = torch.tensor(_some(Z, _CLIMBING_POINTS, random_state), device=rows.device)
-        climbing = LeaveOneOutChoice(kernel, hinge, more.rows.part(train_rows), points)
+        n_validation = n // _VALIDATION_SHARE
+        validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
+        points = torch.tensor(_some_points(Z, _ELBO_POINTS, random_state), device=rows.device)
+        training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
         seed = int(random_state.randint(2**31))
-        apart = climbing.maximize_elbo(run, f"{name}length scales", theta, scale, seed)
-        apart = few.compass_search(run, f"{name}kernel of these", apart)
-        validation_rows = torch.tensor(validation_rows)
-        gain = more.log_losses(theta, validation_rows) - more.log_losses(apart, validation_rows)
+        free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed)
+        free = few.compass_search(run, f"{name}kernel of these", free)
+        gain = more.log_losses(theta, validation) - more.log_losses(free, validation)
         if is_significant_gain(gain):
-            theta = apart
+            theta = free
     if rows.n_rows > _FEW[0]:
         theta = more.compass_search(
             run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS, finest=_COARSEST
@@ -196,11 +279,11 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
 
 
 def is_significant_gain(gain):
-    """Whether rows gain more than the standard error of their sum."""
+    """Return whether the sum of gains of rows exceeds its standard error."""
     return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
 
 
-def _some(Z, n_points, random_state):
+def _some_points(Z, n_points, random_state):
     if len(Z) <= n_points:
         return Z
     return select_inducing_points(Z, n_points, random_state=random_state)

@@ -85,7 +85,7 @@ class DecoupledGP(SolvedGP):
     def _streaming_update(self, old, rows):
         fitted = old.state(rows.device)
         stream = DecoupledStream(*self._parts(old, rows), rows, self._tolerance(rows), fitted)
-        return stream.init(), stream.step, stream
+        return stream, stream.init()
 
     # Stochastic gradients
 

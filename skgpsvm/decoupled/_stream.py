@@ -66,6 +66,8 @@ class DecoupledStream(Stage):
         precisions D of `falkon`, whose estimate of it is :math:`C^\top D C`.
     """
 
+    is_exact = False  # see `InducingEstimator._streaming_update`
+
     def __init__(self, likelihood, basis, bases, rows, tol, fitted):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
         self.tol, self._fitted = tol, fitted
@@ -78,6 +80,10 @@ class DecoupledStream(Stage):
         precision, _ = natural_parameters(torch.zeros_like(root[..., 0]), root)
         self._inner = precision - torch.eye(root.shape[-1]).to(root)
         self._white, self._root = white, root
+
+    def at(self, state):
+        """Return the stream itself, whose hyperparameters are those of every state."""
+        return self
 
     def init(self):
         """Return the first state: the fitted posterior, no new rows."""

@@ -393,7 +393,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
         problem = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
         stage = InterleavedEP(problem, None, self.max_iter, self.tol)
-        return stage.init(tensors), stage.step, propagation
+        return stage, stage.init(tensors)
 
     def _attributes(self, latents, evaluations, streamed=False):
         targets = torch.stack([each.targets for each in evaluations], 1)

@@ -229,8 +229,6 @@ class InterleavedEP(Stage):
         """
         return InterleavedState(**self._initial_fields(start))
 
-    initial = init
-
     def _initial_fields(self, start):
         fields = self.propagation.init(start["theta"], start["Z"]).as_dict()
         return fields | {"learning": bool(self.problem.free)}
@@ -346,8 +344,6 @@ class MinibatchEP(InterleavedEP):
         """Return the state without sites, a `MinibatchState`; see `InterleavedEP.init`."""
         generator = self.generator.get_state()
         return MinibatchState(**self._initial_fields(start), generator=generator)
-
-    initial = init
 
     def step(self, state):
         """Take one epoch, or update all sites; the objective is the evidence or its estimate."""
