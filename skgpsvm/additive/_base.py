@@ -192,7 +192,7 @@ class AdditiveGP(GPEstimator):
         search = TermSearch(
             run=run,
             ascent=ascent,
-            state=ascent.start(self._make_likelihood().parameters()),
+            state=ascent.init(self._make_likelihood().parameters()),
             more=partial(make, rows=learning),
             kernels=kernels,
             exact=exact,
@@ -336,9 +336,9 @@ class AdditiveGP(GPEstimator):
             },
             "sparse_": posteriors[0].form is not None,
             "kernel_interaction_": basis.pair_kernel if basis.pairs else None,
-            "elbo_": state["elbo"],
+            "elbo_": state.elbo,
             "_likelihood": self.likelihood,
-            **self._of_noise(state["noise"].cpu()),
+            **self._of_noise(state.noise.cpu()),
         }
 
     def _of_noise(self, noise):
@@ -378,19 +378,17 @@ class AdditiveGP(GPEstimator):
         generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
         ascent = self._ascent(self._latents[0].basis, rows, generator)
         like = rows.weights
-        state = {
-            kind: like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))
+        length, variance = (
+            like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))
             for kind in ("length", "variance")
-        }
-        state["noise"] = like.new_tensor(self._noise)
+        )
         earlier = [
             [like.new_tensor(part.arrays[name]) for name in ("gram", "cross")]
             for part in self._latents
         ]
-        state = ascent.continued(state, earlier)
-        curve = run.stage(
-            "more rows", state, ascent.step, self.max_iter, converged=ascent.converged
-        )
+        noise = like.new_tensor(self._noise)
+        state = ascent.init_update(length, variance, noise, earlier)
+        curve = run.run("more rows", ascent, state, self.max_iter)
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
         latents = [latent.at(posterior) for latent, posterior in pairs]
         run.end(self._described(latents) | history(curve))

@@ -84,7 +84,7 @@ class ExactSiteAscent(_AllRows, SiteAscent):
 
     def sums(self, state):
         u = self.basis.unit(self.rows.take(slice(None))[0])
-        parts = zip(state["gram"], state["cross"], strict=True)
+        parts = zip(state.gram, state.cross, strict=True)
         return [RowSums(u, *part) for part in parts]
 
     def _site_sums(self, noise, row_moments, index):

@@ -83,13 +83,13 @@ class Grids:
                 "features with fewer values as interactions, or take sparse=False."
             )
 
-    def finer(self, basis, state, rows):
+    def finer(self, basis, length, rows):
         """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
         n = basis.n_inducing_pair
         most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
         finer = min(2 * n, max(n, most), _most_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
-        rough = state["length"][:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
+        rough = length[:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
         if self.n_inducing_pair != "auto" or lower >= low or not rough.any():
             return None
         size = _n_polynomials(lower)

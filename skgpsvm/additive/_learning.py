@@ -1,11 +1,13 @@
 """Learning of additive models: sums over the rows, posteriors, hyperparameters."""
 
 import math
-from dataclasses import replace
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
+from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._linalg import add_gram, add_grams, mirror
 from .._optim import FlatParameters, lbfgs, minibatches
@@ -25,12 +27,62 @@ _LEAST = 1e-12  # precision
 _DECAY = 0.7  # of the steps of minibatches, with the number of passes
 
 
-class AdditiveAscent:
-    """Rounds in which the hyperparameters of each latent maximize its bound and their prior.
+@dataclass(kw_only=True)
+class AdditiveState(State):
+    """State of an additive model with c latent functions.
 
-    The state of a fit is a dict: ``length`` (c, a), ``variance`` (c, v), ``noise`` (k,), the bound
-    ``elbo``, its sum with the logarithm of the prior ``value``, and the ``gain`` of that in the
-    last round, nats a row; and what a subclass keeps of the rows.
+    Attributes
+    ----------
+    length : Tensor of shape (c, a)
+        Logarithms of length scales.
+    variance : Tensor of shape (c, v)
+        Logarithms of the variances of effects.
+    noise : Tensor of shape (k,)
+        Logarithms of the likelihood's parameters; with Gaussian noise, of its variances.
+    objective : float
+        The ELBO plus the log prior of the hyperparameters, in nats; -inf before the first round.
+    elbo : float
+        The ELBO after the last round, in nats.
+    gain : float
+        Increase of the objective in the last round, in nats per row.
+    """
+
+    length: torch.Tensor
+    variance: torch.Tensor
+    noise: torch.Tensor
+    objective: float = -math.inf
+    elbo: float = math.nan
+    gain: float = math.nan
+
+
+@dataclass(kw_only=True)
+class SiteState(AdditiveState):
+    """State of an additive model whose rows have Gaussian sites.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (c, r, r)
+        Sums of the sites' precisions over the columns. Without inducing points, the precision of
+        each row's site, (c, n).
+    cross : Tensor of shape (c, r)
+        Sums of the sites' linear terms; likewise (c, n).
+    generator : Tensor
+        State of the generator of minibatches.
+    n_steps : int
+        Number of natural-gradient steps so far.
+    share : float
+        Fraction of the likelihood's step size that is taken. It halves when the ELBO falls.
+    """
+
+    gram: torch.Tensor
+    cross: torch.Tensor
+    generator: torch.Tensor
+    n_steps: int = 0
+    share: float = 1.0
+
+
+class AdditiveAscent(Stage):
+    """Rounds in which the hyperparameters of each latent maximize its ELBO plus their log prior.
 
     Parameters
     ----------
@@ -70,7 +122,7 @@ class AdditiveAscent:
     def _log_priors(self, state):
         return sum(self._log_prior(own)[0] for own in self.latents(state))
 
-    def _climbed(self, own, sums):
+    def _maximize(self, own, sums):
         """Hyperparameters of a latent after some steps of L-BFGS-B, and their `value`."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
@@ -112,26 +164,24 @@ class AdditiveAscent:
             "noise": like.new_tensor([_NOISE_BOUNDS]),
         }
 
-    def _climb(self, state):
-        """Learn the hyperparameters of all latents; returns the sum of their values."""
+    def _learn_hyperparameters(self, state):
+        """Update the hyperparameters of all latents; return the sum of their objectives."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
-        found, values = zip(*(self._climbed(own, sums) for own, sums in latents), strict=True)
+        thetas, values = zip(*(self._maximize(*latent) for latent in latents), strict=True)
         for name in self.learned:
-            state[name] = torch.stack([own[name] for own in found])
+            setattr(state, name, torch.stack([theta[name] for theta in thetas]))
         return sum(values)
 
-    def _gained(self, state, value, log_prior):
-        state["gain"] = (value - state["value"]) / self.rows.total_weight
-        state["value"], state["elbo"] = value, value - log_prior
-        return value
+    def _record(self, state, objective, log_prior):
+        """Set the objective, its gain and the ELBO after a round."""
+        state.gain = (objective - state.objective) / self.rows.total_weight
+        state.objective, state.elbo = objective, objective - log_prior
 
     def latents(self, state):
         """Hyperparameters of each latent."""
         return [
             {"length": length, "variance": variance, "noise": self._noise(state, k)}
-            for k, (length, variance) in enumerate(
-                zip(state["length"], state["variance"], strict=True)
-            )
+            for k, (length, variance) in enumerate(zip(state.length, state.variance, strict=True))
         ]
 
     def tested_rows(self, random_state):
@@ -150,22 +200,36 @@ class AdditiveAscent:
 
     def posteriors(self, state):
         """One `EffectsPosterior` a latent."""
-        others = self._earlier or [(0.0, 0.0)] * len(state["length"])
+        others = self._earlier or [(0.0, 0.0)] * len(state.length)
         parts = zip(self.latents(state), self.sums(state), others, strict=True)
         return [self._posterior(*part) for part in parts]
 
-    def continued(self, state, earlier):
-        """The state from which `step` adds these rows to others.
+    @abstractmethod
+    def init(self, noise, known=None):
+        """Return the state from which a fit starts.
 
         Parameters
         ----------
-        state : dict
-            The hyperparameters, which are held.
-        earlier : list of tuples of Tensors (p, p), (p,)
-            Of each latent, ``gram`` and ``cross`` of the posterior of the others.
+        noise : Tensor of shape (k,)
+            Logarithms of the likelihood's parameters.
+        known : list of dict, optional
+            Hyperparameters of each latent, as `named` returns them. The others start from defaults.
+        """
+
+    def init_update(self, length, variance, noise, earlier=None):
+        """Return the state from which `step` adds these rows to a posterior of earlier rows.
+
+        The hyperparameters are held from then on.
+
+        Parameters
+        ----------
+        length, variance, noise : Tensor
+            Hyperparameters, see `AdditiveState`.
+        earlier : list of pairs of Tensors (p, p), (p,), optional
+            ``gram`` and ``cross`` of each latent's posterior given the earlier rows.
         """
         self.learned, self._earlier = (), earlier
-        return {**state, "value": -math.inf}
+        return AdditiveState(length=length, variance=variance, noise=noise)
 
     def _of_earlier(self, posteriors):
         """Expected log density of the others' sums, nats but for a constant."""
@@ -188,7 +252,7 @@ class AdditiveAscent:
 
         Parameters
         ----------
-        state : dict
+        state : AdditiveState
         least : callable
             Of a term: nats that it must add, -inf where it stays in any case.
         most : int
@@ -221,7 +285,8 @@ class AdditiveAscent:
         known = self.named(state)
         terms = [term for term in self.basis.terms if term not in going]
         self.basis = replace(self.basis, terms=terms)
-        state.update(self._hyper(known))
+        for name, values in self._hyper(known).items():
+            setattr(state, name, values)
 
     def _left(self, state, going):
         """Columns of the constant and of the terms that are not dropped."""
@@ -256,14 +321,14 @@ class AdditiveAscent:
     def converged(self, state):
         """Whether the last round hardly gained."""
         least = max(self.tol, _LEAST_GAIN / self.rows.total_weight)
-        return abs(state["gain"]) < least
+        return abs(state.gain) < least
 
 
 class GaussianAscent(AdditiveAscent):
     """With Gaussian noise one pass over the rows is all; outputs share the Gram matrix."""
 
     _steps, _least_step = 20, _LEAST_GAIN / 20  # of L-BFGS-B in a round, nats
-    trial = 1  # rounds that tell kernels apart
+    trial_rounds = 1  # rounds that compare kernels of pairs
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -280,7 +345,7 @@ class GaussianAscent(AdditiveAscent):
         self._gram, self._cross, self._squares = self.rows.sum(mirror(gram), cross, squares)
 
     def _noise(self, state, k):
-        return state["noise"][k]
+        return state.noise[k]
 
     def sums(self, state):
         """`Sums` of each latent."""
@@ -289,24 +354,20 @@ class GaussianAscent(AdditiveAscent):
             for cross, squares in zip(self._cross.T, self._squares, strict=True)
         ]
 
-    def start(self, noise, known=None):
-        """The state from which `step` starts: noise (t,), and what is `named` of each latent."""
-        return {
-            **self._hyper(known or [{}] * len(noise)),
-            "noise": noise.to(self.rows.weights),
-            "value": -math.inf,
-        }
+    def init(self, noise, known=None):
+        hyper = self._hyper(known or [{}] * len(noise))
+        return AdditiveState(**hyper, noise=noise.to(self.rows.weights))
 
     def step(self, state):
-        """One round; returns the value after it."""
-        value = self._climb(state)
-        return self._gained(state, value, self._log_priors(state))
+        """Take one round of L-BFGS-B; the objective is that after it."""
+        objective = self._learn_hyperparameters(state)
+        self._record(state, objective, self._log_priors(state))
 
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
         mean, _ = self._row_moments(self.posteriors(state), X)
-        precision = weights[:, None] / state["noise"].exp()
+        precision = weights[:, None] / state.noise.exp()
         return X, precision * (y - mean), precision
 
     def _keep(self, state, going):
@@ -315,10 +376,9 @@ class GaussianAscent(AdditiveAscent):
 
 
 class SiteAscent(AdditiveAscent):
-    """Other likelihoods by natural-gradient steps: Gaussian sites of the rows, summed.
+    """Other likelihoods: natural-gradient steps on the summed Gaussian sites of the rows.
 
-    The state has ``gram`` (c, r, r) and ``cross`` (c, r), the sums of the sites, and the ``share``
-    of the likelihood's step that is taken, which halves whenever the bound falls.
+    Its states are `SiteState`.
 
     Parameters
     ----------
@@ -334,7 +394,7 @@ class SiteAscent(AdditiveAscent):
     """
 
     _steps, _least_step = 5, 0.0
-    trial = 10
+    trial_rounds = 10
 
     def __init__(self, *args, sites, batch_size, generator):
         super().__init__(*args)
@@ -343,43 +403,47 @@ class SiteAscent(AdditiveAscent):
         self.learned = tuple(name for name in self.learned if name != "noise")
 
     def _noise(self, state, k):
-        return state["length"].new_zeros(())
+        return state.length.new_zeros(())
 
     def sums(self, state):
         """`Sums` of each latent."""
-        parts = zip(state["gram"], state["cross"], strict=True)
+        parts = zip(state.gram, state.cross, strict=True)
         return [Sums(gram, cross) for gram, cross in parts]
 
-    def start(self, noise, known=None):
-        """The state from which `step` starts: sites at constant latents that suit the rows."""
+    def init(self, noise, known=None):
+        """Return the state from which a fit starts: sites at the best constant latents."""
         hyper = self._hyper(known or [{}] * self._sites.n_latents)
-        state = {**hyper, "noise": noise.to(self.rows.device)}
-        level = self._level(state)
+        noise = noise.to(self.rows.device)
+        level = self._level(noise)
         var = torch.full_like(level, _START_VARIANCE)
 
         def at_level(X, columns):
             return level.expand(len(X), -1), var.expand(len(X), -1)
 
-        gram, cross, *_ = self._site_sums(state["noise"], at_level, None)
-        found = {**state, "gram": gram, "cross": cross, "value": -math.inf}
-        found |= {"n_steps": 0, "share": 1.0}
-        return {**found, "generator": self._generator.get_state()}
-
-    def continued(self, state, earlier):
-        """Likewise; the sites of these rows are vague at first."""
-        state, self._learns_noise = super().continued(state, earlier), False
-        none = self._zeros(len(earlier))
+        gram, cross, *_ = self._site_sums(noise, at_level, None)
         generator = self._generator.get_state()
-        sums = {"gram": none, "cross": none[:, 0], "generator": generator}
-        return {**state, **sums, "n_steps": 0, "share": 1.0}
+        return SiteState(**hyper, noise=noise, gram=gram, cross=cross, generator=generator)
 
-    def _level(self, state):
+    def init_update(self, length, variance, noise, earlier):
+        """Return the state from which `step` adds rows; their sites start with no precision."""
+        self.learned, self._earlier, self._learns_noise = (), earlier, False
+        zeros = self._zeros(len(earlier))
+        return SiteState(
+            length=length,
+            variance=variance,
+            noise=noise,
+            gram=zeros,
+            cross=zeros[:, 0],
+            generator=self._generator.get_state(),
+        )
+
+    def _level(self, noise):
         """Constant latents (1, c) that suit the rows best, by Newton's steps.
 
         They end where neither slope nor precision is more than a half: without a single count the
         best is minus infinity.
         """
-        sites, level = self._sites.at(state["noise"]), torch.zeros(1, self._sites.n_latents)
+        sites, level = self._sites.at(noise), torch.zeros(1, self._sites.n_latents)
         y, weights = self.rows.targets, self.rows.weights
         level = level.to(weights)
         for _ in range(_STEPS):
@@ -391,8 +455,8 @@ class SiteAscent(AdditiveAscent):
         return level
 
     def step(self, state):
-        """A pass of steps on the sites, then on the rest; returns the value before them."""
-        self._generator.set_state(state["generator"])
+        """Take a pass of steps on the sites, then on the rest; set the objective before them."""
+        self._generator.set_state(state.generator)
         log_prior, n = self._log_priors(state), self.rows.n_rows
         total = log_prior
         batches = [None]
@@ -402,30 +466,30 @@ class SiteAscent(AdditiveAscent):
             share = 1.0 if index is None else n / len(index)
             posteriors = self.posteriors(state)
             moments = partial(self._row_moments, posteriors)
-            found = self._site_sums(state["noise"], moments, index)
+            found = self._site_sums(state.noise, moments, index)
             gram, cross, loss, *tried = (share * part for part in found)
             kl = sum(posterior.kl() for posterior in posteriors)
             total += (self._of_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
             if self._learns_noise:
-                state["noise"] = state["noise"] + _newton(*tried)
+                state.noise = state.noise + _newton(*tried)
         # Too early, effects would be learned to be empty, from where there is no way back.
-        if self.learned and state["n_steps"] >= _PASSES_BEFORE * len(batches):
-            self._climb(state)
-        state["generator"] = self._generator.get_state()
-        if total < state["value"]:
-            state["share"] *= 0.5
-        return self._gained(state, total.item(), log_prior)
+        if self.learned and state.n_steps >= _PASSES_BEFORE * len(batches):
+            self._learn_hyperparameters(state)
+        state.generator = self._generator.get_state()
+        if total < state.objective:
+            state.share *= 0.5
+        self._record(state, total.item(), log_prior)
 
     def residuals(self, state, rows):
         """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
         X, y, weights = rows.take(slice(None))
         moments = self._row_moments(self.posteriors(state), X)
-        found = self._sites.at(state["noise"]).sites(y, *moments)
+        found = self._sites.at(state.noise).sites(y, *moments)
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
-        early = self.learned and state["n_steps"] <= _PASSES_BEFORE * self._n_batches()
+        early = self.learned and state.n_steps <= _PASSES_BEFORE * self._n_batches()
         return not early and super().converged(state)
 
     def _n_batches(self):
@@ -434,18 +498,18 @@ class SiteAscent(AdditiveAscent):
 
     def _keep(self, state, going):
         columns = self._left(state, going)
-        state["gram"] = state["gram"][:, columns[:, None], columns]
-        state["cross"] = state["cross"][:, columns]
+        state.gram = state.gram[:, columns[:, None], columns]
+        state.cross = state.cross[:, columns]
 
     def _move(self, state, gram, cross, n_batches):
         """A natural-gradient step of the sums of the sites; of further rows the first is whole."""
-        whole = self._earlier and not state["n_steps"]
-        size = 1.0 if whole else self._sites.likelihood.step * state["share"]
+        whole = self._earlier and not state.n_steps
+        size = 1.0 if whole else self._sites.likelihood.step * state.share
         if n_batches > 1:
-            size = (1 + state["n_steps"] / n_batches) ** -_DECAY / n_batches**0.5
-        state["gram"] = torch.lerp(state["gram"], gram, size)
-        state["cross"] = torch.lerp(state["cross"], cross, size)
-        state["n_steps"] += 1
+            size = (1 + state.n_steps / n_batches) ** -_DECAY / n_batches**0.5
+        state.gram = torch.lerp(state.gram, gram, size)
+        state.cross = torch.lerp(state.cross, cross, size)
+        state.n_steps += 1
 
     def _site_sums(self, noise, row_moments, index):
         """Sums over the rows at an index (None: over all) of sites, losses and `_tried` losses."""

@@ -7,14 +7,24 @@ from dataclasses import dataclass, field, replace
 import torch
 from scipy.stats import gamma
 
-from .._fitting import Run
+from .._fitting import Run, Stage
 from ._interactions import score_moments
-from ._learning import AdditiveAscent
+from ._learning import AdditiveAscent, AdditiveState
 
 _LEVEL = 0.01  # of the test of interactions, all pairs together
 _LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
 _PAIRS_AT_ONCE = 5
 _CLEAR = 0.05  # nats a row; by less, evidence for smooth pairs of real functions misled
+
+
+class _FixedRounds(Stage):
+    """The rounds of an ascent without its test of convergence, to compare kernels of pairs."""
+
+    def __init__(self, ascent):
+        self._ascent = ascent
+
+    def step(self, state):
+        self._ascent.step(state)
 
 
 @dataclass
@@ -26,7 +36,7 @@ class TermSearch:
     run : Run
     ascent : AdditiveAscent
         Of the terms so far.
-    state : dict
+    state : AdditiveState
         Of the ascent.
     more : callable
         From a basis with more terms to their ascent.
@@ -57,7 +67,7 @@ class TermSearch:
 
     run: Run
     ascent: AdditiveAscent
-    state: dict
+    state: AdditiveState
     more: Callable
     kernels: list
     exact: bool
@@ -74,17 +84,12 @@ class TermSearch:
 
     def learn(self, stage):
         """Rounds at the terms so far, until they gain no more."""
-        self._iterate(stage, self.max_iter, self.ascent.converged)
+        self._run(stage, self.ascent, self.max_iter)
 
-    def _iterate(self, stage, max_iter, converged=None):
-        self.curve += self.run.stage(
-            stage,
-            self.state,
-            self.ascent.step,
-            max_iter,
-            converged=converged,
-            attributes=lambda state: self.attributes(replace(self, state=state)),
-        )
+    def _run(self, name, stage, max_iter, **options):
+        """Run a stage at the current state, and extend the curve."""
+        options["attributes"] = lambda state: self.attributes(replace(self, state=state))
+        self.curve += self.run.run(name, stage, self.state, max_iter, **options)
 
     def find_pairs(self):
         """Add pairs that the user or the rows want, and learn with them."""
@@ -130,13 +135,14 @@ class TermSearch:
             self.state = state
             self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel), known)
             if len(self.kernels) > 1 and pairs:
-                self._iterate(f"{stage}, {kernel} pairs", self.ascent.trial)
+                trial, n_rounds = _FixedRounds(self.ascent), self.ascent.trial_rounds
+                self._run(f"{stage}, {kernel} pairs", trial, n_rounds, must_converge=False)
             tried[kernel] = self.ascent, self.state
         if pairs:
             first, *others = self.kernels
-            least = tried[first][1]["value"] + _CLEAR * ascent.rows.total_weight
-            best = max(others, key=lambda kernel: tried[kernel][1]["value"], default=first)
-            best = best if tried[best][1]["value"] > least else first
+            least = tried[first][1].objective + _CLEAR * ascent.rows.total_weight
+            best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
+            best = best if tried[best][1].objective > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
         self.learn(stage)
 
@@ -149,11 +155,14 @@ class TermSearch:
 
     def refine(self):
         """Make the grids of pairs finer as long as that gains."""
-        while not self.exact and (basis := self.finer(self.ascent.basis, self.state)) is not None:
+        while (
+            not self.exact
+            and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
+        ):
             rough = self.ascent, self.state
             self._begin(basis, rough[0].named(rough[1]))
             self.learn(f"interactions on {basis.n_inducing_pair} points")
-            gain = self.state["value"] - rough[1]["value"]
+            gain = self.state.objective - rough[1].objective
             if gain < self.ascent.tol * self.ascent.rows.total_weight:
                 self.ascent, self.state = rough
                 break
@@ -162,13 +171,14 @@ class TermSearch:
         """The posterior under other weights of the rows, with all that was learned held."""
         self.more = more
         self._begin(self.ascent.basis, self.ascent.named(self.state))
-        self.state = self.ascent.continued(self.state, None)
+        state = self.state
+        self.state = self.ascent.init_update(state.length, state.variance, state.noise)
         self.ascent.step(self.state)
 
     def _begin(self, basis, known):
         """The ascent of a basis, from hyperparameters that are `named`."""
-        self.ascent, noise = self.more(basis), self.state["noise"]
-        self.state = self.ascent.start(noise, known)
+        self.ascent, noise = self.more(basis), self.state.noise
+        self.state = self.ascent.init(noise, known)
 
     def _least_gain(self, term):
         ascent = self.ascent
