@@ -193,7 +193,7 @@ class AdditiveGP(GPEstimator):
             run=run,
             ascent=ascent,
             state=ascent.init(self._make_likelihood().parameters()),
-            more=partial(make, rows=learning),
+            make_ascent=partial(make, rows=learning),
             kernels=kernels,
             exact=exact,
             given=given,
@@ -209,7 +209,7 @@ class AdditiveGP(GPEstimator):
         search.prune()
         search.refine()
         if learning is not rows:
-            search.weigh(partial(make, rows=rows))
+            search.reweight(partial(make, rows=rows))
         run.end(self._attributes(search) | history(search.curve), self._doubts)
         return self
 
@@ -331,8 +331,8 @@ class AdditiveGP(GPEstimator):
             "term_names_": [self._name(term) for term in basis.terms],
             "dropped_terms_": [self._name(term) for term in search.dropped],
             "interaction_scores_": {
-                self._name(pair): z
-                for pair, (z, _) in sorted(search.scores.items(), key=lambda item: -item[1][0])
+                self._name(pair): score.z
+                for pair, score in sorted(search.scores.items(), key=lambda item: -item[1].z)
             },
             "sparse_": posteriors[0].form is not None,
             "kernel_interaction_": basis.pair_kernel if basis.pairs else None,

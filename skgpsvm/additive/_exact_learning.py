@@ -1,4 +1,4 @@
-"""Learning of additive models without inducing points: every row has a site of its own."""
+"""Stages that learn additive models without inducing points: every row has its own site."""
 
 import math
 
@@ -15,7 +15,7 @@ from ._learning import (
 
 
 class _AllRows(AdditiveAscent):
-    """Without inducing points."""
+    """Additive model without inducing points."""
 
     has_points = False
 
@@ -38,20 +38,20 @@ class _AllRows(AdditiveAscent):
     def _row_moments(self, posteriors, X, columns=None):
         return stacked_moments(posterior.row_marginals() for posterior in posteriors)
 
-    def _keep(self, state, going):
-        """Sums of rows are of no terms."""
+    def _drop_columns(self, state, going):
+        """Do nothing: the sums over rows do not depend on the terms."""
 
 
 class ExactGaussianAscent(_AllRows, GaussianAscent):
-    """With Gaussian noise, without inducing points.
+    """Gaussian noise, without inducing points.
 
-    The standard deviation of the noise has a prior too, a gamma distribution of shape 2, and so
-    have inverse roots of the length scales of effects of one feature, an exponential one. The rate
-    of both is half the shrinkage.
+    The standard deviation of the noise has a gamma prior of shape 2. The inverse square roots of
+    the length scales of single effects have an exponential prior. The rate of both is half the
+    shrinkage.
 
     Notes
     -----
-    Source: for length scales, Fuglstad et al. (2019).
+    Source: Fuglstad et al. (2019), for the prior of length scales.
     """
 
     def _log_prior(self, own):
@@ -77,9 +77,9 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
 
 
 class ExactSiteAscent(_AllRows, SiteAscent):
-    """With other likelihoods, without inducing points: ``gram`` (c, n) is of the rows' own sites.
+    """Other likelihoods, without inducing points.
 
-    So is ``cross``.
+    ``gram`` and ``cross``, (c, n), are the precisions and linear terms of the rows' own sites.
     """
 
     def sums(self, state):
@@ -95,5 +95,5 @@ class ExactSiteAscent(_AllRows, SiteAscent):
             weights * found.precision.T,
             weights * found.linear.T,
             weights @ found.loss,
-            *(weights @ loss for loss in self._tried(noise, y, *moments)),
+            *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
         ]

@@ -1,4 +1,4 @@
-"""How many inducing points and polynomials the terms of an additive model have."""
+"""Choice of the numbers of inducing points and polynomials of the terms of an additive model."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,25 +6,25 @@ from dataclasses import dataclass, replace
 from ._basis import AdditiveBasis
 from ._encoding import distinct
 
-_PAIR_LENGTH = 0.25  # least length scale of a pair whose grid is not fine
-_ROUGH_LENGTH = 1.5  # times the least length scale of pairs: their grids might be finer
-_MOST_GRID_POINTS = 2**14  # of pairs with a point at every value, 2 GiB a matrix
-_PAIR_POINTS, _MOST_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
-_POLYNOMIALS, _MOST_POLYNOMIALS = 3.2, 64  # by the inverse of the least length scale
-_LEAST_POINTS = 10, 5  # of an effect, and of each feature of a pair, whatever the rows
+_PAIR_LENGTH = 0.25  # lower bound of length scales of pairs, unless their grids are fine
+_ROUGH_LENGTH = 1.5  # grids are refined if a length scale is below this multiple of its bound
+_MAX_GRID_POINTS = 2**14  # of pairs with a point at every value; matrices then take 2 GiB each
+_PAIR_POINTS, _MAX_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
+_POLYNOMIALS, _MAX_POLYNOMIALS = 3.2, 64  # per inverse of the smallest length scale, and in all
+_MIN_POINTS = 10, 5  # of an effect, and of each feature of a pair, for any number of rows
 
 
 @dataclass(frozen=True)
 class Grids:
-    """What of a model says how fine its grids are.
+    """Parameters of an estimator that set the resolution of its grids.
 
     Attributes
     ----------
     n_inducing, n_inducing_pair : int, "auto" (of pairs) or None
-        Points that are wanted of an effect, and of each feature of a pair; None: at every value.
+        Inducing points of an effect, and of each feature of a pair. None is one at every value.
     length_scale_bounds : tuple of two floats
     empirical : bool
-        Whether the measure of the features is that of the rows.
+        Whether the measure of the features is the empirical one.
     """
 
     n_inducing: int | None
@@ -33,12 +33,12 @@ class Grids:
     empirical: bool
 
     def first(self, features, rows, kernel, constant):
-        """`AdditiveBasis` of one effect for each feature that varies."""
+        """Return the `AdditiveBasis` with one effect for each feature that varies."""
         varying = [j for j, feature in enumerate(features) if not feature.constant]
-        most = _most_points(rows, len(varying))
+        most = _max_points(rows, len(varying))
         in_pairs = _PAIR_POINTS if self.n_inducing_pair == "auto" else self.n_inducing_pair
-        wanted = self.n_inducing, in_pairs
-        points = [min(n or limit, limit) for n, limit in zip(wanted, most, strict=True)]
+        requested = self.n_inducing, in_pairs
+        points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
             features=features,
@@ -56,7 +56,7 @@ class Grids:
             seconds=[],
         )
         numbers = [j for j in varying if basis.is_number(j)]
-        few = [n - 1 if given else rows.n_rows for n, given in zip(points, wanted, strict=True)]
+        few = [n - 1 if given else rows.n_rows for n, given in zip(points, requested, strict=True)]
         values = {
             j: features[j].unit(own).unique().numpy()
             for j, own in distinct(rows, numbers, max(few)).items()
@@ -68,26 +68,30 @@ class Grids:
         return basis
 
     def check_pairs(self, basis, given, most):
-        """Refuse points of pairs at every value that no memory holds, before they are made."""
+        """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
         if self.n_inducing_pair is not None:
             return
         sizes = {j: basis.features[j].n_levels or len(basis.pair_points[j]) for (j,) in basis.terms}
         largest = sorted(sizes, key=sizes.get)[-2:]
         pairs = given or ([largest] if most and len(largest) == 2 else [])
         points = sum(sizes[i] * sizes[j] for i, j in pairs)
-        if points > _MOST_GRID_POINTS:
+        if points > _MAX_GRID_POINTS:
             raise ValueError(
                 f"n_inducing_interaction=None has a point for any two values of a pair: {points:,} "
                 f"here, and matrices of {8 * points**2 / 2**30:,.0f} GiB; up to "
-                f"{_MOST_GRID_POINTS:,} are allowed. Take 'auto' or a number, list pairs of "
-                "features with fewer values as interactions, or take sparse=False."
+                f"{_MAX_GRID_POINTS:,} are allowed. Use 'auto' or a number, list pairs of "
+                "features with fewer values in interactions, or use sparse=False."
             )
 
     def finer(self, basis, length, rows):
-        """The basis with finer grids of pairs, if any is as rough as its grid bears; else None."""
+        """Return the basis with finer grids of pairs, or None.
+
+        Grids are refined if n_inducing_interaction is "auto" and a length scale of a pair, of the
+        logarithms ``length`` (c, a), is near the lower bound that the grid sets.
+        """
         n = basis.n_inducing_pair
-        most = math.isqrt(_MOST_PAIR_POINTS // max(len(basis.pairs), 1))
-        finer = min(2 * n, max(n, most), _most_points(rows, len(basis.axes))[1])
+        most = math.isqrt(_MAX_PAIR_POINTS // max(len(basis.pairs), 1))
+        finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         rough = length[:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
         if self.n_inducing_pair != "auto" or lower >= low or not rough.any():
@@ -98,19 +102,19 @@ class Grids:
         return basis
 
     def least_lengths(self, points, pair_points):
-        """Least length scales of effects and of pairs, by the distance of points."""
+        """Return lower bounds of the length scales of effects and of pairs, given their points."""
         low, high = self.length_scale_bounds
         return [
             min(max(low, least), high) for least in (1 / points, min(_PAIR_LENGTH, 2 / pair_points))
         ]
 
 
-def _most_points(rows, n_varying):
-    """Inducing points of an effect, and of each feature of a pair, that the rows bear."""
+def _max_points(rows, n_varying):
+    """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
     by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
-    return [max(least, n) for least, n in zip(_LEAST_POINTS, by_rows, strict=True)]
+    return [max(least, n) for least, n in zip(_MIN_POINTS, by_rows, strict=True)]
 
 
 def _n_polynomials(low):
-    """Of a feature whose length scales are not below ``low``."""
-    return min(math.ceil(_POLYNOMIALS / low) + 2, _MOST_POLYNOMIALS)
+    """Return the number of polynomials of a feature whose length scales are not below ``low``."""
+    return min(math.ceil(_POLYNOMIALS / low) + 2, _MAX_POLYNOMIALS)

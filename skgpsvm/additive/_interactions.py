@@ -1,21 +1,21 @@
-"""Which pairs of features interact: a score test on a model of single effects."""
+"""Score test of interactions between pairs of features, given a fitted additive model."""
 
 import torch
 
 from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
 
-_LENGTH, _POINTS = 0.5, 4  # of the effects that the test looks for, on the unit interval
-_MOST_FEATURES = 256  # of a pair of categories, beyond which it is not tested
+_LENGTH, _POINTS = 0.5, 4  # length scale and number of inducing points of the tested effects
+_MAX_FEATURES = 256  # of a pair; pairs of categories with more are not tested
 _FEATURES_AT_ONCE = 1024
 
 
 def score_moments(basis, X, residuals, precisions, posteriors):
-    r"""Scores of pairs of features, and their means and variances where there is no interaction.
+    r"""Return the scores of pairs of features, and their moments without an interaction.
 
-    With whitened features :math:`\Psi_p` of the product of two effects that the model does not
-    have, and residuals r, the derivatives of the rows' expected log densities, the score is
-    :math:`\lVert \Psi_p^\top r \rVert^2`, summed over the latents: a quadratic form with matrix
-    :math:`H_p = \Psi_p^\top \mathrm{Cov}(r) \Psi_p`.
+    Let :math:`\Psi_p` be the whitened features of the product of two effects, a term that the model
+    does not have. The residuals r are the derivatives of the rows' expected log densities. The
+    score is :math:`\lVert \Psi_p^\top r \rVert^2`, summed over the latents. It is a quadratic form
+    with matrix :math:`H_p = \Psi_p^\top \mathrm{Cov}(r) \Psi_p`.
 
     Parameters
     ----------
@@ -27,11 +27,12 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     Returns
     -------
     moments : dict
-        By pair (i, j), i < j: score, mean, variance.
+        Score, mean and variance, a list of floats, by pair (i, j) with i < j.
 
     Notes
     -----
-    Source: Lin (1997), the score test of a variance component; here of the collapsed bound.
+    Source: Lin (1997), the score test of a variance component. Departs from the source: the test is
+    of the collapsed bound.
     """
     u = basis.unit(X)
     features = sorted({j for term in basis.terms for j in term})
@@ -41,19 +42,19 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     known, found = set(basis.terms), {}
     for place, i in enumerate(features):
         sizes = {j: single[i].shape[1] * single[j].shape[1] for j in features[place + 1 :]}
-        tested = [j for j, size in sizes.items() if (i, j) not in known and size <= _MOST_FEATURES]
+        tested = [j for j, size in sizes.items() if (i, j) not in known and size <= _MAX_FEATURES]
         step = max(1, _FEATURES_AT_ONCE // max([1, *(sizes[j] for j in tested)]))
         for start in range(0, len(tested), step):
-            some = tested[start : start + step]
-            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in some]
+            others = tested[start : start + step]
+            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in others]
             parts = zip(residuals.T, covariances, strict=True)
             moments = sum(_moments(psi, *part) for part in parts)
-            found |= {(i, j): own for j, own in zip(some, moments.tolist(), strict=True)}
+            found |= {(i, j): own for j, own in zip(others, moments.tolist(), strict=True)}
     return found
 
 
 def _moments(psi, residual, covariance):
-    """Of pairs with features ``psi`` each, (n_pairs, 3)."""
+    """Return scores, means and variances (n_pairs, 3) of pairs from a list of their features."""
     found = []
     for own, H in zip(psi, covariance(psi), strict=True):
         score = (own.T @ residual).square().sum()
@@ -62,7 +63,7 @@ def _moments(psi, residual, covariance):
 
 
 def _features(basis, j, column):
-    """Whitened features (n, m) of one feature; zero where it is missing."""
+    """Return whitened features (n, m) of one column; they are zero where it is missing."""
     mean = torch.as_tensor(basis.means[j]).to(column)
     if basis.features[j].n_levels:
         levels = Levels(mean)

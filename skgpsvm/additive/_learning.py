@@ -1,4 +1,4 @@
-"""Learning of additive models: sums over the rows, posteriors, hyperparameters."""
+"""Stages that learn additive models: sums over the rows, posteriors and hyperparameters."""
 
 import math
 from abc import abstractmethod
@@ -14,17 +14,18 @@ from .._optim import FlatParameters, lbfgs, minibatches
 from .._rows import CHUNK_ROWS
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 
-HYPER = ("length", "variance", "noise")
+HYPERPARAMETERS = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
 _NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
-_ROWS_OF_TEST = 10_000  # of interactions
-_STEPS = 20  # of Newton's method for a constant
-_PASSES_BEFORE = 5  # hyperparameters are learned
-_LEAST_GAIN = 0.05  # nats, of all rows, that is worth a round
-_START_VARIANCE = 0.5  # of a latent, before anything is known
-_DIFFERENCE, _MOST = 0.05, 0.5  # of Newton's steps in logarithms of a likelihood's parameters
-_LEAST = 1e-12  # precision
-_DECAY = 0.7  # of the steps of minibatches, with the number of passes
+_N_TEST_ROWS = 10_000  # of the score test of interactions
+_N_NEWTON_STEPS = 20  # for the initial constant
+_N_SITE_PASSES = 5  # before hyperparameters are learned
+_MIN_GAIN = 0.05  # nats, over all rows, for which another round is taken
+_INITIAL_VARIANCE = 0.5  # of the latents
+# Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
+_DIFFERENCE, _MAX_STEP = 0.05, 0.5
+_MIN_PRECISION = 1e-12
+_DECAY = 0.7  # exponent by which steps on minibatches shrink with the number of passes
 
 
 @dataclass(kw_only=True)
@@ -89,30 +90,29 @@ class AdditiveAscent(Stage):
     basis : AdditiveBasis
     rows : Rows
     limits : tuple of two Tensors (2,)
-        Bounds of the logarithms of length scales, of effects and of pairs.
+        Bounds of the logarithms of length scales: of single effects, and of pairs.
     form : tuple
-        Covariance and rank, see `collapsed`.
+        Covariance and rank of the posterior, see `collapsed`.
     shrinkage : float
-        Rate of the prior of effects' standard deviations, a gamma distribution of shape 2; 0 is
-        no prior.
+        Rate of the gamma prior, of shape 2, over the standard deviations of effects. 0 is no prior.
     tol : float
-        Gain at which rounds end.
+        Stop when a round gains less than this, in nats per row.
     """
 
-    has_points = True  # that are inducing
+    has_points = True  # inducing points
 
     def __init__(self, basis, rows, limits, form, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol
         self._limits, self.shrinkage = limits, shrinkage
-        self.learned, self._earlier = HYPER, None
+        self.learned, self._earlier = HYPERPARAMETERS, None
 
     def _log_prior(self, own):
-        """At the hyperparameters of a latent, and its derivatives by name.
+        """Return the log prior of a latent's hyperparameters, a float, and its gradient by name.
 
         Notes
         -----
-        Source: Chung et al. (2013), who keep standard deviations from 0 and hardly shrink them;
-        here the rate shrinks too.
+        Source: Chung et al. (2013). Their prior keeps standard deviations away from 0 and hardly
+        shrinks them. Departs from the source: here the rate shrinks them too.
         """
         if not self.shrinkage:
             return 0.0, {}
@@ -123,7 +123,7 @@ class AdditiveAscent(Stage):
         return sum(self._log_prior(own)[0] for own in self.latents(state))
 
     def _maximize(self, own, sums):
-        """Hyperparameters of a latent after some steps of L-BFGS-B, and their `value`."""
+        """Return a latent's hyperparameters after a few steps of L-BFGS-B, and their objective."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
             return own, self._value(own, sums) + self._log_prior(own)[0]
@@ -133,8 +133,8 @@ class AdditiveAscent(Stage):
         def value_and_gradient(vector):
             parts = {**own, **packing.parts(vector, own)}
             value, slopes = self._value_and_slopes(parts, sums)
-            log_prior, pulls = self._log_prior(parts)
-            slopes |= {name: slopes[name] + pull for name, pull in pulls.items()}
+            log_prior, prior_slopes = self._log_prior(parts)
+            slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
             return value + log_prior, packing.gradient(slopes)
 
         start, limits = packing.vector(own), packing.limits(own)
@@ -143,10 +143,11 @@ class AdditiveAscent(Stage):
         return {**own, **packing.parts(best, own)}, value
 
     def _value(self, own, sums):
-        """The bound at hyperparameters of a latent, nats."""
+        """Return the ELBO at a latent's hyperparameters, in nats."""
         return collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
 
     def _value_and_slopes(self, own, sums):
+        """Return the ELBO, a float, and its derivatives, a dict of tensors by hyperparameter."""
         return collapsed_and_slopes(self.basis, own, sums, *self.form)
 
     def _posterior(self, own, sums, earlier):
@@ -178,28 +179,31 @@ class AdditiveAscent(Stage):
         state.objective, state.elbo = objective, objective - log_prior
 
     def latents(self, state):
-        """Hyperparameters of each latent."""
+        """Return the hyperparameters of each latent, a list of dicts of tensors by name."""
         return [
             {"length": length, "variance": variance, "noise": self._noise(state, k)}
             for k, (length, variance) in enumerate(zip(state.length, state.variance, strict=True))
         ]
 
     def tested_rows(self, random_state):
-        """`Rows` whose residuals say which pairs interact."""
-        return self.rows.subset(_ROWS_OF_TEST, random_state)
+        """Return the `Rows` whose residuals enter the score test of interactions."""
+        return self.rows.subset(_N_TEST_ROWS, random_state)
 
     def _zeros(self, *latents):
-        """A place for Gram matrices of the columns, (..., r, r)."""
+        """Return zeros for Gram matrices of the columns, (..., r, r)."""
         r = sum(part.shape[1] for part in self.basis(self.rows.take(slice(0))[0]))
         return self.rows.weights.new_zeros(*latents, r, r)
 
     def _row_moments(self, posteriors, X, columns=None):
-        """Means and variances (b, c) of rows of the fit, whose columns may be known."""
+        """Return latent means and variances (b, c) at rows of the fit.
+
+        ``columns`` are those of the basis at the rows, if they have been computed already.
+        """
         columns = self.basis(X) if columns is None else columns
         return stacked_moments(posterior.row_marginals(columns) for posterior in posteriors)
 
     def posteriors(self, state):
-        """One `EffectsPosterior` a latent."""
+        """Return the `EffectsPosterior` of each latent."""
         others = self._earlier or [(0.0, 0.0)] * len(state.length)
         parts = zip(self.latents(state), self.sums(state), others, strict=True)
         return [self._posterior(*part) for part in parts]
@@ -231,13 +235,13 @@ class AdditiveAscent(Stage):
         self.learned, self._earlier = (), earlier
         return AdditiveState(length=length, variance=variance, noise=noise)
 
-    def _of_earlier(self, posteriors):
-        """Expected log density of the others' sums, nats but for a constant."""
+    def _expected_earlier(self, posteriors):
+        """Return the expected log density of the earlier rows, in nats, up to a constant."""
         parts = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
         return sum(posterior.expected(*sums) for posterior, sums in parts)
 
     def gains(self, state):
-        """What each term adds to the bound of all latents, nats, (n_terms,)."""
+        """Return how much each term adds to the ELBO of all latents, in nats, (n_terms,)."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
         return sum(self._gains(own, sums) for own, sums in latents)
 
@@ -245,23 +249,23 @@ class AdditiveAscent(Stage):
         return gains(self.basis.at(own), sums, own["noise"])
 
     def prune(self, state, least, most=math.inf):
-        """Drop terms while one adds less to the bound than it must, or there are too many pairs.
+        """Drop terms while one adds too little to the ELBO, or there are too many pairs.
 
-        What the rest add is found anew each time. Effects of single features go one by one, pairs
-        without a common feature together.
+        The gains of the remaining terms are recomputed after each removal. Effects of single
+        features are removed one at a time; pairs without a common feature are removed together.
 
         Parameters
         ----------
         state : AdditiveState
         least : callable
-            Of a term: nats that it must add, -inf where it stays in any case.
+            Takes a term and returns the gain it needs, in nats; -inf keeps the term in any case.
         most : int
-            Pairs that may be kept.
+            Maximum number of pairs.
 
         Returns
         -------
-        dropped : list
-            Of the terms.
+        dropped : list of tuples of ints
+            The terms removed.
         """
         dropped = []
         while self.basis.terms:
@@ -281,22 +285,23 @@ class AdditiveAscent(Stage):
         return dropped
 
     def _drop(self, state, going):
-        self._keep(state, going)
+        """Remove terms from the basis and from the state."""
+        self._drop_columns(state, going)
         known = self.named(state)
         terms = [term for term in self.basis.terms if term not in going]
         self.basis = replace(self.basis, terms=terms)
         for name, values in self._hyper(known).items():
             setattr(state, name, values)
 
-    def _left(self, state, going):
-        """Columns of the constant and of the terms that are not dropped."""
+    def _kept_columns(self, state, going):
+        """Return the indices of the columns of the constant and of the remaining terms."""
         sizes = [len(coef) for coef in self.basis.at(self.latents(state)[0]).coefs]
         columns = torch.arange(sum(sizes), device=self.rows.device).split(sizes)
         stays = [True, *(term not in going for term in self.basis.terms)]
         return torch.cat([own for own, stay in zip(columns, stays, strict=True) if stay])
 
     def named(self, state):
-        """Hyperparameters of each latent by the names of what they are of."""
+        """Return the hyperparameters of each latent, by kind and by the keys of `start`."""
         start = self.basis.start()
         return [
             {
@@ -307,27 +312,27 @@ class AdditiveAscent(Stage):
         ]
 
     def _hyper(self, known):
-        """Hyperparameters of each latent by what is `named`, else usual ones."""
+        """Return tensors of hyperparameters, by kind: those that `named` gave, or else defaults."""
         like = self.rows.weights
 
-        def values(kind, usual, own):
-            return [own.get(kind, {}).get(name, value) for name, value in usual.items()]
+        def values(kind, defaults, own):
+            return [own.get(kind, {}).get(name, value) for name, value in defaults.items()]
 
         return {
-            kind: like.new_tensor([values(kind, usual, own) for own in known])
-            for kind, usual in self.basis.start().items()
+            kind: like.new_tensor([values(kind, defaults, own) for own in known])
+            for kind, defaults in self.basis.start().items()
         }
 
     def converged(self, state):
-        """Whether the last round hardly gained."""
-        least = max(self.tol, _LEAST_GAIN / self.rows.total_weight)
+        """Return whether the last round gained less than ``tol``, or next to nothing in total."""
+        least = max(self.tol, _MIN_GAIN / self.rows.total_weight)
         return abs(state.gain) < least
 
 
 class GaussianAscent(AdditiveAscent):
-    """With Gaussian noise one pass over the rows is all; outputs share the Gram matrix."""
+    """Gaussian noise: one pass over the rows suffices, and outputs share the Gram matrix."""
 
-    _steps, _least_step = 20, _LEAST_GAIN / 20  # of L-BFGS-B in a round, nats
+    _steps, _least_step = 20, _MIN_GAIN / 20  # of L-BFGS-B in a round; the second in nats
     trial_rounds = 1  # rounds that compare kernels of pairs
 
     def __init__(self, *args):
@@ -348,7 +353,7 @@ class GaussianAscent(AdditiveAscent):
         return state.noise[k]
 
     def sums(self, state):
-        """`Sums` of each latent."""
+        """Return the `Sums` of each latent."""
         return [
             Sums(self._gram, cross, squares, self.rows.total_weight)
             for cross, squares in zip(self._cross.T, self._squares, strict=True)
@@ -364,14 +369,14 @@ class GaussianAscent(AdditiveAscent):
         self._record(state, objective, self._log_priors(state))
 
     def residuals(self, state, rows):
-        """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
+        """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
         X, y, weights = rows.take(slice(None))
         mean, _ = self._row_moments(self.posteriors(state), X)
         precision = weights[:, None] / state.noise.exp()
         return X, precision * (y - mean), precision
 
-    def _keep(self, state, going):
-        columns = self._left(state, going)
+    def _drop_columns(self, state, going):
+        columns = self._kept_columns(state, going)
         self._gram, self._cross = self._gram[columns[:, None], columns], self._cross[columns]
 
 
@@ -384,13 +389,14 @@ class SiteAscent(AdditiveAscent):
     ----------
     sites : LikelihoodSites
     batch_size : int or None
-        Rows in a minibatch; None is one step from all rows.
+        Rows in a minibatch. None takes one step a pass, from all rows.
     generator : torch.Generator
 
     Notes
     -----
-    Source: Khan and Lin (2017), conjugate computation. Hyperparameters maximize the collapsed
-    bound of the sites held; where these have converged, its gradient is the bound's.
+    Source: Khan and Lin (2017), conjugate-computation variational inference. Hyperparameters
+    maximize the collapsed bound given fixed sites. Once the sites have converged, its gradient is
+    that of the ELBO.
     """
 
     _steps, _least_step = 5, 0.0
@@ -406,7 +412,7 @@ class SiteAscent(AdditiveAscent):
         return state.length.new_zeros(())
 
     def sums(self, state):
-        """`Sums` of each latent."""
+        """Return the `Sums` of each latent."""
         parts = zip(state.gram, state.cross, strict=True)
         return [Sums(gram, cross) for gram, cross in parts]
 
@@ -415,7 +421,7 @@ class SiteAscent(AdditiveAscent):
         hyper = self._hyper(known or [{}] * self._sites.n_latents)
         noise = noise.to(self.rows.device)
         level = self._level(noise)
-        var = torch.full_like(level, _START_VARIANCE)
+        var = torch.full_like(level, _INITIAL_VARIANCE)
 
         def at_level(X, columns):
             return level.expand(len(X), -1), var.expand(len(X), -1)
@@ -438,20 +444,20 @@ class SiteAscent(AdditiveAscent):
         )
 
     def _level(self, noise):
-        """Constant latents (1, c) that suit the rows best, by Newton's steps.
+        """Return the constant latents (1, c) of highest likelihood, found by Newton's method.
 
-        They end where neither slope nor precision is more than a half: without a single count the
-        best is minus infinity.
+        A latent stops moving where neither its gradient nor its precision exceeds 1/2. Without a
+        single count, for example, the maximum is at minus infinity.
         """
         sites, level = self._sites.at(noise), torch.zeros(1, self._sites.n_latents)
         y, weights = self.rows.targets, self.rows.weights
         level = level.to(weights)
-        for _ in range(_STEPS):
+        for _ in range(_N_NEWTON_STEPS):
             mean = level.expand(len(y), -1)
-            found = sites.sites(y, mean, torch.full_like(mean, _START_VARIANCE))
-            pull, hold = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
-            moving = (hold > 0.5) | (pull.abs() > 0.5)
-            level = level + moving * (pull / hold.clamp_min(_LEAST)).clamp(-1, 1)
+            found = sites.sites(y, mean, torch.full_like(mean, _INITIAL_VARIANCE))
+            slope, precision = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
+            moving = (precision > 0.5) | (slope.abs() > 0.5)
+            level = level + moving * (slope / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
         return level
 
     def step(self, state):
@@ -467,14 +473,14 @@ class SiteAscent(AdditiveAscent):
             posteriors = self.posteriors(state)
             moments = partial(self._row_moments, posteriors)
             found = self._site_sums(state.noise, moments, index)
-            gram, cross, loss, *tried = (share * part for part in found)
+            gram, cross, loss, *shifted = (share * part for part in found)
             kl = sum(posterior.kl() for posterior in posteriors)
-            total += (self._of_earlier(posteriors) - loss - kl) / len(batches)
+            total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
             if self._learns_noise:
-                state.noise = state.noise + _newton(*tried)
-        # Too early, effects would be learned to be empty, from where there is no way back.
-        if self.learned and state.n_steps >= _PASSES_BEFORE * len(batches):
+                state.noise = state.noise + _newton(*shifted)
+        # Learned too early, the variances of effects would vanish, and could not recover.
+        if self.learned and state.n_steps >= _N_SITE_PASSES * len(batches):
             self._learn_hyperparameters(state)
         state.generator = self._generator.get_state()
         if total < state.objective:
@@ -482,27 +488,30 @@ class SiteAscent(AdditiveAscent):
         self._record(state, total.item(), log_prior)
 
     def residuals(self, state, rows):
-        """Derivatives of the rows' log densities in their latents, and precisions, (n, c)."""
+        """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
         X, y, weights = rows.take(slice(None))
         moments = self._row_moments(self.posteriors(state), X)
         found = self._sites.at(state.noise).sites(y, *moments)
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
-        early = self.learned and state.n_steps <= _PASSES_BEFORE * self._n_batches()
+        early = self.learned and state.n_steps <= _N_SITE_PASSES * self._n_batches()
         return not early and super().converged(state)
 
     def _n_batches(self):
-        """Minibatches of a pass, one of all rows."""
+        """Return the number of minibatches in a pass."""
         return -(-self.rows.n_rows // (self._batch_size or self.rows.n_rows))
 
-    def _keep(self, state, going):
-        columns = self._left(state, going)
+    def _drop_columns(self, state, going):
+        columns = self._kept_columns(state, going)
         state.gram = state.gram[:, columns[:, None], columns]
         state.cross = state.cross[:, columns]
 
     def _move(self, state, gram, cross, n_batches):
-        """A natural-gradient step of the sums of the sites; of further rows the first is whole."""
+        """Take a natural-gradient step on the sums of the sites.
+
+        The first step of rows added to an earlier posterior has size 1.
+        """
         whole = self._earlier and not state.n_steps
         size = 1.0 if whole else self._sites.likelihood.step * state.share
         if n_batches > 1:
@@ -512,7 +521,7 @@ class SiteAscent(AdditiveAscent):
         state.n_steps += 1
 
     def _site_sums(self, noise, row_moments, index):
-        """Sums over the rows at an index (None: over all) of sites, losses and `_tried` losses."""
+        """Return sums over the rows of an index, or all: of sites, losses and `_shifted_losses`."""
         sites, gram, parts = self._sites.at(noise), self._zeros(self._sites.n_latents), None
         for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
             X, y, weights = self.rows.take(chunk)
@@ -523,13 +532,13 @@ class SiteAscent(AdditiveAscent):
             own = [
                 (weights * found.linear.T) @ T,
                 weights @ found.loss,
-                *(weights @ loss for loss in self._tried(noise, y, *moments)),
+                *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
             ]
             parts = own if parts is None else [a + b for a, b in zip(parts, own, strict=True)]
         return self.rows.sum(mirror(gram), *parts)
 
-    def _tried(self, noise, y, mean, var):
-        """Losses of rows (b, k) at each parameter of the likelihood a little lower, and higher."""
+    def _shifted_losses(self, noise, y, mean, var):
+        """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""
         if not self._learns_noise:
             return []
         moves = _DIFFERENCE * torch.eye(len(noise)).to(noise)
@@ -542,14 +551,14 @@ class SiteAscent(AdditiveAscent):
 
 
 def stacked_moments(moments):
-    """Means and variances (b, c) from those (b,) of each latent."""
+    """Stack means and variances (b,) of each latent to (b, c)."""
     mean, var = zip(*moments, strict=True)
     return torch.stack(mean, 1), torch.stack(var, 1)
 
 
 def _newton(lower, here, higher):
-    """Steps that lower losses, from three values with equal differences."""
+    """Return Newton steps that lower losses, from their values at three equally spaced points."""
     slope = (higher - lower) / (2 * _DIFFERENCE)
     hess = (higher - 2 * here + lower) / _DIFFERENCE**2
     step = torch.where(hess > 0, -slope / hess, -slope.sign())
-    return step.clamp(-_MOST, _MOST)
+    return step.clamp(-_MAX_STEP, _MAX_STEP)

@@ -1,8 +1,9 @@
-"""Which terms an additive model has: pairs by a score test, and what the rows need of all."""
+"""Selection of the terms of an additive model: a score test adds pairs, gains prune all."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from scipy.stats import gamma
@@ -11,10 +12,12 @@ from .._fitting import Run, Stage
 from ._interactions import score_moments
 from ._learning import AdditiveAscent, AdditiveState
 
-_LEVEL = 0.01  # of the test of interactions, all pairs together
-_LIKELY, _LEFT = 1.0, 0.1  # likewise without inducing points, at first and later
+_LEVEL = 0.01  # familywise level of the score test of interactions
+# Expected number of false pairs without inducing points: at the first test and at later ones.
+_FIRST_LEVEL, _LATER_LEVEL = 1.0, 0.1
 _PAIRS_AT_ONCE = 5
-_CLEAR = 0.05  # nats a row; by less, evidence for smooth pairs of real functions misled
+# Nats per row. A smaller advantage in evidence of smooth pairs misled on real functions.
+_CLEAR_GAIN = 0.05
 
 
 class _FixedRounds(Stage):
@@ -27,48 +30,56 @@ class _FixedRounds(Stage):
         self._ascent.step(state)
 
 
+class PairScore(NamedTuple):
+    """Score of a pair of features, standardized by its moments without an interaction."""
+
+    z: float
+    p_value: float
+
+
 @dataclass
 class TermSearch:
-    """A fit on its way: what it has learned, and what it knows of terms.
+    """A fit in progress: the current model, its terms, and how terms are selected.
 
     Attributes
     ----------
     run : Run
     ascent : AdditiveAscent
-        Of the terms so far.
+        The stage with the current terms.
     state : AdditiveState
-        Of the ascent.
-    more : callable
-        From a basis with more terms to their ascent.
+        The state of that stage.
+    make_ascent : callable
+        Takes an `AdditiveBasis` and returns an `AdditiveAscent` of its terms.
     kernels : list of str
-        Of pairs: the first, unless another has clearly more evidence.
+        Candidate kernels of pairs. The first is used unless another has clearly more evidence.
     exact : bool
-        Whether those have no inducing points.
+        Whether the fit ends without inducing points.
     given : list of tuples of ints
-        Pairs that are asked for.
+        Pairs that the user listed.
     most : int or inf
-        Other pairs that may be kept.
+        Maximum number of other pairs.
     finer : callable
-        From a basis and a state to the basis with finer grids of pairs, or None.
+        Takes an `AdditiveBasis` and log length scales (c, a). Returns the basis with finer grids of
+        pairs, or None if finer grids are not needed or not allowed.
     max_iter : int
-        Rounds of a stage.
+        Maximum number of rounds in a stage.
     min_gain : float
-        Nats that a term must add to be kept; 0 keeps all.
+        Gain that a term needs to be kept, in nats; 0 keeps all.
     random_state : RandomState
     attributes : callable
-        From a search to the fitted attributes of the estimator.
+        Takes a `TermSearch` and returns the fitted attributes of the estimator, a dict.
     scores : dict
-        Of each pair the standardized score and the probability of a larger one.
+        `PairScore` by pair.
     dropped : list of tuples of ints
-        Terms.
+        Terms that were removed.
     curve : list of float
-        The bound after each round.
+        The objective after each round.
     """
 
     run: Run
     ascent: AdditiveAscent
     state: AdditiveState
-    more: Callable
+    make_ascent: Callable
     kernels: list
     exact: bool
     given: list
@@ -83,7 +94,7 @@ class TermSearch:
     curve: list = field(default_factory=list)
 
     def learn(self, stage):
-        """Rounds at the terms so far, until they gain no more."""
+        """Run rounds with the current terms until convergence."""
         self._run(stage, self.ascent, self.max_iter)
 
     def _run(self, name, stage, max_iter, **options):
@@ -92,15 +103,15 @@ class TermSearch:
         self.curve += self.run.run(name, stage, self.state, max_iter, **options)
 
     def find_pairs(self):
-        """Add pairs that the user or the rows want, and learn with them."""
+        """Add the pairs that the user listed and those that the score test finds; learn them."""
         if self.exact:
-            found = self._tested(_LIKELY) if self.most else []
+            found = self._tested(_FIRST_LEVEL) if self.most else []
             if not (self.given or found or self.ascent.has_points):
                 return
             self._grow(self.given + found, "all rows")
-        most = math.inf if self.exact and self.most else self.most  # too many go at the end
+        most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
-            found = self._tested(_LEFT if self.exact else _LEVEL)
+            found = self._tested(_LATER_LEVEL if self.exact else _LEVEL)
             if not found:
                 break
             found = found[: min(_PAIRS_AT_ONCE, room)]
@@ -108,27 +119,27 @@ class TermSearch:
             self._grow(found, f"effects and {n_pairs} interactions")
 
     def _tested(self, level):
-        """Pairs whose scores are so improbable among all pairs, the largest first."""
-        found = self._scores()
-        self.scores.update(found)
-        return [pair for pair, (_, p) in found.items() if p * len(found) < level]
+        """Return the pairs that are significant among all (Bonferroni), the largest score first."""
+        scores = self._scores()
+        self.scores.update(scores)
+        return [pair for pair, score in scores.items() if score.p_value * len(scores) < level]
 
     def _scores(self):
-        """Standardized scores of pairs and probabilities of larger ones, the largest first."""
+        """Return the `PairScore` of each pair that can be tested, the largest score first."""
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
         moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
         score, mean, var = torch.tensor(list(moments.values()), dtype=torch.float64).view(-1, 3).T
         z = (score - mean) / var.clamp_min(torch.finfo(var.dtype).tiny).sqrt()
         p = torch.ones_like(var)
-        some = var > 0
-        shape, scale = (mean.square() / var)[some], (var / mean)[some]
-        p[some] = torch.as_tensor(gamma.sf(score[some], shape, scale=scale))
-        found = dict(zip(moments, zip(z.tolist(), p.tolist(), strict=True), strict=True))
-        return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+        random = var > 0
+        shape, scale = (mean.square() / var)[random], (var / mean)[random]
+        p[random] = torch.as_tensor(gamma.sf(score[random], shape, scale=scale))
+        scores = dict(zip(moments, map(PairScore, z.tolist(), p.tolist()), strict=True))
+        return dict(sorted(scores.items(), key=lambda item: -item[1].z))
 
     def _grow(self, pairs, stage):
-        """Learn with more pairs, from where the terms so far are; choose their kernel."""
+        """Add pairs, learn from the current hyperparameters on, and choose the kernel of pairs."""
         ascent, state = self.ascent, self.state
         terms, known, tried = ascent.basis.terms + pairs, ascent.named(state), {}
         for kernel in self.kernels if pairs else self.kernels[:1]:
@@ -140,53 +151,55 @@ class TermSearch:
             tried[kernel] = self.ascent, self.state
         if pairs:
             first, *others = self.kernels
-            least = tried[first][1].objective + _CLEAR * ascent.rows.total_weight
+            least = tried[first][1].objective + _CLEAR_GAIN * ascent.rows.total_weight
             best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
             best = best if tried[best][1].objective > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
         self.learn(stage)
 
     def prune(self):
-        """Drop terms that the rows do not need, and learn without them."""
+        """Drop terms whose gain is too small, and learn without them."""
         most = len(self.given) + self.most
-        self.dropped = self.ascent.prune(self.state, self._least_gain, most)
+        self.dropped = self.ascent.prune(self.state, self._required_gain, most)
         if self.dropped:
             self.learn("effects kept")
 
     def refine(self):
-        """Make the grids of pairs finer as long as that gains."""
+        """Refine the grids of pairs as long as the objective gains."""
         while (
             not self.exact
             and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
         ):
-            rough = self.ascent, self.state
-            self._begin(basis, rough[0].named(rough[1]))
+            coarse = self.ascent, self.state
+            self._begin(basis, coarse[0].named(coarse[1]))
             self.learn(f"interactions on {basis.n_inducing_pair} points")
-            gain = self.state.objective - rough[1].objective
+            gain = self.state.objective - coarse[1].objective
             if gain < self.ascent.tol * self.ascent.rows.total_weight:
-                self.ascent, self.state = rough
+                self.ascent, self.state = coarse
                 break
 
-    def weigh(self, more):
-        """The posterior under other weights of the rows, with all that was learned held."""
-        self.more = more
+    def reweight(self, make_ascent):
+        """Recompute the posterior under other row weights, with fixed hyperparameters."""
+        self.make_ascent = make_ascent
         self._begin(self.ascent.basis, self.ascent.named(self.state))
         state = self.state
         self.state = self.ascent.init_update(state.length, state.variance, state.noise)
         self.ascent.step(self.state)
 
     def _begin(self, basis, known):
-        """The ascent of a basis, from hyperparameters that are `named`."""
-        self.ascent, noise = self.more(basis), self.state.noise
+        """Start the stage of a basis from hyperparameters by name, see `AdditiveAscent.named`."""
+        self.ascent, noise = self.make_ascent(basis), self.state.noise
         self.state = self.ascent.init(noise, known)
 
-    def _least_gain(self, term):
+    def _required_gain(self, term):
+        """Return the gain that a term needs to be kept, in nats."""
         ascent = self.ascent
-        chosen = self.exact and len(ascent.basis.features) > ascent.rows.n_rows  # by chance
-        if term in self.given or not self.min_gain or (len(term) == 1 and chosen):
+        # With more features than rows, those that pass would be selected by chance.
+        wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
+        if term in self.given or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
         if len(term) == 1:
             return self.min_gain
-        # At given hyperparameters a pair that is not there exceeds it with this probability.
-        chance = (_LIKELY if self.exact else _LEVEL) / len(self.scores)
+        # At fixed hyperparameters, an absent pair exceeds this gain with at most this probability.
+        chance = (_FIRST_LEVEL if self.exact else _LEVEL) / len(self.scores)
         return max(self.min_gain, -math.log(chance))
