@@ -40,7 +40,7 @@ def test_shares_are_those_of_contributions():
     variances = model.explain(data).var(0)
     assert_allclose(model.sobol_indices().share, variances / variances.sum(), atol=1e-5)
     tabled = replace(latent.basis, tabled=frozenset({0}))
-    with pytest.raises(ValueError, match="those of polynomials"):
+    with pytest.raises(ValueError, match="without tabled features"):
         tabled.at({kind: t64(part) for kind, part in latent.theta.items()}).seconds()
 
 
@@ -178,7 +178,7 @@ def test_rows_one_by_one_count_as_those_at_once(kind):
 
 def test_streams_warn_of_a_first_call_of_few_rows():
     data, y = friedman(15)
-    with pytest.warns(UserWarning, match="of only 15 rows"):
+    with pytest.warns(UserWarning, match="it had only 15 rows"):
         AdditiveGPRegressor(interactions=None).partial_fit(data, y)
 
 

@@ -110,7 +110,7 @@ def dense(basis, theta, u, v):
 def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     basis, theta, sums = mixed(shares=shares)
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)  # several blocks
-    monkeypatch.setattr("skgpsvm.additive._exact._LEAST_ENTRIES", 0)
+    monkeypatch.setattr("skgpsvm.additive._exact._MIN_ENTRIES", 0)
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
     assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
@@ -139,7 +139,7 @@ def test_evidence_is_the_density_of_targets():
 @pytest.mark.parametrize("shares", [True, False])
 def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)
-    monkeypatch.setattr("skgpsvm.additive._exact._LEAST_ENTRIES", 0)
+    monkeypatch.setattr("skgpsvm.additive._exact._MIN_ENTRIES", 0)
     basis, theta, sums = mixed(shares=shares)
     _, slopes = evidence_and_slopes(basis, theta, sums)
     assert set(slopes) == {"length", "variance", "noise"}
@@ -502,9 +502,9 @@ def test_few_rows_of_gaussian_noise_have_no_points(monkeypatch):
     assert is_exact(likelihood="poisson", sparse=False)
     assert is_exact(sparse=False)
     with monkeypatch.context() as patch:
-        patch.setattr(_base, "_MOST_ROWS", 50)
+        patch.setattr(_base, "_MAX_ROWS", 50)
         assert not is_exact()
-    monkeypatch.setattr(_base, "_MOST_NUMBERS", 290)  # 58 rows of five features
+    monkeypatch.setattr(_base, "_MAX_NUMBERS", 290)  # 58 rows of five features
     assert not is_exact()
 
 

@@ -1,4 +1,4 @@
-"""What the additive estimators share: tables, the fit, effects and their shares."""
+"""Base class of the additive estimators: tables, fitting, effects and Sobol indices."""
 
 import math
 from dataclasses import dataclass, replace
@@ -32,25 +32,27 @@ from ._search import TermSearch
 
 _PAIRS = where(interactions=OtherThan(None, 0, []))
 _LENGTH_BOUNDS = (0.05, 10.0)  # default
-_MOST_PAIRS = 10  # with inducing points
-_ROUGH = "matern12"  # kernel of pairs, without inducing points
-# Rows of a fit without inducing points that is not asked for, and these times features.
-_MOST_ROWS, _MOST_NUMBERS = 1500, 20_000
-_MOST_WEIGHT = 2  # of rows on average, as evidence of Gaussian noise; bootstrap samples have less
-# Further rows outside the range of a feature, without a warning: so many, or their share.
-_MOST_OUTSIDE, _SHARE_OUTSIDE = 5, 0.05
+_MAX_PAIRS = 10  # with inducing points and interactions="auto"
+_ROUGH = "matern12"  # kernel of pairs, without inducing points only
+# sparse="auto" has no inducing points up to this number of rows, and of rows times features.
+_MAX_ROWS, _MAX_NUMBERS = 1500, 20_000
+# Mean weight of rows with Gaussian noise, above which weights are normalized. That of bootstrap
+# samples is below.
+_MAX_MEAN_WEIGHT = 2
+# `partial_fit` warns if more rows than this, and more than this share, are outside a range.
+_MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 
 
 def takes_more_rows(estimator):
-    """Whether there is a ``partial_fit``."""
+    """Return True if the estimator has ``partial_fit``; raise AttributeError otherwise."""
     if not estimator.sparse:
-        raise AttributeError(f"partial_fit needs inducing points; sparse={estimator.sparse!r}.")
+        raise AttributeError(f"partial_fit needs inducing points; got sparse={estimator.sparse!r}.")
     return True
 
 
 @dataclass
 class AdditiveLatent(FittedModel):
-    """A fitted latent function: its basis, hyperparameters, and what the rows say of its weights.
+    """Fitted latent function: its basis, hyperparameters, and the arrays of its posterior.
 
     Attributes
     ----------
@@ -58,9 +60,9 @@ class AdditiveLatent(FittedModel):
     theta : dict of ndarray
         Logarithms of ``length`` and ``variance``.
     arrays : dict of ndarray
-        See `AdditivePosterior` and `ExactPosterior`.
+        Constructor arguments of `AdditivePosterior` or `ExactPosterior`.
     form : tuple or None
-        Covariance and rank; None without inducing points.
+        Covariance and rank of the posterior; None without inducing points.
     """
 
     basis: AdditiveBasis
@@ -70,7 +72,7 @@ class AdditiveLatent(FittedModel):
     n_latents = 1
 
     def at(self, posterior):
-        """The same latent with what the rows of a posterior say."""
+        """Return a copy with the arrays of a posterior."""
         arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
         return replace(self, arrays=arrays)
 
@@ -93,7 +95,7 @@ _FOLLOWED = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
 
 
 class AdditiveGP(GPEstimator):
-    """Estimators whose latent functions are sums of effects.
+    """Base class of estimators whose latent functions are sums of effects.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
     (`_constant`) and whether the noise is Gaussian (`_is_gaussian`).
@@ -101,7 +103,7 @@ class AdditiveGP(GPEstimator):
 
     _uses, _followed = _USES, _FOLLOWED
 
-    dtype = "float64"  # single precision does not bear the algebra of smooth effects
+    dtype = "float64"  # covariances of smooth effects are too ill-conditioned for single precision
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -171,13 +173,13 @@ class AdditiveGP(GPEstimator):
         features = described(X, weights, n_levels, self.scaling)
         learning = self._learning_rows(rows, features)
         basis = self._grids.first(features, learning, self.kernel, self._constant)
-        wide = basis.n_weights > rows.n_rows  # so that points would cost more
+        wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
         exact = self._is_exact(learning, wide, streamed)
-        given, most = self._wanted_interactions(X.shape[1], exact)
+        given, most = self._requested_pairs(X.shape[1], exact)
         if self.kernel_interaction == _ROUGH and (given or most) and not exact:
             raise ValueError(
                 "kernel_interaction='matern12' is too rough for inducing points, which this fit "
-                "has: see sparse, or take another kernel."
+                "has. Set sparse=False, or choose another kernel."
             )
         kernels = self._pair_kernels(exact)
         basis = replace(basis, pair_kernel=kernels[0])
@@ -214,19 +216,19 @@ class AdditiveGP(GPEstimator):
         return self
 
     def _doubts(self):
-        """A message about length scales that ended on the user's bounds."""
-        told = []
+        """Return a message, in a list, if length scales ended on the user's bounds; else []."""
+        on_bounds = []
         for latent in self._latents:
             lengths = zip(latent.basis.start()["length"], latent.theta["length"], strict=True)
             for (axis, j), length in lengths:
                 bounds, defaults = self.length_scale_bounds, _LENGTH_BOUNDS
                 if end := described_end(math.exp(length), bounds, defaults):
-                    told.append(f"the length scale of {self._axis_name(axis, j)} {end}")
-        told = list(dict.fromkeys(told))  # of several latents
-        return [bounds_message(type(self).__name__, told)] if told else []
+                    on_bounds.append(f"the length scale of {self._axis_name(axis, j)} {end}")
+        on_bounds = list(dict.fromkeys(on_bounds))  # several latents may have the same
+        return [bounds_message(type(self).__name__, on_bounds)] if on_bounds else []
 
     def _axis_name(self, axis, j):
-        """A feature's effect by name, or the feature of a pair or of all pairs."""
+        """Return the name of a length scale: of an effect, or of a feature in one or all pairs."""
         if axis == "pairs":
             return f"{self._name((j,))} in pairs"
         return (
@@ -238,25 +240,27 @@ class AdditiveGP(GPEstimator):
     def _learning_rows(self, rows, features):
         """Return the rows that learn hyperparameters, large weights normalized to mean one.
 
-        Not where all features are categories, whose effects could not be told from noise then.
+        Weights are kept if all features are categories: their effects could otherwise not be
+        distinguished from noise.
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
-        heavy = rows.total_weight > _MOST_WEIGHT * rows.n_rows
+        heavy = rows.total_weight > _MAX_MEAN_WEIGHT * rows.n_rows
         return rows.with_normalized_weights() if self._is_gaussian() and numbers and heavy else rows
 
-    def _wanted_interactions(self, d, exact):
-        """Pairs that are given, and how many more may be found."""
-        wanted = self.interactions
-        if isinstance(wanted, str) and wanted == "auto":
-            return [], math.inf if exact else _MOST_PAIRS
-        if wanted is None:
+    def _requested_pairs(self, d, exact):
+        """Return the pairs that the user listed, and how many others may be found."""
+        requested = self.interactions
+        if isinstance(requested, str) and requested == "auto":
+            return [], math.inf if exact else _MAX_PAIRS
+        if requested is None:
             return [], 0
-        if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and wanted >= 0:
-            check_number("interactions", wanted, 0, integer=True)
-            return [], int(wanted)
+        integer = isinstance(requested, (int, np.integer)) and not isinstance(requested, bool)
+        if integer and requested >= 0:
+            check_number("interactions", requested, 0, integer=True)
+            return [], int(requested)
         names = {name: j for j, name in enumerate(getattr(self, "feature_names_in_", ()))}
         try:
-            pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in wanted]
+            pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in requested]
         except TypeError:
             pairs = [()]
 
@@ -266,14 +270,14 @@ class AdditiveGP(GPEstimator):
         for pair in pairs:
             if len(pair) != 2 or pair[0] == pair[1] or not all(map(is_column, pair)):
                 raise ValueError(
-                    f"interactions={wanted!r} must be None, 'auto', the number of pairs to look "
+                    f"interactions={requested!r} must be None, 'auto', the number of pairs to look "
                     "for, or a list of pairs of different features, by name or by number below "
                     f"{d}."
                 )
         return sorted(set(pairs)), 0
 
     def _pair_kernels(self, exact):
-        """Kernels of pairs, of which the rows choose one."""
+        """Return the candidate kernels of pairs, among which the evidence decides."""
         if self.kernel_interaction is not None:
             return [self.kernel_interaction]
         return [_ROUGH, self.kernel] if exact else [self.kernel]
@@ -288,7 +292,10 @@ class AdditiveGP(GPEstimator):
         return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
 
     def _is_exact(self, rows, wide, streamed):
-        """Whether the fit ends without inducing points, of which there would be more than rows."""
+        """Return whether the fit ends without inducing points.
+
+        ``wide`` is whether there would be more inducing points than rows.
+        """
         if self.sparse != "auto":
             return not self.sparse
         if streamed or self.covariance != "full":
@@ -297,7 +304,7 @@ class AdditiveGP(GPEstimator):
         if not self._is_gaussian():
             learns_noise = len(self._make_likelihood().parameters()) > 0
             return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
-        few = rows.n_rows <= min(_MOST_ROWS, _MOST_NUMBERS / self.n_features_in_)
+        few = rows.n_rows <= min(_MAX_ROWS, _MAX_NUMBERS / self.n_features_in_)
         return (few or wide) and not rows.are_repeated()
 
     def _exact_ascent(self, basis, rows, generator):
@@ -317,9 +324,10 @@ class AdditiveGP(GPEstimator):
         return other(*given, sites=sites, batch_size=batch_size, generator=generator)
 
     def _attributes(self, search):
-        """Fitted attributes."""
+        """Return the fitted attributes of a `TermSearch`, a dict."""
         ascent, state = search.ascent, search.state
-        basis = replace(ascent.basis, tabled=frozenset())  # which other rows may not be
+        # New rows need not be at the values of the fit's rows.
+        basis = replace(ascent.basis, tabled=frozenset())
         posteriors = ascent.posteriors(state)
         latents = []
         for own, posterior in zip(ascent.latents(state), posteriors, strict=True):
@@ -342,7 +350,7 @@ class AdditiveGP(GPEstimator):
         }
 
     def _of_noise(self, noise):
-        """Fitted attributes that say what the noise is, from logarithms of its parameters."""
+        """Return fitted attributes of the noise, a dict, from the logarithms of its parameters."""
         return {"_noise": noise.numpy()}
 
     def _name(self, term):
@@ -352,14 +360,14 @@ class AdditiveGP(GPEstimator):
     # More rows
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
-        """`fit` in the first call; later ones hold hyperparameters and terms."""
+        """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
         self._check_streamed()
         if not self.__sklearn_is_fitted__():
             self._fit(X, y, sample_weight, classes, streamed=True)
             if self.n_inducing is not None and len(y) < self.n_inducing:
                 warn(
-                    f"{type(self).__name__}.partial_fit holds what this first call, of only "
-                    f"{len(y)} rows, says of terms, scales and hyperparameters: give it more rows."
+                    f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "
+                    f"and hyperparameters, and it had only {len(y)} rows. Pass more rows to it."
                 )
             return self
         self._check_all_parameters("partial_fit")
@@ -395,26 +403,26 @@ class AdditiveGP(GPEstimator):
         return self
 
     def _warn_of_new_ranges(self, X, weights):
-        """Warn of features of which many further rows are not where the first call's were."""
+        """Warn of features with many new rows outside the range or the levels of the first call."""
         features = self._latents[0].basis.features
         names = []
         for j in sorted({j for term in self.terms_ for j in term}):
             new = features[j].is_new(X[:, j])
-            if new.sum() > _MOST_OUTSIDE and weights[new].sum() > _SHARE_OUTSIDE * weights.sum():
+            if new.sum() > _MAX_OUTSIDE and weights[new].sum() > _MAX_SHARE_OUTSIDE * weights.sum():
                 names.append(self._name((j,)))
         if names:
             warn(
                 f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
                 f"of the first call's, or with categories that it lacked, in {', '.join(names)}. "
-                "Such a number counts as the end of the range, and such a category as no effect, "
-                "to the cost of other effects: give the first call rows of the whole range, or fit "
-                "anew."
+                "Such a number counts as the end of the range, and such a category has no effect; "
+                "its contribution is attributed to the other terms. Pass rows of the whole range "
+                "to the first call, or fit again."
             )
 
     # Effects
 
     def _described(self, latents):
-        """Fitted attributes that say what the latents are."""
+        """Return the fitted attributes of the latents, a dict."""
         posteriors = [latent.posterior("cpu") for latent in latents]
         variances = sum(part.variances() for part in posteriors)
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
@@ -426,7 +434,7 @@ class AdditiveGP(GPEstimator):
         }
 
     def explain(self, X, return_std=False):
-        """What each term adds to the latent functions at each row.
+        """Return the effect of each term at each row: its contribution to the latent functions.
 
         ``intercept_ + explain(X).sum(1)`` is the mean of `latent_mean_and_variance`.
 
@@ -434,23 +442,24 @@ class AdditiveGP(GPEstimator):
         ----------
         X : array-like of shape (n, d)
         return_std : bool, default=False
-            Whether posterior standard deviations are returned too. They do not add up: effects
+            Whether to return posterior standard deviations too. They do not add up, since effects
             are correlated.
 
         Returns
         -------
         effects : ndarray of shape (n, n_terms) or (n, n_terms, c)
-            In the order of ``term_names_``; with a last axis where there are several latent
-            functions. Of a regressor in units of y, or of the logarithm of its mean for a Poisson
-            likelihood; of a classifier in units of the latent functions.
+            Effects in the order of ``term_names_``; the last axis is for several latent functions.
+            Those of a regressor are in units of y, or of the logarithm of its mean for a Poisson
+            likelihood; those of a classifier, in units of the latent functions.
         std : ndarray of the same shape, optional
+            Posterior standard deviations.
         """
         mean, std = self._explained(self._check_new(X))
         return (mean, std) if return_std else mean
 
     @isolated()
     def _explained(self, X, terms=None):
-        """`explain` of checked rows, of all terms or those at some places; standard deviations."""
+        """Return effects and standard deviations of checked rows, of all or of some terms."""
         terms = range(len(self.terms_)) if terms is None else terms
         places = [1 + place for place in terms]  # after the constant
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
@@ -464,28 +473,29 @@ class AdditiveGP(GPEstimator):
 
     @isolated()
     def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):
-        """Shares of the terms in the variance of the latent functions, with credible intervals.
+        """Return each term's share in the variance of the latent functions, with intervals.
 
-        The variance is over the features' own distributions, as independent: that of the training
-        rows, or the uniform one, by ``measure``. Effects of missing numbers have no share.
+        The variance is over independent features, each with its distribution in the training rows
+        or a uniform one, see ``measure``. Effects of missing numbers have no share.
 
         Parameters
         ----------
         level : float, default=0.95
-            Probability of the intervals.
+            Probability of the credible intervals.
         n_samples : int, default=1000
-            Draws from the posterior that they are quantiles of.
+            Number of posterior draws, whose quantiles are the intervals.
         random_state : int, RandomState instance or None, default=0
+            Seeds the draws.
 
         Returns
         -------
         indices : Bunch
-            ``terms`` (names), ``share`` of the posterior mean, ``lower`` and ``upper``, each
-            (n_terms,).
+            ``terms``, the names; ``share``, that of the posterior mean; ``lower`` and ``upper``;
+            each (n_terms,).
 
         Notes
         -----
-        Source: Sobol (2001), of the terms, whose zero means make them orthogonal.
+        Source: Sobol (2001). The terms are orthogonal since their means are zero.
         """
         check_is_fitted(self)
         check_level(level)

@@ -1,4 +1,4 @@
-"""The terms of an additive model as columns of rows, and as whitened weights."""
+"""Terms of an additive model: their columns at rows, and their measures."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,24 +9,25 @@ from .._quadrature import gauss_legendre
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
 
-_ATOMS = 100  # of the measure of a number that has more values
-_LENGTH, _PAIR_LENGTH = 0.4, 0.6  # of the unit interval, to start from
+_MAX_ATOMS = 100  # of the measure of a number; more values are merged
+_LENGTH, _PAIR_LENGTH = 0.4, 0.6  # initial length scales, on the unit interval
 
 
 @dataclass
 class Feature:
-    """What is known of a column.
+    """Description of a column.
 
     Attributes
     ----------
     n_levels : int
-        0 for a numerical one.
+        Number of levels of a category; 0 for a number.
     missing : bool
-        Whether numbers were missing: an effect of its own. (Levels that are missing are a level.)
+        Whether numbers were missing, which then have an effect of their own. A missing category is
+        a level.
     constant : bool
-        Whether it has no effect since the rows do not differ.
+        Whether the column has no effect, for example since the rows do not differ.
     center, scale, power : float
-        The numbers are centered, scaled, and transformed by Yeo and Johnson's function.
+        Numbers are centered, scaled, and transformed by the function of Yeo and Johnson.
     low, high : float
         Range of the scaled numbers.
     """
@@ -41,16 +42,16 @@ class Feature:
     high: float = 1.0
 
     def is_new(self, x):
-        """Which numbers are outside the range, or levels unknown, of an array."""
+        """Return a mask of the numbers of an array outside the range, or of unknown levels."""
         if self.n_levels:
             return x < 0
         x = (x - self.center) / self.scale
         return (x < self.low) | (x > self.high)
 
     def unit(self, x):
-        """Numbers on the unit interval; outside the range further along the tangents at its ends.
+        """Return numbers scaled to the unit interval, extrapolated linearly outside the range.
 
-        The transformation itself is bounded on one side, with powers beyond 0 and 2.
+        The transformation itself is bounded on one side for powers below 0 or above 2.
         """
         x = (x - self.center) / self.scale
         held = x.clamp(self.low, self.high)
@@ -60,7 +61,7 @@ class Feature:
 
 
 def yeo_johnson(x, power):
-    """The transformation of Yeo and Johnson (2000), elementwise."""
+    """Return the transformation of Yeo and Johnson (2000), elementwise."""
     if power == 1:
         return x
     right, left = x.clamp_min(0), -x.clamp_max(0)
@@ -72,7 +73,7 @@ def yeo_johnson(x, power):
 
 @dataclass
 class AdditiveBasis:
-    """The terms of an additive model: a constant, effects of features, effects of pairs.
+    """Terms of an additive model: a constant, effects of features, effects of pairs.
 
     Attributes
     ----------
@@ -81,22 +82,23 @@ class AdditiveBasis:
         Features of each effect, one or two.
     kernel, pair_kernel : {"rbf", "matern12", "matern32", "matern52"}
     n_inducing, n_inducing_pair : int
-        Equally spaced points of an effect, and of each feature of a pair.
+        Equally spaced inducing points of an effect, and of each feature of a pair.
     points, pair_points : dict
-        Points (m,) of features that have others, on the unit interval.
+        Inducing points (m,) on the unit interval, by feature, where they are not equally spaced.
     tabled : frozenset
-        Features whose numbers, in the rows of a fit, are all at its points: their columns are
-        indicators of these, of which there are fewer than polynomials.
+        Features with an inducing point at every value in the rows of a fit, and fewer of them than
+        polynomials. Their columns are indicators of the points.
     shares : bool
-        Whether all pairs of a feature share its length scale.
+        Whether all pairs of a feature share one length scale for it.
     atoms : dict
-        Of numbers in a model without inducing points: values (k,) and weights (k,) of the measure.
+        Values (k,) and weights (k,) of the measures of numbers, in a model without inducing points.
     size, pair_size : int
         Number of polynomials of an effect, and of each feature of a pair.
     constant : float
         Prior variance of the constant.
     means, seconds : list of ndarray
-        Moments of each feature's polynomials, (size,), (size, size), or indicators of levels.
+        First and second moments of each feature's polynomials, (size,) and (size, size), or of its
+        indicators of levels.
     """
 
     features: list
@@ -127,29 +129,30 @@ class AdditiveBasis:
         self.absent = [j for j in self.axes if self.features[j].missing]
 
     def is_number(self, j):
+        """Return whether a feature is numerical."""
         return not self.features[j].n_levels
 
     @property
     def pairs(self):
-        """The terms of two features."""
+        """Terms of two features."""
         return [term for term in self.terms if len(term) == 2]
 
     @property
     def n_weights(self):
-        """Of the terms of one feature: inducing points, or levels."""
+        """Total number of inducing points, or levels, of the terms of one feature."""
         points = {j: len(own) for j, own in self.points.items()}
         alone = [term[0] for term in self.terms if len(term) == 1]
         return sum(self.features[j].n_levels or points.get(j, self.n_inducing) for j in alone)
 
-    # The features of rows
+    # Columns of rows
 
     def unit(self, X):
-        """Columns of X (b, d): numbers on the unit interval, codes as they are, NaN stays."""
+        """Return X (b, d) with numbers scaled to the unit interval; codes and NaN are unchanged."""
         parts = zip(self.features, X.unbind(1), strict=True)
         return torch.stack([x if f.n_levels else f.unit(x) for f, x in parts], 1)
 
     def columns(self, polynomials, u, j):
-        """Of one feature: polynomials of numbers held in the range, or indicators of levels."""
+        """Return one feature's polynomials, of numbers clipped to the range, or indicators."""
         if not self.is_number(j):
             levels = torch.arange(self.features[j].n_levels, device=u.device)
             return (u[:, j, None] == levels).to(u)
@@ -157,14 +160,17 @@ class AdditiveBasis:
         return polynomials(u[:, j].nan_to_num(0.5).clamp(0, 1)) * known[:, None]
 
     def _indicators(self, u, j):
-        """Of a tabled feature: which of its points a number is at."""
+        """Return indicators of the points of a tabled feature."""
         points = torch.as_tensor(self.points[j]).to(u)
         nearest = (u[:, j, None] - points).abs().nan_to_num(0.0).argmin(1)
         known = ~u[:, j].isnan()
         return torch.nn.functional.one_hot(nearest, len(points)).to(u) * known[:, None]
 
     def kept(self, i, j, device):
-        """Which products of two features' columns a pair has: polynomials of limited degree."""
+        """Return indices of the products of two features' columns that a pair has.
+
+        Those of two numbers have a total degree below ``pair_size``.
+        """
         sizes = [self.features[k].n_levels or self.pair_size for k in (i, j)]
         a, b = (torch.arange(size, device=device) for size in sizes)
         if self.is_number(i) and self.is_number(j):
@@ -172,7 +178,10 @@ class AdditiveBasis:
         return torch.arange(sizes[0] * sizes[1], device=device)
 
     def __call__(self, X):
-        """Columns of rows X (b, d) that whitened features are linear in, a list: one, terms."""
+        """Return the columns of rows X (b, d), a list: of the constant, and of each term.
+
+        Whitened features are linear in them.
+        """
         u = self.unit(X)
         polynomials, found = Chebyshev(self.size, u), [u.new_ones(len(u), 1)]
         for term in self.terms:
@@ -193,17 +202,17 @@ class AdditiveBasis:
                 found.append(product[:, self.kept(*term, u.device)])
         return found
 
-    # What hyperparameters make of them
+    # Hyperparameters and measures
 
     def at(self, theta):
-        """The `Effects` at hyperparameters: logarithms of ``length`` and ``variance``."""
+        """Return the `Effects` at hyperparameters: logarithms of ``length`` and ``variance``."""
         return Effects(self, theta)
 
     def start(self):
-        """Hyperparameters to start from, logarithms by what they are of.
+        """Return initial hyperparameters: dicts of logarithms for ``length`` and ``variance``.
 
-        A length scale is of a term and the place of an axis in it, or of a feature in all its
-        pairs; a variance of a term, or of the absence of a feature.
+        The key of a length scale is (term, place in the term), or ("pairs", feature) if pairs
+        share it. The key of a variance is a term, or a feature for its missing numbers.
         """
         places = [(pair, k) for pair in self.pairs for k, j in enumerate(pair) if self.is_number(j)]
         in_pairs = [("pairs", j) for j in self.pair_axes] if self.shares else places
@@ -214,13 +223,13 @@ class AdditiveBasis:
         return {"length": lengths, "variance": variances}
 
     def measure(self, rows, empirical):
-        """Learn the means and second moments of the columns of each feature from all rows.
+        """Compute the means and second moments of each feature's columns from all rows.
 
         Parameters
         ----------
         rows : Rows
         empirical : bool
-            Else numbers are uniform on the unit interval.
+            Whether the measure is that of the rows; else numbers are uniform on the unit interval.
         """
         totals = None
         for index in rows.chunks():
@@ -243,16 +252,16 @@ class AdditiveBasis:
             self.seconds.append(moments[1].cpu().numpy())
 
     def measure_by_atoms(self, rows, empirical):
-        """Learn the measures of numbers as sums of atoms: their values, or quantiles of these.
+        """Compute the measures of numbers as sums of atoms: values, or means of quantile bins.
 
         Parameters
         ----------
         rows : Rows
         empirical : bool
-            Else numbers are uniform on the unit interval.
+            Whether the measure is that of the rows; else numbers are uniform on the unit interval.
         """
         X, _, weights = rows.take(slice(None))
-        uniform, u = gauss_legendre(_ATOMS, weights), self.unit(X)
+        uniform, u = gauss_legendre(_MAX_ATOMS, weights), self.unit(X)
         self.atoms = {}
         for j in {*self.axes, *self.pair_axes}:
             own = _atoms(u[:, j], weights) if empirical else uniform
@@ -260,14 +269,15 @@ class AdditiveBasis:
 
 
 def _atoms(u, weights):
-    """Values (k,) of numbers and their weights, merged by quantiles where they are many."""
+    """Return values (k,) of numbers and their weights; many values are merged by quantiles."""
     u, weights = u[~u.isnan()], weights[~u.isnan()]
     values, place = u.unique(return_inverse=True)  # sorted
     mass = torch.zeros_like(values).index_add(0, place, weights / weights.sum())
-    if len(values) > _ATOMS:
-        place = ((mass.cumsum(0) - 0.5 * mass) * _ATOMS).long().clamp_max(_ATOMS - 1)
+    if len(values) > _MAX_ATOMS:
+        place = ((mass.cumsum(0) - 0.5 * mass) * _MAX_ATOMS).long().clamp_max(_MAX_ATOMS - 1)
         sums = (
-            torch.zeros_like(values[:_ATOMS]).index_add(0, place, x) for x in (mass * values, mass)
+            torch.zeros_like(values[:_MAX_ATOMS]).index_add(0, place, x)
+            for x in (mass * values, mass)
         )
         moment, mass = sums
         values, mass = (moment / mass)[mass > 0], mass[mass > 0]

@@ -1,4 +1,4 @@
-"""Posteriors of additive models and their bounds, from sums over the rows alone."""
+"""Posteriors of additive models with inducing points, and their ELBO, from sums over the rows."""
 
 import itertools
 import math
@@ -10,22 +10,23 @@ import torch
 from .._linalg import cholesky, gaussian_kl, upper_inverse
 from .._posteriors import Posterior
 
-_LEAST_LOSS = 1e-2  # nats, of a rank that is chosen
+_MAX_RANK_LOSS = 1e-2  # nats of the ELBO, of the default rank
 _ROUNDING, _EPSILON = 1e-14, torch.finfo(torch.float64).eps
 
 
 @dataclass
 class Sums:
-    """What a fit needs of the rows.
+    """Sufficient statistics of the rows for one latent.
 
     Attributes
     ----------
     gram : Tensor of shape (r, r)
-        Of the columns, weighted by the precisions of the rows.
+        Gram matrix of the columns, weighted by the rows' precisions.
     cross : Tensor of shape (r,)
-        Of the columns and the targets, or the linear terms of sites.
+        Products of the columns with the targets, or with the linear terms of sites.
     squares, weight : float
-        Of the targets, and of the rows: of Gaussian noise, whose variance is in neither sum.
+        With Gaussian noise: the weighted sum of squared targets, and the total weight. The noise
+        variance is in none of the sums. Else 0.
     """
 
     gram: torch.Tensor
@@ -35,10 +36,10 @@ class Sums:
 
 
 def products(effects, sums):
-    """Gram matrix (p, p) and cross products (p,) of features, and residuals (1 + n_terms,).
+    """Return the Gram matrix (p, p) and cross products (p,) of features, and residual variances.
 
-    The residuals are the prior variances that each term's features leave, summed with the rows'
-    precisions.
+    Residual variances (1 + n_terms,) are the prior variances that each term's features do not
+    explain, summed over the rows with their precisions.
     """
     _, gram, cross, prior = _products(effects, sums)
     taken = torch.stack([block.trace() for block in own_blocks(gram, effects)])
@@ -46,7 +47,10 @@ def products(effects, sums):
 
 
 def _products(effects, sums):
-    """Products of the columns and the features (r, p); of the features; priors (1 + n_terms,)."""
+    """Return products of columns and features (r, p), `products`, and prior variances.
+
+    The third is the cross products (p,); the fourth is (1 + n_terms,), summed as in `products`.
+    """
     sizes = [len(coef) for coef in effects.coefs]
     columns = zip(sums.gram.split(sizes, 1), effects.coefs, strict=True)
     half = torch.cat([part @ coef for part, coef in columns], 1)
@@ -62,7 +66,7 @@ def _products(effects, sums):
 
 @dataclass
 class _Bound:
-    """The collapsed bound and its derivatives in what it is computed from."""
+    """Collapsed bound and its derivatives in the quantities it is computed from."""
 
     value: torch.Tensor
     by_gram: torch.Tensor
@@ -72,7 +76,7 @@ class _Bound:
 
 
 def _bound(effects, sums, gram, cross, prior, noise, covariance, rank):
-    """At sums over whitened features and the sum of prior variances."""
+    """Return the `_Bound` given sums over whitened features and the total prior variance."""
     var, eye = noise.exp(), torch.eye(len(gram)).to(gram)
     gram, cross, residual = gram / var, cross / var, (prior - gram.trace()) / var
     chol = precision_root(gram)
@@ -102,31 +106,32 @@ def _bound(effects, sums, gram, cross, prior, noise, covariance, rank):
 
 
 def collapsed(effects, sums, noise, covariance="full", rank=None):
-    """The bound with the best posterior of a form, nats; constants of sites left out.
+    """Return the collapsed bound of the best posterior of a form, in nats, up to sites' constants.
 
     Parameters
     ----------
     effects : Effects
     sums : Sums
     noise : Tensor, scalar
-        Logarithm of the variance that the sums are to be divided by.
+        Logarithm of the variance by which the sums are divided.
     covariance : {"full", "precision", "mean_field"}
     rank : int or None
-        Of "precision"; None is as many as lose next to nothing.
+        Rank of "precision". None is the bound of full rank.
 
     Notes
     -----
-    Source: Titsias (2009), of all effects together; less what the best posterior of the form loses.
+    Source: Titsias (2009), applied to all effects jointly, less the loss of the best posterior of
+    the form.
     """
     _, gram, cross, prior = _products(effects, sums)
     return _bound(effects, sums, gram, cross, prior.sum(), noise, covariance, rank).value
 
 
 def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
-    """The bound, and its derivatives in the hyperparameters of a latent, by name.
+    """Return the collapsed bound and its derivatives in a latent's hyperparameters, by name.
 
-    The derivatives go through sums over the features, which are small, by hand: of their many
-    products with the columns none is kept.
+    Derivatives in sums over the features are written by hand, so that autograd keeps none of the
+    large products of features and columns.
     """
     with torch.enable_grad():
         theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
@@ -152,19 +157,22 @@ def collapsed_and_slopes(basis, own, sums, covariance="full", rank=None):
 
 
 def precision_root(gram):
-    """Lower root of I + gram, of the weights' precision; gram (p, p) is no surer than its sums."""
+    """Return the Cholesky factor of I + gram, the weights' precision.
+
+    The jitter is of the size of the rounding error in gram (p, p).
+    """
     eye = torch.eye(len(gram)).to(gram)
     return cholesky(eye + gram, "precision of the weights", jitter=len(gram) * _EPSILON)
 
 
 def diagonal_blocks(matrix, sizes):
-    """Diagonal blocks of a square matrix."""
+    """Return the diagonal blocks of a square matrix."""
     starts = [0, *itertools.accumulate(sizes)]
     return [matrix[a:b, a:b] for a, b in itertools.pairwise(starts)]
 
 
 def gains(effects, sums, noise):
-    """What each term adds to the collapsed bound of a full covariance, nats, (n_terms,)."""
+    """Return how much each term adds to the collapsed bound of full covariance, (n_terms,)."""
     var = noise.exp()
     gram, cross, residuals = products(effects, sums)
     chol = precision_root(gram / var)
@@ -180,16 +188,17 @@ def gains(effects, sums, noise):
 
 
 def own_blocks(gram, effects):
-    """Diagonal blocks of a matrix (p, p), one for the constant and each term."""
+    """Return the diagonal blocks of a matrix (p, p), one for the constant and each term."""
     return diagonal_blocks(gram, [coef.shape[1] for coef in effects.coefs])
 
 
 def reduction(gram, effects, covariance, rank):
-    """I - S of the best covariance S of a form, given the gram matrix with the noise in it.
+    """Return I - S for the best covariance S of a form, given the Gram matrix over the noise.
 
     Notes
     -----
-    Source: Titsias (2009), of all effects together; Adam, Durrande and John (2018) for the forms.
+    Source: Titsias (2009), applied to all effects jointly; Adam, Durrande and John (2018) for the
+    forms.
     """
     eye = torch.eye(len(gram)).to(gram)
     if covariance == "mean_field":
@@ -207,52 +216,57 @@ def reduction(gram, effects, covariance, rank):
 
 
 def chosen_rank(values):
-    """The least rank whose loss is below a hundredth of a nat, of ascending eigenvalues."""
+    """Return the smallest rank that loses less than 0.01 nats, given ascending eigenvalues."""
     losses = 0.5 * (values - values.log1p()).cumsum(0)
-    return max(int((losses >= _LEAST_LOSS).sum()), 1)
+    return max(int((losses >= _MAX_RANK_LOSS).sum()), 1)
 
 
 def quadratic(weights, matrix):
-    """Quadratic forms (...) of a matrix at weights (..., p)."""
+    """Return the quadratic forms (...) of a matrix at weights (..., p)."""
     return ((weights @ matrix) * weights).sum(-1)
 
 
 class EffectsPosterior(Posterior):
-    """A Gaussian posterior over a sum of effects."""
+    """Gaussian posterior over a sum of effects."""
 
     @abstractmethod
     def effect_marginals(self, X, places=None):
-        """Means and variances (b, 1 + n_terms) of the constant and each term, or of some."""
+        """Return means and variances (b, 1 + n_terms) of the constant and each term.
+
+        ``places`` selects terms; the constant is term 0.
+        """
 
     @abstractmethod
     def of_residuals(self, X, precision):
-        r"""Covariances of projections of residuals, the derivatives of log densities in latents.
+        r"""Return a function that computes covariances of projected residuals.
+
+        Residuals r are the derivatives of the rows' log densities in the latents.
 
         Parameters
         ----------
         X : Tensor of shape (n, d)
             Rows of the fit.
         precision : Tensor of shape (n,)
-            Of their sites.
+            Precisions of their sites.
 
         Returns
         -------
         covariances : callable
-            From a list of :math:`\Psi`, (n, q) each, to that of
-            :math:`\Psi^\top \mathrm{Cov}(r) \Psi`, (q, q) each; one product for all.
+            Takes a list of :math:`\Psi`, (n, q) each, and returns a list of
+            :math:`\Psi^\top \mathrm{Cov}(r) \Psi`, (q, q) each.
         """
 
     @abstractmethod
     def intercept(self):
-        """Posterior mean of the constant."""
+        """Return the posterior mean of the constant, a float."""
 
     @abstractmethod
     def cov(self, X):
-        """Covariances (1, b, b) at the rows of ``X``."""
+        """Return posterior covariances (1, b, b) at the rows of ``X``."""
 
     @abstractmethod
     def variances(self):
-        """Variances (n_terms,) of the means of effects under the features' measure.
+        """Return variances (n_terms,) of the effects' posterior means under the features' measure.
 
         Notes
         -----
@@ -261,10 +275,10 @@ class EffectsPosterior(Posterior):
 
     @abstractmethod
     def drawn_variances(self, n_samples, rng):
-        """Likewise of draws from the posterior, (n_samples, n_terms)."""
+        """Return variances (n_samples, n_terms) of effects drawn from the posterior."""
 
     def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, 1). Memory O(b^2)."""
+        """Return joint draws at the rows of ``X``, (n_samples, b, 1). Memory is O(b^2)."""
         values, vectors = torch.linalg.eigh(self.cov(X)[0])
         root = vectors * values.clamp_min(0).sqrt()
         noise = torch.randn(len(root), n_samples, dtype=root.dtype, generator=generator)
@@ -273,23 +287,24 @@ class EffectsPosterior(Posterior):
 
 
 class AdditivePosterior(EffectsPosterior):
-    """Gaussian weights of the whitened features of all terms.
+    """Posterior with inducing points: Gaussian weights of the whitened features of all terms.
 
     Parameters
     ----------
     effects : Effects
     gram : Tensor of shape (p, p)
-        What the rows add to the precision of the weights.
+        Precision that the rows add to the weights.
     cross : Tensor of shape (p,)
-        Likewise to their linear term.
+        Linear term that the rows add to the weights.
     covariance, rank : object
         See `reduction`.
 
     Attributes
     ----------
     weights : Tensor of shape (p,)
+        Posterior mean of the weights.
     reduction : Tensor of shape (p, p)
-        By which their covariance is less than the identity, the prior's.
+        The identity, which is the prior covariance of the weights, less the posterior covariance.
 
     Notes
     -----
@@ -303,14 +318,14 @@ class AdditivePosterior(EffectsPosterior):
 
     @property
     def arrays(self):
-        """What a posterior at the same hyperparameters is made of, by name."""
+        """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
         return {"gram": self.gram, "cross": self.cross}
 
     def expected(self, gram, cross):
-        """Expectation of a quadratic log density of the weights, given as the rows' are; nats."""
+        """Return the expectation, in nats, of the log density cross^T w - w^T gram w / 2."""
         w = self.weights
-        spread = gram.trace() - (gram * self.reduction).sum()
-        return cross @ w - 0.5 * (w @ gram @ w + spread)
+        trace = gram.trace() - (gram * self.reduction).sum()
+        return cross @ w - 0.5 * (w @ gram @ w + trace)
 
     def _features(self, X):
         return self.effects.features(self.effects.basis.unit(X.double()))
@@ -322,7 +337,7 @@ class AdditivePosterior(EffectsPosterior):
         return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
 
     def row_marginals(self, columns):
-        """Means and variances (b,) of rows given by the columns (b, r) of each term."""
+        """Return means and variances (b,) of rows, given the columns (b, r) of each term."""
         pairs = list(zip(columns, self.effects.coefs, strict=True))
         psi = torch.cat([part @ coef for part, coef in pairs], 1)
         prior = sum(
@@ -360,7 +375,7 @@ class AdditivePosterior(EffectsPosterior):
         return (self.effects.coefs[0] * self.weights[0]).item()
 
     def root(self):
-        """Lower triangular root (p, p) of the covariance of the weights."""
+        """Return the Cholesky factor (p, p) of the covariance of the weights."""
         eye = torch.eye(len(self.reduction)).to(self.reduction)
         return cholesky(eye - self.reduction, "covariance of the weights", jitter=_ROUNDING)
 
@@ -380,7 +395,7 @@ class AdditivePosterior(EffectsPosterior):
         return self._variances(self.weights + noise @ self.root().T)
 
     def _variances(self, weights):
-        """Of effects of given weights (..., p), (..., n_terms)."""
+        """Return variances (..., n_terms) of effects with weights (..., p)."""
         sizes = [coef.shape[1] for coef in self.effects.coefs]
         parts = zip(weights.split(sizes, -1)[1:], self.effects.seconds(), strict=True)
         none = [weights.new_empty((*weights.shape[:-1], 0))]

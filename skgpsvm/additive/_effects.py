@@ -1,4 +1,4 @@
-"""The terms of an additive model at hyperparameters: prior covariances, whitened features."""
+"""Prior covariances and whitened features of the terms, at given hyperparameters."""
 
 from abc import ABC, abstractmethod
 
@@ -19,12 +19,12 @@ class Prior(ABC):
     Attributes
     ----------
     terms : list of tuples of ints
-        Features of each, none of the constant, which is the first.
+        Features of each term. The constant, (), is the first.
     variance : Tensor of shape (1 + n_terms,)
     factors : list of lists
-        The processes that each is a product of: `ZeroMeanKernel` or `Levels`.
+        Processes whose product each term is: `ZeroMeanKernel` or `Levels`.
     processes : dict
-        The feature of each of these.
+        The feature of each process.
     """
 
     def __init__(self, basis, theta):
@@ -33,7 +33,8 @@ class Prior(ABC):
         self.variance = torch.cat([variances[0].new_tensor([basis.constant]), variances[0]])
         self._absent = [variance.view(1, 1) for variance in variances[1]]
         seen = [bool(f.n_levels) or f.missing for f in basis.features]
-        self._unseen = ~torch.tensor(seen, device=self.variance.device)  # of missing numbers
+        # Features without missing numbers in the fit.
+        self._unseen = ~torch.tensor(seen, device=self.variance.device)
         lengths = theta["length"].exp().split([len(basis.axes), len(basis.pair_axes)])
         mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
         pairs = iter([pairs[place] for place in basis.pair_places])
@@ -54,25 +55,25 @@ class Prior(ABC):
 
     @abstractmethod
     def _mains(self, lengths):
-        """The process of each of the basis's axes."""
+        """Return the process of each of the basis's ``axes``, given their length scales."""
 
     @abstractmethod
     def _pairs(self, lengths):
-        """Likewise of the axes of pairs."""
+        """Return the process of each of the basis's ``pair_axes``, given their length scales."""
 
     def absent(self, term):
-        """Prior variance (1, 1) of the effect of missing numbers; None where there are none."""
+        """Return the prior variance (1, 1) of the effect of missing numbers, or None."""
         if len(term) == 1 and term[0] in self.basis.absent:
             return self._absent[self.basis.absent.index(term[0])]
         return None
 
     def at(self, u):
-        """Rows (b, d) on the unit interval as other methods take them.
+        """Convert rows (b, d) on the unit interval to the form that other methods take.
 
         Returns
         -------
         places : dict
-            Of each process, what it takes.
+            By process, what its ``at`` returned.
         missing : Tensor of shape (b, d)
             1 where a number is missing.
         """
@@ -83,7 +84,10 @@ class Prior(ABC):
         return zip(self.terms, self.factors, self.variance, strict=True)
 
     def variances(self, at):
-        """Prior variances (b, 1 + n_terms); of numbers that only now are missing as of any."""
+        """Return prior variances (b, 1 + n_terms).
+
+        A missing number of a feature that had none in the fit has the variance before centering.
+        """
         places, missing = at
         unknown, found = missing * self._unseen, []
         for term, factors, variance in self._terms():
@@ -96,9 +100,9 @@ class Prior(ABC):
         return torch.stack(found, 1)
 
     def covariances(self, a, b, places=None):
-        """Prior covariances (b, b') of all or some terms between rows `at` two places, one by one.
+        """Yield prior covariances (b, b') of each term between rows in the form of `at`.
 
-        The terms are the constant and those after it.
+        ``places`` selects terms; the constant is term 0.
         """
         parts = list(self._terms())
         for term, factors, variance in parts if places is None else [parts[k] for k in places]:
@@ -110,19 +114,19 @@ class Prior(ABC):
             yield cov
 
     def cross(self, u):
-        """Prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
+        """Return prior covariances (b, b) of the sum between rows (b, d) on the unit interval."""
         at = self.at(u)
         total = sum(self.covariances(at, at))
-        return total.diagonal_scatter(self.variances(at).sum(1))  # of what is unknown too
+        return total.diagonal_scatter(self.variances(at).sum(1))  # unknown levels included
 
 
 class Effects(Prior):
-    """Likewise, with inducing points.
+    """Prior and whitened features of the terms with inducing points.
 
     Attributes
     ----------
     coefs : list of Tensor of shape (r, p)
-        Of the constant and each term: whitened features of a row are its columns times these.
+        For the constant and each term. A row's columns times these are its whitened features.
     covs : list of Tensor of shape (r, r)
         Prior covariances of the coefficients of the columns.
     """
@@ -162,7 +166,7 @@ class Effects(Prior):
         return self._at_points(basis.pair_kernel, axes, lengths, *points, basis.pair_size)
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
-        """The process of each axis, computed together where they have as many points."""
+        """Return the process of each axis; those with equally many points are computed together."""
         equal = torch.linspace(0, 1, n_inducing, dtype=torch.float64)
         points = [torch.as_tensor(points.get(j, equal)).to(lengths) for j in axes]
         means = [torch.as_tensor(self.basis.means[j][:size]).to(lengths) for j in axes]
@@ -175,12 +179,12 @@ class Effects(Prior):
         return [found[place] for place in range(len(axes))]
 
     def features(self, u):
-        """Of rows (b, d) on the unit interval: whitened features and variances of each term.
+        """Return whitened features and prior variances of rows (b, d) on the unit interval.
 
         Returns
         -------
         features : list of Tensor of shape (b, p)
-            Of the constant and each term.
+            For the constant and each term.
         variances : Tensor of shape (b, 1 + n_terms)
         """
         at = places, missing = self.at(u)
@@ -195,12 +199,12 @@ class Effects(Prior):
         return found, self.variances(at)
 
     def seconds(self):
-        """Second moments (p, p) of the whitened features of each term under the measure.
+        """Return second moments (p, p) of each term's whitened features under the measure.
 
-        Of a basis without `tabled` features, whose columns are others.
+        The basis must have no `tabled` features, whose columns are indicators.
         """
         if self.basis.tabled:
-            raise ValueError("Moments under the measure are those of polynomials.")
+            raise ValueError("Moments under the measure need a basis without tabled features.")
         like, found = self.variance, []
         for term, coef in zip(self.basis.terms, self.coefs[1:], strict=True):
             parts = [torch.as_tensor(self.basis.seconds[j]).to(like) for j in term]

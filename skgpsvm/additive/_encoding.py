@@ -1,4 +1,4 @@
-"""Columns of users' tables as numbers: categories, missing values, ranges."""
+"""Encoding of tables as numbers: categories, missing values and ranges."""
 
 import datetime
 import re
@@ -25,28 +25,29 @@ _CATEGORICAL_TYPES = (
     "boolean",
 )
 _DATES = ("date", "time", "period", "duration")
-_ROWS_OF_POWERS = 20_000  # that a transformation is chosen from
-_SKEWED = 0.5  # skewness from which on there is one
+_N_POWER_ROWS = 20_000  # rows that the power of a feature is estimated from
+_SKEWED = 0.5  # skewness from which on a feature is transformed
 _POWERS = (-2.0, 4.0)
-_ROUNDING = 1e-9  # of a sum of weights, relative
+_ROUNDING = 1e-9  # relative, of a sum of weights
 
 
 class TableEncoder:
-    """Categories of a table as codes 0, 1, ...; other columns are numbers already.
+    """Encode the categories of a table as codes 0, 1, ...; other columns are numbers already.
 
-    A level that the fit did not see is coded -1; what is missing is a level of its own, if the fit
-    saw it.
+    A level that was not in the fit has code -1. Missing values are a level of their own if the fit
+    had any.
 
     Parameters
     ----------
     categorical : ndarray of shape (d,), bool
+        Mask of the columns that are categories.
     """
 
     def __init__(self, categorical):
         self.categorical = categorical
 
     def fit(self, X):
-        """Learn the levels of a table; returns self.
+        """Learn the levels of a table; return self.
 
         Raises
         ------
@@ -61,21 +62,21 @@ class TableEncoder:
             if len({isinstance(level, str) for level in known}) > 1:
                 kinds = ", ".join(sorted({type(level).__name__ for level in known}))
                 raise TypeError(
-                    f"Categories of column {names[j]!r} of X are of types {kinds}: make them of "
-                    "one, as by astype(str)."
+                    f"Categories of column {names[j]!r} of X are of types {kinds}. Convert them to "
+                    "one type, for example by astype(str)."
                 )
             self.levels.append(sorted(known) + [np.nan] * any(missing))
         return self
 
     @property
     def n_levels(self):
-        """Of each column, 0 for numbers."""
+        """Number of levels of each column (d,); 0 for numbers."""
         found = np.zeros(len(self.categorical), dtype=int)
         found[self.categorical] = [len(levels) for levels in self.levels]
         return found
 
     def transform(self, X):
-        """Codes and numbers of a table, float64 (n, d)."""
+        """Return the codes and numbers of a table, float64 (n, d)."""
         found = np.empty((len(X), len(self.categorical)))
         chosen = np.flatnonzero(self.categorical)
         for j, levels, column in zip(chosen, self.levels, columns(X, chosen), strict=True):
@@ -91,22 +92,20 @@ class TableEncoder:
 
 
 def refuse_dates(X, categorical):
-    """Dates and times of a table that are no categories: as numbers their unit is anyone's guess.
+    """Raise TypeError if a column of a table has dates or times and is no category.
 
-    Raises
-    ------
-    TypeError
+    Converted to numbers, their unit would be arbitrary.
     """
     for j, name in enumerate(_names(X)):
         if _is_dated(X[name]) and (categorical is None or not categorical[j]):
             raise TypeError(
-                f"Column {name!r} of X has dates or times ({X[name].dtype}): convert them to "
-                "numbers in a unit of your choice, or name the column in categorical_features."
+                f"Column {name!r} of X has dates or times ({X[name].dtype}). Convert them to "
+                "numbers in a unit of your choice, or list the column in categorical_features."
             )
 
 
 def _names(X):
-    """Of the columns of a table, none of an array; ValueError where two are the same."""
+    """Return the column names of a table, [] for an array; raise ValueError on duplicates."""
     names = list(X.columns) if hasattr(X, "columns") else []
     if twice := sorted({str(name) for name in names if names.count(name) > 1}):
         raise ValueError(f"X has more than one column of the name {', '.join(twice)}: rename them.")
@@ -114,7 +113,7 @@ def _names(X):
 
 
 def _is_dated(column):
-    """Whether a column has dates or times, by its type or, of objects, by its first known one."""
+    """Return whether a column has dates or times, by its dtype or its first known object."""
     kind = str(column.dtype).lower()
     if kind != "object":
         return kind.startswith(_DATES)
@@ -123,14 +122,14 @@ def _is_dated(column):
 
 
 def _has_numbers(column):
-    """Whether objects are numbers, but for some None; bools are none."""
+    """Return whether objects are numbers or None, and not all missing; bools are not numbers."""
     known = [value for value in column if value is not None]
     numbers = (isinstance(value, Real) and not isinstance(value, bool) for value in known)
     return all(numbers) and not all(is_missing(value) for value in known)
 
 
 def columns(X, chosen):
-    """Some columns of a table or an array."""
+    """Return the chosen columns of a table or an array, a list of ndarrays (n,)."""
     if hasattr(X, "columns"):
         names = list(X.columns)
         return [np.asarray(X[names[j]]) for j in chosen]
@@ -139,7 +138,7 @@ def columns(X, chosen):
 
 
 def categorical_mask(categorical_features, X):
-    """Which columns are categories, (d,), or None where none is.
+    """Return a mask (d,) of the columns that are categories, or None if there are none.
 
     Parameters
     ----------
@@ -165,7 +164,7 @@ def categorical_mask(categorical_features, X):
         mask = np.array(mask, dtype=bool)
         return mask if mask.any() else None
     if not names and np.ndim(X) != 2:
-        return None  # which validation refuses in its own words
+        return None  # validation raises the error
     chosen, d = np.atleast_1d(np.asarray(categorical_features)), len(names) or np.shape(X)[1]
     if chosen.dtype.kind in "OU":
         if unknown := [name for name in chosen.tolist() if name not in names]:
@@ -185,14 +184,14 @@ def categorical_mask(categorical_features, X):
 
 
 def described(X, weights, n_levels, scaling):
-    """What the columns of positive weight are: their `Feature`s.
+    """Return the `Feature` of each column, from the rows of positive weight.
 
     Parameters
     ----------
     X : ndarray or memmap of shape (n, d)
     weights : ndarray of shape (n,)
     n_levels : ndarray of shape (d,)
-        0 for numbers.
+        Number of levels; 0 for numbers.
     scaling : {"power", "minmax"}
     """
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
@@ -204,11 +203,11 @@ def described(X, weights, n_levels, scaling):
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
             missing |= np.isnan(chunk).any(0)
     used = np.flatnonzero(weights)
-    some = X[used[:: max(1, len(used) // _ROWS_OF_POWERS)]]
+    sample = X[used[:: max(1, len(used) // _N_POWER_ROWS)]]
     found = []
     for j, levels in enumerate(n_levels):
         if levels:
-            # Where every row has a level of its own, an effect cannot be told from noise.
+            # If every row has its own level, an effect cannot be distinguished from noise.
             single = weights.sum() <= (1 + _ROUNDING) * len(used)
             own = single and levels >= len(used) == len(np.unique(X[used, j]))
             found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
@@ -218,7 +217,7 @@ def described(X, weights, n_levels, scaling):
             continue
         feature = Feature(missing=bool(missing[j]))
         if scaling == "power":
-            feature.center, feature.scale, feature.power = _power(some[:, j])
+            feature.center, feature.scale, feature.power = _power(sample[:, j])
         ends = (np.array([low[j], high[j]]) - feature.center) / feature.scale
         feature.low, feature.high = ends.tolist()
         found.append(feature)
@@ -226,7 +225,7 @@ def described(X, weights, n_levels, scaling):
 
 
 def distinct(rows, numbers, most):
-    """The different numbers of columns that have few, sorted float64 tensors by column.
+    """Return the distinct numbers of columns with at most ``most``: sorted float64, by column.
 
     Parameters
     ----------
@@ -248,12 +247,12 @@ def distinct(rows, numbers, most):
 
 
 def _power(column):
-    """Center, scale and power of a column, whose power is 1 unless it is skewed."""
+    """Return center, scale and power of a column; the power is 1 unless the column is skewed."""
     column = column[np.isfinite(column)].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         center, scale = column.mean(), column.std()
     if len(column) and not np.isfinite(scale):
-        raise ValueError("Squares of X overflow in float64: scale it down.")
+        raise ValueError("Squares of X overflow in float64. Scale X down.")
     if not scale > 0:
         return 0.0, 1.0, 1.0
     column = (column - center) / scale

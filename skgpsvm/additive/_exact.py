@@ -1,4 +1,4 @@
-"""Additive processes without inducing points: evidence, derivatives and posterior from all rows."""
+"""Additive GPs without inducing points: evidence, its derivatives, and the exact posterior."""
 
 import itertools
 import math
@@ -10,27 +10,28 @@ import torch
 from .._linalg import cholesky
 from ._bound import EffectsPosterior
 from ._effects import Prior
-from ._processes import PROFILES, ZeroMeanKernel
+from ._processes import PROFILES, Points, ZeroMeanKernel
 
-_BLOCK_ENTRIES = 2**19  # of the covariances of all processes, to stay in the cache
-_LEAST_ENTRIES = 2**12  # of each, to be worth a call
-_ROUNDING = 1e-10  # of eigenvalues
-_VAGUE = 1e-5  # root of a precision
-_DRAWS = 50  # at once
+_BLOCK_ENTRIES = 2**19  # of the covariances of all processes, so that a block fits in the cache
+_MIN_ENTRIES = 2**12  # of a block of one process; smaller blocks do not repay the call
+_ROUNDING = 1e-10  # relative, of eigenvalues
+_VAGUE = 1e-5  # square root of a precision, below which linear terms are kept apart
+_DRAWS = 50  # that are computed at once
 
 
 @dataclass
 class RowSums:
-    """What a fit without inducing points needs of the rows.
+    """Sufficient statistics of the rows of a fit without inducing points.
 
     Attributes
     ----------
     u : Tensor of shape (n, d)
-        On the unit interval.
+        Features on the unit interval.
     precision, linear : Tensor of shape (n,)
-        Of the sites of the rows; with Gaussian noise weights, and these times the targets.
+        Precisions and linear terms of the sites of the rows. With Gaussian noise, the weights, and
+        the weights times the targets.
     weight : float
-        As of `Sums`.
+        Total weight with Gaussian noise, as in `Sums`; else 0.
     """
 
     u: torch.Tensor
@@ -40,20 +41,22 @@ class RowSums:
 
 
 class RowPrior(Prior):
-    """Prior covariance between the rows of a fit, and its derivatives by hand.
+    """Prior covariance between the rows of a fit, with derivatives written by hand.
 
-    The covariance is bilinear in those of the processes: a constant, their weighted sum, and the
-    weighted sum of their products two by two.
+    The covariance is a polynomial in the covariances of the processes: a constant, their weighted
+    sum, and the weighted sum of products of two of them.
 
     Parameters
     ----------
     basis : AdditiveBasis
     theta : dict of Tensor
+        Logarithms of ``length`` and ``variance``.
     u : Tensor of shape (n, d)
+        Features of the rows on the unit interval.
     """
 
     def __init__(self, basis, theta, u):
-        self._groups = []  # of processes that are computed together, and their features
+        self._groups = []  # processes that are computed together, and their features
         super().__init__(basis, theta)
         self._theta, self.rows = theta, self._at_rows(u)
         in_pairs = dict.fromkeys(p for own in self.factors if len(own) == 2 for p in own)
@@ -78,7 +81,7 @@ class RowPrior(Prior):
         return self._centered(self.basis.pair_kernel, self.basis.pair_axes, lengths)
 
     def _centered(self, kernel, axes, lengths):
-        """The process of each axis, computed together where they have as many atoms."""
+        """Return the process of each axis; those with equally many atoms are computed together."""
         atoms = [[torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes]
         found = {}
         for n_atoms in {len(points) for points, _ in atoms}:
@@ -91,32 +94,33 @@ class RowPrior(Prior):
         return [found[place] for place in range(len(axes))]
 
     def _at_rows(self, u):
-        """The rows of the fit as of `at`."""
+        """Return the rows of the fit in the form of `at`."""
         found = {}
         for group, members, axes in self._groups:
-            parts = zip(*group.at(u[:, axes].T), strict=True)
+            parts = map(Points, *group.at(u[:, axes].T))
             found |= dict(zip(members, parts, strict=True))
         others = {p: p.at(u[:, j]) for p, j in self.processes.items() if p not in found}
         return found | others, u.isnan().to(u)
 
     def _part(self, at, index):
+        """Return the rows at an index of rows in the form of `at`."""
         places, missing = at
-        return {p: tuple(x[index] for x in own) for p, own in places.items()}, missing[index]
+        return {p: _at_index(own, index) for p, own in places.items()}, missing[index]
 
     def _blocks(self, n, n_others):
-        """Slices of n rows whose covariances with others are few."""
+        """Return slices of n rows whose covariances with ``n_others`` rows fit in a block."""
         per_process = _BLOCK_ENTRIES // max(len(self._all), 1)
-        size = max(1, max(per_process, _LEAST_ENTRIES) // n_others)
+        size = max(1, max(per_process, _MIN_ENTRIES) // n_others)
         return [slice(start, start + size) for start in range(0, n, size)]
 
     def _mixed(self, between):
-        """Sums (P, b, b') by which covariances (P, b, b') of the processes enter in pairs."""
+        """Return what each process's covariance is multiplied by in products, (P, b, b')."""
         mixed, own = torch.zeros_like(between), self._paired
         mixed[own] = (self._bilinear[own, own] @ between[own].flatten(1)).view_as(between[own])
         return mixed
 
     def total(self, a, b):
-        """Prior covariances (b, b') of the sum of all terms between rows `at` two places."""
+        """Return prior covariances (b, b') of the sum of all terms, of rows in the form of `at`."""
         K = a[1].new_full((len(a[1]), len(b[1])), self.basis.constant)
         if self._all:
             between = torch.stack([p.between(a[0][p], b[0][p]) for p in self._all])
@@ -127,14 +131,14 @@ class RowPrior(Prior):
 
     @torch.no_grad()
     def between(self, at):
-        """Likewise between other rows and those of the fit, (b, n)."""
+        """Return prior covariances (b, n) between other rows and those of the fit."""
         n = len(self.rows[1])
         blocks = self._blocks(len(at[1]), n)
         return torch.cat([self.total(self._part(at, block), self.rows) for block in blocks])
 
     @torch.no_grad()
     def matrix(self):
-        """Likewise between the rows of the fit, (n, n)."""
+        """Return prior covariances (n, n) between the rows of the fit."""
         n = len(self.rows[1])
         K = self.variance.new_empty(n, n)
         for block, rest in self._triangle():
@@ -143,13 +147,13 @@ class RowPrior(Prior):
         return K
 
     def _triangle(self):
-        """Blocks of rows, and all rows from these on: the rest is across the diagonal."""
+        """Return pairs of slices that cover the upper triangle: a block, and rows from it on."""
         n = len(self.rows[1])
         return [(block, slice(block.start, n)) for block in self._blocks(n, n)]
 
     @torch.no_grad()
     def slopes(self, adjoint):
-        """Derivatives in the hyperparameters from those (n, n) in the covariance, by name."""
+        """Return derivatives in the hyperparameters, by name, from the covariance's (n, n)."""
         by_linear, by_bilinear, by_log, by_h = self._slopes(adjoint)
         by_variance = [adjoint.sum()]
         for own in self._members[1:]:
@@ -168,16 +172,16 @@ class RowPrior(Prior):
         return dict(zip(self._theta, found, strict=True))
 
     def _slopes(self, adjoint):
-        """Derivatives in what the covariance is made of.
+        """Return derivatives in the quantities that the covariance is computed from.
 
         Returns
         -------
         by_linear, by_bilinear : Tensor of shape (P,), (P, P)
-            In the weights of the processes and of their products.
+            Derivatives in the weights of the processes and of their products.
         by_log : Tensor of shape (p,)
-            In the logarithms of distances, all together, of the processes of numbers.
+            Derivatives in the logarithm of all distances, of each process of a number.
         by_h : Tensor of shape (p, n)
-            What the product of h and H^-1 is to be multiplied by, of these.
+            Derivatives in h, times -H, of each process of a number.
         """
         p, paired, places = len(self._numbers), self._paired, self.rows[0]
         by_linear, by_bilinear = (torch.zeros_like(part) for part in (self._linear, self._bilinear))
@@ -194,30 +198,36 @@ class RowPrior(Prior):
             weighted = (own * between).flatten(1)
             by_linear += weighted.sum(1)
             by_bilinear[paired, paired] += weighted[paired] @ between[paired].flatten(1).T
-            pulls = self._mixed(between).add_(self._linear).mul_(own)[:p]
+            adjoints = self._mixed(between).add_(self._linear).mul_(own)[:p]
             for k in range(p):
-                by_log[k] += torch.vdot(pulls[k].ravel(), found[k][1].ravel())
-            by_h[:, block] += pulls @ h[:, rest]
-            by_h[:, rest] += pulls.mT @ h[:, block]
+                by_log[k] += torch.vdot(adjoints[k].ravel(), found[k][1].ravel())
+            by_h[:, block] += adjoints @ h[:, rest]
+            by_h[:, rest] += adjoints.mT @ h[:, block]
         return by_linear, by_bilinear, by_log, by_h[..., 0]
 
 
+def _at_index(points, index):
+    """Select points of a process, in the form of its ``at``."""
+    parts = [part[index] for part in points]
+    return Points(*parts) if isinstance(points, Points) else tuple(parts)
+
+
 def _factorized(K, root):
-    """Root of A = I + B^1/2 K B^1/2, for square roots of precisions B."""
+    """Return the Cholesky factor of A = I + B^1/2 K B^1/2, given the diagonal of B^1/2."""
     inner = root[:, None] * K * root
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
     return cholesky(inner, "covariance of the rows", jitter=0)
 
 
 def _solved(K, root, chol, linear):
-    """What sites with linear terms (n, k) say, without differences of large numbers.
+    """Solve for the posterior mean given sites with linear terms (n, k), without cancellation.
 
     Returns
     -------
     scaled, solved : Tensor of shape (n, k)
-        Linear terms over roots of precisions, and A^-1 times these.
+        Linear terms divided by roots of precisions, and A^-1 times these.
     rest : Tensor of shape (n, k)
-        Linear terms of sites that are too vague for it.
+        Linear terms of sites whose precision is too small to divide by.
     alpha : Tensor of shape (n, k)
         K^-1 times the posterior mean.
     """
@@ -230,19 +240,19 @@ def _solved(K, root, chol, linear):
 
 
 def _evidence(K, chol, scaled, solved, rest):
-    """The log evidence, nats, without what does not depend on K."""
+    """Return the log evidence, in nats, without terms that do not depend on K."""
     log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * ((rest * (K @ rest) - scaled * solved).sum((-2, -1)) - log_det)
 
 
 def _scaled_sites(own, sums):
-    """Roots of the precisions (n,) and linear terms (n, 1) of sites with the noise in them."""
+    """Return roots of precisions (n,) and linear terms (n, 1) of the sites, noise included."""
     var = own["noise"].exp()
     return (sums.precision / var).clamp_min(0).sqrt(), sums.linear[:, None] / var
 
 
 def _constants(own, sums):
-    """What the log evidence of Gaussian noise has beside `_evidence`."""
+    """Return the terms of the log evidence of Gaussian noise that `_evidence` leaves out."""
     return -0.5 * sums.weight * (math.log(2 * math.pi) + own["noise"])
 
 
@@ -252,16 +262,16 @@ def _evidence_at(K, root, linear):
 
 
 def evidence(basis, own, sums):
-    """The log evidence at hyperparameters of a latent, nats, constants of sites left out."""
+    """Return the log evidence of a latent's hyperparameters, in nats, up to constants of sites."""
     K = RowPrior(basis, own, sums.u).matrix()
     return _evidence_at(K, *_scaled_sites(own, sums)) + _constants(own, sums)
 
 
 def evidence_gains(basis, own, sums):
-    """What each term adds to the log evidence at hyperparameters that are held, nats."""
+    """Return how much each term adds to the log evidence at fixed hyperparameters, in nats."""
     prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
     K, covariances = prior.matrix(), prior.covariances(prior.rows, prior.rows)
-    next(covariances)  # of the constant
+    next(covariances)  # skip the constant
     size = max(1, _BLOCK_ENTRIES // K.numel())
     groups = iter(lambda: list(itertools.islice(covariances, size)), [])
     without = [_evidence_at(K - torch.stack(group), *sites) for group in groups]
@@ -269,7 +279,7 @@ def evidence_gains(basis, own, sums):
 
 
 def evidence_and_slopes(basis, own, sums):
-    """The log evidence, nats, and its derivatives in the hyperparameters of a latent, by name.
+    """Return the log evidence, in nats, and its derivatives in a latent's hyperparameters by name.
 
     Notes
     -----
@@ -290,7 +300,7 @@ def evidence_and_slopes(basis, own, sums):
 
 
 class ExactPosterior(EffectsPosterior):
-    """The process given Gaussian sites of rows.
+    """Exact posterior of an additive GP given a Gaussian site of each row.
 
     Parameters
     ----------
@@ -328,12 +338,12 @@ class ExactPosterior(EffectsPosterior):
 
     @property
     def arrays(self):
-        """What a posterior at the same hyperparameters is made of, by name."""
+        """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
         names = "u", "precision", "linear", "chol", "alpha"
         return {name: getattr(self, name) for name in names}
 
     def _explained(self, cov):
-        """Roots (n, b) of what the rows take from the prior, of covariances (b, n) with them."""
+        """Return V (n, b), given covariances (b, n) with the rows: V^T V is the reduction."""
         return torch.linalg.solve_triangular(self.chol, self._root[:, None] * cov.T, upper=False)
 
     def _at(self, X):
@@ -346,7 +356,7 @@ class ExactPosterior(EffectsPosterior):
         return (cov @ self.alpha)[:, None], var.clamp_min(0)[:, None]
 
     def row_marginals(self):
-        """Means and variances (n,) at the rows of the fit."""
+        """Return means and variances (n,) at the rows of the fit."""
         var = self._K.diagonal() - self._explained(self._K).square().sum(0)
         return self._K @ self.alpha, var.clamp_min(0)
 
@@ -365,7 +375,7 @@ class ExactPosterior(EffectsPosterior):
         return covariances
 
     def intercept(self):
-        """Posterior mean of the constant."""
+        """Return the posterior mean of the constant."""
         return (self.basis.constant * self.alpha.sum()).item()
 
     def kl(self):
@@ -374,7 +384,7 @@ class ExactPosterior(EffectsPosterior):
         return 0.5 * (held + self.alpha @ self._K @ self.alpha + log_det)
 
     def cov(self, X):
-        """Covariances (1, b, b) at the rows of ``X``."""
+        """Return covariances (1, b, b) at the rows of ``X``."""
         u = self.basis.unit(X.double())
         gone = self._explained(self._prior.between(self._prior.at(u)))
         return (self._prior.cross(u) - gone.T @ gone)[None]
@@ -382,7 +392,7 @@ class ExactPosterior(EffectsPosterior):
     # Shares
 
     def _terms(self):
-        """Terms but the constant, their factors and variances."""
+        """Return the terms other than the constant, their factors and their variances."""
         prior = self._prior
         return zip(prior.terms[1:], prior.factors[1:], prior.variance[1:], strict=True)
 
@@ -398,7 +408,7 @@ class ExactPosterior(EffectsPosterior):
         return torch.cat(found)
 
     def _from_rows(self, process):
-        """Covariances (k, n) of the atoms of a process's measure with the rows of the fit."""
+        """Return covariances (k, n) of the atoms of a process's measure with the fit's rows."""
         return process.between(process.at(process.atoms), self._prior.rows[0][process])
 
     def drawn_variances(self, n_samples, rng):
@@ -407,7 +417,7 @@ class ExactPosterior(EffectsPosterior):
         return torch.cat([self._drawn(size, features, rng) for size in sizes])
 
     def _drawn(self, size, features, rng):
-        """Likewise, few at once."""
+        """Return the variances of the effects of a few draws, (size, n_terms)."""
 
         def normal(*shape):
             return torch.from_numpy(rng.standard_normal((size, *shape)))
@@ -428,14 +438,14 @@ class ExactPosterior(EffectsPosterior):
         return torch.cat(found, 1)
 
     def _features(self, _, factors, variance):
-        """Of a term: two factors of the rows' features, whose weights are standard normal.
+        """Return two factors of a term's features, whose weights are standard normal.
 
         Returns
         -------
         features : list of Tensors (n, p), (n, q)
-            Products of their columns are the features.
+            The features of the rows are the products of a column of each.
         moments : list of Tensors (p, p), (q, q)
-            Likewise under the measure.
+            Second moments of the factors under the measure.
         """
         one = variance.new_ones(1, 1)
         features, moments = [], []

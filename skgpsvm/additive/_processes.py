@@ -1,6 +1,7 @@
-"""Whitened functions of one feature: zero-mean processes of a number, effects of levels."""
+"""Zero-mean processes of one feature, numerical or categorical, and their whitened features."""
 
 from copy import copy
+from typing import NamedTuple
 
 import torch
 
@@ -15,16 +16,18 @@ PROFILES = {
     "matern52": Matern(2.5),
 }
 _JITTER = 1e-8
-_FAR = 1e3  # units of distance
+_MAX_DISTANCE = 1e3  # in units of the profile
 
 
 class Chebyshev:
-    """The first polynomials of Chebyshev on the unit interval, and interpolation by them.
+    """Chebyshev polynomials on the unit interval, and interpolation by them.
 
     Parameters
     ----------
     size : int
+        Number of polynomials.
     like : Tensor
+        Sets the dtype and the device.
     """
 
     def __init__(self, size, like):
@@ -37,7 +40,7 @@ class Chebyshev:
         self.transform = values * (2 - (orders == 0).to(values))[:, None] / size
 
     def __call__(self, u):
-        """Polynomials (..., size) at points u (...)."""
+        """Return the polynomials (..., size) at points u (...)."""
         x = 2 * u - 1
         found = [torch.ones_like(x), x]
         while len(found) < self.size:
@@ -46,18 +49,30 @@ class Chebyshev:
 
 
 def uniform_moments(size):
-    """Means (size,) and second moments (size, size) of the polynomials under uniform u."""
+    """Return means (size,) and second moments (size, size) of the polynomials under uniform u."""
     orders = torch.arange(2 * size, dtype=torch.float64)
     mean = torch.where(orders % 2 == 0, 1 / (1 - orders.square()), 0.0)
     a = torch.arange(size)
     return mean[:size], 0.5 * (mean[a[:, None] + a] + mean[(a[:, None] - a).abs()])
 
 
+class Points(NamedTuple):
+    """Points u (..., b) of a numerical feature, with h of `ZeroMeanKernel` there.
+
+    ``known`` is 0 where a point is missing, else 1; ``u`` is then arbitrary and ``h`` is 0.
+    """
+
+    u: torch.Tensor
+    h: torch.Tensor
+    known: torch.Tensor
+
+
 class ZeroMeanKernel:
-    r"""Processes of one numerical feature, of variance one before they are centered.
+    r"""Zero-mean processes of a numerical feature; their variance before centering is one.
 
     The covariance is :math:`g(x, y) - h(x) h(y) / H` with :math:`h(x) = \int g(x, s) d\nu(s)` and
-    :math:`H = \int h d\nu`, that of a process whose integral over the feature's measure is zero.
+    :math:`H = \int h d\nu`. It is that of a process whose integral over the feature's measure
+    :math:`\nu` is zero.
 
     Parameters
     ----------
@@ -66,9 +81,9 @@ class ZeroMeanKernel:
     length : Tensor of shape (...)
         Length scales on the unit interval, one for each process.
     atoms : Tensor of shape (..., k)
-        The measure: points,
+        Atoms of the measure.
     weights : Tensor of shape (..., k)
-        and what is at each.
+        Their weights.
 
     Attributes
     ----------
@@ -95,7 +110,7 @@ class ZeroMeanKernel:
 
     @property
     def unit(self):
-        """Unit of distance of the profile, on the unit interval."""
+        """Unit of distance of the profile, in the scale of the unit interval."""
         return self.profile.unit * self.length
 
     def _g(self, a, b):
@@ -106,50 +121,50 @@ class ZeroMeanKernel:
         return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
 
     def at(self, u):
-        """Points u (..., b), h there and which are known, as other methods take them.
-
-        NaN is a point that is not known, where the process is zero.
-        """
+        """Return the `Points` u (..., b). NaN is a missing one, where the process is zero."""
         known, u = (~u.isnan()).to(u), u.nan_to_num(0.5)
-        return u, known * self._weighted(u), known
+        return Points(u, known * self._weighted(u), known)
 
     def _weighted(self, u):
-        """h at points u (..., b)."""
+        """Return h at points u (..., b)."""
         return (self._g(u, self.atoms) @ self.weights[..., None])[..., 0]
 
     def variances(self, at):
-        """Prior variances (..., b)."""
-        return at[2] - at[1].square() / self.total[..., None]
+        """Return prior variances (..., b) at points."""
+        return at.known - at.h.square() / self.total[..., None]
 
     def between(self, a, b):
-        """Prior covariances (b, b') of one process between points."""
+        """Return prior covariances (b, b') of one process between points."""
         (g,) = self._known(a, b, self.profile.value(self._distance(a, b)))
-        return g - torch.outer(a[1] / self.total, b[1])
+        return g - torch.outer(a.h / self.total, b.h)
 
     def between_and_slope(self, a, b):
-        """Likewise, and the derivatives of g in the logarithms of distances."""
+        """Return prior covariances, and the derivatives of g in the logarithms of distances."""
         g, slope = self._known(a, b, *self.profile.value_and_slope(self._distance(a, b)))
-        return g - torch.outer(a[1] / self.total, b[1]), slope
+        return g - torch.outer(a.h / self.total, b.h), slope
 
     def _distance(self, a, b):
-        # From further away nothing is seen, and squares would be infinite.
-        return (a[0][:, None] - b[0]).abs_().div_(self.unit).clamp_max_(_FAR)
+        # Beyond the maximum g is zero, and squares would overflow.
+        return (a.u[:, None] - b.u).abs_().div_(self.unit).clamp_max_(_MAX_DISTANCE)
 
     @staticmethod
-    def _known(a, b, *found):
-        """Zero where a point is not known."""
-        if a[2].all() and b[2].all():
-            return found
-        return [x * torch.outer(a[2], b[2]) for x in found]
+    def _known(a, b, *arrays):
+        """Set entries (b, b') of arrays to zero where a point is missing."""
+        if a.known.all() and b.known.all():
+            return arrays
+        return [x * torch.outer(a.known, b.known) for x in arrays]
 
 
 class CentredAtPoints(ZeroMeanKernel):
-    r"""Likewise, with inducing points.
+    r"""Zero-mean processes of a numerical feature with inducing points.
 
     Parameters
     ----------
-    profile, length : Profile, Tensor of shape (...)
+    profile : Profile
+    length : Tensor of shape (...)
+        Length scales on the unit interval, one for each process.
     points : Tensor of shape (..., m)
+        Inducing points.
     polynomials : Chebyshev
         Their nodes are the atoms.
     mean : Tensor of shape (..., size)
@@ -160,17 +175,17 @@ class CentredAtPoints(ZeroMeanKernel):
     cov : Tensor of shape (..., size, size)
         Prior covariance of the coefficients of the process.
     coef : Tensor of shape (..., size, m)
-        Of the polynomials in the whitened features.
+        Coefficients of the whitened features in the polynomials.
     point_coef : Tensor of shape (..., m, m)
-        Values at the points of the whitened features.
+        Values of the whitened features at the inducing points.
     prior : Tensor of shape (..., m, m)
-        Prior covariance of the process at the points.
+        Prior covariance of the process at the inducing points.
 
     Notes
     -----
     Source: Adam, Durrande and John (2018), (8), by quadrature. Covariances with the rows of a fit
-    are interpolated by polynomials: to 1e-8 by 34 of them for a squared exponential of length
-    scale 0.1.
+    are interpolated by polynomials. For a squared exponential of length scale 0.1, 34 polynomials
+    give an error of 1e-8.
     """
 
     def __init__(self, profile, length, points, polynomials, mean):
@@ -190,18 +205,18 @@ class CentredAtPoints(ZeroMeanKernel):
         return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
 
     def features(self, at):
-        """Whitened features (..., b, m) at points."""
-        g = at[2][..., None] * self._g(at[0], self._points)
-        return self._whitened(g - self._outer(at[1], self._h))
+        """Return whitened features (..., b, m) at points."""
+        g = at.known[..., None] * self._g(at.u, self._points)
+        return self._whitened(g - self._outer(at.h, self._h))
 
 
 class Levels:
-    """A zero-mean effect of the levels of a category, the analogue of `ZeroMeanKernel`.
+    """Zero-mean effect of the levels of a category, the analogue of `ZeroMeanKernel`.
 
     Parameters
     ----------
     share : Tensor of shape (q,)
-        Of each level.
+        Share of each level in the rows.
 
     Attributes
     ----------
@@ -225,23 +240,23 @@ class Levels:
         self.coef = (eye - 2 * torch.outer(v, v) / v.dot(v))[:, 1:]
 
     def at(self, codes):
-        """One column a level, (b, q), zeros for a code that is none of them; as others take it."""
+        """Return indicators of levels, a tuple of one Tensor (b, q); zeros for unknown codes."""
         levels = torch.arange(len(self.coef), device=codes.device)
         return ((codes[:, None] == levels).to(self.coef),)
 
     def features(self, at):
-        """Whitened features (b, q - 1)."""
+        """Return whitened features (b, q - 1)."""
         return at[0] @ self.coef
 
     def variances(self, at):
-        """Prior variances (b,); one of an unknown level."""
+        """Return prior variances (b,); that of an unknown level is one."""
         (H,) = at
         return ((H @ self.cov) * H).sum(1) + (1 - H.sum(1))
 
     def between(self, a, b):
-        """Prior covariances (b, b'); none of an unknown level."""
+        """Return prior covariances (b, b'); those of an unknown level are zero."""
         return a[0] @ self.cov @ b[0].T
 
     def between_and_slope(self, a, b):
-        """Likewise, and None."""
+        """Return prior covariances, and None: there is no length scale."""
         return self.between(a, b), None
