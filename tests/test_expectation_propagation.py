@@ -70,7 +70,7 @@ EXACT_A = [-0.251318090885, -0.260327147724, -0.275470987673, 0.034947150008, 0.
 
 
 def case(name, weights=None):
-    """Propagation without jitter, and its state without sites."""
+    """Return a propagation without jitter, and its state without sites."""
     X, y, Z, kernel = CASES[name]
     weights = np.ones(len(X)) if weights is None else weights
     rows = Rows(X, y, weights, torch.device("cpu"), torch.float64)
@@ -79,7 +79,7 @@ def case(name, weights=None):
 
 
 def swept(propagation, state, damping, n_sweeps):
-    """A state after damped updates, and the next update."""
+    """Return a state after damped updates, and the next update."""
     for _ in range(n_sweeps):
         propagation.move_sites(state, propagation.site_update(state), damping)
         propagation.refresh(state)
@@ -190,7 +190,7 @@ def test_predictions():
     ).fit(X, y)
     X_new = np.array([-3, -0.8, 0, 0.75, 4])[:, None]
     expected = [0.451962524258, 0.339955809763, 0.500667210823, 0.656126960787, 0.502958554844]
-    # The jitter of the inducing points, 1e-6.
+    # The tolerance is for the jitter of the inducing points, 1e-6.
     np.testing.assert_allclose(model.predict_proba(X_new)[:, 1], expected, rtol=0, atol=1e-5)
     mean, var = model.latent_mean_and_variance(X_new)
     expected = [-0.189102020812, -0.545868936260, 0.002094697226, 0.527691488812, 0.011725432277]
@@ -204,8 +204,10 @@ def test_predictions():
 
 
 def dense(X, y, kernel, n_sweeps=300):
-    """Sequential expectation propagation on the function values themselves (Rasmussen and
-    Williams, algorithm 3.5): mean, covariance and log evidence of the exact process.
+    """Return mean, covariance and log evidence of the exact process.
+
+    Sequential expectation propagation on the function values (Rasmussen and Williams, algorithm
+    3.5).
     """
     K, n, signs = kernel(X), len(X), 2.0 * y - 1
     nu, tau = np.zeros(n), np.zeros(n)
@@ -297,7 +299,7 @@ def test_half_weights_are_roots_of_the_likelihood():
         sample_weight=np.full(160, 0.5),
     )
     whole = clone(model).fit(X, y)
-    # Two roots of a factor are not matched as one factor is, but nearly.
+    # The sites of two square roots are nearly, but not exactly, the site of their product.
     np.testing.assert_allclose(halves.predict_proba(X), whole.predict_proba(X), atol=5e-3)
 
 
@@ -316,7 +318,7 @@ def test_tiny_weights_are_tiny():
 )
 def test_sites_of_powers(power, mean, var):
     tilted = TiltedMoments(*(t64([value]) for value in (mean, var, 0.0, 1.0, power)))
-    expected = dense_match(mean, var, 1.0, power)
+    expected = dense_tilted_moments(mean, var, 1.0, power)
     np.testing.assert_allclose(tilted.precision, expected[0], rtol=1e-3, atol=1e-9)
     np.testing.assert_allclose(tilted.shift, expected[1], rtol=1e-3, atol=1e-9)
     leaves = [t64([value]).requires_grad_() for value in (mean, var, 0.0)]
@@ -343,7 +345,7 @@ def test_powers_have_the_derivatives_of_the_closed_form_near_one():
     exact = swept(*case("A"), 0.5, 2)
     nearly = swept(*case("A", np.full(6, 1 - 1e-9)), 0.5, 2)
     for field in exact[1]._fields:
-        # The quadrature's error.
+        # The tolerance is the error of the quadrature.
         np.testing.assert_allclose(
             getattr(exact[1], field), getattr(nearly[1], field), rtol=0, atol=1e-6
         )
@@ -395,7 +397,7 @@ def test_gradient_is_that_of_the_evidence_at_converged_sites(name):
 BLOCKS = ([0, 1, 2], [3, 4, 5])
 
 
-def test_minibatches_at_fixed_hyper_parameters():
+def test_minibatches_at_fixed_hyperparameters():
     propagation, state = case("A")
     basis = propagation.basis(state)
     for _ in range(2):
@@ -424,8 +426,8 @@ def minibatch_learning(name):
     return MinibatchEP(problem, None, 10, 0.0, 3, torch.Generator()), propagation, state
 
 
-def dense_match(mean, var, y, power):
-    """Precision and shift of the site of a power by two million terms."""
+def dense_tilted_moments(mean, var, y, power):
+    """Return precision and shift of the site of a power, by a sum of two million terms."""
     std = np.sqrt(var)
     ratio = np.exp(
         norm.logpdf(y * mean / np.sqrt(1 + var)) - norm.logcdf(y * mean / np.sqrt(1 + var))
@@ -440,7 +442,7 @@ def dense_match(mean, var, y, power):
     return 1 / spread - 1 / var, center / spread - mean / var
 
 
-def test_slope_of_a_minibatch():
+def test_gradient_of_a_minibatch():
     learning, propagation, state = minibatch_learning("A")
     basis = propagation.basis(state)
     _, surrogate = propagation.minibatch(state, torch.tensor(BLOCKS[0]), basis, basis, 0.99)
@@ -449,7 +451,7 @@ def test_slope_of_a_minibatch():
     np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-10)
 
 
-def test_slopes_of_minibatches_average_to_the_gradient_at_convergence():
+def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
     learning, propagation, state = minibatch_learning("B")
     swept(propagation, state, 1.0, 40)
     basis = propagation.basis(state)
@@ -487,7 +489,7 @@ def test_minibatches_where_inducing_points_play_no_part(kernel):
     assert model.score(X, y) > 0.8
 
 
-def test_posterior_means_of_zero_rest():
+def test_posterior_means_of_zero_converge():
     X, y = moons(40)
     model = EPClassifier(n_inducing=10, random_state=0, optimizer=None)
     model.fit(np.vstack([X, X]), np.append(y, 1 - y))
@@ -520,7 +522,7 @@ def test_minibatches_of_weighted_rows_are_those_of_copies():
     np.testing.assert_allclose(one.mean, two.mean, rtol=0, atol=1e-12)
 
 
-def test_minibatches_of_given_hyper_parameters_end_at_the_same_posterior():
+def test_minibatches_of_given_hyperparameters_end_at_the_same_posterior():
     X, y = moons()
     settings = {"n_inducing": 15, "optimizer": None, "tol": 1e-8, "random_state": 0}
     whole = EPClassifier(**settings).fit(X, y)
@@ -580,14 +582,14 @@ def test_oscillation_is_damped():
     assert state.damping == 0.4
 
 
-def test_settled_sites_are_those_of_many_updates():
+def test_converged_sites_are_those_of_many_updates():
     propagation, state = case("B")
     update = run_ep_to_convergence(propagation, state)
     assert propagation.evidence(state, update) == pytest.approx(EVIDENCE["B"], abs=1e-9)
 
 
 class Failing(Propagation):
-    """Has no posterior at log amplitudes above two."""
+    """A propagation that fails at log amplitudes above two."""
 
     n_failures = 0
 
@@ -663,7 +665,7 @@ def test_stream_ends_where_one_fit_does():
     parts = EPClassifier(3.0 * RBF(0.7), **settings)
     for i in range(0, 200, 50):
         parts.partial_fit(X[i : i + 50], y[i : i + 50])
-    # What a stream loses is that sites of earlier rows stay as they were.
+    # A stream does not update the sites of earlier rows.
     assert parts.log_marginal_likelihood_value_ == pytest.approx(
         whole.log_marginal_likelihood_value_, rel=0.01
     )
@@ -678,7 +680,7 @@ def test_rows_streamed_a_few_at_a_time_count_in_full():
     precisions = []
     for size in (0, 50, 2):
         model = EPClassifier(3.0 * RBF(0.7), **settings).partial_fit(X[:150], y[:150])
-        model.set_params(tol=0.1)  # which few rows do not move the means by
+        model.set_params(tol=0.1)  # a few rows change the means by less
         for i in range(150, 200, size) if size else ():
             model.partial_fit(X[i : i + size], y[i : i + size])
         root = model._latents[0].root[0]
@@ -703,7 +705,7 @@ def test_stream_of_three_classes_may_lack_some():
         model.partial_fit(X[:2], [3, 0])
 
 
-def test_warm_start_goes_on_from_kernel_and_points():
+def test_warm_start_continues_from_kernel_and_points():
     X, y = moons()
     model = EPClassifier(n_inducing=10, warm_start=True, random_state=0).fit(X, y)
     kernel, evidence = model.kernel_, model.log_marginal_likelihood_value_
@@ -727,7 +729,7 @@ def test_swapped_labels_swap_probabilities():
     )
 
 
-def test_left_out_loss_is_close_to_that_of_refits():
+def test_leave_one_out_loss_is_close_to_that_of_refits():
     X, y = moons(60)
     settings = {"mean": "zero", "optimizer": None, "inducing_points": X[::3], "tol": 1e-8}
     model = EPClassifier(5.0 * RBF(0.7), **settings).fit(X, y)
@@ -740,7 +742,7 @@ def test_left_out_loss_is_close_to_that_of_refits():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_left_out_probabilities_are_by_row_as_given(n_classes):
+def test_leave_one_out_probabilities_are_by_row_as_given(n_classes):
     X, y = blobs(n_classes)
     weights = np.arange(len(X)) % 3.0
     index = np.r_[:150, :4]  # four rows come twice
@@ -761,7 +763,7 @@ def test_left_out_probabilities_are_by_row_as_given(n_classes):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_evidence_at_other_hyper_parameters(n_classes):
+def test_evidence_at_other_hyperparameters(n_classes):
     X, y = blobs(n_classes)
     settings = {"n_inducing": 10, "max_iter": 100, "tol": 1e-9, "optimizer": None}
     model = EPClassifier(ConstantKernel(2.0) * RBF(1.3), random_state=0, **settings).fit(X, y)
@@ -780,7 +782,7 @@ def test_evidence_at_other_hyper_parameters(n_classes):
         / 2e-4
         for step in steps
     ]
-    # Sites rest to 1e-6.
+    # Sites have converged to 1e-6.
     np.testing.assert_allclose(gradient, differences, rtol=1e-4, atol=1e-4)
     assert model.log_marginal_likelihood_value_ == value
     with pytest.raises(ValueError, match="pass the rows of fit as X and y"):
@@ -797,7 +799,7 @@ def test_single_precision_agrees_with_double():
     np.testing.assert_allclose(single.predict_proba(X), double.predict_proba(X), rtol=0, atol=1e-3)
 
 
-def test_unfinished_updates_are_spoken():
+def test_updates_that_end_too_early_raise_a_warning():
     X, y = moons()
     with pytest.warns(ConvergenceWarning, match="reached max_iter=3"):
         EPClassifier(n_inducing=10, max_iter=3, random_state=0).fit(X, y)
@@ -835,6 +837,6 @@ def test_beats_or_equals_the_variational_bound_on_the_same_data():
         ({"mean": 1}, "mean=1 is not one of"),
     ],
 )
-def test_bad_parameters_are_told(settings, message):
+def test_bad_parameters_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         EPClassifier(**settings).fit(*moons(20))

@@ -58,7 +58,7 @@ class Images(nn.Sequential):
 
 
 class WithNoise(nn.Sequential):
-    """A network of two features whose layers are others in training."""
+    """A network of two features whose layers behave differently in training."""
 
     def __init__(self):
         super().__init__(
@@ -67,7 +67,7 @@ class WithNoise(nn.Sequential):
 
 
 class Wrong(nn.Module):
-    """A network whose output is not what it must be."""
+    """A network with an invalid output."""
 
     def __init__(self, output):
         super().__init__()
@@ -78,7 +78,7 @@ class Wrong(nn.Module):
 
 
 class WithDraws(nn.Module):
-    """A network that draws what its state dict does not hold."""
+    """A network with random values that are not in its state dict."""
 
     def __init__(self):
         super().__init__()
@@ -96,14 +96,14 @@ class HalfFrozen(nn.Sequential):
 
 
 class Stream(IterableDataset):
-    """Rows without a number."""
+    """A Dataset without a length."""
 
     def __iter__(self):
         yield torch.zeros(2), 0
 
 
 class Ragged(Dataset):
-    """Rows of two shapes."""
+    """A Dataset with rows of two shapes."""
 
     def __len__(self):
         return 6
@@ -113,7 +113,7 @@ class Ragged(Dataset):
 
 
 def blobs(n=80, n_classes=3, seed=0):
-    """Classes that overlap, a normal cloud each."""
+    """Return normal classes that overlap."""
     rng = np.random.RandomState(seed)
     y = np.arange(n) % n_classes
     return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
@@ -121,14 +121,14 @@ def blobs(n=80, n_classes=3, seed=0):
 
 @pytest.fixture(scope="module")
 def digits():
-    """Images (n, 1, 8, 8) of pixels in [0, 1]: training and test."""
+    """Training and test images (n, 1, 8, 8) with pixels in [0, 1], and their labels."""
     X, y = load_digits(return_X_y=True)
     X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     return train_test_split(X, y, train_size=400, test_size=300, random_state=0, stratify=y)
 
 
 def quick(**options):
-    """A small network of two features."""
+    """Return a classifier on a small network of two features."""
     small = {"module_params": {"hidden_layer_sizes": (8,), "n_outputs": 4}, "n_inducing": 8}
     return HybridBayesianSVC(**{**small, "max_iter": 5, "random_state": 0, **options})
 
@@ -138,7 +138,7 @@ def network_of(model):
 
 
 def training_of(model, monkeypatch, X, y):
-    """The `JointTraining` of a fit, as it is when the fit has ended."""
+    """Fit a model and return its `JointTraining`."""
     made = []
     monkeypatch.setattr(
         JointTraining,
@@ -150,7 +150,7 @@ def training_of(model, monkeypatch, X, y):
 
 
 def assert_same_bits(model, other, X, other_X=None):
-    """Two models predict the same, to the last bit."""
+    """Assert that two models predict the same, bit for bit."""
     other_X = X if other_X is None else other_X
     assert_array_equal(model.predict_proba(X), other.predict_proba(other_X))
     for got, expected in zip(
@@ -176,7 +176,7 @@ def test_objective_is_that_of_the_likelihood_and_the_posterior(head, likelihood,
     model = head(
         n_inducing=8,
         max_iter=1,
-        learning_rate=1e-300,  # so that nothing moves
+        learning_rate=1e-300,  # so that parameters do not change
         early_stopping=False,
         dtype="float64",
         random_state=0,
@@ -187,7 +187,7 @@ def test_objective_is_that_of_the_likelihood_and_the_posterior(head, likelihood,
     network, rows = training.network.eval(), training.rows
     whole = rows.take(slice(None))
     expected = elbo(network, likelihood, *whole[:2], len(rows), whole[2])
-    # Sums of double precision in another order.
+    # Sums in double precision are taken in another order.
     assert training._objective(*whole).item() == pytest.approx(expected.item(), rel=1e-9)
 
 
@@ -203,7 +203,7 @@ def test_objective_of_minibatches_is_unbiased(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*ended at mere noise")  # as nothing was learned
 def test_first_objective_is_that_of_the_prior(monkeypatch):
-    # (S9): 1 + sqrt(1 + 2 variance) a row; the means start at a hundredth, which adds a little.
+    # (S9): 1 + sqrt(1 + 2 variance) per row; the initial means of 0.01 add a little.
     X, y = blobs()
     kernel = ConstantKernel(2.0) * RBF(3.0)
     model = quick(kernel=kernel, contrast="hard", learning_rate=1e-300, max_iter=1)
@@ -236,7 +236,7 @@ def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypat
     state = ascent.init()
     for _ in range(300):
         ascent.sweep(state)
-    # Adam's steps end by their schedule, not by convergence: half a per cent of the optimum.
+    # Adam's steps end by their schedule and not by convergence, within 0.5 % of the optimum.
     assert reached == pytest.approx(ascent.elbo(state), rel=5e-3)
 
 
@@ -244,7 +244,7 @@ def test_features_are_normalized_over_the_training_rows(digits):
     X, _, y, _ = digits
     model = HybridBayesianSVC(Images, max_iter=10, random_state=0).fit(X, y)
     features = network_of(model).features(torch.from_numpy(X))
-    # Running moments lag behind those of all rows by some steps, and held-out rows have no say.
+    # Running moments lag by some steps, and exclude held-out rows.
     assert_allclose(features.mean(0), 0, atol=0.15)
     assert_allclose(features.std(0), 1, atol=0.15)
 
@@ -295,14 +295,14 @@ def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     options = {"max_iter": 30, "batch_size": 9}
     kept = quick(early_stopping=True, n_iter_no_change=2, **options).fit(X, y)
     assert kept.n_iter_ == n_iter
-    # The schedule knows max_iter; two passes of it are what was kept.
+    # The schedule depends on max_iter; the best weights are those of its second epoch.
     whole = quick(**options)
     monkeypatch.setattr(JointTraining, "converged", lambda self, state: state.n_epochs == 2)
     whole.fit(X, y)
     assert_same_bits(kept, whole, X)
 
 
-def test_passes_of_few_steps_do_not_end_training_early(monkeypatch):
+def test_epochs_of_few_steps_do_not_end_training_early(monkeypatch):
     X, y = blobs(200)
     losses = iter([3.0, 1.0, *[2.0] * 40])
     monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: [next(losses)])
@@ -310,7 +310,7 @@ def test_passes_of_few_steps_do_not_end_training_early(monkeypatch):
     assert quick(**options, batch_size=90).fit(X, y).n_iter_ == 2 + 2 * 10
 
 
-def test_warm_start_goes_on_from_the_network():
+def test_warm_start_continues_from_the_network():
     X, y = blobs(200)
     model = quick(warm_start=True, max_iter=15).fit(X, y)
     first = model.objective_curve_
@@ -336,7 +336,7 @@ def test_model_of_another_likelihood_is_not_continued():
 
 
 @pytest.mark.parametrize("n_levels", [2, 5])
-def test_rows_that_are_alike_are_not_all_held_out(n_levels):
+def test_equal_rows_are_not_all_held_out(n_levels):
     rng = np.random.RandomState(0)
     level = rng.randint(n_levels, size=600)
     X, y = np.eye(n_levels)[level], 10.0 * level + rng.normal(size=600)
@@ -393,7 +393,7 @@ def test_heads_of_one_extractor_learn_the_same_rows(digits):
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
-def test_regression_head_predicts_and_knows_its_error(likelihood):
+def test_regression_head_predicts_with_its_error(likelihood):
     X, y = make_friedman1(600, noise=1.0, random_state=0)
     X_test, y_test = make_friedman1(500, noise=1.0, random_state=1)
     model = HybridSVGPRegressor(likelihood=likelihood, random_state=0).fit(X, y)
@@ -404,7 +404,7 @@ def test_regression_head_predicts_and_knows_its_error(likelihood):
 
 
 def noisy_friedman(n, share, random_state):
-    """Rows, targets whose noise has a share of their standard deviation, and its variance."""
+    """Return rows, targets whose noise has a share of their deviation, and its variance."""
     X, f = make_friedman1(n, random_state=random_state)
     std = share / np.sqrt(1 - share**2) * f.std()
     return X, f + std * np.random.RandomState(random_state).normal(size=n), std**2
@@ -416,12 +416,12 @@ def test_intervals_of_a_regression_head_are_right_whatever_the_noise(share):
     model = HybridSVGPRegressor(random_state=0).fit(X[:1000], y[:1000])
     mean, std = model.predict(X[1000:], return_std=True)
     assert 0.9 < np.mean(np.abs(y[1000:] - mean) < 1.96 * std) < 0.98
-    # What the network misses is noise to it; where there is little noise that is most.
+    # Errors of the network count as noise, and dominate where there is little noise.
     assert 0.6 * noise_variance < model.noise_variance_ < noise_variance + 0.03 * y.var()
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
-def test_noise_of_a_regression_head_is_the_likeliest_of_the_held_out_rows(likelihood, monkeypatch):
+def test_noise_of_a_regression_head_maximizes_the_held_out_density(likelihood, monkeypatch):
     X, y, _ = noisy_friedman(300, 0.5, 0)
     y = np.c_[y, 100 * np.random.RandomState(1).permutation(y)]
     model = HybridSVGPRegressor(likelihood=likelihood, max_iter=5, dtype="float64", random_state=0)
@@ -448,7 +448,7 @@ def test_validation_loss_of_a_regressor_is_in_units_of_y():
         HybridSVGPRegressor(max_iter=3, dtype="float64", random_state=0).fit(X, scale * y)
         for scale in (1, 100)
     )
-    # The same fit but for roundings of the normalized targets, which steps of Adam amplify.
+    # The fits differ by rounding of the normalized targets, which steps of Adam amplify.
     assert hundred.validation_loss_ == pytest.approx(one.validation_loss_ + np.log(100), abs=1e-6)
 
 
@@ -464,7 +464,7 @@ def test_regression_head_has_several_outputs():
 # Input
 
 
-def test_flat_rows_images_datasets_and_memmaps_are_one(digits, tmp_path):
+def test_flat_rows_images_datasets_and_memmaps_give_one_model(digits, tmp_path):
     X, X_test, y, _ = digits
     X, X_test, y = X[:200], X_test[:50], y[:200]
     options = {"max_iter": 3, "n_inducing": 16, "random_state": 0}
@@ -485,7 +485,7 @@ def test_flat_rows_images_datasets_and_memmaps_are_one(digits, tmp_path):
     assert_same_bits(images, HybridBayesianSVC(Images, **options).fit(mapped, y), X_test)
 
 
-def test_bytes_are_read_as_they_are(digits):
+def test_bytes_are_read_without_scaling(digits):
     X, _, y, _ = digits
     pixels = np.round(16 * X).astype(np.uint8)
     options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
@@ -513,13 +513,13 @@ def test_rows_of_a_dataset_are_read_when_they_are_used():
     assert_array_equal(rows[np.array([7, 1])][:, 0], [7, 1])
     assert data.read == before + 4
     assert_array_equal(rows.targets(), data.targets)
-    assert data.read == before + 10  # a few say whether items have those targets
+    assert data.read == before + 10  # a few items are compared with the targets
     for other in ([5] * 10, [0] * 10, [0, 1] * 3):
         data.targets = other
         assert_array_equal(rows.targets(), [0, 1] * 5)
 
 
-def test_datasets_are_told_apart_by_their_rows():
+def test_datasets_are_distinguished_by_their_rows():
     def table(scale):
         return DatasetArray(TensorDataset(scale * torch.arange(60.0).reshape(20, 3)))
 
@@ -527,7 +527,7 @@ def test_datasets_are_told_apart_by_their_rows():
     assert joblib.hash(table(1.0)) != joblib.hash(table(2.0))
 
 
-def test_what_a_dataset_draws_is_put_back():
+def test_random_datasets_leave_the_global_generator_alone():
     class Noisy(Dataset):
         def __len__(self):
             return 20
@@ -554,7 +554,7 @@ def test_what_a_dataset_draws_is_put_back():
     ],
     ids=["empty", "no length", "rows of two shapes"],
 )
-def test_bad_datasets_are_told(data, error, message):
+def test_bad_datasets_are_refused(data, error, message):
     with pytest.raises(error, match=message):
         quick().fit(data)
 
@@ -594,7 +594,7 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
         ({"learning_rate": -1}, (20, 2), "above 0"),
     ],
 )
-def test_bad_input_and_parameters_are_told(options, shape, message):
+def test_bad_input_and_parameters_are_refused(options, shape, message):
     X = np.random.default_rng(0).normal(size=shape)
     with pytest.raises(ValueError, match=message):
         HybridBayesianSVC(**options).fit(X, np.arange(20) % 2)
@@ -613,7 +613,7 @@ def test_rows_of_another_shape_are_refused_in_prediction(digits):
         model.predict(X.transpose(0, 2, 3, 1))
 
 
-def test_dataset_without_targets_is_told():
+def test_dataset_without_targets_is_refused():
     with pytest.raises(ValueError, match="has no targets"):
         HybridBayesianSVC().fit(TensorDataset(torch.zeros(5, 2)))
 
@@ -631,7 +631,7 @@ def test_edges_of_data(head, make):
 
 def test_one_row_is_enough_for_a_regressor():
     model = HybridSVGPRegressor(n_inducing=8, max_iter=2, random_state=0).fit([[1.0, 2.0]], [3.0])
-    # The mean of y, whose unit is one here, and what random first means of 0.01 leave of it.
+    # The mean of y; random initial posterior means of 0.01 remain.
     assert model.predict([[1.0, 2.0]]) == pytest.approx(3.0, abs=0.03)
 
 
@@ -649,7 +649,7 @@ def test_one_row_is_enough_for_a_regressor():
     ],
     ids=["a number a row", "three axes", "too few rows", "a tuple", "not finite"],
 )
-def test_wrong_output_of_the_module_is_told(output, error, message):
+def test_wrong_output_of_the_module_is_refused(output, error, message):
     X, y = blobs()
     model = HybridBayesianSVC(Wrong, module_params={"output": output})
     with pytest.raises(error, match=message):
@@ -675,7 +675,7 @@ def test_divergence_leaves_a_warm_start_as_it_was():
     assert_array_equal(model.predict_proba(X), before)
 
 
-def test_divergence_in_the_last_step_is_told(monkeypatch):
+def test_divergence_in_the_last_step_is_refused(monkeypatch):
     X, y = blobs()
     monkeypatch.setattr(JointTraining, "_clamp", lambda self: self.network.Z.data.fill_(np.nan))
     model = quick(max_iter=1, batch_size=80, validation_fraction=0.0)
@@ -684,7 +684,7 @@ def test_divergence_in_the_last_step_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [lambda X: None, lambda X: X[:5], lambda X: X[:, :1]])
-def test_wrong_augmentation_is_told(wrong):
+def test_wrong_augmentation_is_refused(wrong):
     X, y = blobs()
     with pytest.raises(
         ValueError, match=r"augmentation returned .* must return a tensor of the same"
@@ -692,7 +692,7 @@ def test_wrong_augmentation_is_told(wrong):
         quick(augmentation=wrong).fit(X, y)
 
 
-def test_what_a_module_draws_and_does_not_store_is_drawn_alike(monkeypatch):
+def test_unsaved_random_values_of_a_module_are_reproduced(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 20)).astype(np.float32)
     model = HybridBayesianSVC(WithDraws, n_inducing=8, max_iter=3, random_state=5)
@@ -702,7 +702,7 @@ def test_what_a_module_draws_and_does_not_store_is_drawn_alike(monkeypatch):
 
 
 def test_normalization_by_batches_never_meets_a_single_row():
-    X, y = blobs(285)  # of which 257 are trained on, one more than go through at a time
+    X, y = blobs(285)  # of which 257 are training rows, one more than go through at a time
     HybridBayesianSVC(WithNoise, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
 
 
@@ -720,7 +720,7 @@ def test_clones_and_fits_share_no_weights(module):
     assert_array_equal(model.predict_proba(X), before)
 
 
-def test_seed_rules_weights_and_dropout_and_leaves_the_global_one_alone():
+def test_seed_determines_weights_and_dropout_and_leaves_the_global_one_alone():
     X, y = blobs()
     options = {"module": WithNoise, "n_inducing": 8, "max_iter": 4}
     state = torch.get_rng_state()
@@ -734,12 +734,12 @@ def test_seed_rules_weights_and_dropout_and_leaves_the_global_one_alone():
     assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
 
 
-def test_noisy_layers_are_still_in_prediction():
+def test_noisy_layers_are_deterministic_in_prediction():
     X, y = blobs()
     model = HybridBayesianSVC(WithNoise, n_inducing=8, max_iter=4, random_state=0).fit(X, y)
     p = model.predict_proba(X)
     assert_array_equal(model.predict_proba(X), p)
-    # A row by itself: the sums of single precision may be taken in another order.
+    # For a single row, sums in single precision may be taken in another order.
     alone = np.concatenate([model.predict_proba(row[None]) for row in X])
     assert_allclose(alone, p, rtol=1e-4)
 
@@ -785,14 +785,14 @@ def test_papers_extractors_have_the_papers_sizes():
         (partial(MLP, 5), (5, 5), (5,)),
     ],
 )
-def test_extractors_refuse_rows_of_other_shapes_in_words(module, row_shape, taken):
+def test_extractors_refuse_rows_of_other_shapes(module, row_shape, taken):
     X = np.zeros((6, *row_shape), np.float32)
     message = f"takes rows of shape {taken}; got {row_shape}. Pass rows of that shape"
     with pytest.raises(ValueError, match=re.escape(message)):
         HybridSVGPClassifier(module).fit(X, [0, 1, 0, 1, 0, 1])
 
 
-def test_what_a_module_raises_is_told_with_the_shape_of_its_batch():
+def test_error_of_a_module_has_a_note_with_the_shape_of_its_batch():
     X = np.zeros((6, 1, 4, 4), np.float32)
     with pytest.raises(RuntimeError) as caught:
         HybridSVGPClassifier(Images).fit(X, [0, 1, 0, 1, 0, 1])
@@ -810,7 +810,7 @@ def test_torch_module_gives_the_logits_of_the_probabilities(head, n_classes):
     module = model.to_torch()
     assert not module.training
     p = module(torch.from_numpy(X)).softmax(1)
-    # The same numbers by a shorter way.
+    # The same values, computed in another way.
     assert_allclose(p, model.predict_proba(X), atol=1e-10)
     spread = model._latent_spread()
     mean, var = module.latents(torch.from_numpy(X))
@@ -828,7 +828,7 @@ def test_torch_module_is_differentiable_in_its_input():
 
     row = t64(X[:1]).requires_grad_()
     (gradient,) = torch.autograd.grad(module(row)[0, 1], row)
-    # Of a difference quotient in double precision.
+    # The tolerance is that of a difference quotient in double precision.
     assert_allclose(gradient[0], approx_fprime(X[0], logit, 1e-7), rtol=1e-4, atol=1e-5)
 
 
@@ -853,7 +853,7 @@ def test_sampled_latents_have_the_posterior_s_moments():
     model = quick(dtype="float64").fit(X, y)
     draws = model.sample_latent(X[:6], 4000, random_state=0)
     mean, var = model.latent_mean_and_variance(X[:6])
-    # Of 4000 draws: four standard errors.
+    # Four standard errors of 4000 draws.
     assert (np.abs(draws.mean(0) - mean) < 4 * np.sqrt(var / 4000)).all()
     assert_allclose(draws.var(0), var, rtol=4 * np.sqrt(2 / 4000))
 
@@ -872,7 +872,7 @@ def test_posterior_is_wider_far_from_the_rows():
 
 
 @pytest.mark.parametrize("labels", [np.array(["a", "b", "c"]), np.array([3, 5, 9])])
-def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
+def test_weights_are_stored_as_arrays_and_as_safetensors(labels, tmp_path):
     pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = blobs()
     model = quick().set_callbacks(Checkpoint(tmp_path)).fit(X, labels[y])
@@ -887,7 +887,7 @@ def test_weights_are_kept_as_arrays_and_as_safetensors(labels, tmp_path):
     loaded.set_params(warm_start=True).fit(X, labels[y])
 
 
-def test_latents_of_a_network_stay_when_it_is_trained_on():
+def test_latents_do_not_change_with_their_network():
     X, y = blobs()
     latents = quick().fit(X, y)._latents[0]
     network = latents.network(torch.device("cpu"))
@@ -896,7 +896,7 @@ def test_latents_of_a_network_stay_when_it_is_trained_on():
     assert_array_equal(found.weights["mean"], latents.weights["mean"])
 
 
-def test_weights_of_a_regressor_are_kept_as_safetensors(tmp_path):
+def test_weights_of_a_regressor_are_stored_as_safetensors(tmp_path):
     pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = make_friedman1(200, random_state=0)
     model = HybridSVGPRegressor(max_iter=3, random_state=0).fit(X, 100 * y)
@@ -928,7 +928,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def weights_file(tmp_path_factory):
-    """A fitted regressor of two outputs, rows, the arrays of its file and what it tells of them."""
+    """A fitted regressor of two outputs, rows, and the arrays and description of its file."""
     safetensors = pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = waves(40)
     model = HybridSVGPRegressor(module_params={"hidden_layer_sizes": (3,)}, n_inducing=5)
@@ -936,13 +936,13 @@ def weights_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "good.safetensors"
     model.save_weights(path)
     with safetensors.safe_open(path, "np") as file:
-        told = json.loads(file.metadata()["skgpsvm"])
+        description = json.loads(file.metadata()["skgpsvm"])
         weights = {name: file.get_tensor(name) for name in file.keys()}
-    return model, X, weights, told
+    return model, X, weights, description
 
 
 def forged(path, weights, text):
-    """Write weights whose checksum matches."""
+    """Write weights with a valid checksum."""
     from safetensors.numpy import save_file
 
     text = text if isinstance(text, str) else json.dumps(text)
@@ -950,7 +950,7 @@ def forged(path, weights, text):
 
 
 def refused(model, path, match):
-    """Weights are refused, and the model is as it was."""
+    """Assert that weights are refused and the model is unchanged."""
     before = {name: joblib.hash(value) for name, value in vars(model).items()}
     with pytest.raises(ValueError, match=match):
         model.load_weights(path)
@@ -979,19 +979,17 @@ def refused(model, path, match):
         ("_likelihood", None, "_likelihood is invalid"),
     ],
 )
-def test_weights_that_tell_what_makes_no_sense_are_refused(
-    weights_file, tmp_path, name, value, match
-):
-    model, _, weights, told = weights_file
-    attributes = told["attributes"] | {name: value}
-    forged(tmp_path / "bad", weights, told | {"attributes": attributes})
+def test_weights_with_invalid_attributes_are_refused(weights_file, tmp_path, name, value, match):
+    model, _, weights, description = weights_file
+    attributes = description["attributes"] | {name: value}
+    forged(tmp_path / "bad", weights, description | {"attributes": attributes})
     refused(model, tmp_path / "bad", match)
 
 
 def test_weights_of_a_huge_network_take_no_memory(weights_file, tmp_path):
-    model, _, weights, told = weights_file
-    attributes = told["attributes"] | {"n_features_in_": 2**31, "input_shape_": [2**31]}
-    forged(tmp_path / "bad", weights, told | {"attributes": attributes})
+    model, _, weights, description = weights_file
+    attributes = description["attributes"] | {"n_features_in_": 2**31, "input_shape_": [2**31]}
+    forged(tmp_path / "bad", weights, description | {"attributes": attributes})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(model, tmp_path / "bad", r"extractor.*should be F64 of shape \(2147483648,\)")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
@@ -1018,13 +1016,13 @@ def test_weights_of_a_huge_network_take_no_memory(weights_file, tmp_path):
 def test_weights_of_other_shapes_and_values_are_refused(
     weights_file, tmp_path, name, change, match
 ):
-    model, _, weights, told = weights_file
-    forged(tmp_path / "bad", weights | {name: change(weights.get(name))}, told)
+    model, _, weights, description = weights_file
+    forged(tmp_path / "bad", weights | {name: change(weights.get(name))}, description)
     refused(model, tmp_path / "bad", match)
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("description", "match"),
     [
         ("{", "its description is damaged"),
         ("[" * 100_000, "its description is damaged"),
@@ -1036,11 +1034,11 @@ def test_weights_of_other_shapes_and_values_are_refused(
         ({"model": []}, "has another model"),
     ],
 )
-def test_weights_with_a_bad_description_are_refused(weights_file, tmp_path, told, match):
+def test_weights_with_a_bad_description_are_refused(weights_file, tmp_path, description, match):
     model, _, weights, good = weights_file
-    if isinstance(told, dict) and told != {"seed": 0}:
-        told = good | told
-    forged(tmp_path / "bad", weights, told)
+    if isinstance(description, dict) and description != {"seed": 0}:
+        description = good | description
+    forged(tmp_path / "bad", weights, description)
     refused(model, tmp_path / "bad", match)
 
 
@@ -1069,7 +1067,7 @@ def test_weights_are_of_the_kernel_that_was_fitted(tmp_path):
     model.set_params(kernel=1.0 * Matern(3.0)).save_weights(path)
     with pytest.raises(ValueError, match="has another model"):
         quick(kernel=1.0 * Matern(3.0)).load_weights(path)
-    loaded = quick(kernel=2.0 * RBF(0.5)).load_weights(path)  # of which theta is the file's
+    loaded = quick(kernel=2.0 * RBF(0.5)).load_weights(path)  # theta is read from the file
     assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
@@ -1096,13 +1094,13 @@ def test_network_trained_on_a_gpu_predicts_on_a_cpu(digits):
     model = HybridBayesianSVC(Images, max_iter=30, device="cuda", random_state=0).fit(X, y)
     on_gpu = model.predict_proba(X_test)
     on_cpu = pickle.loads(pickle.dumps(model)).set_params(device=None).predict_proba(X_test)
-    # Single precision, in another order of sums.
+    # Sums in single precision are taken in another order.
     assert_allclose(on_cpu, on_gpu, atol=1e-4)
     assert np.mean(model.predict(X_test) == y_test) > 0.88
 
 
 @pytest.mark.parametrize("early_stopping", [True, False])
-def test_rows_are_held_out_to_stop_by_only(early_stopping, monkeypatch):
+def test_rows_are_held_out_for_early_stopping_only(early_stopping, monkeypatch):
     seen, hashed = [], []
     monkeypatch.setattr(
         "skgpsvm.hybrid._base.JointTraining",

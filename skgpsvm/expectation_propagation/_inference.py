@@ -192,7 +192,7 @@ class InterleavedEP(Stage):
     The learning of hyperparameters ends when 70 % of ``max_iter`` is spent. Except with the sign
     rule, it also ends when five iterations changed the evidence by less than 0.0002 nats per row.
     Updates then go on, less damped, until they hardly move the posterior mean. If five of these
-    did not lower the change of the mean, the step towards the new sites is halved.
+    did not lower the change of the mean, their step is halved.
 
     A step of the hyperparameters is undone if the posterior precision is no longer positive
     definite after it, and all later steps are halved.
@@ -317,9 +317,9 @@ class MinibatchState(InterleavedState):
 class MinibatchEP(InterleavedEP):
     """Epochs of minibatches: update the sites of a batch, the posterior, then hyperparameters.
 
-    In whitened coordinates, sites stay on the features that they were put on, those of the start
-    of the epoch. Its end moves all sites to the current features. Once the learning has ended, all
-    sites are updated at once.
+    In whitened coordinates, a site stays on the features with which it was last updated. The end of
+    an epoch moves all sites to the current features. Once the learning has ended, all sites are
+    updated at once.
 
     Parameters
     ----------

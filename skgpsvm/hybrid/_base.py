@@ -101,10 +101,10 @@ class HybridEstimator(GPEstimator):
             row_shape = X.shape[1:]
             self._check_row_shape(row_shape, reset)
             X = X.reshape(len(X), math.prod(row_shape))
-        found = validate_data(self, X, reset=reset, **options)
+        checked = validate_data(self, X, reset=reset, **options)
         if reset:
             self._set_row_shape(row_shape)
-        return found
+        return checked
 
     def _validated_dataset(self, X, reset, options):
         self._check_row_shape(X.row_shape, reset)

@@ -14,7 +14,7 @@ class DatasetArray:
     ----------
     dataset : torch.utils.data.Dataset
         It must have a length and always return the same items: rows of any shape, or tuples of a
-        row and a target. What an item draws with torch comes from a private generator.
+        row and a target. Random numbers of items come from a private torch generator.
 
     Raises
     ------

@@ -34,7 +34,8 @@ class HybridLatents(FittedModel):
     weights : dict of str to ndarray
         State dict of the network.
     seed : int
-        Seed with which the extractor is built, so that what its state dict lacks is drawn alike.
+        Seed with which the extractor is built. Random values that are not in its state dict are
+        thus the same.
     threshold : float
         Rows whose `row_hashes` are at most this are held out.
     """
@@ -104,7 +105,7 @@ def row_hashes(rows, salt):
     """Return a hash in [0, 1) of the content of each of the `Rows`, (n,).
 
     Rows that differ only in their targets get evenly spread values, in the order of the targets.
-    So some of them are held out, whatever share of all rows they are.
+    So some of them are held out, whatever their share of all rows.
     """
     key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
     parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))

@@ -18,7 +18,7 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
     r"""Bayesian support vector machine on the features of a neural network.
 
     The extractor and the Bayesian SVM are one model, trained jointly by backpropagation in
-    minibatches. In place of a softmax layer, the network has one that knows its own uncertainty.
+    minibatches. The SVM takes the place of a softmax layer, and quantifies its own uncertainty.
     Class probabilities are calibrated on held-out rows. See the :ref:`user guide <hybrid>`.
 
     Parameters
