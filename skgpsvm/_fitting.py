@@ -153,9 +153,6 @@ class Run:
 
     def stage(self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None):
         """Iterate ``objective = step(state)`` over a dict; being replaced by `run`."""
-        if isinstance(state, State):  # of a caller that is not yet ported itself
-            options = {"must_converge": converged is not None, "attributes": attributes}
-            return self.run(name, step.__self__, state, max_iter, **options)
         adapted = _DictState(fields=state)
         tests = [test for test in (finished, converged) if test]
         stage = _DictStage(step, lambda state: any(test(state) for test in tests))
