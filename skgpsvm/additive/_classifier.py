@@ -1,4 +1,4 @@
-"""`AdditiveGPClassifier`: the estimator."""
+"""The estimator `AdditiveGPClassifier`."""
 
 from sklearn.utils.metaestimators import available_if
 
@@ -10,79 +10,83 @@ from ._base import AdditiveGP, takes_more_rows
 class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     r"""Bayesian generalized additive model of classes: a Gaussian process for each effect.
 
-    The log odds of two classes, or a function for each of several under the softmax, are a
-    constant, a smooth function of each feature, and functions of some pairs of features. Every
-    function has zero mean over its features and a posterior of its own, correlated with the
-    others'. See the :ref:`user guide <additive>`.
+    The latent function is a constant, a smooth function of each feature, and functions of some
+    pairs of features. Two classes have one latent function, their log odds under the logistic link.
+    More classes have one each under the softmax. Every effect has zero mean over its features, and
+    the posteriors of effects are correlated. See the :ref:`user guide <additive>`.
 
     Parameters
     ----------
     likelihood : {"softmax", "probit"}, default="softmax"
-        Link: the logistic function for two classes, the softmax for more; or the normal
-        distribution function, for two.
+        Link function. "softmax" is the logistic function for two classes; "probit", the normal
+        distribution function, is for two classes only.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
-        Covariance of an effect before it is centered.
+        Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
-        Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
-        lines. With inducing points none is below their distance, in a pair 0.25, or twice their
-        distance if that is less.
+        Lower and upper bound of length scales, in units of a feature's scaled range. Each effect
+        learns its length scale; large ones give straight lines. With inducing points, none is below
+        their distance; in a pair none is below 0.25, or twice the distance if that is smaller.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. "matern12" is for fits without inducing points alone.
-        None is ``kernel`` with these; without, "matern12", since many pairs have steps, unless the
-        evidence of ``kernel`` is larger by 0.05 nats a row.
+        Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
+        With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
+        steps, unless the evidence of ``kernel`` is larger by 0.05 nats per row.
     interactions : "auto", int, None, or list of pairs, default="auto"
-        Pairs of features that have an effect of their own, by number or name; or how many may
-        be found. "auto" is 10 with inducing points, and any number without.
+        Pairs of features that have an effect of their own, by number or name, or the maximum
+        number of pairs that the fit selects. "auto" is 10 with inducing points, and any number
+        without.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
-        Columns that are categories: those of a table whose type says so, objects too unless they
-        are all numbers; or bools, integers or names. A missing category is a level; of one that
-        `fit` did not see the effect is zero with its prior variance.
+        Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
+        table with a categorical type, and columns of objects that are not all numbers. A missing
+        category is a level. A level that was not in the fit has effect zero, with its prior
+        variance.
     scaling : {"power", "minmax"}, default="power"
-        Whether skewed features are transformed by Yeo and Johnson's power before their range is
-        mapped to the unit interval.
+        Scaling of numerical features to the unit interval. "power" first applies the power
+        transformation of Yeo and Johnson to skewed features.
     measure : {"empirical", "uniform"}, default="empirical"
-        Over what effects have zero mean, and shares are of: the training rows, or the range.
+        Measure under which effects have zero mean, and of which Sobol indices are: that of the
+        training rows, or the uniform one on the range.
     covariance : {"full", "precision", "mean_field"}, default="full"
-        Of the posterior of all effects: the best there is; the prior's precision plus a matrix of
-        low rank; or independent effects, whose bands are too narrow where features are correlated.
+        Form of the posterior covariance of all effects. "full" is the most accurate. "precision" is
+        the prior's precision plus a matrix of low rank. "mean_field" has independent effects, whose
+        credible bands are too narrow if features are correlated.
     rank : int, default=None
-        Of "precision". None is as much as loses next to nothing.
+        Rank of "precision". None is the smallest that loses less than 0.01 nats of the ELBO.
     sparse : {"auto", True, False}, default="auto"
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
-        effects may be rough and pairs are many; a pass is O(n^3) and memory O(n^2). "auto" is with
-        them, but where there would be more of them than rows, if the covariance is full and
+        effects may be rough and pairs are many, but a pass is O(n^3) and memory O(n^2). "auto" has
+        them, unless there would be more of them than rows, the covariance is full and
         ``batch_size`` is None.
     n_inducing : int or None, default=20
-        Equally spaced inducing points of an effect of one feature; of n rows at most the largest of
-        n / 16, n / 2d and 10. Where the feature has fewer values, these. None is every value of any
-        feature, for some hundred rows.
+        Number of equally spaced inducing points of an effect of one feature, with n rows at most
+        the largest of n / 16, n / 2d and 10. A feature with fewer distinct values has them as its
+        inducing points. None takes every value of every feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
-        Of each feature of a pair, whose grid has the square of it; at most half the root of the
-        number of rows, or 5. "auto" is 8, and where a pair is as rough as its grid bears more of
-        them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
-        features with few. Only for fits with inducing points.
+        Number of inducing points of each feature of a pair, whose grid has its square; at most half
+        the square root of the number of rows, or 5. "auto" starts at 8. If a length scale is near
+        the bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
+        points in all grids. None takes every value, for features with few. Only for fits with
+        inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel,
-        before centering, in units of the latent functions: its mean is half of them. 0 is no
-        prior, as in the paper: the evidence alone, which with few rows or many features is too
-        sure of effects that are chance.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
+        centering, in units of the latent functions. The default has mean 1/2. 0 is no prior, as in
+        the paper, which is overconfident of chance effects with few rows or many features.
     min_gain : float, default=0.05
-        Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
-        points log(P). 0 keeps all. Without inducing points and with more features than rows all
-        effects of one feature stay.
+        Terms that add less than this to the ELBO, in nats, are dropped, except for pairs listed in
+        ``interactions``. A pair selected among P needs at least log(100 P), or log(P) without
+        inducing points. 0 keeps all terms. Without inducing points, and with more features than
+        rows, all effects of one feature stay.
     max_iter : int, default=30
-        Passes over the rows of each stage.
+        Maximum number of passes over the rows in each stage.
     tol : float, default=5e-4
-        Stop when a pass changes the bound by less, in nats a row.
+        Stop when a pass changes the objective by less than this, in nats per row.
     batch_size : int, default=None
         Rows in a minibatch; None is all.
     class_weight : dict, "balanced" or None, default=None
-        Multiplies the weights of the rows of each class.
+        Factors of the weights of the rows of each class.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
-        Rules minibatches, and which 10,000 rows interactions are looked for in.
+        Seeds the minibatches and the subsample of 10,000 rows of the score test of interactions.
 
     Attributes
     ----------
@@ -90,40 +94,39 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     terms_ : list of tuples of ints
         Features of each effect.
     term_names_ : list of str
-        Likewise by name; pairs are "a & b".
+        Names of the terms; those of pairs are "a & b".
     dropped_terms_ : list of str
-        Effects that ``min_gain`` left out.
+        Names of the terms that ``min_gain`` removed.
     interaction_scores_ : dict
-        Of each pair that was looked at, by name: how many standard deviations its score, when it
-        was last looked at, is above what it is where there is no interaction.
+        Standardized score of each tested pair, by name, from its last test: the number of standard
+        deviations above its mean without an interaction.
     intercept_ : float or ndarray of shape (n_classes,)
-        The mean of the constant.
+        Posterior mean of the constant.
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent functions, see `sobol_indices`.
     sparse_ : bool
         Whether the fit has inducing points.
     kernel_interaction_ : str or None
-        Covariance of each factor of a pair; None where there are no pairs.
+        Covariance of each factor of a pair; None without pairs.
     elbo_ : float
-        Lower bound on the log evidence, nats, of the rows of `fit`.
+        ELBO, in nats, over the rows of `fit`.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior along the way, stage after stage; after
-        ``partial_fit``, of its rows.
+        ELBO plus log prior of each pass, stage after stage; after ``partial_fit``, over its rows.
     n_iter_ : int
-        Passes taken.
+        Number of passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if all names of X are strings.
 
     Notes
     -----
-    Source: Adam, Durrande and John (2018), with errata; natural-gradient steps in the place of
-    stochastic optimization.
+    Source: Adam, Durrande and John (2018), with errata. Departs from the source: natural-gradient
+    steps replace its stochastic optimization.
 
-    With inducing points a pass is O(n r^2) for r columns, about 70 an effect and 120 a pair
-    (2100 on the finest grid). Missing numbers have an effect of their own; where `fit` saw none, it
-    is zero with the prior's variance.
+    With inducing points, a pass is O(n r^2) for r columns; an effect has about 70 columns and a
+    pair 120 (2100 on the finest grid). Missing numbers have an effect of their own. If `fit` had
+    none, it is zero with the prior's variance.
 
     Examples
     --------
@@ -196,11 +199,12 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is missing. A large float32 or float64 memmap is read in chunks, never copied whole.
+            NaN is a missing value. A large float32 or float64 memmap is read in chunks and never
+            copied as a whole.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
+            Factor of each row's log likelihood: 0 removes the row, an integer repeats it.
 
         Returns
         -------
@@ -209,27 +213,27 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Raises
         ------
         TypeError
-            If a column of X has dates or times and is no category, or both names and numbers.
+            If a column of X has dates or times and is no category, or mixes names and numbers.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are not valid.
         DivergenceError
-            If the bound is no longer finite.
+            If the objective is not finite.
 
         Warns
         -----
         ConvergenceWarning
-            If a stage ends by ``max_iter``.
+            If a stage reaches ``max_iter`` before it converges.
         """
         return self._fit(X, y, sample_weight)
 
     @available_if(takes_more_rows)
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the model with more rows.
 
-        The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
-        rows need not have: see ``sparse``. Every later one holds the terms, the hyperparameters
-        and the scales of X, and adds the rows to the posterior. A number outside the range of the
+        The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later
+        calls keep the terms, the hyperparameters
+        and the scales of X, and add the rows to the posterior. A number outside the range of the
         first rows counts as the end of the range.
 
         Parameters
@@ -237,7 +241,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         X : array-like or table of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All classes of any call. Needed in the first call if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -247,7 +251,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Raises
         ------
         ValueError
-            If parameters, data or weights make no sense, or a class comes that is not known.
+            If parameters, data or weights are not valid, or y has an unknown class.
         """
         return self._partial_fit(X, y, sample_weight, classes)
 

@@ -1,4 +1,4 @@
-"""`AdditiveGPRegressor`: the estimator."""
+"""The estimator `AdditiveGPRegressor`."""
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
 from ._base import AdditiveGP, takes_more_rows
 
-_START_NOISE = 0.2  # variance, of the normalized y
-_VAGUE = 100.0  # prior variance of the logarithm of a rate
+_START_NOISE = 0.2  # initial noise variance of the normalized y
+_VAGUE = 100.0  # prior variance of the constant of a log rate
 _USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
@@ -22,129 +22,137 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     r"""Bayesian generalized additive model: a Gaussian process for each effect.
 
     The latent function is a constant, a smooth function of each feature, and functions of some
-    pairs of features. Every function has zero mean over its features, so that none can stand for
-    part of another, and a posterior of its own, correlated with the others'. Smoothness, size of
-    effects and noise maximize the evidence bound; pairs are found by a score test. See the
+    pairs of features. Every function has zero mean over its features, so that none can absorb part
+    of another. The posteriors of effects are correlated. Length scales, variances of effects and
+    the noise maximize the ELBO; pairs are selected by a score test. See the
     :ref:`user guide <additive>`.
 
     Parameters
     ----------
     likelihood : {"gaussian", "student_t", "laplace", "poisson"}, default="gaussian"
-        Noise; the second (four degrees of freedom) and third bear outliers. The last is for counts
-        or rates, with a logarithmic link: of rates, give the exposures as ``sample_weight``.
+        Distribution of y. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers.
+        "poisson" is for counts or rates, with a logarithmic link; for rates, pass the exposures as
+        ``sample_weight``.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
-        Covariance of an effect before it is centered.
+        Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
-        Of a feature's scaled range, 1. Each effect learns a length scale; long ones are straight
-        lines. With inducing points none is below their distance, in a pair 0.25, or twice their
-        distance if that is less.
+        Lower and upper bound of length scales, in units of a feature's scaled range. Each effect
+        learns its length scale; large ones give straight lines. With inducing points, none is below
+        their distance; in a pair none is below 0.25, or twice the distance if that is smaller.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
-        Covariance of each factor of a pair. "matern12" is for fits without inducing points alone.
-        None is ``kernel`` with these; without, "matern12", since many pairs have steps, unless the
-        evidence of ``kernel`` is larger by 0.05 nats a row.
+        Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
+        With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
+        steps, unless the evidence of ``kernel`` is larger by 0.05 nats per row.
     interactions : "auto", int, None, or list of pairs, default="auto"
-        Pairs of features that have an effect of their own, by number or name; or how many may
-        be found. "auto" is 10 with inducing points, and any number without.
+        Pairs of features that have an effect of their own, by number or name, or the maximum
+        number of pairs that the fit selects. "auto" is 10 with inducing points, and any number
+        without.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
-        Columns that are categories: those of a table whose type says so, objects too unless they
-        are all numbers; or bools, integers or names. A missing category is a level; of one that
-        `fit` did not see the effect is zero with its prior variance.
+        Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
+        table with a categorical type, and columns of objects that are not all numbers. A missing
+        category is a level. A level that was not in the fit has effect zero, with its prior
+        variance.
     scaling : {"power", "minmax"}, default="power"
-        Whether skewed features are transformed by Yeo and Johnson's power before their range is
-        mapped to the unit interval.
+        Scaling of numerical features to the unit interval. "power" first applies the power
+        transformation of Yeo and Johnson to skewed features.
     measure : {"empirical", "uniform"}, default="empirical"
-        Over what effects have zero mean, and shares are of: the training rows, or the range.
+        Measure under which effects have zero mean, and of which Sobol indices are: that of the
+        training rows, or the uniform one on the range.
     covariance : {"full", "precision", "mean_field"}, default="full"
-        Of the posterior of all effects: the best there is; the prior's precision plus a matrix of
-        low rank; or independent effects, whose bands are too narrow where features are correlated.
+        Form of the posterior covariance of all effects. "full" is the most accurate. "precision" is
+        the prior's precision plus a matrix of low rank. "mean_field" has independent effects, whose
+        credible bands are too narrow if features are correlated.
     rank : int, default=None
-        Of "precision". None is as much as loses next to nothing.
+        Rank of "precision". None is the smallest that loses less than 0.01 nats of the ELBO.
     sparse : {"auto", True, False}, default="auto"
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
-        effects may be rough and pairs are many; time is O(n^3) and memory O(n^2). "auto" is without
-        for up to 1500 rows, or 20,000 / d if that is less, with Gaussian noise, and where there
-        would be more points than rows; but for other covariances than the full one, in
-        ``partial_fit``, and where rows are repeated or weigh more than 1.1, on average over all
-        weight: where equal rows have no scatter, noise would be learned to be none. (Weights above
-        2 on average are scaled to 1 for that.)
+        effects may be rough and pairs are many, but time is O(n^3) and memory O(n^2). "auto" has
+        none for up to 1500 rows, or 20,000 / d if that is smaller, with Gaussian noise, and none if
+        there would be more points than rows. It does have them for any other ``covariance`` than
+        "full", in ``partial_fit``, and for repeated rows, whose weights have a weighted mean above
+        1.1: equal rows without scatter would give a noise of zero. (To prevent this, weights with a
+        mean above 2 are normalized to mean 1.)
     n_inducing : int or None, default=20
-        Equally spaced inducing points of an effect of one feature; of n rows at most the largest of
-        n / 16, n / 2d and 10. Where the feature has fewer values, these. None is every value of any
-        feature, for some hundred rows.
+        Number of equally spaced inducing points of an effect of one feature, with n rows at most
+        the largest of n / 16, n / 2d and 10. A feature with fewer distinct values has them as its
+        inducing points. None takes every value of every feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
-        Of each feature of a pair, whose grid has the square of it; at most half the root of the
-        number of rows, or 5. "auto" is 8, and where a pair is as rough as its grid bears more of
-        them, as long as the bound gains, up to 2048 points of all grids. None is every value, for
-        features with few. Only for fits with inducing points.
+        Number of inducing points of each feature of a pair, whose grid has its square; at most half
+        the square root of the number of rows, or 5. "auto" starts at 8. If a length scale is near
+        the bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
+        points in all grids. None takes every value, for features with few. Only for fits with
+        inducing points.
     shrinkage : float, default=4.0
-        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel,
-        before centering, in units of the normalized y, or of the logarithm of a rate: its mean is
-        half of them. Half the rate is, with Gaussian noise and without inducing points, that of
-        such a prior of the noise, and of an exponential one of the inverse root of the length scale
-        of each effect of one feature. 0 is no prior, as in the paper: the evidence alone, which
-        with few rows or many features is too sure of effects that are chance, and with thousands
-        a little better.
+        Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
+        centering, in units of the normalized y, or of the logarithm of a rate. The default has mean
+        1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
+        has such a prior too, with half the rate. The inverse square root of the length scale of
+        each effect of one feature then has an exponential prior of the same half rate. 0 is no
+        prior, as in the paper. That is overconfident of chance effects with few rows or many
+        features, and a little better with thousands of rows.
     min_gain : float, default=0.05
-        Terms that add less to the evidence bound, nats, are dropped, but for pairs that
-        ``interactions`` lists; pairs that were found need log(100 P) among P, without inducing
-        points log(P). 0 keeps all. Without inducing points and with more features than rows all
-        effects of one feature stay.
+        Terms that add less than this to the ELBO, in nats, are dropped, except for pairs listed in
+        ``interactions``. A pair selected among P needs at least log(100 P), or log(P) without
+        inducing points. 0 keeps all terms. Without inducing points, and with more features than
+        rows, all effects of one feature stay.
     max_iter : int, default=30
-        Rounds of twenty steps of L-BFGS-B, or passes over the rows, of each stage.
+        Maximum number of rounds in each stage: of twenty steps of L-BFGS-B with Gaussian noise, of
+        a pass over the rows otherwise.
     tol : float, default=1e-4
-        Stop when a round gains less, in nats a row.
+        Stop when a round gains less than this, in nats per row.
     batch_size : int, default=None
-        Rows in a minibatch, for other than Gaussian noise, which needs all rows once only.
+        Rows in a minibatch; None is all. Not used with Gaussian noise, which reads the rows once.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     random_state : int, RandomState instance or None, default=None
-        Rules minibatches, and which 10,000 rows interactions are looked for in.
+        Seeds the minibatches and the subsample of 10,000 rows of the score test of interactions.
 
     Attributes
     ----------
     terms_ : list of tuples of ints
         Features of each effect.
     term_names_ : list of str
-        Likewise by name; pairs are "a & b".
+        Names of the terms; those of pairs are "a & b".
     dropped_terms_ : list of str
-        Effects that ``min_gain`` left out.
+        Names of the terms that ``min_gain`` removed.
     interaction_scores_ : dict
-        Of each pair that was looked at, by name: how many standard deviations its score, when it
-        was last looked at, is above what it is where there is no interaction.
+        Standardized score of each tested pair, by name, from its last test: the number of standard
+        deviations above its mean without an interaction.
     intercept_ : float or ndarray of shape (t,)
-        The mean of the constant, in units of y; of its logarithm for "poisson".
+        Posterior mean of the constant, in units of y, or of its logarithm for "poisson".
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent function, see `sobol_indices`.
     sparse_ : bool
         Whether the fit has inducing points.
     kernel_interaction_ : str or None
-        Covariance of each factor of a pair; None where there are no pairs.
+        Covariance of each factor of a pair; None without pairs.
     noise_variance_ : float or ndarray of shape (t,)
-        Of the noise, in squared units of y. Not for "poisson".
+        Variance of the noise, in squared units of y. Not for "poisson".
     elbo_ : float
-        Lower bound on the log evidence of the normalized y, nats, of the rows of `fit`; the
-        evidence itself without inducing points and with Gaussian noise.
+        ELBO of the normalized y, in nats, over the rows of `fit`. It is the log evidence itself
+        without inducing points and with Gaussian noise.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound and the logarithm of the prior along the way, stage after stage; after
-        ``partial_fit``, of its rows.
+        ELBO plus log prior of each round, stage after stage; after ``partial_fit``, over its rows.
     n_iter_ : int
-        Rounds or passes taken.
+        Number of rounds.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if all names of X are strings.
 
     Notes
     -----
-    Source: Adam, Durrande and John (2018), with errata; the collapsed bound in place of its
-    stochastic optimization.
+    Source: Adam, Durrande and John (2018), with errata. Departs from the source: the collapsed
+    bound replaces its stochastic optimization.
 
-    With inducing points a fit reads the rows a few times, whatever the number of rounds: time is
-    O(n r^2) for r columns, about 70 an effect and 120 a pair (2100 on the finest grid), and memory
-    O(r^2) beyond X. Without, an evaluation is O(n^3), and a fit half a minute to a minute for a
-    thousand rows. Missing numbers have an effect of their own; where `fit` saw none, it is zero
-    with the prior's variance. Outside the range of the training rows, effects go back to zero, and
-    their variances to the prior's, within a few length scales.
+    With inducing points and Gaussian noise, a fit reads the rows a few times, for any number of
+    rounds. Time is O(n r^2) for r columns, and memory O(r^2) beyond X; an effect has about 70
+    columns and a pair 120 (2100 on the finest grid). Without inducing points, an evaluation is
+    O(n^3), and a fit of a thousand rows takes half a minute to a minute.
+
+    Missing numbers have an effect of their own. If `fit` had none, it is zero with the prior's
+    variance. Outside the range of the training rows, effects return to zero, and their variances to
+    the prior's, within a few length scales.
 
     Examples
     --------
@@ -215,7 +223,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @property
     def normalize_y(self):
-        """Whether y is centered and scaled: always but for counts."""
+        """Whether y is centered and scaled, which is so except for "poisson"."""
         return self.likelihood != "poisson"
 
     @property
@@ -246,13 +254,14 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is missing. A large float32 or float64 memmap is read in chunks, never copied whole.
+            NaN is a missing value. A large float32 or float64 memmap is read in chunks and never
+            copied as a whole.
         y : array-like of shape (n,) or (n, t)
-            Several outputs have the same terms, and hyperparameters of their own.
+            Several outputs have the same terms, but their own hyperparameters.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
-            inverse variances by their mean, as weights count rows. With "poisson", exposures: y is
-            then the number of events by exposure.
+            Factor of each row's log density: 0 removes the row, an integer repeats it. Divide
+            inverse variances by their mean, since weights count rows. With "poisson", weights are
+            exposures, and y is the number of events divided by exposure.
 
         Returns
         -------
@@ -261,27 +270,27 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Raises
         ------
         TypeError
-            If a column of X has dates or times and is no category, or both names and numbers.
+            If a column of X has dates or times and is no category, or mixes names and numbers.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are not valid.
         DivergenceError
-            If the bound is no longer finite.
+            If the objective is not finite.
 
         Warns
         -----
         ConvergenceWarning
-            If a stage ends by ``max_iter``.
+            If a stage reaches ``max_iter`` before it converges.
         """
         return self._fit(X, y, sample_weight)
 
     @available_if(takes_more_rows)
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the model with more rows.
 
-        The first call fits as `fit` does, but with inducing points, which an earlier `fit` of few
-        rows need not have: see ``sparse``. Every later one holds the terms, the hyperparameters
-        and the scales of X and y, and adds the rows to the posterior: with Gaussian noise exactly.
+        The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later
+        calls keep the terms, the hyperparameters
+        and the scales of X and y, and add the rows to the posterior, exactly with Gaussian noise.
         A number outside the range of the first rows counts as the end of the range.
 
         Parameters
@@ -324,15 +333,16 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     # Prediction
 
     def predict(self, X, return_std=False, return_cov=False):
-        """Mean of y, and on request its standard deviation or covariance, noise included.
+        """Return the mean of y, and on request its standard deviation or covariance, with noise.
 
         Parameters
         ----------
         X : array-like or table of shape (n, d)
         return_std : bool, default=False
-            Whether the standard deviation of each observation is returned too.
+            Whether to return the standard deviation of each observation too.
         return_cov : bool, default=False
-            Whether their joint covariance is, not with "poisson"; memory is O(n^2).
+            Whether to return the joint covariance of observations too; memory is O(n^2). Not for
+            "poisson".
 
         Returns
         -------
@@ -351,14 +361,14 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         if self._likelihood != "poisson" or (return_std and return_cov):
             return super().predict(X, return_std, return_cov)
         if return_cov:
-            raise ValueError("likelihood='poisson' gives no covariance; use sample_y.")
+            raise ValueError("likelihood='poisson' gives no covariance. Use sample_y.")
         moments = self._map_moments(lambda *latent: torch.cat(Poisson().predict(*latent), 1), X)
         mean, variance = np.split(moments, 2, axis=1)
         mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
         return (mean, std) if return_std else mean
 
     def sample_y(self, X, n_samples=1, random_state=0):
-        """Draws of the latent functions at all rows jointly, with independent noise added.
+        """Draw y at all rows jointly: the latent functions plus independent noise.
 
         Parameters
         ----------
@@ -370,7 +380,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Returns
         -------
         y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
-            Of "poisson", counts at exposure one.
+            For "poisson", counts at exposure one.
         """
         check_is_fitted(self)
         if self._likelihood != "poisson":
