@@ -1,4 +1,4 @@
-"""Pictures of fitted models: the effects of an additive one."""
+"""Plots of fitted models: the effects of additive models."""
 
 from copy import copy
 from math import ceil
@@ -14,34 +14,35 @@ from ._validation import check_level, check_number
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
-_NAMES_ABREAST = 18  # characters of tick labels, beyond which they are slanted
+_MAX_LABEL_CHARS = 18  # of all tick labels; longer ones are slanted
 _BLUE = "#0072B2"
 
 
 class ComponentEffectDisplay:
-    """Effects of an additive model, one panel each.
+    """Plot of the effects of an additive model, one panel each.
 
-    An effect of a number is a curve with its pointwise credible band, over a rug of rows; where
-    numbers were missing in the fit, the effect of that is a point at the right edge. An effect of
-    a category is a point with its interval for each level, one of a pair a heat map.
+    The effect of a number is a curve with a pointwise credible band, over a rug of rows. If numbers
+    were missing in the fit, the effect of a missing one is a point at the right edge. The effect of
+    a category is a point with an interval for each level. That of a pair is a heat map.
 
     It is recommended to use `from_estimator`. All parameters are stored as attributes.
 
     Parameters
     ----------
     effects : list of Bunch
-        Of each panel: ``name``; ``share``, of the term in the variance; and of its one or two
-        features ``feature_names``, ``categorical`` and ``grid``, tuples of names, of bools, and of
-        numbers or names of levels. ``effect``, ``lower`` and ``upper`` are arrays with an axis a
-        feature. ``rug`` has numbers of some rows, and ``missing`` three numbers as effect, lower
-        and upper; both are None where there are none.
+        One Bunch a panel. ``name`` is that of the term, and ``share`` its share in the variance.
+        ``feature_names``, ``categorical`` and ``grid`` are tuples with an entry for each of its one
+        or two features: a name, a bool, and an array of numbers or names of levels. ``effect``,
+        ``lower`` and ``upper`` are arrays with an axis for each feature. ``rug`` is an array of the
+        feature's values in some rows. ``missing`` has the effect of missing numbers, its lower and
+        its upper bound. Both are None if they do not apply.
 
     Attributes
     ----------
     axes_ : ndarray of Axes, of shape (n_effects,)
-        Axes of the panels, once drawn.
+        Axes of the panels. Set by `plot`.
     figure_ : Figure
-        The figure that has them, once drawn.
+        Figure of the panels. Set by `plot`.
 
     Examples
     --------
@@ -78,27 +79,27 @@ class ComponentEffectDisplay:
         Parameters
         ----------
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
-            A fitted one, or a Pipeline or search around one.
+            A fitted estimator, or a fitted Pipeline or search around one.
         X : array-like or table of shape (n, d)
-            Rows whose ranges the effects are drawn over, such as those of the fit. Of a Pipeline
-            effects are of what its other steps make of them.
+            Rows, such as those of the fit, over whose ranges effects are drawn. With a Pipeline,
+            the effects are those of the features that its last step gets.
         features : list of int, str, or pairs of them, default=None
-            Which terms, by number or name of their features. None is all, by their share.
+            Terms to draw, by number or name of their features. None is all, by decreasing share.
         level : float, default=0.95
-            Probability of the band at each point.
+            Probability of the credible band at each point.
         n_points : int, default=100
-            Points of a curve; a heat map has half as many on each axis.
+            Number of points of a curve. A heat map has half as many on each axis.
         latent : int or label, default=None
-            Whose effects, where there are several latent functions: the label of a class, or the
-            number of an output.
+            Latent function whose effects are drawn: the label of a class, or the number of an
+            output. Required if there are several.
         ax : Axes or array-like of Axes, default=None
             See `plot`.
         n_cols : int, default=3
-            Panels in a row.
+            Number of panels in a row.
         line_kw : dict, default=None
-            Of curves and points, see `plot`.
+            Keyword arguments of curves and points, see `plot`.
         heatmap_kw : dict, default=None
-            Of heat maps, see `plot`.
+            Keyword arguments of heat maps, see `plot`.
 
         Returns
         -------
@@ -107,9 +108,9 @@ class ComponentEffectDisplay:
         Raises
         ------
         ValueError
-            If the model has no such term or latent function, or X has no range to draw over.
+            If the model has no such term or latent function, or a feature of X has no range.
         ImportError
-            If matplotlib is missing.
+            If matplotlib is not installed.
         """
         effects = _effects(estimator, X, features, level, n_points, latent)
         return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
@@ -117,19 +118,19 @@ class ComponentEffectDisplay:
     def plot(self, *, ax=None, n_cols=3, line_kw=None, heatmap_kw=None):
         """Draw the effects.
 
-        Curves and points have a common scale, so that panels compare.
+        Panels of curves and points share their vertical scale.
 
         Parameters
         ----------
         ax : Axes or array-like of Axes, default=None
-            One Axes gives its place to a grid of panels; several are the panels. None is a new
-            figure.
+            A single Axes is replaced by a grid of panels; several Axes are the panels. None creates
+            a figure.
         n_cols : int, default=3
-            Panels in a row.
+            Number of panels in a row.
         line_kw : dict, default=None
-            Keywords of ``Axes.plot`` and ``Axes.errorbar``, such as ``color``.
+            Keyword arguments of ``Axes.plot`` and ``Axes.errorbar``, such as ``color``.
         heatmap_kw : dict, default=None
-            Keywords of ``Axes.pcolormesh``, such as ``cmap``.
+            Keyword arguments of ``Axes.pcolormesh``, such as ``cmap``.
 
         Returns
         -------
@@ -139,9 +140,9 @@ class ComponentEffectDisplay:
         Raises
         ------
         ValueError
-            If there are fewer or more Axes than effects.
+            If the numbers of Axes and effects differ.
         ImportError
-            If matplotlib is missing.
+            If matplotlib is not installed.
         """
         self.axes_ = _panels(_pyplot(), ax, len(self.effects), n_cols)
         self.figure_ = self.axes_[0].figure
@@ -162,17 +163,17 @@ class ComponentEffectDisplay:
         return self
 
 
-# What is drawn
+# Computation of effects
 
 
 def _effects(estimator, X, features, level, n_points, latent):
-    """A Bunch for each term, as the display's constructor takes them."""
+    """Return a Bunch for each term, as the display's constructor takes them."""
     given = type(estimator).__name__
     estimator, X = unwrapped(estimator, X, lambda part: hasattr(part, "explain"))
     if estimator is None:
         raise ValueError(
-            f"{given} has no effects; ComponentEffectDisplay takes an AdditiveGPRegressor or "
-            "AdditiveGPClassifier, fitted, alone or as the last step of a Pipeline."
+            f"{given} has no effects. Pass a fitted AdditiveGPRegressor or AdditiveGPClassifier, "
+            "alone or as the last step of a Pipeline."
         )
     check_is_fitted(estimator)
     check_level(level)
@@ -212,7 +213,7 @@ def _effects(estimator, X, features, level, n_points, latent):
 
 
 class _Axis:
-    """Points of a feature: ``values`` for the model, ``labels`` for the reader."""
+    """Grid of a feature: ``values`` are passed to the model, ``labels`` are drawn."""
 
     def __init__(self, name, column, levels, n_points):
         self.name, self.categorical, self.rug = name, levels is not None, None
@@ -222,14 +223,14 @@ class _Axis:
         known = column[~np.isnan(column)]
         if not (len(known) and known.min() < known.max()):
             raise ValueError(
-                f"X has no two different numbers in {name!r}: there is no range to draw its effect "
-                "over. Give more rows, such as those of the fit, or leave the feature out."
+                f"X has no two different numbers in {name!r}, so its effect has no range to be "
+                "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
             )
         self.values = self.labels = np.linspace(known.min(), known.max(), n_points)
         self.rug = known[:: ceil(len(known) / _RUG_ROWS)]
 
     def coarser(self):
-        """Half as many points, where they are numbers."""
+        """Return an axis with half as many points, or itself if it is categorical."""
         if self.categorical:
             return self
         half = copy(self)
@@ -244,7 +245,7 @@ def _feature_names(estimator):
 
 
 def _level_names(estimator):
-    """Names of the levels of each column of categories."""
+    """Return the names of the levels of each categorical column, by column."""
     if estimator._encoder is None:
         return {}
     columns = np.flatnonzero(estimator._encoder.categorical)
@@ -261,19 +262,19 @@ def _level_name(level):
 
 
 def _chosen(estimator, features, names):
-    """The terms that are asked for."""
+    """Return the requested terms, tuples of features."""
     if features is None:
         return [estimator.terms_[place] for place in np.argsort(-estimator.sobol_indices_)]
     features = [features] if isinstance(features, str | Integral) else features
     numbers = {name: j for j, name in enumerate(names)}
     terms = dict(zip(estimator.term_names_, estimator.terms_, strict=True))
     found = []
-    for wanted in features:
-        if isinstance(wanted, str) and wanted in terms:
-            found.append(terms[wanted])
+    for requested in features:
+        if isinstance(requested, str) and requested in terms:
+            found.append(terms[requested])
             continue
-        single = isinstance(wanted, str | Integral)
-        term = {numbers.get(j, j) for j in ([wanted] if single else wanted)}
+        single = isinstance(requested, str | Integral)
+        term = {numbers.get(j, j) for j in ([requested] if single else requested)}
         term = next((each for each in estimator.terms_ if set(each) == term), None)
         if term is None:
             dropped = ""
@@ -282,7 +283,7 @@ def _chosen(estimator, features, names):
                     f"; {estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}"
                 )
             raise ValueError(
-                f"The model has no effect of {wanted!r}. It has those of {estimator.term_names_}"
+                f"The model has no effect of {requested!r}. It has those of {estimator.term_names_}"
                 f"{dropped}."
             )
         found.append(term)
@@ -290,9 +291,9 @@ def _chosen(estimator, features, names):
 
 
 def _moments(estimator, latent, width):
-    """The function that gives effects, lower and upper bounds (3, b, k) of encoded rows.
+    """Return a function of encoded rows (b, d) and the places of k terms.
 
-    It takes the rows and the places of k terms.
+    It returns the effects with their lower and upper bounds, ndarray (3, b, k).
     """
     c = len(estimator._latents)
     known = list(getattr(estimator, "classes_", range(c)))[-c:]
@@ -300,7 +301,8 @@ def _moments(estimator, latent, width):
         latent = known[0]
     if latent not in known:
         raise ValueError(
-            f"latent={latent!r} must say whose effects, one of {np.array(known).tolist()}."
+            f"latent={latent!r} must be one of {np.array(known).tolist()}: the latent function "
+            "whose effects are drawn."
         )
 
     def moments(rows, places):
@@ -313,9 +315,10 @@ def _moments(estimator, latent, width):
 
 
 def _on_singles(moments, places, axes, d, n_points):
-    """On the points of all features at once, (3, b, k); in the last row numbers are missing.
+    """Return the effects of k single features at the points of all axes, (3, b, k).
 
-    An effect depends on its own features only.
+    One array of rows serves all features, since an effect depends on its own feature only. In the
+    last row, numbers are missing.
     """
     size = max([n_points, *(len(axis.values) for axis in axes.values())])
     rows = np.zeros((size + 1, d))
@@ -326,7 +329,7 @@ def _on_singles(moments, places, axes, d, n_points):
 
 
 def _on_pair(moments, term, axes, d, place):
-    """Of one pair on its grid, (3, k, l)."""
+    """Return the effect of one pair on its grid, (3, k, l)."""
     grid = np.meshgrid(*(axis.values for axis in axes), indexing="ij")
     rows = np.zeros((grid[0].size, d))
     for j, values in zip(term, grid, strict=True):
@@ -334,7 +337,7 @@ def _on_pair(moments, term, axes, d, place):
     return moments(rows, [place]).reshape(3, *grid[0].shape)
 
 
-# How it is drawn
+# Drawing
 
 
 def _pyplot():
@@ -342,21 +345,23 @@ def _pyplot():
         import matplotlib.pyplot
     except ImportError as error:
         raise ImportError(
-            "ComponentEffectDisplay draws with matplotlib, which is missing: pip install "
+            "ComponentEffectDisplay needs matplotlib, which is not installed: pip install "
             "matplotlib."
         ) from error
     return matplotlib.pyplot
 
 
 def _panels(pyplot, ax, n_panels, n_cols):
-    """Axes of the panels, (n_panels,)."""
+    """Return the Axes of the panels, ndarray (n_panels,)."""
     if not n_panels:
-        raise ValueError("There is no effect to draw: none is asked for, or the model has none.")
+        raise ValueError("There is no effect to draw: features is empty, or the model has none.")
     check_number("n_cols", n_cols, 1, integer=True)
     if ax is not None and not hasattr(ax, "get_subplotspec"):
         axes = np.ravel(np.asarray(ax, dtype=object))
         if len(axes) != n_panels:
-            raise ValueError(f"ax has {len(axes)} Axes for {n_panels} effects.")
+            raise ValueError(
+                f"ax has {len(axes)} Axes for {n_panels} effects. Pass one, or one each."
+            )
         return axes
     n_cols = min(n_cols, n_panels)
     n_rows = ceil(n_panels / n_cols)
@@ -372,7 +377,7 @@ def _panels(pyplot, ax, n_panels, n_cols):
 
 
 def _scale(singles):
-    """Limits that hold all bands."""
+    """Return vertical limits that contain all bands."""
     low, high = (
         pick(
             [pick(part[side]) for part in singles]
@@ -444,8 +449,8 @@ def _draw_pair(panel, part, heatmap_kw):
 
 
 def _label(axis, names):
-    """Names of levels at the ticks 0, 1, ..."""
+    """Label the ticks 0, 1, ... with names of levels."""
     axis.set_ticks(np.arange(len(names)), names)
-    if axis.axis_name == "x" and sum(map(len, names)) > _NAMES_ABREAST:
+    if axis.axis_name == "x" and sum(map(len, names)) > _MAX_LABEL_CHARS:
         for tick in axis.get_ticklabels():
             tick.set(rotation=35, ha="right", rotation_mode="anchor")

@@ -224,7 +224,7 @@ def test_a_class_by_its_label():
     rows[:, 0] = part.grid[0]
     mean, std = (values[:, 0, 2] for values in model.explain(rows, return_std=True))
     assert_interval(part, mean, std)
-    with pytest.raises(ValueError, match=r"latent=None must say .* \['a', 'b', 'c'\]"):
+    with pytest.raises(ValueError, match=r"latent=None must be one of \['a', 'b', 'c'\]"):
         ComponentEffectDisplay.from_estimator(model, X)
 
 
@@ -236,7 +236,7 @@ def test_an_output_by_its_number():
     )
     # Outputs that are multiples of each other have the same normalized fit.
     np.testing.assert_allclose(other.effects[0].effect, -3 * one.effects[0].effect, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"latent=2 must say .* \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"latent=2 must be one of \[0, 1\]"):
         ComponentEffectDisplay.from_estimator(model, X, latent=2)
 
 
@@ -300,7 +300,7 @@ def test_color_may_be_abbreviated(plain):
         ({"n_cols": True}, "n_cols=True must be an integer of at least 1"),
         ({"n_points": 2}, "n_points=2 must be an integer of at least 4"),
         ({"ax": []}, "ax has 0 Axes for 4 effects"),
-        ({"latent": 1}, r"latent=1 must say whose effects, one of \[0\]"),
+        ({"latent": 1}, r"latent=1 must be one of \[0\]"),
     ],
 )
 def test_what_makes_no_sense_is_refused(plain, options, message):
