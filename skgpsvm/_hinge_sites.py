@@ -1,4 +1,4 @@
-"""The hinge of each row as Gaussian sites on the latents that it touches."""
+"""Hinge losses of Bayesian SVMs as Gaussian sites on the active latents of a row."""
 
 import math
 
@@ -10,24 +10,29 @@ from .likelihoods import expected_hinge
 
 _SHARPNESS = 2.0
 _MIN_SCALE = 1e-5
-_MOST_CONTRASTS = 9  # up to ten classes the objective is smooth; more would make every sweep slower
+_MAX_CONTRASTS = 9  # smooth for up to ten classes; more contrasts make every sweep slower
 
 
 class BinarySites(SiteLikelihood):
-    """b = 1 - s f with s = -1, 1 for the codes 0, 1. Source: Wenzel et al. (2017); (S15)."""
+    """Hinge loss of two classes: b = 1 - s f with s = -1, 1 for the codes 0, 1.
+
+    Notes
+    -----
+    Source: Wenzel et al. (2017); (S15).
+    """
 
     n_latents, activates_all = 1, True
 
     def step(self, n_steps):
-        """Size of the next coordinate-ascent step: undamped ascent is monotone."""
+        """Return the size of the next step, 1: undamped coordinate ascent is monotone."""
         return 1.0
 
     def active_latents(self, y, mean):
-        """Latents that each row touches, (b, 1)."""
+        """Return the active latents of each row, (b, 1)."""
         return torch.zeros_like(y)[:, None]
 
     def sites(self, y, mean, var):
-        """`Sites` at latent means and variances (b, 1)."""
+        """Return the `Sites` at latent means and variances (b, 1)."""
         sign = (2 * y - 1).to(mean.dtype)[:, None]
         loss, scale = expected_hinge(1 - sign * mean, var)
         scale = scale.clamp_min(_MIN_SCALE)
@@ -41,21 +46,26 @@ class BinarySites(SiteLikelihood):
 
 
 class ContrastSites(SiteLikelihood):
-    r"""Crammer and Singer's hinge, each row contrasted with one or several wrong classes.
+    r"""Crammer and Singer's hinge loss, which contrasts each row with wrong classes.
 
-    With :math:`b_t = 1 + f_t - f_y` and :math:`h_t` its expected hinge, the loss of a row is h of
-    the hardest wrong class by mean ("hard", the paper's rule), or the smooth maximum
-    :math:`\frac1\gamma\log\frac1k\sum_t e^{\gamma h_t}` over k wrong classes ("soft"): all of them,
-    or the nine hardest by mean.
+    With :math:`b_t = 1 + f_t - f_y` and its expected hinge :math:`h_t`, the loss of a row depends
+    on the contrast. ``"hard"``, the paper's rule, takes h of the wrong class with the highest mean.
+    ``"soft"`` takes the smooth maximum :math:`\frac1\gamma\log\frac1k\sum_t e^{\gamma h_t}` over
+    k wrong classes: all of them, or the nine with the highest means.
+
+    Parameters
+    ----------
+    n_classes : int
+    contrast : {"soft", "hard"}
 
     Notes
     -----
     Source: Wistuba and Rawat (2018), appendix; (S9), (S19), (S23).
-    Departs from the source: the printed update with a hard contrast cycles (erratum E10). Where
-    classes are left out, the loss jumps or bends as another becomes the hardest. Since the sweeps
-    push the hardest down until others equal it, they end at such places: a smooth maximum of the
-    two hardest of ten classes moves by 15 % in every sweep, of all nine it converges. The steps
-    of the hard contrast shrink from the fifth on, as those of subgradient methods must.
+    Departs from the source: the printed update with a hard contrast cycles (erratum E10). If some
+    classes are left out, the loss jumps or has a kink where another becomes the strongest. Sweeps
+    push the strongest down until others equal it, so they end at such points. A smooth maximum over
+    the two strongest of ten classes moves by 15 % in every sweep; over all nine it converges. The
+    steps of the hard contrast shrink from the fifth on, as those of subgradient methods must.
     """
 
     tied = True
@@ -63,63 +73,63 @@ class ContrastSites(SiteLikelihood):
     def __init__(self, n_classes, contrast):
         self.smooth = contrast == "soft"
         self.n_latents = n_classes
-        self.n_contrasts = min(_MOST_CONTRASTS, n_classes - 1) if self.smooth else 1
+        self.n_contrasts = min(_MAX_CONTRASTS, n_classes - 1) if self.smooth else 1
         self.activates_all = self.n_contrasts == n_classes - 1
         self.coupling = n_classes / (n_classes - 1)
 
     def step(self, n_steps):
-        """Size of the next coordinate-ascent step."""
+        """Return the size of the next coordinate-ascent step."""
         if not n_steps:
             return 1.0
         return 0.7 if self.smooth else 0.5 * min(1.0, 5 / (n_steps + 1))
 
     def active_latents(self, y, mean):
-        """All classes, or the true one and the hardest wrong ones by mean: (b, 1 + n_contrasts)."""
+        """Return all classes, or the true one and its strongest rivals, (b, 1 + n_contrasts)."""
         if self.activates_all:
             return torch.arange(self.n_latents, device=y.device).expand(len(y), -1)
         rivals = mean.detach().scatter(1, y[:, None], -torch.inf)
         return torch.cat([y[:, None], rivals.topk(self.n_contrasts, 1).indices], 1)
 
     def sites(self, y, mean, var):
-        """`Sites` at the means and variances of the active latents, (b, 1 + n_contrasts)."""
-        own = y[:, None] if self.activates_all else torch.zeros_like(y)[:, None]
-        is_own = torch.zeros_like(mean, dtype=torch.bool).scatter(1, own, True)
-        m_y, both = mean.gather(1, own), var + var.gather(1, own)
+        """Return the `Sites` at moments of the active latents, (b, 1 + n_contrasts)."""
+        true = y[:, None] if self.activates_all else torch.zeros_like(y)[:, None]
+        is_true = torch.zeros_like(mean, dtype=torch.bool).scatter(1, true, True)
+        m_y, both = mean.gather(1, true), var + var.gather(1, true)
         h, scale = expected_hinge(1 + mean - m_y, both)
         scale = scale.clamp_min(_MIN_SCALE)
-        tilted = (_SHARPNESS * h).masked_fill(is_own, -torch.inf)
+        tilted = (_SHARPNESS * h).masked_fill(is_true, -torch.inf)
         share = torch.softmax(tilted, 1)  # 0 of the true class
         loss = (torch.logsumexp(tilted, 1) - math.log(self.n_contrasts)) / _SHARPNESS
         w = share / scale
-        slope = share * h / scale
+        grad = share * h / scale
         hess = share * both / scale**3
-        # A mean moves the shares too: that of the true class all slopes at once, a rival's its own.
-        steepness = _SHARPNESS * slope * (h / scale)
-        total = slope.sum(1, keepdim=True)
+        # Means move the shares as well. The true class moves all gradients, a rival only its own.
+        steepness = _SHARPNESS * grad * (h / scale)
+        total = grad.sum(1, keepdim=True)
 
-        def joined(own, rivals):
-            return torch.where(is_own, own.sum(1, keepdim=True), rivals)
+        def joined(of_true, of_rivals):
+            return torch.where(is_true, of_true.sum(1, keepdim=True), of_rivals)
 
         return Sites(
             loss=loss,
             linear=joined(share + w * (1 + mean), -(share + w * (1 - m_y))),
             precision=joined(w, w),
-            gradient=joined(-slope, slope),
+            gradient=joined(-grad, grad),
             curvature=joined(
-                hess + steepness - _SHARPNESS * slope * total,
-                hess + steepness - _SHARPNESS * slope.square(),
+                hess + steepness - _SHARPNESS * grad * total,
+                hess + steepness - _SHARPNESS * grad.square(),
             ),
         )
 
     def tied_update(self, A, residual, y, weights, precision, linear):
-        """Add a batch's sites at the prior, where every wrong class is an equal rival.
+        """Add a batch's sites at the prior, where all wrong classes are equal rivals.
 
         Parameters
         ----------
         A : Tensor of shape (b, p)
         residual, y, weights : Tensor of shape (b,)
         precision, linear : Tensor of shape (c, p, p), (c, p)
-            Totals to add to.
+            Totals, changed in place.
 
         Returns
         -------
@@ -127,12 +137,12 @@ class ContrastSites(SiteLikelihood):
         """
         scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
         share = 1 / (self.n_latents - 1)
-        own = PerLatentDesign(A, y[:, None], self.n_latents)
+        true = PerLatentDesign(A, y[:, None], self.n_latents)
         w = weights / scale
         shared = torch.zeros_like(precision[0])
         add_gram(shared, A, share * w[:, None] * A)
         precision += shared
-        own.add_gram(precision, (1 - share) * w[:, None])
+        true.add_gram(precision, (1 - share) * w[:, None])
         w = w + weights
-        linear += (1 + share) * own.total(w[:, None]) - share * (w @ A)
+        linear += (1 + share) * true.total(w[:, None]) - share * (w @ A)
         return (weights * (1 + scale)).sum().double()

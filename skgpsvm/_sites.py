@@ -1,4 +1,4 @@
-"""Likelihoods as Gaussian sites: what a row says about the weights of the latents it touches."""
+"""Likelihoods as Gaussian sites on the latents, one factor per row and active latent."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from .likelihoods import Gaussian
 
 @dataclass
 class Sites:
-    """One Gaussian site for each row and each of the k latents that its hinge touches.
+    """Gaussian sites of b rows, one for each of the k active latents of a row.
 
     Attributes
     ----------
     loss : Tensor of shape (b,)
-        h of each row, the negative of its term in the objective, in nats.
+        Minus the term of each row in the ELBO, nats.
     linear, precision : Tensor of shape (b, k)
-        Natural parameters: the coordinate-ascent update adds ``linear * a`` and
+        Natural parameters. The coordinate-ascent update adds ``linear * a`` and
         ``precision * a a^T`` to those of the latent's weights.
     gradient, curvature : Tensor of shape (b, k)
-        First and second derivative of ``loss`` with respect to the latent's mean. The curvature is
-        smaller than ``precision``, the curvature of the bound that the update maximizes.
+        First and second derivatives of ``loss`` in the latent's mean. The curvature is smaller than
+        ``precision``, which is the curvature of the bound that the update maximizes.
     """
 
     loss: torch.Tensor
@@ -33,20 +33,21 @@ class Sites:
 
 
 class SiteLikelihood(ABC):
-    """A likelihood as coordinate ascent sees it: of each row, sites on the latents it touches.
+    """Likelihood that gives each row Gaussian sites on its active latents.
 
     Attributes
     ----------
     n_latents : int
     coupling : float
-        What the curvature of one latent is multiplied by to stand for that of all, see
+        Factor of a latent's curvature that stands for the curvature of all latents together, see
         `CoordinateAscent.leave_one_out`.
     tied : bool
-        Whether `active_latents` means nothing at the prior, where `tied_update` is used instead.
+        Whether all latents tie at the prior, so that `active_latents` is arbitrary there and
+        `tied_update` is used instead.
     conjugate : bool
         Whether the sites are the same at all means and variances.
-    touches_all : bool
-        Whether each row touches every latent, in order.
+    activates_all : bool
+        Whether every latent is active in every row, in order.
     smooth : bool
         Whether the loss has a continuous gradient, so that sweeps have a fixed point.
     """
@@ -56,36 +57,36 @@ class SiteLikelihood(ABC):
     smooth = True
 
     def parameters(self):
-        """Logarithms of the parameters, (k,)."""
+        """Return the logarithms of the parameters, (k,)."""
         return torch.empty(0, dtype=torch.float64)
 
     def at(self, parameters):
-        """The same likelihood at other parameters, a tensor (k,)."""
+        """Return the same likelihood with other log parameters, a tensor (k,)."""
         return self
 
     @abstractmethod
     def step(self, n_steps):
-        """Size of the next coordinate-ascent step."""
+        """Return the size of the next coordinate-ascent step."""
 
     @abstractmethod
     def active_latents(self, y, mean):
-        """The latents that each row touches, (b, k), given all latent means (b, c)."""
+        """Return the active latents of each row, (b, k), given all latent means (b, c)."""
 
     @abstractmethod
     def sites(self, y, mean, var):
-        """`Sites` at the means and variances of the touched latents, (b, k)."""
+        """Return the `Sites` at means and variances of the active latents, (b, k)."""
 
     def loss(self, y, mean, var):
-        """`Sites.loss`, (b,); differentiable."""
+        """Return `Sites.loss`, (b,); differentiable."""
         return self.sites(y, mean, var).loss
 
 
 class LikelihoodSites(SiteLikelihood):
-    r"""Sites of a proper likelihood, which touch every latent.
+    r"""Sites of a proper likelihood; every latent is active in every row.
 
-    The update with precision :math:`-2\,\partial E/\partial v` and linear term
-    :math:`\partial E/\partial m + m \cdot` precision, E the expected log density of a row, is a
-    natural-gradient step. Where that precision is negative, it is taken as zero.
+    With the expected log density E of a row, the sites have precision
+    :math:`-2\,\partial E/\partial v` and linear term :math:`\partial E/\partial m + m \cdot`
+    precision. Their update is a natural-gradient step. A negative precision is replaced by zero.
 
     Parameters
     ----------
@@ -133,17 +134,17 @@ class LikelihoodSites(SiteLikelihood):
 
 
 def _precise(y, mean, var):
-    """In float64 where the targets are floats, since the noise of each output is."""
+    """Return all in float64 if the targets are floats, as the noise of each output is float64."""
     return (y.double(), mean.double(), var.double()) if y.is_floating_point() else (y, mean, var)
 
 
 class DenseDesign:
-    """The rows of a batch, A (b, p), each of which touches every latent; see `PerLatentDesign`."""
+    """Features A (b, p) of a batch in which every latent is active; see `PerLatentDesign`."""
 
     def __init__(self, A):
         self._A = A
 
-    def spread(self, root):
+    def variance(self, root):
         return spreads(self._A, root)
 
     def add_gram(self, totals, weights):
@@ -155,13 +156,13 @@ class DenseDesign:
 
 
 class PerLatentDesign:
-    """The rows of a batch gathered latent by latent, so that a latent costs only its own rows.
+    """Features of a batch gathered per latent, so that a latent costs only its own rows.
 
     Parameters
     ----------
     A : Tensor of shape (b, p)
-    touched : Tensor of shape (b, k)
-        Latents that each row touches.
+    active : Tensor of shape (b, k)
+        Active latents of each row.
     n_latents : int
     """
 
@@ -175,37 +176,38 @@ class PerLatentDesign:
         values = values.reshape(-1)[self._order]
         return values.split([len(group) for group in self._groups])
 
-    def spread(self, root):
-        """Variance that each row's weights give its latents: ||root_j^T a||^2, (b, k)."""
-        spread = torch.cat(
-            [root_norms(group, r) for group, r in zip(self._groups, root, strict=True)]
-        )
-        return spread[torch.argsort(self._order)].reshape(self._shape)
+    def variance(self, root):
+        """Return the variances of the active latents due to the weights, (b, k).
+
+        They are ||root_j^T a||^2 for the features a of a row.
+        """
+        var = torch.cat([root_norms(group, r) for group, r in zip(self._groups, root, strict=True)])
+        return var[torch.argsort(self._order)].reshape(self._shape)
 
     def add_gram(self, totals, weights):
-        """Add the sum of weight * a a^T to the lower triangle of each latent's total (c, p, p)."""
+        """Add the sum of weight * a a^T to the lower triangles of each latent's total (c, p, p)."""
         pairs = zip(totals, self._groups, self._sorted(weights), strict=True)
         for total, group, w in pairs:
             add_gram(total, group, w[:, None] * group)
 
     def total(self, weights):
-        """Sum of weight * a for each latent, (c, p); weights (b, k)."""
+        """Return the sum of weight * a for each latent, (c, p); weights have shape (b, k)."""
         pairs = zip(self._groups, self._sorted(weights), strict=True)
         return torch.stack([w @ group for group, w in pairs])
 
 
 def batch_sites(likelihood, A, residual, y, mean, root):
-    """`Sites` of a batch, its rows by latent, and the latents touched."""
-    groups, active, moments = _touched_moments(likelihood, A, residual, y, mean, root)
+    """Return the `Sites` of a batch, its design per latent, and the active latents (b, k)."""
+    groups, active, moments = _active_moments(likelihood, A, residual, y, mean, root)
     return likelihood.sites(y, *moments), groups, active
 
 
 def batch_loss(likelihood, A, residual, y, mean, root):
-    """The loss of each row of a batch, (b,); differentiable."""
-    return likelihood.loss(y, *_touched_moments(likelihood, A, residual, y, mean, root)[2])
+    """Return the loss of each row of a batch, (b,); differentiable."""
+    return likelihood.loss(y, *_active_moments(likelihood, A, residual, y, mean, root)[2])
 
 
-def _touched_moments(likelihood, A, residual, y, mean, root):
+def _active_moments(likelihood, A, residual, y, mean, root):
     latents = A @ mean.to(A.dtype).T
     active = likelihood.active_latents(y, latents)
     groups = (
@@ -213,5 +215,5 @@ def _touched_moments(likelihood, A, residual, y, mean, root):
         if likelihood.activates_all
         else PerLatentDesign(A, active, likelihood.n_latents)
     )
-    var = residual[:, None] + groups.spread(root.to(A.dtype))
+    var = residual[:, None] + groups.variance(root.to(A.dtype))
     return groups, active, (latents.gather(1, active), var)

@@ -203,7 +203,7 @@ def test_rows_by_latent_give_the_sums_of_a_loop():
     # Sums of 30 terms in another order.
     np.testing.assert_allclose(mirror(sums), 1 + gram, rtol=0, atol=1e-13)
     np.testing.assert_allclose(groups.total(t64(weights)), total, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(groups.spread(t64(root)), spread, rtol=1e-12)
+    np.testing.assert_allclose(groups.variance(t64(root)), spread, rtol=1e-12)
 
 
 def test_rows_that_touch_all_give_the_sums_of_rows_by_latent():
@@ -217,4 +217,4 @@ def test_rows_that_touch_all_give_the_sums_of_rows_by_latent():
     # Sums of 30 terms in another order.
     torch.testing.assert_close(*sums, rtol=0, atol=1e-13)
     torch.testing.assert_close(DenseDesign(A).total(weights), by_latent.total(weights))
-    torch.testing.assert_close(DenseDesign(A).spread(root), by_latent.spread(root))
+    torch.testing.assert_close(DenseDesign(A).variance(root), by_latent.variance(root))

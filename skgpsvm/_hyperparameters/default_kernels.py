@@ -1,4 +1,4 @@
-"""Scales of the features, and the kernels in them that fits start from."""
+"""Feature scales, and the default kernels in units of them."""
 
 import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -9,11 +9,11 @@ from .._rows import CHUNK_ROWS
 from .._validation import differs
 from ..kernels import Linear
 
-_LEARNED_BOUNDS = 1e-5, 1e5  # of the variance of a linear mean function
+_LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
 
 def feature_scales(X, weights):
-    """A `StandardScaler` of the weighted rows of all ranks, fitted chunk by chunk."""
+    """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk."""
     scaler = StandardScaler()
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), CHUNK_ROWS):
@@ -22,36 +22,36 @@ def feature_scales(X, weights):
                 scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
     if n_ranks() > 1:
         scaler = _merged(scaler)
-    if not np.isfinite(scaler.var_).all():  # of which scale_ makes 1, as of a constant's
+    if not np.isfinite(scaler.var_).all():  # scale_ would be 1, as for a constant
         raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
     return scaler
 
 
 def _merged(scaler):
-    """A scaler of the rows of all ranks: two rows stand for the mean and variance of each."""
-    merged, own = StandardScaler(), None
+    """Return a scaler of the rows of all ranks, where two rows stand for the moments of each."""
+    merged, moments = StandardScaler(), None
     if hasattr(scaler, "mean_"):
         std = np.sqrt(np.where(differs(scaler.var_, scaler.mean_), scaler.var_, 0))
-        own = scaler.mean_, std, scaler.n_samples_seen_
-    for mean, std, weight in filter(None, gather(own)):
+        moments = scaler.mean_, std, scaler.n_samples_seen_
+    for mean, std, weight in filter(None, gather(moments)):
         merged.partial_fit([mean - std, mean + std], sample_weight=[weight / 2] * 2)
     return merged
 
 
 def smooth_kernel(scaler, variance):
-    """A squared exponential, with a length scale for each feature from its standard deviation."""
+    """Return a squared exponential with ARD length scales from the standard deviations."""
     scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / 2)
     return ConstantKernel(variance, (1e-3, 1e5)) * RBF(scales, np.outer(scales, (1e-3, 1e3)))
 
 
 def linear_kernel(scaler, variance):
-    """A linear function of the standardized features, about their mean; ``variance`` is its own."""
+    """Return a linear kernel of the centered features with mean prior variance ``variance``."""
     scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / variance)
     return Linear(scales, "fixed", offset=scaler.mean_)
 
 
 def with_mean(kernel, mean, scaler, variance):
-    """A kernel plus the terms of a mean function, whose coefficients have a prior variance."""
+    """Return a kernel plus the terms of a mean function with coefficients of a prior variance."""
     if mean in ("constant", "linear"):
         kernel = kernel + ConstantKernel(variance, "fixed")
     if mean == "linear":
@@ -60,10 +60,11 @@ def with_mean(kernel, mean, scaler, variance):
 
 
 def with_learned_mean(kernel, mean, scaler, variance):
-    """As `with_mean`, but the variance of the linear term is a hyperparameter.
+    """Return a kernel as `with_mean` does, with the variance of the linear term free.
 
-    It starts from ``variance``, and falls to nothing where the rows show no trend. With a fixed
-    one, each slope adds about 1 / (2 n) to the log-loss of new rows, however idle its feature.
+    The variance starts from ``variance`` and falls to nothing where the rows show no trend. If it
+    were fixed, each slope would add about 1 / (2 n) to the log loss of new rows, even for an
+    irrelevant feature.
     """
     if mean != "linear":
         return with_mean(kernel, mean, scaler, variance)

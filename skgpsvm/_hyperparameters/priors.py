@@ -6,36 +6,35 @@ import torch
 
 from .initialization import free_constants, free_lengths, scaled_lengths
 
-_MEDIAN_LENGTH = 2**0.5 * math.exp(2**0.5)  # over where they start
+_MEDIAN_LENGTH = 2**0.5 * math.exp(2**0.5)  # median over initial length scale
 _LENGTH_PRECISION = 1 / 3
 # Rate of the prior of ratios of length scales, see `SignalPrior`. With EPClassifier on pure noise,
-# 60 and 200 rows of 20 features, a rate of 1 chose features by chance in one draw of three: the
-# log-loss was .049 and .020 above the class frequencies'. A rate of 2 did so in none, and on four
-# of five development sets (sonar, haberman, ionosphere, spectf, colic) had the lower log-loss.
+# 60 and 200 rows of 20 features, a rate of 1 chose features by chance in one draw of three: the log
+# loss exceeded that of the class frequencies by .049 and .020. A rate of 2 did so in none, and had
+# the lower log loss on four of five development sets (sonar, haberman, ionosphere, spectf, colic).
 _RATIO_RATE = 2.0
-_ROUNDING = 0.1  # of its peak
+_ROUNDING = 0.1  # of the peak of that prior
 _HALVINGS = 50
-# Squared slopes that count as none, of all features together; the second with the prior of lengths
-# where rows are fewer. Of 60 rows of 20 features of noise the log density is 0.001 nats per row
-# below a constant's at 0.05 and 0.03 at 0.5; of one slope of 0.45, 0.015 and 0.002 below ridge
-# regression's. Of 60 rows of 100 features, ten of which matter, R2 is 0 at 0.1 and 0.93 at 0.5.
+# Negligible squared slope of all features together, d tau^2 of `SlopePrior`; the second value goes
+# with the prior of length scales, where rows are fewer than features. On 60 rows of 20 features of
+# noise, the log density is below that of a constant by 0.001 nats per row at 0.05 and by 0.03 at
+# 0.5. With one slope of 0.45, it is below that of ridge regression by 0.015 and 0.002. On 60 rows
+# of 100 features, ten of which matter, R2 is 0 at 0.1 and 0.93 at 0.5.
 _NO_SLOPES, _NO_SLOPES_OF_FEW_ROWS = 0.1, 0.5
-# Below the start of the noise its logarithm has half a normal distribution. Of Friedman's function,
-# 150 rows of 50 features, the log density of one draw in four is -0.75 with a flat prior.
+# The log noise has a half-normal prior below its initial value. With a flat prior, the log density
+# of one draw in four of Friedman's function (150 rows, 50 features) is -0.75.
 _USUAL_NOISE, _NOISE_SPREAD = math.log(0.1), 1.5
 
 
 class LengthPrior:
-    """A prior of length scales, log-normal.
-
-    It is so spread that the median changed by a factor of 6 is a standard deviation away.
+    """Log-normal prior of length scales; one standard deviation is a factor of about 6.
 
     Parameters
     ----------
     median : Tensor of shape (k,)
-        Theta with the median lengths.
+        Theta at the median length scales.
     lengths : Tensor of shape (k,)
-        1 where theta is the logarithm of a length, else 0.
+        1 where theta is the logarithm of a length scale, else 0.
 
     Notes
     -----
@@ -46,21 +45,21 @@ class LengthPrior:
         self._median, self._precision = median, _LENGTH_PRECISION * lengths
 
     def log_density(self, theta):
-        """Up to a constant; a scalar tensor."""
+        """Return the log density up to a constant, a scalar tensor."""
         return -0.5 * self._precision @ (theta - self._median).square()
 
     def gradient(self, theta):
-        """The derivative of the log density."""
+        """Return the derivatives of the log density, (k,)."""
         return -self._precision * (theta - self._median)
 
 
 def few_rows_prior(kernel, rows):
-    """A `LengthPrior` where there are fewer rows than features, else None.
+    """Return a `LengthPrior` if there are fewer rows than features, else None.
 
     Parameters
     ----------
     kernel : Kernel
-        As learning starts from it by default.
+        Initial kernel of the default.
     rows : Rows
     """
     if rows.n_rows >= rows.X.shape[1]:
@@ -70,26 +69,26 @@ def few_rows_prior(kernel, rows):
 
 
 class SlopePrior:
-    r"""A prior of the slopes of a squared exponential, under which few features matter.
+    r"""Sparsity prior of the slopes of a squared exponential.
 
-    With the variance v and the length scale :math:`\ell_j` of a feature, in its standard
-    deviations, the log density is :math:`-\sum_j \log(1 + v / (\ell_j^2 \tau^2))` up to a constant.
-    A feature that matters costs a few nats, and one that does not costs nothing.
+    With the variance v and the length scales :math:`\ell_j` in standard deviations of the features,
+    the log density is :math:`-\sum_j \log(1 + v / (\ell_j^2 \tau^2))` up to a constant. A relevant
+    feature costs a few nats, and an irrelevant one nothing.
 
     Parameters
     ----------
     kernel : Kernel
-        The default one, a constant times a squared exponential, plus terms that are fixed.
+        The default kernel: a constant times a squared exponential, plus fixed terms.
     scale : ndarray of shape (d,)
         Standard deviations of the features.
     device : torch.device
     no_slopes : float
-        Squared slopes that count as none, of all features together, :math:`d \tau^2`.
+        Negligible squared slope of all features together, :math:`d \tau^2`.
 
     Notes
     -----
-    Departs from Eriksson and Jankowiak (2021): their half-Cauchy prior has inverse length scales,
-    which a large variance makes as small as it likes.
+    Departs from Eriksson and Jankowiak (2021): their half-Cauchy prior is on inverse length scales,
+    which a large variance can make arbitrarily small.
     """
 
     def __init__(self, kernel, scale, device, no_slopes=_NO_SLOPES):
@@ -99,79 +98,82 @@ class SlopePrior:
         self._unit = 2 * unit.log() - math.log(no_slopes / len(unit))
 
     def _log_squares(self, theta):
-        """Logarithms of the squared slopes over those that count as none, (d,)."""
+        """Return the logarithms of squared slopes over the negligible one, (d,)."""
         return self._variance @ theta - 2 * theta[self._lengths] + self._unit
 
     def log_density(self, theta):
-        """Up to a constant; a scalar tensor."""
+        """Return the log density up to a constant, a scalar tensor."""
         return -torch.nn.functional.softplus(self._log_squares(theta)).sum()
 
     def gradient(self, theta):
-        """The derivative of the log density."""
-        pull = torch.sigmoid(self._log_squares(theta))
-        gradient = -pull.sum() * self._variance
-        gradient[self._lengths] += 2 * pull
+        """Return the derivatives of the log density, (k,)."""
+        share = torch.sigmoid(self._log_squares(theta))
+        gradient = -share.sum() * self._variance
+        gradient[self._lengths] += 2 * share
         return gradient
 
 
 class SumOfPriors:
-    """Independent priors of theta."""
+    """Product of independent priors of theta."""
 
     def __init__(self, *priors):
         self._priors = priors
 
     def log_density(self, theta):
-        """Up to a constant; a scalar tensor."""
+        """Return the log density up to a constant, a scalar tensor."""
         return sum(prior.log_density(theta) for prior in self._priors)
 
     def gradient(self, theta):
-        """The derivative of the log density."""
+        """Return the derivatives of the log density, (k,)."""
         return sum(prior.gradient(theta) for prior in self._priors)
 
 
 def default_prior(kernel, rows, scale, sparse=True):
-    """The prior of the default kernel: of slopes, and of length scales where rows are few.
+    """Return the prior of the default kernel's hyperparameters.
+
+    It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features.
 
     Parameters
     ----------
     kernel : Kernel
-        As learning starts from it by default.
+        Initial kernel of the default.
     rows : Rows
     scale : ndarray of shape (d,)
         Standard deviations of the features.
     sparse : bool
-        Whether slopes have their prior where rows are few too: learning that starts with it drops
-        all of many features before any is seen to matter.
+        Whether slopes keep their prior where rows are fewer than features. Learning that starts
+        with it drops all of many features before the effect of any shows.
     """
-    of_lengths = few_rows_prior(kernel, rows)
-    if of_lengths is None:
+    length_prior = few_rows_prior(kernel, rows)
+    if length_prior is None:
         return SlopePrior(kernel, scale, rows.device)
     if not sparse:
-        return of_lengths
-    of_slopes = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
-    return SumOfPriors(of_slopes, of_lengths)
+        return length_prior
+    slope_prior = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
+    return SumOfPriors(slope_prior, length_prior)
 
 
 class SignalPrior:
-    r"""A prior of amplitudes and length scales that expects little: a small, smooth function.
+    r"""Prior of amplitudes and length scales that favors a small, smooth function.
 
-    The standard deviation s of each term has the density :math:`(1 + s)^{-2}`, so that the share
-    :math:`s / (1 + s)` is uniform: mode at zero, heavy tail. The length scales are
-    :math:`\ell_j = r_j e^{c + \delta_j}` with :math:`r_j` their medians, c normal of variance 3 and
-    :math:`\delta_j` Laplace of rate 2, its peak rounded: features are alike, but for a few, and a
-    change of all of them costs no more where there are many. The common factor is the most likely,
+    The standard deviation s of each term has the density :math:`(1 + s)^{-2}`, with its mode at
+    zero and a heavy tail, so that :math:`s / (1 + s)` is uniform. The length scales are
+    :math:`\ell_j = r_j e^{c + \delta_j}` with their medians :math:`r_j`, a normal c of variance 3
+    and a Laplace :math:`\delta_j` of rate 2 with a rounded peak. Most features thus have similar
+    length scales, and a common change costs no more for many features than for few. The common
+    factor is set to its most likely value,
 
     .. math:: \log p(\theta) = \max_c \Bigl[-\tfrac16 c^2 - 2 \sum_j
         \bigl(\sqrt{(\log(\ell_j / r_j) - c)^2 + \epsilon^2} - \epsilon\bigr)\Bigr]
         - 2 \sum_k \log(1 + s_k),
 
-    whose derivatives are those at the maximum with c held, as its own derivative is zero there.
+    whose derivatives are those with c held at the maximum, where the derivative in c is zero.
 
     Parameters
     ----------
     kernel : Kernel
-        As learning starts from it by default: length scales of `smooth_kernel` and amplitudes that
-        are variances of the function.
+        Initial kernel of the default: length scales of `smooth_kernel`, and constants that are
+        variances of the function.
     device : torch.device
     """
 
@@ -183,11 +185,11 @@ class SignalPrior:
         self._median = torch.as_tensor(scaled_lengths(kernel, _MEDIAN_LENGTH), device=device)
 
     def smoothest(self):
-        """Theta with the median length scales, where the function has the slopes of the start.
+        """Return theta at the median length scales, with the slopes of the initial kernel.
 
-        Nearly linear functions: from there an ascent finds the few features that matter among many,
-        where from shorter lengths it would give up the amplitude. Of 60 rows, 100 features and two
-        that matter, the log density then ends at -34 in place of -43.
+        The functions are then nearly linear. An ascent from there finds the few relevant features
+        among many; from shorter length scales it would shrink the amplitude to nothing. On 60 rows
+        of 100 features, two of them relevant, the log density ends at -34 instead of -43.
         """
         theta = self._median.clone()
         if self._lengths.any() and self._terms.any():
@@ -195,22 +197,23 @@ class SignalPrior:
         return theta
 
     def log_density(self, theta):
-        """Up to a constant; a scalar tensor."""
+        """Return the log density up to a constant, a scalar tensor."""
         deviations = (0.5 * theta[self._terms]).exp()
-        c, apart = self._split(theta)
-        penalty = _RATIO_RATE * (torch.hypot(apart, apart.new_tensor(_ROUNDING)) - _ROUNDING).sum()
+        c, log_ratios = self._split(theta)
+        rounding = log_ratios.new_tensor(_ROUNDING)
+        penalty = _RATIO_RATE * (torch.hypot(log_ratios, rounding) - _ROUNDING).sum()
         return -2 * deviations.log1p().sum() - penalty - 0.5 * _LENGTH_PRECISION * c**2
 
     def gradient(self, theta):
-        """The derivative of the log density."""
+        """Return the derivatives of the log density, (k,)."""
         deviations = (0.5 * theta[self._terms]).exp()
         gradient = torch.zeros_like(theta)
         gradient[self._terms] = -deviations / (1 + deviations)
-        gradient[self._lengths] = -_ratio_slopes(self._split(theta)[1])
+        gradient[self._lengths] = -_ratio_penalty_gradient(self._split(theta)[1])
         return gradient
 
     def _split(self, theta):
-        """The most likely logarithm of the common factor, a float, and those of the ratios (d,)."""
+        """Return the log of the most likely common factor, a float, and of the ratios, (d,)."""
         logs = (theta - self._median)[self._lengths]
         values = logs.cpu()
         if not len(values):
@@ -218,22 +221,22 @@ class SignalPrior:
         low, high = min(values.min().item(), 0.0), max(values.max().item(), 0.0)
         for _ in range(_HALVINGS):
             c = (low + high) / 2
-            rises = _ratio_slopes(values - c).sum().item() > _LENGTH_PRECISION * c
+            rises = _ratio_penalty_gradient(values - c).sum().item() > _LENGTH_PRECISION * c
             low, high = (c, high) if rises else (low, c)
         return c, logs - c
 
 
-def _ratio_slopes(apart):
-    """Derivatives of minus the log density of ratios of length scales in their logarithms."""
-    return _RATIO_RATE * apart / torch.hypot(apart, apart.new_tensor(_ROUNDING))
+def _ratio_penalty_gradient(log_ratios):
+    """Return derivatives of minus the log density of the ratios in their logarithms."""
+    return _RATIO_RATE * log_ratios / torch.hypot(log_ratios, log_ratios.new_tensor(_ROUNDING))
 
 
 class Penalized:
-    """A bound plus the log density of a prior of its hyperparameters, up to a constant.
+    """Bound plus the log density of a prior of its hyperparameters, up to a constant.
 
-    The logarithm of the noise has half a normal distribution below that of a tenth of the variance
-    of y, and any value above it is as likely: few rows of many features can be interpolated, as if
-    there were no noise. `CollapsedLearning` can maximize the sum.
+    The log noise has a half-normal prior below a tenth of the variance of y and a flat one above:
+    few rows of many features can be interpolated, as if there were no noise. `CollapsedLearning`
+    can maximize the sum.
 
     Parameters
     ----------
@@ -246,23 +249,35 @@ class Penalized:
         self.kernel, self.weight = bound.kernel, bound.weight
 
     def _log_prior(self, theta, noise):
-        """The log density and its derivatives in theta and the log noise variances."""
+        """Return the log density of the prior and its derivatives in theta and the log noise."""
         below = ((noise - _USUAL_NOISE) / _NOISE_SPREAD).clamp_max(0.0)
         log_prior = self._prior.log_density(theta) - 0.5 * below.square().sum()
         return log_prior.item(), self._prior.gradient(theta), -below / _NOISE_SPREAD
 
     def value(self, theta, Z, noise):
-        """The sum, nats."""
+        """Return the sum, nats."""
         return self.bound.value(theta, Z, noise) + self._log_prior(theta, noise)[0]
 
     def value_and_gradient(self, theta, Z, noise):
-        """The sum and its derivatives in theta, Z and the log noise variances (t,)."""
+        """Return the sum and its derivatives in theta, Z and the log noise variances (t,)."""
         value, by_theta, by_Z, by_noise = self.bound.value_and_gradient(theta, Z, noise)
-        log_prior, *pulls = self._log_prior(theta, noise)
-        return value + log_prior, by_theta + pulls[0], by_Z, by_noise + pulls[1]
+        log_prior, prior_by_theta, prior_by_noise = self._log_prior(theta, noise)
+        return value + log_prior, by_theta + prior_by_theta, by_Z, by_noise + prior_by_noise
 
 
 def log_prior_of_deviations(log_variance, rate):
-    """Log densities of gamma distributions of shape 2 at standard deviations, and slopes."""
-    pull = rate * (0.5 * log_variance).exp()
-    return 2 * math.log(rate) + 0.5 * log_variance - pull, 0.5 * (1 - pull)
+    """Return log densities of gamma distributions of shape 2 at standard deviations.
+
+    Parameters
+    ----------
+    log_variance : Tensor
+        Logarithms of the squared standard deviations.
+    rate : float or Tensor
+
+    Returns
+    -------
+    log_density, gradient : Tensor
+        The second holds the derivatives in ``log_variance``.
+    """
+    scaled = rate * (0.5 * log_variance).exp()
+    return 2 * math.log(rate) + 0.5 * log_variance - scaled, 0.5 * (1 - scaled)

@@ -15,7 +15,7 @@ from .._parameters import ALWAYS, where
 from .._predictive import pseudo_likelihood_probabilities
 from ._kernel_choice import chosen_theta
 
-_CLOSER = 10  # with fewer rows than features: predictions that leave one out need the optimum
+_LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
 _PRIOR_VARIANCE = 5.0
 _USES = InducingEstimator._uses | {
     "contrast": where(multi_class="crammer_singer"),
@@ -32,94 +32,99 @@ _FOLLOWED = {
 class BayesianSVC(GPClassifier, InducingEstimator):
     r"""Bayesian support vector machine: a Gaussian-process classifier with a hinge loss.
 
-    One latent function a class, with a Gaussian-process prior, is fitted to Crammer and Singer's
-    hinge; a Gaussian posterior over inducing points is found by closed-form updates. All classes
-    are one model whose cost hardly grows with their number. The defaults need no tuning: kernel,
-    hyperparameters and the calibration of probabilities come from the data, without
+    Each class has a latent function with a Gaussian-process prior. The functions are fitted to
+    Crammer and Singer's hinge loss, and closed-form updates find a Gaussian posterior over inducing
+    points. One model covers all classes, and its cost hardly grows with their number. The defaults
+    need no tuning: hyperparameters and the calibration of probabilities are learned without
     cross-validation. See the :ref:`user guide <bayesian_svm>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function; with two classes or "ovr", of the decision
-        function. Its hyperparameters, bounds and "fixed" marks rule the optimization. None is a
-        squared exponential with a length scale for each feature, a constant and a linear term,
-        scaled by the data's standard deviations, so that features need no scaling.
+        function. Its hyperparameters, bounds and "fixed" marks determine the optimization. None is
+        a squared exponential with a length scale per feature, plus a constant and a linear term.
+        All are in units of the features' standard deviations, so features need no scaling.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         One model of all classes, or one binary model for each class against the rest, each with
         kernel and inducing points of its own. With two classes both are the binary model.
     inference : {"coordinate_ascent", "gradient"}, default="coordinate_ascent"
-        Closed-form sweeps, or Adam on the same objective.
+        ``"coordinate_ascent"`` takes closed-form sweeps; ``"gradient"`` uses Adam on the same
+        objective.
     contrast : {"soft", "hard"}, default="soft"
-        "soft" compares each row with all wrong classes (the nine strongest of more than ten);
-        "hard", as in the paper, with the strongest one, for which sweeps have no fixed point. Not
-        for "ovr"; two classes have one contrast.
+        ``"soft"`` compares each row with all wrong classes, or the nine strongest of more than ten.
+        ``"hard"``, as in the paper, compares it with the strongest one; its sweeps have no fixed
+        point. Not for "ovr". With two classes both are the same.
     probability : {"calibrated", "argmax"}, default="calibrated"
-        Softmax of the latents averaged over the posterior, whose scale and spread are fitted to
-        leave-one-out predictions; or the probability that a class has the largest latent, the
-        limit of the paper's samples, which is over-confident on noisy data.
+        ``"calibrated"`` averages the softmax of the latents over the posterior, with a temperature
+        and a variance factor fitted to leave-one-out predictions. ``"argmax"`` is the probability
+        that a class has the largest latent, the limit of the paper's samples. It is overconfident
+        on noisy data.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
-        where ``inducing_points`` is an array.
+        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
+        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: k-means centers of the standardized rows, random rows, or the given
+        array, in units of X.
     learn_inducing : bool, default=False
-        Whether gradient steps move the inducing points.
+        Whether gradient steps optimize the inducing points.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
-        How hyperparameters are learned: by the leave-one-out log loss on at most 6000 rows, the
-        length scales of features apart only where other rows say that it pays; by steps of Adam up
-        the objective; or not at all. "auto" is "adam" with
-        ``inference="gradient"`` or ``learn_inducing=True``, else "leave_one_out".
+        How hyperparameters are learned. ``"leave_one_out"`` minimizes the leave-one-out log loss on
+        at most 6000 rows; separate length scales per feature are kept only if they lower the
+        held-out log loss. ``"adam"`` takes gradient steps on the objective. None keeps them.
+        ``"auto"`` is ``"adam"`` with ``inference="gradient"`` or ``learn_inducing=True``, else
+        ``"leave_one_out"``.
     max_iter : int, default=200
-        Sweeps, or epochs of gradient inference, at most.
+        Maximum number of sweeps, or of epochs of gradient inference.
     tol : float, default=3e-3
         Stop when the undamped closed-form step of the posterior means is shorter, relative to
-        their norm; with a hard contrast, minibatches or gradients, when an iteration moves them
-        by less. A tenth of it applies with more features than rows, where leave-one-out
-        predictions need the optimum.
+        their norm. With a hard contrast, minibatches or gradients, stop when an iteration moves
+        them by less. With more features than rows a tenth of it applies, as leave-one-out
+        predictions then need the optimum.
     batch_size : int, default=None
-        Rows in a minibatch. None is all rows with coordinate ascent, 256 with gradients.
+        Rows per minibatch. None means all rows with coordinate ascent, and 256 with gradients.
     learning_rate : float, default=None
-        Step size of Adam, in units of log hyperparameters, of whitened weights and of the
-        features' standard deviations. None is 0.05. Only where Adam takes steps: with
+        Learning rate of Adam, in units of log hyperparameters, of whitened weights and of the
+        features' standard deviations. None is 0.05. It applies only if Adam takes steps: with
         ``inference="gradient"``, ``learn_inducing=True`` or ``optimizer="adam"``.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last one. A
-        change of what such a model holds, such as ``kernel``, is refused by name.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
+        change of a parameter that these depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of the passes over rows; None is that of X. Algebra of inducing points is in float64.
+        Precision of the passes over rows; None is that of X. The algebra of inducing points is
+        always in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, the rows that hyperparameters are learned on, and minibatches.
+        Seeds k-means, the subsample used to learn hyperparameters, and the minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyperparameters; a `CompoundKernel`, one a class, for "ovr".
+        Kernel with the learned hyperparameters; a `CompoundKernel` of one per class for "ovr".
     inducing_points_ : ndarray of shape (m, d), or list of them for "ovr"
         In the units of X.
     temperature_ : float
-        What the calibrated probabilities' softmax multiplies the latents by.
+        Factor of the latents in the softmax of the calibrated probabilities.
     spread_ : float
-        What they multiply the latents' posterior variance by.
+        Factor of the latents' posterior variance in the calibrated probabilities.
     loo_log_loss_ : float
-        Calibrated leave-one-out log loss, nats a row: an estimate of the test log loss to compare
-        models by, slightly optimistic since hyperparameters were learned on the same rows.
+        Calibrated leave-one-out log loss, nats per row. It estimates the test log loss, for
+        comparing models. It is slightly optimistic, as hyperparameters were learned on the same
+        rows.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Objective before each iteration, in nats; not a bound on the evidence, since the hinge is a
+        Objective before each iteration, nats. It is no bound on the evidence, as the hinge is a
         pseudo-likelihood.
     n_iter_ : int
-        Sweeps or epochs taken; for "ovr" the most of any class.
+        Number of sweeps or epochs; for "ovr" the largest of any class.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if X has names and all are strings.
 
     Notes
     -----
@@ -130,10 +135,10 @@ class BayesianSVC(GPClassifier, InducingEstimator):
     hyperparameters and calibration.
 
     With p = m + d + 1 features at most (of the default kernel without the d where they are more
-    than 500 and than 4 m), a sweep costs O(n p^2) time for each of the latents that a row touches,
-    all but ten at most. Memory beyond X is about
-    ``8 * (5 * n_classes * p**2 + 5 * 4096 * p)`` bytes, and up to 256 MiB of features and 256 MiB
-    of rows are held where they fit.
+    than 500 and than 4 m), a sweep costs O(n p^2) time for each active latent of a row, of which
+    there are at most ten. Memory beyond X is about
+    ``8 * (5 * n_classes * p**2 + 5 * 4096 * p)`` bytes, plus caches of up to 256 MiB of features
+    and 256 MiB of rows.
 
     Examples
     --------
@@ -203,16 +208,15 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         self._check_inducing_parameters()
         if self.optimizer == "leave_one_out" and self._by_gradient():
             raise ValueError(
-                "optimizer='leave_one_out' chooses hyperparameters for given inducing points by "
-                "coordinate ascent; use optimizer='adam' or 'auto' with inference='gradient' or "
-                "learn_inducing=True."
+                "optimizer='leave_one_out' needs fixed inducing points and coordinate ascent. Use "
+                "optimizer='adam' or 'auto' with inference='gradient' or learn_inducing=True."
             )
 
     def _by_gradient(self):
         return self.inference == "gradient" or self.learn_inducing
 
     def _optimizer(self):
-        """The optimizer that "auto" stands for."""
+        """Return the optimizer, with "auto" resolved."""
         if self.optimizer != "auto":
             return self.optimizer
         return "adam" if self._by_gradient() else "leave_one_out"
@@ -239,15 +243,15 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the objective is no longer finite. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the objective is no longer finite. The estimator is then unfitted or, with
+            ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
     def _one_vs_rest_targets(self, codes):
-        """All classes at once, or each class against the rest."""
+        """Return the targets of one model of all classes, or of one per class."""
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             return [(codes == j).astype(codes.dtype) for j in range(len(self.classes_))]
         return [codes]
@@ -272,10 +276,10 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
 
     def _tolerance(self, rows):
-        return self.tol / (_CLOSER if rows.n_rows < rows.X.shape[1] else 1)
+        return self.tol / (_LOO_TOL_DIVISOR if rows.n_rows < rows.X.shape[1] else 1)
 
     def _start_kernel(self, scaler):
-        """The kernel given, or a squared exponential, a constant and a linear term."""
+        """Return the given kernel, or a squared exponential plus a constant and a linear term."""
         if self.kernel is not None:
             return clone(self.kernel)
         # One latent is the difference of two classes, whose prior variance is twice theirs.
@@ -304,19 +308,19 @@ class BayesianSVC(GPClassifier, InducingEstimator):
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the posterior with more rows.
 
-        The first call chooses kernel and inducing points and fits as `fit` does. Every later one
-        holds those, and takes the posterior so far as the prior of its rows: a row counts as
-        often as it is passed. The first rows should hold some of every class, since what they say
-        of kernel and points stays. Source: Broderick et al. (2013), streaming variational Bayes.
+        The first call does the same as `fit`. Every further call keeps kernel and inducing points,
+        and takes the posterior so far as the prior of its rows, so a row counts as often as it is
+        passed. The first rows should contain every class, as they determine kernel and points.
+        Source: Broderick et al. (2013), streaming variational Bayes.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All possible classes; required in the first call if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -326,6 +330,6 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         Raises
         ------
         ValueError
-            If parameters, data or weights make no sense, or a class comes that is not known.
+            If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
         return self._partial_fit(X, y, sample_weight, classes)

@@ -7,78 +7,81 @@ from .._variational import VariationalClassifier
 class SVGPClassifier(VariationalClassifier):
     r"""Sparse variational Gaussian-process classification.
 
-    One latent function a class, or one in all for two, has a Gaussian-process prior; a Gaussian
-    posterior over its values at m inducing points stands for all n rows and maximizes a lower bound
-    on the evidence: by natural gradients, with steps of Adam on kernel and inducing points between
-    them, or by Adam alone. See the :ref:`user guide <svgp>`.
+    Each class has a latent function with a Gaussian-process prior; two classes share one. A
+    Gaussian posterior over the values at m inducing points summarizes all n rows. It maximizes the
+    ELBO, a lower bound on the log evidence, by natural gradients alternating with Adam on kernel
+    and inducing points, or by Adam alone. See the :ref:`user guide <svgp>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
-        Prior covariance of each latent function. Its values, bounds and "fixed" marks rule the
-        optimization. None is a squared exponential with a length scale for each feature, whose
+        Prior covariance of each latent function. Its values, bounds and "fixed" marks determine
+        the optimization. None is a squared exponential with a length scale per feature, whose
         hyperparameters have a prior.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
-        Softmax of the latents, with two classes the logistic function of one; the normal
-        distribution function of one, for two classes only; or the class of the largest latent, but
-        for one label in a thousand.
+        ``"softmax"`` of the latents; for two classes the logistic function of one latent.
+        ``"probit"``, for two classes only, is the normal distribution function of one latent.
+        ``"robust_max"`` is the class of the largest latent, with one label in a thousand wrong.
     inference : {"natural_gradient", "gradient"}, default="natural_gradient"
-        Natural gradients for the posterior, or Adam for everything.
+        ``"natural_gradient"`` uses natural gradients for the posterior and Adam for the rest;
+        ``"gradient"`` uses Adam for everything.
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function: coefficients with a prior, which are part of the kernel as a fixed constant
-        and a fixed linear term. The linear one's variance is chosen from five values by the bound
-        of a linear model, where hyperparameters are learned.
+        Mean function. Its coefficients have a prior, so it appears in the kernel as a fixed
+        constant and a fixed linear term. If hyperparameters are learned, the variance of the linear
+        term is chosen from five values by the ELBO of a linear model.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
-        where ``inducing_points`` is an array.
+        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
+        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: k-means centers of the standardized rows, random rows, or the given
+        array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved.
+        Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
-        Whether the kernel is learned.
+        Whether the kernel's hyperparameters are learned. None keeps them.
     max_iter : int, default=100
-        Passes over the rows, at most.
+        Maximum number of passes over the rows.
     tol : float, default=1e-2
-        Stop when a pass changes the posterior means by less, relative to their norm.
+        Stop when a pass changes the posterior means by less, relative to their norm. Smaller values
+        take more passes.
     batch_size : int, default=None
-        Rows in a minibatch. None is all rows for natural gradients up to 10,000 rows, else 1024;
-        256 for Adam alone. Between natural gradients Adam takes up to 1024 rows in any case.
+        Rows per minibatch. None means all rows for natural gradients on up to 10,000 rows, else
+        1024; and 256 for Adam alone. Adam between natural gradients always takes up to 1024 rows.
     learning_rate : float, default=None
-        Step size of Adam; None is 0.05.
+        Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last one. A
-        change of what such a model holds, such as ``kernel``, is refused by name.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
+        change of a parameter that these depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of the passes over rows; None is that of X. Algebra of inducing points is in float64.
+        Precision of the passes over rows; None is that of X. The algebra of inducing points is
+        always in float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means and minibatches.
+        Seeds k-means and the minibatches.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     elbo_ : float
-        Lower bound on the log evidence, nats; an estimate of it for the softmax of more than two
-        classes.
+        ELBO, a lower bound on the log evidence, nats. For the softmax of more than two classes it
+        is an estimate.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound, or its estimate from minibatches, along the way; with the default kernel the
-        prior of its hyperparameters is in it.
+        ELBO of every iteration, or its estimate from minibatches. With the default kernel it
+        includes the log prior of the hyperparameters.
     n_iter_ : int
-        Passes taken.
+        Number of passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if X has names and all are strings.
 
     Notes
     -----
@@ -160,28 +163,27 @@ class SVGPClassifier(VariationalClassifier):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the objective is no longer finite. The estimator is then unfitted or, with
+            ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the posterior with more rows.
 
-        The first call fits as `fit` does. Every later one holds kernel and inducing points, and
-        takes the posterior so far as the prior of its rows: a row counts as often as it is passed.
-        The first rows should hold some of every class, since what they say of kernel and points
-        stays.
+        The first call does the same as `fit`. Every further call keeps kernel and inducing points,
+        and takes the posterior so far as the prior of its rows, so a row counts as often as it is
+        passed. The first rows should contain every class, as they determine kernel and points.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         y : array-like of shape (n,)
         classes : array-like of shape (c,), default=None
-            All classes that may come; needed in the first call where its ``y`` lacks some.
+            All possible classes; required in the first call if its ``y`` lacks some.
         sample_weight : array-like of shape (n,), default=None
 
         Returns
@@ -191,6 +193,6 @@ class SVGPClassifier(VariationalClassifier):
         Raises
         ------
         ValueError
-            If parameters, data or weights make no sense, or a class comes that is not known.
+            If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
         return self._partial_fit(X, y, sample_weight, classes)

@@ -5,7 +5,7 @@ from .._estimators import all_or_nothing
 from .._parameters import where
 from .._variational import VariationalRegressor
 
-_MOST_COLLAPSED = 2e10  # n m^2
+_MAX_COLLAPSED = 2e10  # n m^2
 _BY_BATCHES = where(inference=("auto", "natural_gradient", "gradient"))
 _USES = VariationalRegressor._uses | {
     "batch_size": _BY_BATCHES,
@@ -16,84 +16,87 @@ _USES = VariationalRegressor._uses | {
 class SVGPRegressor(VariationalRegressor):
     r"""Sparse variational Gaussian-process regression.
 
-    A Gaussian posterior over the values of the latent function at m inducing points stands for all
-    n rows. With Gaussian noise the posterior is known in closed form, and kernel, noise and
-    inducing points maximize what is left, a lower bound on the evidence, by L-BFGS-B; else, and
-    for many rows, natural gradients find the posterior and Adam the rest. See the
+    A Gaussian posterior over the values of the latent function at m inducing points summarizes all
+    n rows. With Gaussian noise the optimal posterior has a closed form. L-BFGS-B then maximizes the
+    collapsed ELBO, a lower bound on the log evidence, over kernel, noise and inducing points. For
+    other noise, and for many rows, natural gradients find the posterior and Adam the rest. See the
     :ref:`user guide <svgp>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
-        and "fixed" marks rule the optimization. None is a squared exponential with a length scale
-        for each feature. Its hyperparameters and the noise have a prior.
+        and "fixed" marks determine the optimization. None is a squared exponential with a length
+        scale per feature; its hyperparameters and the noise then have a prior.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
-        Noise; the second (four degrees of freedom) and third bear outliers.
+        Noise model. ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to
+        outliers.
     inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"
-        The closed form (Gaussian noise only); natural gradients for the posterior; or Adam for
-        everything. "auto" is the closed form with Gaussian noise, where n m^2 is at most 2e10 and
-        neither ``batch_size`` nor ``learning_rate`` is given; else natural gradients.
+        ``"collapsed"`` is the closed form (Gaussian noise only), ``"natural_gradient"`` uses
+        natural gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
+        everything. ``"auto"`` is the closed form with Gaussian noise if n m^2 is at most 2e10 and
+        neither ``batch_size`` nor ``learning_rate`` is given, else natural gradients.
     mean : {"zero", "constant", "linear"}, default="constant"
-        Mean function, in units of the normalized y: coefficients with a vague prior, which are
-        part of the kernel as a fixed constant and a fixed linear term.
+        Mean function, in units of the normalized y. Its coefficients have a vague prior, so it
+        appears in the kernel as a fixed constant and a fixed linear term.
     noise_variance : float, default=None
-        To start from, in squared units of the normalized y; None is 0.1. It must be None where the
-        kernel has a `WhiteKernel`, which is then the noise.
+        Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
+        if the kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=256
-        Number of inducing points, m; fewer where the data have fewer distinct rows. Without effect
-        where ``inducing_points`` is an array.
+        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
+        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
-        Where they start: centers of clusters of the standardized rows, rows drawn at random, or
-        these, in units of X.
+        Initial inducing points: k-means centers of the standardized rows, random rows, or the given
+        array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are moved.
+        Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
-        Whether kernel and noise are learned.
+        Whether kernel and noise are learned. None keeps them.
     max_iter : int, default=50
-        Rounds of twenty steps of L-BFGS-B, or passes over the rows, at most.
+        Maximum number of rounds of twenty steps of L-BFGS-B, or of passes over the rows.
     tol : float, default=5e-3
-        Stop when a round gains less, in nats a row; or when a pass changes the posterior means by
-        less, relative to their norm.
+        Stop when a round gains less, in nats per row, or when a pass changes the posterior means by
+        less, relative to their norm. Smaller values take more rounds or passes.
     batch_size : int, default=None
-        Rows in a minibatch. None is all rows for natural gradients, but 1024 for those with
-        Gaussian noise on more than 10,000 rows; 256 for Adam alone. Between natural gradients Adam
-        takes up to 1024 rows in any case. Not for the closed form.
+        Rows per minibatch. None means all rows for natural gradients, but 1024 with Gaussian noise
+        on more than 10,000 rows; and 256 for Adam alone. Adam between natural gradients always
+        takes up to 1024 rows. Not for the closed form.
     learning_rate : float, default=None
-        Step size of Adam; None is 0.05. Not for the closed form.
+        Learning rate of Adam; None is 0.05. Lower it if the objective diverges. Not for the closed
+        form.
     normalize_y : bool, default=True
-        Whether y is centered and scaled to unit variance first. Otherwise y should be of
-        order one: where learning starts, and its limits, are in units of one.
+        Whether y is first centered and scaled to unit variance. Otherwise y should be of order one,
+        as initial values and bounds do not depend on its scale.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, noise, inducing points and posterior of the last one.
-        A change of what such a model holds, such as ``kernel``, is refused by name.
+        Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
+        A change of a parameter that these depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
-        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+        Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
-        Of the passes over rows; None is float64.
+        Precision of the passes over rows; None is float64.
     random_state : int, RandomState instance or None, default=None
-        Rules k-means, the rows of the first rounds, and minibatches.
+        Seeds k-means, the rows of the first rounds, and the minibatches.
 
     Attributes
     ----------
     kernel_ : Kernel
-        With the learned hyperparameters, the mean function's terms included.
+        Kernel with the learned hyperparameters, including the terms of the mean function.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y; one for each output. Gaussian noise is learned
-        down to a millionth of the variance of y.
+        Noise variance of each output, in squared units of y. Gaussian noise is at least a millionth
+        of the variance of y.
     elbo_ : float
-        Lower bound on the log evidence of the normalized y, nats.
+        ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound along the way, of rows that weigh no more than 1 on average where it is collapsed;
-        with the default kernel the prior of the hyperparameters is in it.
+        ELBO of every iteration. The collapsed ELBO has row weights of at most 1 on average. With
+        the default kernel it includes the log prior of the hyperparameters.
     n_iter_ : int
-        Rounds or passes taken.
+        Number of rounds or passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
-        Names of the columns, where X has names that are all strings.
+        Names of the columns, if X has names and all are strings.
 
     Notes
     -----
@@ -101,8 +104,8 @@ class SVGPRegressor(VariationalRegressor):
     and Lin (2017) for those of other likelihoods.
 
     A round of the closed form costs O(n m^2) for each of its twenty steps and a few more. Memory
-    beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, and up to 256 MiB of features and 256
-    MiB of rows are held where they fit.
+    beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, plus caches of up to 256 MiB of
+    features and 256 MiB of rows.
 
     Examples
     --------
@@ -183,8 +186,8 @@ class SVGPRegressor(VariationalRegressor):
         sample_weight : array-like of shape (n,), default=None
             Multiplies the log density of each row: 0 removes it, an integer repeats it.
             Divide inverse variances by their mean, as weights count rows.
-            The collapsed bound learns hyperparameters as of weights of 1 on average, where they
-            are more: copies of a row have no scatter, and would be evidence of little noise.
+            For the collapsed ELBO, weights above 1 on average are scaled down to 1 when
+            hyperparameters are learned. Identical copies of a row would suggest little noise.
 
         Returns
         -------
@@ -195,20 +198,20 @@ class SVGPRegressor(VariationalRegressor):
         TypeError
             If the kernel is unknown.
         ValueError
-            If parameters, data or weights make no sense.
+            If parameters, data or weights are invalid.
         DivergenceError
-            If the bound is no longer finite. The estimator is then not fitted or, with
-            ``warm_start``, as it was.
+            If the objective is no longer finite. The estimator is then unfitted or, with
+            ``warm_start``, unchanged.
         """
         return self._fit(X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn from more rows, as new data.
+        """Update the posterior with more rows.
 
-        The first call fits as `fit` does. Every later one holds kernel, noise, inducing points and
-        the scale of y, and takes the posterior so far as the prior of its rows: a row counts as
-        often as it is passed. With Gaussian noise that is exact.
+        The first call does the same as `fit`. Every further call keeps kernel, noise, inducing
+        points and the scale of y, and takes the posterior so far as the prior of its rows, so a row
+        counts as often as it is passed. With Gaussian noise the update is exact.
 
         Parameters
         ----------
@@ -224,7 +227,7 @@ class SVGPRegressor(VariationalRegressor):
 
     def _is_collapsed(self, start, rows):
         if self.inference == "auto":
-            small = rows.n_rows * len(start.Z) ** 2 <= _MOST_COLLAPSED
+            small = rows.n_rows * len(start.Z) ** 2 <= _MAX_COLLAPSED
             needs_steps = self.batch_size is not None or self.learning_rate is not None
             applies = self.likelihood == "gaussian" and not needs_steps
             return applies and (small or n_ranks() > 1)
