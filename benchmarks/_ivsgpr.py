@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 _JITTER = 1e-6  # of the unit diagonal of the bases' Gram matrix
-_LARGEST_LOG_MULTIPLIER, _LEAST_NOISE = 1.5, 1e-6
+_MAX_LOG_MULTIPLIER, _MIN_NOISE = 1.5, 1e-6
 
 
 def gram(Z, c, Z2, c2):
@@ -170,7 +170,7 @@ class IncrementalSparseGP:
         natural = proximal_step(self._Z / lengths, self._log_c.exp(), *rest)
         _ascend(self._bases, -projection_divergence(*natural), decay * self.learning_rate)
         with torch.no_grad():
-            self._log_c.clamp_(-_LARGEST_LOG_MULTIPLIER, _LARGEST_LOG_MULTIPLIER)
+            self._log_c.clamp_(-_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
             moved = self._Z / lengths, self._log_c.exp()
             self._linear, self._quadratic = proximal_step(*moved, *rest)
 
@@ -179,7 +179,7 @@ class IncrementalSparseGP:
         value = self._expected(X, y, *self._moments())
         _ascend(self._theta, value, decay * self.learning_rate)
         with torch.no_grad():
-            self._log_noise.clamp_(min=math.log(_LEAST_NOISE))
+            self._log_noise.clamp_(min=math.log(_MIN_NOISE))
 
     def _moments(self):
         """Mean (m,) and covariance (m, m) of the whitened inducing variables."""

@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from ._harness import Method
 
 RATE, _BATCH, _HELD_OUT = 0.02, 256, 0.1
-_PATIENCE, _MOST_EPOCHS = 10, 500
+_PATIENCE, _MAX_EPOCHS = 10, 500
 
 
 class _Model(gpytorch.models.ApproximateGP):
@@ -75,7 +75,7 @@ class SVGP(ABC):
         rows = torch.utils.data.TensorDataset(X, y)
         batches = torch.utils.data.DataLoader(rows, batch_size=_BATCH, shuffle=True)
         best, since = (np.inf, None), 0
-        for _ in range(_MOST_EPOCHS):
+        for _ in range(_MAX_EPOCHS):
             for batch in batches:
                 self._step(*batch)
             loss = self._loss(X_held, y_held)

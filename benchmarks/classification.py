@@ -33,7 +33,7 @@ SAME_M = "BayesianSVC, points moved"
 N_BINS = 15
 N_FOLDS = 5
 N_INDUCING = 64  # of the sparse GPs
-MOST_EXACT = 2000
+MAX_EXACT = 2000
 WATCHED_ROWS = 2000
 
 
@@ -53,7 +53,7 @@ def calibrated_svc(X, y, seed, clock):
 
 def exact(X, y, seed, clock):
     """The exact process, one length scale; too slow for more rows than 2000."""
-    if len(X) > MOST_EXACT:
+    if len(X) > MAX_EXACT:
         return None
     kernel = ConstantKernel() * RBF(np.sqrt(X.shape[1] / 2))
     return GaussianProcessClassifier(kernel, random_state=seed).fit(X, y)
@@ -154,7 +154,7 @@ def main():
         "SVGPClassifier": f"SVGPClassifier(n_inducing={N_INDUCING})",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": "GaussianProcessClassifier, one length scale, sets of at most "
-        f"{MOST_EXACT} training rows",
+        f"{MAX_EXACT} training rows",
         "gradient boosting": "HistGradientBoostingClassifier()",
         "processes": f"{plan.jobs} of one thread",
     }

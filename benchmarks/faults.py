@@ -53,7 +53,7 @@ from skgpsvm.callbacks import Checkpoint
 from . import _fuzz
 
 TRIALS = {"kills": 300, "damage": 500, "fuzz": 5000}
-MOST_MEMORY = 200 * 2**20  # that reading a damaged file may add, bytes
+MAX_MEMORY = 200 * 2**20  # bytes that reading a damaged file may add
 _LONGEST = 900  # seconds, of a child: more is a hang
 
 _small = {"n_inducing": 6, "random_state": 0}
@@ -401,7 +401,7 @@ def _within_memory(function):
     Path("/proc/self/clear_refs").write_text("5")
     before, limits = _memory("VmRSS"), resource.getrlimit(resource.RLIMIT_AS)
     # Address space too: memory that is claimed but not touched.
-    resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + MOST_MEMORY, limits[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + MAX_MEMORY, limits[1]))
     found = function()
     resource.setrlimit(resource.RLIMIT_AS, limits)
     return found, _memory("VmHWM") - before
@@ -471,7 +471,7 @@ def damage(trials, first, seed, count):
             count(what, "another model from a damaged checkpoint", found != expected[name])
             count(what, "no word of a damaged checkpoint", bad != good and not named)
             count(what, "a bad file is not set aside", kept != [".bad"] * bool(named))
-        count(what, "took more than 200 MiB", grown > MOST_MEMORY)
+        count(what, "took more than 200 MiB", grown > MAX_MEMORY)
     return {
         "another model from damaged weights",
         "forged weights were loaded",

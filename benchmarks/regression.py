@@ -25,12 +25,12 @@ from ._harness import Method
 QUICK_SETS = ("yacht", "housing")
 OURS = "SVGPRegressor"
 N_INDUCING = 256
-MOST_EXACT = 2000
+MAX_EXACT = 2000
 
 
 def exact(X, y, seed, clock):
     """The exact process with the default kernel of ours; too slow for more rows than 2000."""
-    if len(X) > MOST_EXACT:
+    if len(X) > MAX_EXACT:
         return None
     scales = np.full(X.shape[1], np.sqrt(X.shape[1] / 2))
     kernel = ConstantKernel() * RBF(scales) + WhiteKernel(0.1)
@@ -86,7 +86,7 @@ def main():
         "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardized",
         OURS: f"SVGPRegressor(n_inducing={N_INDUCING})",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
-        "exact GP": f"GaussianProcessRegressor, sets of at most {MOST_EXACT} training rows",
+        "exact GP": f"GaussianProcessRegressor, sets of at most {MAX_EXACT} training rows",
         "processes": f"{plan.jobs} of one thread",
     }
     parts = [_report.header("Regression: every set, default settings", **settings)]

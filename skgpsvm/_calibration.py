@@ -1,4 +1,4 @@
-"""Class probabilities of latent moments: calibrated by leave-one-out, or the paper's argmax."""
+"""Turn latent moments into class probabilities: calibrated, or by the paper's argmax rule."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import torch
 from ._optim import by_autograd, lbfgs
 from ._quadrature import argmax_probability
 
-# Of the logarithms of temperature and spread, in turn.
+# Prior and bounds of the logarithms of temperature and spread, in this order.
 _PRIOR_STD = 2.0
 _BOUNDS = ((math.log(0.05), math.log(100.0)), (math.log(1e-3), math.log(100.0)))
 
 
 def calibrated_scores(mean, var, temperature):
-    r"""Logits :math:`\tau m / \sqrt{1 + \pi \tau^2 v / 8}`, (b, c).
+    r"""Return the logits :math:`\tau m / \sqrt{1 + \pi \tau^2 v / 8}`, (b, c).
 
     Their softmax approximates the average of softmax(tau f) over the latents. Source: MacKay
     (1992), the probit approximation of the logistic integral, for each latent.
@@ -23,7 +23,7 @@ def calibrated_scores(mean, var, temperature):
 
 
 def log_probability(logits):
-    """Logarithms of class probabilities; one logit stands for two classes, (b, 1) -> (b, 2)."""
+    """Return log class probabilities; one logit means two classes, (b, 1) -> (b, 2)."""
     if logits.shape[-1] == 1:
         logits = torch.cat([torch.zeros_like(logits), logits], -1)
     return torch.log_softmax(logits, -1)
@@ -36,18 +36,18 @@ def _log_losses(mean, var, targets, temperature, spread):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What turns latent moments into probabilities, and how sure it is.
+    """Calibration of class probabilities: temperature and spread, with their precision.
 
     Attributes
     ----------
     log_scales : tuple of two floats
-        Logarithms of the temperature and of the spread, which multiplies latent variances: of a
-        pseudo-likelihood, neither the scale of the latents nor that of their uncertainty says how
-        often they are right.
+        Logarithms of the temperature and of the spread, which multiplies latent variances. Under
+        a pseudo-likelihood, neither the scale of the latents nor that of their uncertainty
+        determines how often they are right.
     precision : tuple of two tuples of two floats
         Curvature of the penalized loss at `log_scales`.
     loss, weight : float
-        Negative log probabilities of the rows in total, nats, and the rows' weights.
+        Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
     """
 
     log_scales: tuple = (0.0, 0.0)
@@ -57,20 +57,20 @@ class Calibration:
 
     @property
     def temperature(self):
-        """Multiplies the latents."""
+        """Return the factor of the latents."""
         return math.exp(self.log_scales[0])
 
     @property
     def spread(self):
-        """Multiplies their variances."""
+        """Return the factor of the latent variances."""
         return math.exp(self.log_scales[1])
 
     def log_losses(self, mean, var, targets):
-        """Negative log probabilities of rows, nats, (n,)."""
+        """Return the negative log probabilities of rows (n,), in nats."""
         return _log_losses(mean, var, targets, self.temperature, self.spread)
 
     def updated(self, mean, var, targets, weights):
-        """The calibration after more rows, this one standing for all before.
+        """Return the calibration after more rows; this one summarizes all rows before them.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class Calibration:
 
 
 def argmax_scores(mean, var):
-    """Logits of the probabilities that a class has the largest latent; the paper's rule."""
+    """Return logits of the probability that a class has the largest latent: the paper's rule."""
     if mean.shape[1] == 1:
         ratio = mean / var.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
         return torch.special.log_ndtr(ratio) - torch.special.log_ndtr(-ratio)

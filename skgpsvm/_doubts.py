@@ -1,15 +1,15 @@
-"""Ends of a fit that its user should hear of: values on bounds of their own, and mere noise."""
+"""Doubts about a fit: hyperparameters on bounds, and a kernel that explains nothing."""
 
 import math
 
 from sklearn.gaussian_process.kernels import CompoundKernel
 
-_DEFAULT_BOUNDS = (1e-5, 1e5)  # of every kernel of scikit-learn: bounds that nobody has set
-_NEAR = 1e-3  # of logarithms: on a bound
-_MOST_NAMED = 5
-# Of all rows, that a fit must explain more than a constant. Two degrees of freedom, about what a
-# kernel's smallest amplitude leaves, explain as much of mere noise in one data set of twenty.
-LEAST_NATS = 3.0
+_DEFAULT_BOUNDS = (1e-5, 1e5)  # scikit-learn's defaults for every kernel
+_NEAR = 1e-3  # a logarithm closer than this to a bound is on it
+_MAX_NAMED = 5
+# Smallest gain in log evidence over a constant, summed over all rows. Two degrees of freedom, about
+# what a kernel's smallest amplitude leaves, gain as much on pure noise in one data set of twenty.
+MIN_NATS = 3.0
 
 
 def on_bounds(kernel, learned=lambda name: True):
@@ -19,17 +19,17 @@ def on_bounds(kernel, learned=lambda name: True):
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
     learned : callable
-        Whether the hyperparameter of a name was learned.
+        Return whether the hyperparameter with a given name was learned.
 
     Returns
     -------
-    told : list of str
+    descriptions : list of str
         One for each value that is on a bound other than scikit-learn's defaults, 1e-5 and 1e5.
     """
     parts = {"kernel_": kernel}
     if isinstance(kernel, CompoundKernel):
         parts = {f"kernel_.kernels[{j}]": part for j, part in enumerate(kernel.kernels)}
-    told = []
+    descriptions = []
     for path, part in parts.items():
         values = map(math.exp, part.theta)
         for parameter in part.hyperparameters:
@@ -38,12 +38,12 @@ def on_bounds(kernel, learned=lambda name: True):
                 name = f"{path}.{parameter.name.replace('__', '.')}{place}"
                 end = described_end(next(values), parameter.bounds[j], _DEFAULT_BOUNDS)
                 if end and learned(parameter.name):
-                    told.append(f"{name} {end}")
-    return told
+                    descriptions.append(f"{name} {end}")
+    return descriptions
 
 
 def described_end(value, bounds, defaults):
-    """Describe a value on one of its bounds where that is no default; None elsewhere.
+    """Describe a value that is on one of its bounds; return None if that bound is a default.
 
     Parameters
     ----------
@@ -59,18 +59,19 @@ def described_end(value, bounds, defaults):
     return None
 
 
-def bounds_message(name, told):
-    """The warning of an estimator of a name, from what `on_bounds` or the like found."""
-    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+def bounds_message(name, descriptions):
+    """Return the text of an estimator's warning about the values that `on_bounds` lists."""
+    more = f" and {len(descriptions) - _MAX_NAMED} more" if len(descriptions) > _MAX_NAMED else ""
     return (
         f"{name} ended with hyperparameters on bounds that were set for them: "
-        f"{', '.join(told[:_MOST_NAMED])}{more}. Widen the bounds and fit again, which may find a "
-        "better value; or mark a value as 'fixed' if it is meant."
+        f"{', '.join(descriptions[:_MAX_NAMED])}{more}. "
+        "Widen the bounds and fit again, which may find a better value; or mark a value as "
+        "'fixed' if it is meant."
     )
 
 
 def noise_message(name, kernel, nats):
-    """The warning that a fit explains nothing."""
+    """Return the text of the warning that a fit explains no more than a constant."""
     return (
         f"{name} ended at mere noise: with kernel={kernel!r} it explains the training rows by "
         f"{nats:.2g} nats in all better than a constant does, which may be chance. Learning finds "

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
 from ._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
-from ._doubts import LEAST_NATS, bounds_message, noise_message, on_bounds
+from ._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from ._isolation import isolated
 from ._noise import given_noise, split_noise
 from ._parameters import ALWAYS, check_unchanged, check_uses, remembered
@@ -278,7 +278,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         some = np.linspace(0, len(X) - 1, min(len(X), _DOUBTED_ROWS)).astype(int)
         share = weights[some].sum() / weights.sum() if weights.any() else 1.0
         nats = sum(gather(self._explained_nats(X[some], targets[some], weights[some] / share)))
-        if nats < LEAST_NATS:
+        if nats < MIN_NATS:
             doubts.append(noise_message(name, self.kernel, nats))
         return doubts
 

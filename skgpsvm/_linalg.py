@@ -1,4 +1,4 @@
-"""Dense linear algebra that the models share: a safe Cholesky factor and the Gaussian KL."""
+"""Provide dense linear algebra: a Cholesky factor with jitter, and the Gaussian KL."""
 
 import torch
 
@@ -11,25 +11,25 @@ _LIKELY_CAUSES = (
     "or a kernel that is not positive definite, as ExpSineSquared of several features."
 )
 _COARSE = "Products in float32 are too coarse for these data: use dtype='float64'."
-_LEAST_NORM = 1e-3  # of what counts as more than nothing
+_MIN_NORM = 1e-3  # smallest denominator of a relative change
 
 
 def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
-    """Lower Cholesky factor of a covariance matrix, in float64.
+    """Return the lower Cholesky factor of a covariance matrix, in float64.
 
-    `jitter` times the mean of the diagonal is always added to the diagonal. Where that is not
-    enough it is multiplied by 10 until it reaches 1e-2, separately for each matrix of a batch.
+    `jitter` times the mean of the diagonal is always added to the diagonal. If the factorization
+    fails, the jitter grows by factors of 10 up to 1e-2, separately for each matrix of a batch.
 
     Parameters
     ----------
     K : torch.Tensor of shape (..., m, m)
         Symmetric; only the lower triangle is read.
     name : str
-        What `K` is, for messages.
+        Name of `K` in messages.
     jitter : float
         Relative to the mean of the diagonal. 0 factorizes `K` exactly as given, or raises.
     expected : float
-        Jitter that needs no warning, as `K` is known to be rounded so much, of float32.
+        Jitter up to which no warning is issued, for a `K` rounded to float32.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     Warns
     -----
     NumericalWarning
-        Once a call, if more than `jitter` and than what is expected was added.
+        Once per call, if the jitter added exceeds both `jitter` and `expected`.
 
     Notes
     -----
@@ -80,7 +80,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
 
 
 def _factor(K, added):
-    """Factor and info of K plus some of the identity, all (...)."""
+    """Return the Cholesky factor and info (...) of K with `added` (...) on its diagonal."""
     K = K.clone()
     K.diagonal(dim1=-2, dim2=-1).add_(added[..., None])
     return torch.linalg.cholesky_ex(K)
@@ -96,32 +96,32 @@ def _refuse_nonfinite(K, name):
 
 
 def upper_inverse(L):
-    """Upper triangular inverse of ``L.T`` for lower triangular L (..., m, m)."""
+    """Return the upper triangular inverse of ``L.T`` for lower triangular L (..., m, m)."""
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
     return torch.linalg.solve_triangular(L, eye, upper=False).mT
 
 
 def gram_rounding(size, dtype):
-    """Rounding of Gram matrices of ``size`` features in a dtype, relative to the mean diagonal."""
+    """Return the rounding of Gram matrices of ``size`` features, relative to the mean diagonal."""
     return size * torch.finfo(dtype).eps if dtype == torch.float32 else 0.0
 
 
 def weight_moments(precision, linear, expected=0.0):
-    """Means and triangular roots of the covariances for natural parameters, batched."""
+    """Return means and triangular covariance roots for natural parameters, batched."""
     name = "precision of the weights"
     root = upper_inverse(cholesky(precision, name, jitter=1e-14, expected=expected))
     return (root @ (root.mT @ linear[..., None]))[..., 0], root
 
 
 def natural_parameters(mean, root):
-    """The inverse of `weight_moments`."""
+    """Return precision and precision-weighted mean: the inverse of `weight_moments`."""
     inverse = upper_inverse(root.mT)
     precision = inverse.mT @ inverse
     return precision, (precision @ mean[..., None])[..., 0]
 
 
 def gaussian_kl(mean, chol):
-    """Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
+    """Return the Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def gaussian_kl(mean, chol):
 
     Notes
     -----
-    Source: the divergence of two normal distributions, of which the second is standard.
+    Source: the divergence of two normal distributions, where the second one is standard.
     """
     mean, chol = mean.double(), chol.double()
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -145,24 +145,24 @@ def gaussian_kl(mean, chol):
 
 
 def relative_change(after, before):
-    """Norm of a difference over that of what came, at least 1e-3; a float."""
-    return ((after - before).norm() / after.norm().clamp_min(_LEAST_NORM)).item()
+    """Return the norm of the change, divided by the norm of `after` or 1e-3 if larger."""
+    return ((after - before).norm() / after.norm().clamp_min(_MIN_NORM)).item()
 
 
 def triangular_product(A, T):
-    """``A @ T`` for upper triangular T, without most of the products with its zeros."""
+    """Return ``A @ T`` for upper triangular T, skipping most products with its zeros."""
     return torch.cat([A[:, : cols.stop] @ T[: cols.stop, cols] for cols in _blocks(len(T))], 1)
 
 
 def root_norms(A, root):
-    """Squared norm of ``root.T @ a`` for each row a of A (b, p) and upper triangular root: (b,)."""
+    """Return ``||root.T @ a||^2`` for each row a of A (b, p), (b,); root is upper triangular."""
     return sum(
         (A[:, : cols.stop] @ root[: cols.stop, cols]).square().sum(1) for cols in _blocks(len(root))
     )
 
 
 def spreads(A, roots):
-    """`root_norms` of rows A (b, p) for each of the roots (c, p, p), in the rows' dtype: (b, c)."""
+    """Return `root_norms` of A (b, p) for each root of (c, p, p), in the dtype of A, (b, c)."""
     return torch.stack([root_norms(A, root) for root in roots.to(A.dtype)], 1)
 
 
@@ -176,9 +176,10 @@ def add_gram(total, A, B):
 
 
 def add_grams(totals, A, precision):
-    """`add_gram` of rows A (b, p) times each column of their precisions (b, c): (c, p, p).
+    """Add ``A.T @ diag(precision[:, j]) @ A`` to ``totals[j]``, lower triangles, in place.
 
-    In float64: products of float32 may be indefinite by more than a prior.
+    A is (b, p), precision (b, c) and totals (c, p, p). The products are in float64: in float32
+    they may be indefinite by more than a prior.
     """
     A = A.double()
     for total, column in zip(totals, precision.double().T, strict=True):
@@ -186,16 +187,16 @@ def add_grams(totals, A, precision):
 
 
 def mirror(lower):
-    """Symmetric matrices from their lower triangles, batched."""
+    """Return symmetric matrices from their lower triangles, batched."""
     return lower.tril() + lower.tril(-1).mT
 
 
 def _blocks(p):
-    """Slices of at most 128 columns: wide enough for fast products, few enough zeros."""
+    """Return slices of at most 128 columns: fast products with few zeros."""
     return [slice(i, min(i + 128, p)) for i in range(0, p, 128)]
 
 
 def upper_root(raw):
-    """An upper triangular matrix with positive diagonal from a free one, batched."""
+    """Return an upper triangular matrix with positive diagonal from a free one, batched."""
     diagonal = raw.diagonal(dim1=-2, dim2=-1).exp()
     return raw.triu(1) + torch.diag_embed(diagonal)

@@ -1,4 +1,4 @@
-"""WhiteKernel, which is the noise of a regressor and no covariance of a function."""
+"""Treat a WhiteKernel in a regressor's kernel as its Gaussian noise."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def split_noise(kernel):
     functions : Kernel or None
         The sum without its `WhiteKernel`; None where nothing is left.
     noise : list of WhiteKernel
-        Those that were terms of the sum, however its brackets are.
+        The `WhiteKernel` terms of the sum, wherever its brackets are.
     """
     if type(kernel) is WhiteKernel:
         return None, [kernel]
@@ -34,14 +34,14 @@ def split_noise(kernel):
 
 
 def with_noise(template, functions, level):
-    """Put the functions and the noise together as `split_noise` found them.
+    """Return the kernel with its functions and noise together again, undoing `split_noise`.
 
     Parameters
     ----------
     template : Kernel
-        What was split: the places and bounds of its terms are kept.
+        The kernel that was split; the places and bounds of its terms are kept.
     functions : Kernel or None
-        The first part of its split, with learned values.
+        Its functions, with learned values.
     level : float
         Variance of the noise.
     """
@@ -62,9 +62,9 @@ class GivenNoise:
     Attributes
     ----------
     level : float
-        Its variance, or where learning starts from, in squared units of the normalized y.
+        Variance, or the initial value of its learning, in squared units of the normalized y.
     limits : tuple of two floats
-        Bounds of its logarithm; equal where it is fixed.
+        Bounds of the log variance; equal if it is fixed.
     """
 
     level: float
@@ -72,27 +72,27 @@ class GivenNoise:
 
     @property
     def fixed(self):
-        """Whether it is not to be learned."""
+        """Return whether the variance is fixed, not learned."""
         return self.limits[0] == self.limits[1]
 
 
 def given_noise(kernel):
-    """The noise that a `WhiteKernel` of a kernel's sum stands for.
+    """Return the noise given by a `WhiteKernel` in a kernel's sum.
 
     Parameters
     ----------
     kernel : Kernel, str or None
-        As the estimator's parameter.
+        The estimator's parameter `kernel`.
 
     Returns
     -------
     noise : GivenNoise or None
-        None where the kernel has no such term.
+        None if the kernel has no such term.
 
     Raises
     ------
     ValueError
-        If there are several such terms, or no others.
+        If there are several such terms, or no other term.
     """
     if not isinstance(kernel, Kernel):
         return None

@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import Kernel
 
-_MOST_BYTES = 1000  # of an array that is remembered as it is, not by a digest
-_MOST_SHOWN = 200  # characters of a value in a message
+_MAX_BYTES = 1000  # larger arrays are remembered by a digest
+_MAX_SHOWN = 200  # characters of a value in a message
 
 
 class OtherThan:
@@ -157,7 +157,7 @@ def _memory(value):
     if not _is_listed(value):
         return value
     array = _array(value)
-    if array.nbytes <= _MOST_BYTES:
+    if array.nbytes <= _MAX_BYTES:
         return array.copy()
     return _Digest(f"an array of shape {array.shape} with hash {joblib.hash(array)}")
 
@@ -215,7 +215,7 @@ def _shown(value):
     """A value in a message."""
     if isinstance(value, _Digest):
         return str(value)
-    if _is_listed(value) and _array(value).nbytes > _MOST_BYTES:
+    if _is_listed(value) and _array(value).nbytes > _MAX_BYTES:
         return f"<array of shape {np.shape(value)}>"
     told = repr(value.tolist() if hasattr(value, "tolist") else value)
-    return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."
+    return told if len(told) <= _MAX_SHOWN else f"{told[:_MAX_SHOWN]}..."

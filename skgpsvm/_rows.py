@@ -9,12 +9,12 @@ from ._distributed import all_sum, gather, n_ranks, rank
 
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
-_MOST_MERGED = 2**21
-_MOST_WEIGHT = 1.1  # of rows that are not taken to be repeated
-_MOST_UNITS = 100  # that a row's weight is divided into
+_MAX_MERGED = 2**21
+_MAX_WEIGHT = 1.1  # rows are taken to be repeated if sum(w**2) / sum(w) is larger
+_MAX_UNITS = 100  # a row's weight is divided into at most so many
 _ROUNDING = 1e-6  # of a unit, which is no further one
 _PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
-_MOST_TAMED = 0.2  # share of the weight
+_MAX_WINSORIZED = 0.2  # share of the weight
 
 
 class Rows:
@@ -93,7 +93,7 @@ class Rows:
         Where equal rows have no scatter, the exact evidence is that of no noise at all.
         """
         (squares,) = self.sum(self.weights.double().square().sum())
-        return squares.item() > _MOST_WEIGHT * self.total_weight
+        return squares.item() > _MAX_WEIGHT * self.total_weight
 
     def with_normalized_weights(self):
         """These rows with weights of no more than one on average.
@@ -181,7 +181,7 @@ class Rows:
         """
         (weights,) = self.collect(self.weights)
         relative = weights.double() / weights.double().mean()
-        units = (relative - _ROUNDING).ceil().clamp(1, _MOST_UNITS).long().cpu().numpy()
+        units = (relative - _ROUNDING).ceil().clamp(1, _MAX_UNITS).long().cpu().numpy()
         return np.repeat(np.arange(self.n_rows), units)
 
     def of_units(self, units, chosen):
@@ -286,7 +286,7 @@ def merged_rows(X, targets, weights):
     origin : ndarray or None
         Which of them each given row has become, -1 for weight 0; None where they are as they were.
     """
-    if X.size > _MOST_MERGED:
+    if X.size > _MAX_MERGED:
         return X, targets, weights, None
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
@@ -308,7 +308,7 @@ def winsorized(targets, weights):
     center = _median(every, weights)
     away = np.abs(every - center)
     reach = 3 * _PER_MEDIAN_DEVIATION * _median(away, weights)
-    reach[weights @ (away > reach) > _MOST_TAMED * weights.sum()] = np.inf
+    reach[weights @ (away > reach) > _MAX_WINSORIZED * weights.sum()] = np.inf
     reach[reach == 0] = np.inf
     return np.clip(targets, center - reach, center + reach)
 

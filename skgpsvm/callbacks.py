@@ -29,7 +29,7 @@ __all__ = ["Checkpoint"]
 LAYOUT = 1
 _FIRST_LINE = b"skgpsvm checkpoint\n"
 _ZIP = b"PK\x03\x04"
-_MOST_HEADER, _CHUNK = 2**16, 2**20
+_MAX_HEADER, _CHUNK = 2**16, 2**20
 _UNPICKLABLE = pickle.PicklingError, AttributeError, TypeError
 _UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -254,7 +254,7 @@ class CheckpointFile:
                 if told != digest.hexdigest().encode() + b"\n":
                     raise _Unusable("it is damaged, its checksum does not match")
                 file.seek(start)
-                header = _parsed(file.readline(_MOST_HEADER))
+                header = _parsed(file.readline(_MAX_HEADER))
                 if header != self._header:
                     raise _Unusable(f"it is of {header}, and this fit of {self._header}")
                 content = file.read()

@@ -300,11 +300,11 @@ def test_different_rows_are_only_sorted():
 
 def test_many_numbers_are_left_as_they_are(monkeypatch):
     X, y, weights = repeated_rows()
-    monkeypatch.setattr(_rows, "_MOST_MERGED", X.size - 1)
+    monkeypatch.setattr(_rows, "_MAX_MERGED", X.size - 1)
     found = merged_rows(X, y, weights)
     assert found[0] is X
     assert found[1] is y
     assert found[2] is weights
     assert found[3] is None
-    monkeypatch.setattr(_rows, "_MOST_MERGED", X.size)
+    monkeypatch.setattr(_rows, "_MAX_MERGED", X.size)
     assert len(merged_rows(X, y, weights)[0]) < len(X)

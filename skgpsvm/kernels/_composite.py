@@ -8,7 +8,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from .._torch_kernels import FeatureKernel, TorchKernel, register_torch_kernel, spare, torch_kernel
 
-_MOST_HELD, _HELD_SHARE = 500, 4  # features of a mean function, and times as many as may be exact
+_MAX_HELD, _HELD_SHARE = 500, 4  # features of a mean function, and times as many as may be exact
 
 
 def _combined(operation, kernels, values):
@@ -184,7 +184,7 @@ def exact_and_rest(kernel, d, max_features):
         ``k = exact + rest``; either is None if it has no term. Both take the full `theta`.
     """
     exact, rest, left = [], [], max_features
-    most_held = max(_MOST_HELD, _HELD_SHARE * max_features)
+    most_held = max(_MAX_HELD, _HELD_SHARE * max_features)
     for term in _flatten([kernel], _Sum):
         size, held = term.n_exact_features(d), _is_held(term) or _is_multiple_of_held(term)
         if size is not None and size <= (most_held if held else left):
