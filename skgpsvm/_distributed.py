@@ -1,4 +1,4 @@
-"""What the processes of a torch.distributed group share in a fit; without a group, the identity."""
+"""Share a fit between the ranks of a torch.distributed group; one process alone is rank 0."""
 
 import os
 import pickle
@@ -10,21 +10,24 @@ import torch.distributed as dist
 
 from .exceptions import DistributedError
 
-_MAY_DIFFER = {"device", "random_state"}  # parameters, by rank
+_MAY_DIFFER = {"device", "random_state"}  # parameters that may differ between ranks
 
 
 def n_ranks():
-    """Number of processes in the default group; 1 without one."""
+    """Return the number of processes in the default group; 1 without a group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank():
-    """Which of them this is."""
+    """Return the rank of this process in the default group; 0 without a group."""
     return dist.get_rank() if n_ranks() > 1 else 0
 
 
 def all_sum(*tensors):
-    """Sums of tensors over the ranks, of all in one exchange; float64 and the same bits on each."""
+    """Return sums of tensors over the ranks, in float64, with the same bits on each rank.
+
+    All tensors travel in one exchange. Without a group they come back unchanged.
+    """
     if n_ranks() == 1:
         return tensors
     packed = torch.cat([tensor.double().ravel() for tensor in tensors])
@@ -35,7 +38,7 @@ def all_sum(*tensors):
 
 
 def gather(value):
-    """The values that the ranks pass, in the order of the ranks."""
+    """Return the values of all ranks, in the order of the ranks."""
     if n_ranks() == 1:
         return [value]
     values = [None] * n_ranks()
@@ -45,12 +48,12 @@ def gather(value):
 
 
 def broadcast_from_rank0(value):
-    """The value that rank 0 passes."""
+    """Return the value of rank 0 on every rank."""
     return gather(value if rank() == 0 else None)[0]
 
 
 def run_on_all_ranks(function, *args, **kwargs):
-    """What ``function`` returns on this rank; it fails on all where it fails on any."""
+    """Return the result of ``function`` on this rank; raise on all ranks if any rank fails."""
     if n_ranks() == 1:
         return function(*args, **kwargs)
     try:
@@ -67,10 +70,10 @@ def run_on_all_ranks(function, *args, **kwargs):
 
 
 def check_equal(values, *, counts=True):
-    """Raise on all ranks where one of the values of a dict is not the same on all.
+    """Raise on all ranks if a value of the dict differs between ranks.
 
-    A rank for which ``counts`` is false, as without rows, may have any. The ranks may give values
-    of different names; those in the order of the first rank are told first.
+    A rank with ``counts`` false, such as one without rows, is not compared. The ranks may pass
+    different names; differences are reported in the order of the first rank's names.
     """
     if n_ranks() == 1:
         return
@@ -84,7 +87,7 @@ def check_equal(values, *, counts=True):
 
 
 def _digest(value):
-    """A hash that is the same on all ranks; of what cannot be pickled, as a lambda, its name."""
+    """Return a hash that is equal on all ranks; if pickling fails, as for a lambda, a name."""
     try:
         return joblib.hash(value)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -126,7 +129,7 @@ def meet(estimator, method):
 
 
 def check_same(name, thing):
-    """`check_equal` of the hash of one thing, which may be large."""
+    """Raise on all ranks if one object, which may be large, differs in its hash."""
     if n_ranks() > 1:
         check_equal({name: joblib.hash(thing)})
 

@@ -8,13 +8,13 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 
 # 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows reach 97 to 101 % of what
 # scikit-learn's defaults gain over random rows (inertia; 128 to 512 centers, normal and clustered
-# data, d = 16), in 0.4 to 1 times their time. A sample of 20 rows a center reaches 75 to 84 %.
+# data, d = 16), in 0.4 to 1 times their time. A sample of 20 rows per center reaches 75 to 84 %.
 _MIN_ROWS = 10_000
 _ROWS_PER_POINT = 40
 _LOCAL_TRIALS = 3
 _LLOYD_ITERATIONS = 10
-_BLOCK = 2**16  # distances held at a time
-_RESOLUTION = 1e-5  # rows closer than this many standard deviations are one
+_BLOCK = 2**16  # number of distances in memory at a time
+_RESOLUTION = 1e-5  # rows closer than this many standard deviations are merged
 # Bounds that keep digits in squared distances and weighted sums when a few rows are far off or
 # hardly weigh: of a column's standard deviation over half its range, and of a relative weight.
 _MIN_STD = 1e-2
@@ -29,44 +29,44 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
     X : array-like of shape (n, d)
         Finite numbers. Of a memmap only the rows used are read.
     n_inducing : int
-        Number of points, at most. Fewer come back where the data have fewer distinct rows.
-        Without effect where `method` is an array.
+        Maximum number of points. Fewer are returned if the data have fewer distinct rows.
+        Ignored if `method` is an array.
     method : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Centers of weighted k-means on standardized columns; distinct rows drawn at random, with
         probability by weight; or the points themselves.
     sample_weight : array-like of shape (n,), default=None
         Non-negative. Rows of weight 0 count as absent.
     random_state : int, RandomState instance or None, default=None
-        Rules what is random.
+        Seeds the subsample, k-means and the random rows.
 
     Returns
     -------
     Z : ndarray of shape (m, d)
         Finite, of dtype float64, in the units of `X`. No row appears twice and rows are sorted,
-        except for given points, which come back as they are.
+        except for given points, which are returned unchanged.
 
     Raises
     ------
     ValueError
-        Where `n_inducing`, `method` or the weights make no sense, or rows that are used hold NaN
-        or infinity.
+        If `n_inducing`, `method` or the weights are invalid, or rows that are used hold NaN or
+        infinity.
 
     Notes
     -----
-    Of more than ``max(10000, 40 n_inducing)`` rows so many are drawn at random, by weight. Memory
-    is that of those rows, a few times, and of a few vectors of length n.
+    If there are more than ``max(10000, 40 n_inducing)`` rows, a sample of that size is drawn with
+    probability by weight. Memory is a few copies of the sample and a few vectors of length n.
 
-    Rows that are alike are merged, their weights summed, and the result sorted before anything
-    random happens. Hence for data that are not subsampled the order of rows does not matter, and an
-    integer weight is the same as repeating the row, to the last bit. (Of data that are, it is the
-    same as repeating the row next to itself.) If the distinct rows are at most `n_inducing`, they
-    are the result of either method.
+    Equal rows are merged, with summed weights, and sorted before anything random happens. Without
+    subsampling, the order of rows therefore does not matter, and an integer weight equals
+    repetition of the row to the last bit. (With subsampling, it equals repetition of the row next
+    to itself.) If there are at most `n_inducing` distinct rows, both methods return them.
 
-    For k-means, columns are divided by their weighted standard deviation, columns that are
-    constant up to rounding are left out, and rows that agree to 1e-5 standard deviations are alike:
-    they would make the kernel matrix singular. A few Lloyd iterations, from a k-means++ start, do.
+    For k-means, columns are divided by their weighted standard deviation, and columns that are
+    constant up to rounding are left out. Rows that agree to 1e-5 standard deviations are merged:
+    they would make the kernel matrix singular. A few Lloyd iterations from a k-means++ start are
+    enough.
 
-    Source: Arthur and Vassilvitskii (2007) for how k-means starts.
+    Source: Arthur and Vassilvitskii (2007) for the initialization of k-means.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
 
 
 def _given_points(points, d):
-    """Validated float64 copy of points (m, d)."""
+    """Return a validated float64 copy of points (m, d)."""
     try:
         Z = np.array(points, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def _given_points(points, d):
 
 
 def _working_rows(X, n_inducing, sample_weight, rng):
-    """Distinct rows, sorted, and their summed weights, of all of a small `X` or a subsample."""
+    """Return sorted distinct rows of `X`, or of a subsample of a large `X`, and their weights."""
     weights = _checked_weights(sample_weight, X.shape[0])
     index = np.flatnonzero(weights)
     weights = weights[index]
@@ -137,7 +137,7 @@ def _working_rows(X, n_inducing, sample_weight, rng):
 
 
 def _checked_weights(sample_weight, n):
-    """Weights (n,) in float64, at most 1: divided by a power of two, hence exactly."""
+    """Return float64 weights (n,) of at most 1, scaled exactly by a power of two."""
     if sample_weight is None:
         return np.ones(n)
     w = np.asarray(sample_weight, dtype=np.float64)
@@ -150,13 +150,13 @@ def _checked_weights(sample_weight, n):
 
 
 def _random_rows(rows, weights, m, rng):
-    """Distinct rows drawn without replacement, with probability by weight (Gumbel's trick)."""
+    """Draw distinct rows without replacement, with probability by weight (Gumbel's trick)."""
     keys = np.log(weights) + rng.gumbel(size=len(rows))
     return rows[np.argsort(-keys)[:m]]
 
 
 def _kmeans_centers(rows, weights, m, rng):
-    """Centers of weighted k-means on standardized columns, in the rows' units."""
+    """Return centers of weighted k-means on standardized columns, in the units of the rows."""
     # Half ranges first: they neither overflow nor vanish, whatever the units.
     low, high = rows.min(axis=0), rows.max(axis=0)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
@@ -179,7 +179,7 @@ def _kmeans_centers(rows, weights, m, rng):
 
 
 def _kmeans_labels(x, weights, m, rng):
-    """Each row's cluster, 0 to at most m - 1, none empty."""
+    """Return the cluster of each row, 0 to at most m - 1, where no cluster is empty."""
     start, _ = kmeans_plusplus(
         x, m, sample_weight=weights, n_local_trials=_LOCAL_TRIALS, random_state=rng
     )
@@ -187,9 +187,9 @@ def _kmeans_labels(x, weights, m, rng):
 
 
 def _lloyd(x, weights, centers):
-    """Labels after Lloyd iterations; an empty cluster moves to the row farthest from its center.
+    """Return labels after Lloyd iterations; empty clusters move to the rows farthest from a center.
 
-    Not by scikit-learn's `KMeans`: tools that log every `fit` of one would log this.
+    This is not scikit-learn's `KMeans`, because tools that log every `fit` of one would log this.
     """
     labels, distances = _nearest(x, centers)
     for _ in range(_LLOYD_ITERATIONS):
@@ -208,7 +208,7 @@ def _lloyd(x, weights, centers):
 
 
 def _nearest(x, centers):
-    """Which center is the nearest of each row, and the squared distance to it."""
+    """Return the index of the center nearest to each row, and the squared distance to it."""
     labels, distances = np.empty(len(x), dtype=np.intp), np.empty(len(x))
     half = 0.5 * (centers**2).sum(axis=1)
     for rows in gen_batches(len(x), max(1, _BLOCK // len(centers))):

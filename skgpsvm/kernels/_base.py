@@ -1,11 +1,11 @@
-"""What the covariance functions of this package share: one length-scale parameter."""
+"""Base class of the covariance functions with one length-scale parameter."""
 
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
 
 def format_values(value):
-    """A number or a vector as kernels show it."""
+    """Return a number or a vector as text, as kernels show it."""
     value = np.ravel(value)
     return f"{value[0]:.3g}" if value.size == 1 else f"[{', '.join(f'{v:.3g}' for v in value)}]"
 
@@ -15,7 +15,7 @@ class LengthScaleKernel(Kernel):
 
     @property
     def hyperparameter_length_scale(self):
-        """Specification of the length scale, as scikit-learn's optimizers read it."""
+        """Return the specification of the length scale that scikit-learn's optimizers read."""
         return Hyperparameter(
             "length_scale", "numeric", self.length_scale_bounds, np.size(self.length_scale)
         )

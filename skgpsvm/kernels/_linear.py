@@ -1,4 +1,4 @@
-"""Linear kernels: one with a length scale for each feature, and that of scikit-learn."""
+"""Linear kernels: one with a length scale per feature, and the torch form of DotProduct."""
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class Linear(LengthScaleKernel):
         self.offset = offset
 
     def _features(self, X):
-        """X in units of the length scale, measured from the offset."""
+        """Return X relative to the offset, in units of the length scale."""
         X = np.atleast_2d(X)
         length_scale, offset = (
             np.squeeze(np.asarray(value, dtype=float)) for value in (self.length_scale, self.offset)
@@ -148,7 +148,7 @@ class _TorchLinear(FeatureKernel):
 
 @register_torch_kernel(DotProduct)
 class _DotProduct(FeatureKernel):
-    """sigma_0^2 + x . z."""
+    """Torch form of DotProduct, sigma_0^2 + x . z."""
 
     def n_exact_features(self, d):
         return d + 1

@@ -28,13 +28,13 @@ class Likelihood(torch.nn.Module, abc.ABC):
     Attributes
     ----------
     step : float
-        Size of natural-gradient steps on all rows that converges, at most 1.
+        Step size, at most 1, for which natural-gradient steps on all rows converge.
     """
 
     step = 1.0
 
     def at(self, parameters):
-        """The same likelihood with other parameters.
+        """Return the same likelihood with other parameters.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, y, f):
-        """Log density of observations given latent values.
+        """Return the log density of observations given latent values.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         """
 
     def expected_log_prob(self, y, mean, var):
-        """Expectation of `log_prob` over independent Gaussian latent values.
+        """Return the expectation of `log_prob` over independent Gaussian latent values.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
     @torch.enable_grad()
     def expected_derivatives(self, y, mean, var):
-        """Expectations of the first and second derivative of `log_prob` in each latent value.
+        """Return the expected first and second derivatives of `log_prob` in each latent value.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return first, 2 * half
 
     def log_marginal(self, y, mean, var):
-        """Log of the expected density, ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
+        """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def predict(self, mean, var):
-        """Predictive distribution of a new observation.
+        """Return the predictive distribution of a new observation.
 
         Parameters
         ----------
@@ -141,18 +141,18 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
 
 def log_ndtr(x):
-    """log Phi(x); in the far tail torch's own is right but its derivatives are not."""
+    """Return log Phi(x); torch's own version has wrong derivatives in the far tail."""
     tail = _log_upper_tail(-x.clamp_max(0)) - 0.5 * x.clamp_max(0) ** 2
     return torch.where(x < 0, tail, torch.log1p(-normal_cdf(-x.clamp_min(0))))
 
 
 def _log_upper_tail(z):
-    """log(Phi(-z) exp(z^2 / 2)) for z >= 0."""
+    """Return log(Phi(-z) exp(z^2 / 2)) for z >= 0."""
     return torch.log(0.5 * erfcx(z / math.sqrt(2)))
 
 
 def log_expected_decay(rate, mean, var):
-    """log E[exp(-rate x) 1{x > 0}] of x ~ N(mean, var)."""
+    """Return log E[exp(-rate x) 1{x > 0}] for x ~ N(mean, var)."""
     std = safe_std(var)
     z = rate * std - mean / std
     # rate^2 var / 2 - rate mean + log Phi(-z), whose terms cancel where z > 0.

@@ -5,15 +5,15 @@ import torch
 from .._quadrature import gauss_hermite, safe_std
 from ._base import Likelihood
 
-_LARGEST = 50.0  # logarithm of a rate: far beyond the counts that float64 tells apart
+_MAX_LOG_RATE = 50.0  # far beyond the counts that float64 can distinguish
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
 
 
 class Poisson(Likelihood):
     r"""Counts with log link, ``y ~ Poisson(exp(f))``, independent over columns.
 
-    Any y >= 0 is allowed, the factorial being that of the gamma function. Counts over exposures are
-    the rates ``y = count / exposure`` with sample weights ``exposure``.
+    Any y >= 0 is allowed; the gamma function extends the factorial. To model counts over exposures,
+    pass the rates ``y = count / exposure`` with sample weights ``exposure``.
 
     Notes
     -----
@@ -43,7 +43,7 @@ class Poisson(Likelihood):
         return (y * mean - _rate(mean + 0.5 * var) - torch.lgamma(y + 1)).sum(-1)
 
     def expected_derivatives(self, y, mean, var):
-        slope = (mean + 0.5 * var).clamp_max(_LARGEST).exp()
+        slope = (mean + 0.5 * var).clamp_max(_MAX_LOG_RATE).exp()
         return y - slope, -slope
 
     def log_marginal(self, y, mean, var):
@@ -64,13 +64,15 @@ class Poisson(Likelihood):
 
 
 def _rate(f):
-    """exp(f), continued by its tangent above `_LARGEST`."""
-    beyond = (f - _LARGEST).clamp_min(0)
+    """Return exp(f), continued by its tangent above `_MAX_LOG_RATE`."""
+    beyond = (f - _MAX_LOG_RATE).clamp_min(0)
     return torch.exp(f - beyond) * (1 + beyond)
 
 
 def _posterior_mode(y, mean, std):
-    """Mode of t given y, f = mean + std t and t ~ N(0, 1), and the spread about it.
+    """Return the mode of t given y, and its Laplace standard deviation.
+
+    Here f = mean + std t, with t ~ N(0, 1).
 
     At the mode u = log(var * rate) solves u + exp(u) = mean + var y + log(var). Newton's method
     starts to the right of the root of this convex increasing function.
@@ -81,5 +83,5 @@ def _posterior_mode(y, mean, std):
     for _ in range(_NEWTON_STEPS):
         u = u - (u + u.exp() - target) / (1 + u.exp())
     f = u - log_var
-    mode = torch.where(std < 1, std * (y - f.clamp_max(_LARGEST).exp()), (f - mean) / std)
+    mode = torch.where(std < 1, std * (y - f.clamp_max(_MAX_LOG_RATE).exp()), (f - mean) / std)
     return mode, (1 + u.exp()).rsqrt()

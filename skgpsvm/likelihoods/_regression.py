@@ -1,4 +1,4 @@
-"""Likelihoods of floats, independent over columns: Gaussian, Laplace and Student-t noise."""
+"""Likelihoods for regression: Gaussian, Laplace and Student-t noise."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ class Gaussian(Likelihood):
     Parameters
     ----------
     noise_var : float or array-like of shape (c,)
-        Variance of the noise, of all columns or of each, in squared units of y. The trainable
+        Noise variance of all columns, or of each column, in squared units of y. The trainable
         parameter is `log_noise_var`.
 
     Raises
@@ -30,7 +30,7 @@ class Gaussian(Likelihood):
 
     @property
     def noise_var(self):
-        """Variance of the noise, a tensor."""
+        """Return the noise variance, a tensor."""
         return self.log_noise_var.exp()
 
     def log_prob(self, y, f):
@@ -71,7 +71,7 @@ class Laplace(Likelihood):
 
     @property
     def scale(self):
-        """Mean absolute deviation of the noise, a tensor."""
+        """Return the mean absolute deviation of the noise, a tensor."""
         return self.log_scale.exp()
 
     step = 0.5
@@ -93,7 +93,7 @@ class Laplace(Likelihood):
         return mean, var + 2 * self.scale**2
 
     def _log_normalizer(self):
-        """log(2 scale)."""
+        """Return log(2 scale)."""
         return math.log(2.0) + self.log_scale
 
 
@@ -103,14 +103,14 @@ class StudentT(Likelihood):
     Parameters
     ----------
     scale : float or array-like of shape (c,)
-        In units of y. The trainable parameter is `log_scale`.
+        Scale of the noise, in units of y. The trainable parameter is `log_scale`.
     dof : float
         Degrees of freedom, above 2, so that the noise has a variance.
 
     Raises
     ------
     ValueError
-        If `scale` is not positive and finite, or `dof` not above 2.
+        If `scale` is not positive and finite, or `dof` is not above 2.
     """
 
     step = 0.5
@@ -142,7 +142,7 @@ class StudentT(Likelihood):
 
 
 def _log_parameter(name, value):
-    """Trainable logarithm of positive numbers."""
+    """Return the trainable logarithm of positive numbers."""
     values = torch.as_tensor(value, dtype=torch.float64)
     if not ((values > 0) & (values < math.inf)).all():
         raise ValueError(f"{name} must be positive and finite, got {value!r}")
@@ -150,12 +150,12 @@ def _log_parameter(name, value):
 
 
 def _log_normal(residual, var):
-    """Log density of N(0, var) at the residual."""
+    """Return the log density of N(0, var) at the residual."""
     return -0.5 * (residual**2 / var + torch.log(2 * math.pi * var))
 
 
 def _expected_abs(mean, var):
-    """E|x| of x ~ N(mean, var)."""
+    """Return E|x| for x ~ N(mean, var)."""
     std = safe_std(var)
     z = mean / std
     density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
