@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import CompoundKernel
 _DEFAULT_BOUNDS = (1e-5, 1e5)  # scikit-learn's defaults for every kernel
 _NEAR = 1e-3  # a logarithm closer than this to a bound is on it
 _MAX_NAMED = 5
-# Smallest gain in log evidence over a constant, summed over all rows. Two degrees of freedom, about
+# Smallest gain in log likelihood over a constant, all rows, in nats. Two degrees of freedom, about
 # what a kernel's smallest amplitude leaves, gain as much on pure noise in one data set of twenty.
 MIN_NATS = 3.0
 
