@@ -60,8 +60,8 @@ TRUTH = {  # effect and its variance
 total = sum(variance for _, variance in TRUTH.values())
 
 # %%
-# Above are the effects that were found, with their 95 % bands, and dashed the true ones. Below is
-# what they differ by. The model was told neither of the pair nor of the feature without effect.
+# Top: estimated effects with 95 % bands, and the true effects dashed. Bottom: the difference of the
+# two. The model knows neither the pair nor the feature without effect.
 
 singles = list(TRUTH)[:5]
 figure, axes = plt.subplots(2, 5, figsize=(12.5, 4.8), sharex="col", layout="constrained")

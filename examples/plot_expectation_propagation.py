@@ -74,7 +74,7 @@ losses = {key: log_loss(y_test, fit[0].predict_proba(X_test)) for key, fit in mo
 
 # %%
 # Lines lead from where k-means put the inducing points to where the fit moved them, the dots; the
-# black curve is the boundary, the number the log-loss of 5000 new rows. By expectation propagation
+# black curve is the boundary, the number the log loss of 5000 new rows. By expectation propagation
 # four points already draw the whole curve, if the search does not get stuck. What they do not
 # explain counts as noise of each row by itself. The variational bound charges for it instead: with
 # four points it prefers a boundary that is nearly straight, with eight it lines them up along the

@@ -2,7 +2,7 @@
 Does leave-one-out choose the right kernel?
 ===========================================
 
-``BayesianSVC`` chooses the values of its kernel by the log-loss of leave-one-out predictions. They
+``BayesianSVC`` chooses the values of its kernel by the log loss of leave-one-out predictions. They
 come in closed form from a single fit, so that no row has to be held back and nothing is fitted
 twice. Here the loss that they promise is mapped beside the loss on new rows.
 """
