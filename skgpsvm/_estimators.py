@@ -628,7 +628,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the log density gained by the variation of the mean at the fitted noise."""
         if not weights.any():
             return 0.0
-        mean = self._map_checked(lambda mean, _: mean, X) * self._y_std
+        mean = self._latent_means(X)
         squares = weights @ (mean - np.average(mean, axis=0, weights=weights)) ** 2
         return float((0.5 * squares / self.noise_variance_).sum())
 
@@ -658,6 +658,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _latent_moments(self, X, spread=None):
         mean, variance = super()._latent_moments(X, spread)
         return mean * self._y_std + self._y_mean, variance * self._y_std**2
+
+    @isolated()
+    def _latent_means(self, X):
+        """Return the means of validated rows, (n, t), in units of y."""
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
+        return means * self._y_std + self._y_mean
 
     def _latent_outputs(self, array):
         return self._outputs(array)
@@ -706,12 +713,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        mean, variance = self._latent_moments(X)
-        if return_cov:
-            return self._outputs(mean), self._outputs(self._cov(X))
         if return_std:
+            mean, variance = self._latent_moments(X)
             return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
-        return self._outputs(mean)
+        mean = self._outputs(self._latent_means(self._check_new(X)))
+        return (mean, self._outputs(self._cov(X))) if return_cov else mean
 
     @isolated()
     def _cov(self, X):

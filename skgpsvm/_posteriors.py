@@ -18,6 +18,10 @@ class Posterior(ABC):
     def marginals(self, X):
         """Mean and variance of every latent at the rows of ``X``: (b, d) -> (b, c), (b, c)."""
 
+    def means(self, X):
+        """Return the means of `marginals` alone, (b, c), to the same bits."""
+        return self.marginals(X)[0]
+
     @abstractmethod
     def kl(self):
         """Divergence from the prior in nats, a scalar."""
@@ -59,14 +63,18 @@ class WhitenedBasis:
 
     def __call__(self, X):
         """Features (b, p) and residual variances (b,), in the dtype of ``X``."""
-        parts, residual = [], X.new_zeros(len(X))
+        A, residual = self.features(X), X.new_zeros(len(X))
         if self._rest:
-            A = self._project(X)
-            residual = (self._rest.diag(X, self.theta) - A.square().sum(1)).clamp_min(0)
-            parts.append(A)
+            explained = A[:, : self.n_projected].square().sum(1)
+            residual = (self._rest.diag(X, self.theta) - explained).clamp_min(0)
+        return A, residual
+
+    def features(self, X):
+        """Return the features (b, p) alone."""
+        parts = [self._project(X)] if self._rest else []
         if self._exact:
             parts.append(self._exact.exact_features(X, self.theta))
-        return (torch.cat(parts, 1) if len(parts) > 1 else parts[0]), residual
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def _project(self, X):
         return self.whitened(self._rest(X, self.Z.to(X.dtype), self.theta))
@@ -182,6 +190,9 @@ class InducingPosterior(Posterior):
         A, residual = self.basis(X)
         return A @ self.mean.to(A.dtype).T, residual[:, None] + spreads(A, self.root)
 
+    def means(self, X):
+        return self.basis.features(X) @ self.mean.to(X.dtype).T
+
     def kl(self):
         return gaussian_kl(self.mean, self.root).sum()
 
@@ -232,6 +243,9 @@ class DecoupledPosterior(InducingPosterior):
     def marginals(self, X):
         mean, var = super().marginals(X)
         return mean + self.bases.mean(X, self.coef), self._shrinkage(X, var) * var
+
+    def means(self, X):
+        return super().means(X) + self.bases.mean(X, self.coef)
 
     def sample(self, X, n_samples, generator):
         """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
@@ -292,6 +306,9 @@ class WeightPosterior(Posterior):
         mean, var = self._own_marginals(X)
         factor, more = self._augmentation(X, var)
         return mean, factor.square() * var + more
+
+    def means(self, X):
+        return self.bases.mean(X, self.coef).to(X.dtype)
 
     def _own_marginals(self, X):
         """Means and variances (b, c) at rows, of the weights alone."""

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from every_estimator import ESTIMATORS, assert_same, fitted, predictions
+from every_estimator import ESTIMATORS, assert_same, fitted, predictions, problem
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import ring, waves
 from sklearn.base import clone, is_classifier
@@ -201,6 +201,14 @@ def test_rows_that_overflow_are_refused_by_number(kind):
     X[3, 1] = 1e38
     with pytest.raises(ValueError, match=r"prediction of row 3 of X .* largest number is 1e\+38"):
         model.latent_mean_and_variance(X.astype(np.float32))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", [n for n, m in ESTIMATORS.items() if not is_classifier(m)])
+def test_means_alone_are_those_with_deviations_to_the_last_bit(name):
+    model = fitted(name)
+    X, _ = problem(model)
+    assert_array_equal(model.predict(X), model.predict(X, return_std=True)[0])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -134,6 +134,10 @@ class HybridNetwork(nn.Module, Posterior):
     def kl(self):
         return gaussian_kl(self.mean, upper_root(self.raw_root)).sum()
 
+    def means(self, X):
+        """Return latent means alone, (b, c)."""
+        return self.posterior().means(self.features(X))
+
     def sample(self, X, n_samples, generator):
         """Return joint draws at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         return self.posterior().sample(self.features(X), n_samples, generator)
