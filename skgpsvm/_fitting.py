@@ -57,16 +57,17 @@ class Stage(ABC):
 
 
 class Run:
-    """One fit: a sequence of stages, each a loop over a state that can be saved.
+    """One fit: a sequence of stages, whose states a checkpoint can save.
 
     Parameters
     ----------
     estimator : CallbackSupportMixin
-        Its callbacks are told of every iteration, and its `Checkpoint`, if any, resumes the fit.
+        Its callbacks hear of every iteration, and its `Checkpoint`, if any, resumes the fit.
     X, y : array-like
-        What the callbacks are shown.
+        Data that the callbacks get.
     *data : object
-        What tells this fit from another of the same estimator: checked data, and where it starts.
+        Everything that distinguishes this fit from another of the same estimator: validated data,
+        and the model that it starts from.
     """
 
     def __init__(self, estimator, X, y, *data):
@@ -80,7 +81,7 @@ class Run:
             self._checkpoint = run_on_all_ranks(checkpoint.open, estimator, rank(), *shards)
 
     def checkpointed(self, name, make):
-        """The value that ``make`` gave when the fit began, also where it resumes."""
+        """Return the value that ``make`` gave when the fit began, also if the fit was resumed."""
         if not self._checkpoint:
             return make()
         if name not in self._checkpoint.stages:
@@ -151,28 +152,19 @@ class Run:
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
-    def stage(self, name, state, step, max_iter, *, finished=None, converged=None, attributes=None):
-        """Iterate ``objective = step(state)`` over a dict; being replaced by `run`."""
-        adapted = _DictState(fields=state)
-        tests = [test for test in (finished, converged) if test]
-        stage = _DictStage(step, lambda state: any(test(state) for test in tests))
-        shown = attributes and (lambda adapted: attributes(adapted.fields))
-        options = {"must_converge": converged is not None, "attributes": shown}
-        return self.run(name, stage, adapted, max_iter, **options)
-
     def end(self, attributes, doubts=list):
-        """Give the estimator what was found, tell its callbacks, and forget its checkpoint.
+        """Set the fitted attributes, tell the callbacks, and remove the checkpoint.
 
         Parameters
         ----------
         attributes : dict
         doubts : callable
-            Called when the estimator has the attributes; gives messages to warn of.
+            Called once the attributes are set; returns messages to warn with.
 
         Warns
         -----
         ConvergenceWarning
-            If stages should have converged and did not, and of every doubt.
+            If a stage that must converge did not, and for every doubt.
         """
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes
@@ -193,31 +185,8 @@ class Run:
             warn(doubt, ConvergenceWarning)
 
 
-@dataclass
-class _DictState(State):
-    fields: dict = None
-
-    def as_dict(self):
-        return dict(self.fields)
-
-    def restore(self, fields):
-        self.fields.clear()
-        self.fields.update(fields)
-
-
-class _DictStage(Stage):
-    def __init__(self, step, test):
-        self._step, self._test = step, test
-
-    def step(self, state):
-        state.objective = float(self._step(state.fields))
-
-    def converged(self, state):
-        return self._test(state.fields)
-
-
 def _outline(value):
-    """Names, shapes and kinds of all in a state."""
+    """Return names, shapes and types of all parts of a state."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     if isinstance(value, dict):

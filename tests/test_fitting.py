@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,11 +11,33 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpsvm._estimators import GPEstimator
-from skgpsvm._fitting import Run
+from skgpsvm._fitting import Run, Stage, State
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
+
+
+@dataclass
+class Halved(State):
+    """A number, and the sum of those before it."""
+
+    value: object = None  # a tensor, as is the sum
+    total: object = None
+    stage: int = 0
+
+
+class Half(Stage):
+    """Iterate a method of the estimator until its number is below a threshold."""
+
+    def __init__(self, method, threshold):
+        self.method, self.threshold = method, threshold
+
+    def step(self, state):
+        self.method(state)
+
+    def converged(self, state):
+        return state.value < self.threshold
 
 
 class Halving(GPEstimator):
@@ -27,12 +50,9 @@ class Halving(GPEstimator):
         self.n_stages = n_stages
 
     def step(self, state):
-        state["value"] = state["value"] / 2
-        state["total"] = state["total"] + state["value"]
-        return -state["value"]
-
-    def converged(self, state):
-        return state["value"] < self.converged_below
+        state.value = state.value / 2
+        state.total = state.total + state.value
+        state.objective = -state.value
 
     @with_callbacks
     def fit(self, X, y, weights=None):
@@ -40,19 +60,20 @@ class Halving(GPEstimator):
         self.seed_ = run.checkpointed("seed", self.draw_seed)
         self.states_, self.curves_ = [], []
         for i in range(self.n_stages):
-            state = {"value": t64(1.0), "total": t64(float(self.seed_)), "stage": i}
-            curve = run.stage(
+            state = Halved(value=t64(1.0), total=t64(float(self.seed_)), stage=i)
+            must_converge = self.converged_below is not None
+            threshold = max(self.finished_below, self.converged_below or 0.0)
+            curve = run.run(
                 f"stage {i}",
+                Half(self.step, threshold),
                 state,
-                self.step,
                 self.max_iter,
-                finished=lambda state: state["value"] < self.finished_below,
-                converged=None if self.converged_below is None else self.converged,
-                attributes=lambda state: {"value_": state["value"].item()},
+                must_converge=must_converge,
+                attributes=lambda state: {"value_": state.value.item()},
             )
             self.states_.append(state)
             self.curves_.append(curve)
-        run.end({"value_": state["value"].item()})
+        run.end({"value_": state.value.item()})
         return self
 
     def draw_seed(self):
@@ -90,7 +111,7 @@ class Recorder:
 def test_stage_runs_its_iterations_and_returns_their_objectives():
     model = Halving(max_iter=4).fit(X, Y)
     assert model.curves_ == [[-0.5, -0.25, -0.125, -0.0625]]
-    assert model.states_[0] == {"value": 0.0625, "total": 7 + 0.9375, "stage": 0}
+    assert model.states_[0] == Halved(-0.0625, t64(0.0625), t64(7 + 0.9375), 0)
 
 
 def test_stage_ends_where_it_is_finished_or_converged():
@@ -118,7 +139,8 @@ def test_stages_warn_together():
 def test_objective_that_is_not_finite_raises(value):
     class Diverging(Halving):
         def step(self, state):
-            return value if super().step(state) > -0.2 else -1.0
+            super().step(state)
+            state.objective = value if state.objective > -0.2 else -1.0
 
     model, recorder = Diverging(max_iter=9), Recorder()
     with pytest.raises(DivergenceError, match=f"became {value} in iteration 3 of stage 'stage 0'"):
@@ -130,7 +152,8 @@ def test_objective_that_is_not_finite_raises(value):
 def test_objectives_may_be_tensors():
     class Tensors(Halving):
         def step(self, state):
-            return t64(super().step(state).item())
+            super().step(state)
+            state.objective = t64(state.objective.item())
 
     curve = Tensors(max_iter=2).fit(X, Y).curves_[0]
     assert curve == [-0.5, -0.25]
@@ -174,7 +197,7 @@ class Interrupted(Halving):
         self.calls += 1
         if self.calls == self.kill_at:
             raise Killed
-        return super().step(state)
+        super().step(state)
 
 
 def interrupted(directory, kill_at, every, **parameters):
