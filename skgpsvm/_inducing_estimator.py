@@ -16,12 +16,12 @@ from ._distributed import (
     run_on_all_ranks,
 )
 from ._estimators import FOLLOWED, GPEstimator, history
+from ._fitted_models import SparseModel
 from ._fitting import Run
 from ._hyperparameters.default_kernels import feature_scales
 from ._hyperparameters.priors import few_rows_prior
 from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, CoordinateInference, GradientInference
-from ._latents import Latents
 from ._linalg import natural_parameters
 from ._optim import NOISE_BOUNDS
 from ._parameters import ALWAYS
@@ -41,7 +41,7 @@ _GATHERED_ROWS = 20_000
 
 
 class InducingEstimator(GPEstimator):
-    """Estimator whose fitted state is a list of `Latents`, one per model.
+    """Estimator whose fitted state is a list of `SparseModel`, one per model.
 
     A subclass checks its training data (`_check_training_data`) and provides the following.
 
@@ -55,7 +55,7 @@ class InducingEstimator(GPEstimator):
         A summary of a posterior, which `_attributes` takes: its ELBO, or leave-one-out predictions.
         The posterior is what ``at(state)`` of the stage returns, such as a `CoordinateAscent`.
     ``_attributes(latents, evaluations, streamed=False)``
-        The fitted attributes, a dict, from the `Latents` and the summary of each model.
+        The fitted attributes, a dict, from the `SparseModel` and the summary of each model.
     """
 
     _has_prior = False  # of the default kernel's hyperparameters
@@ -126,7 +126,7 @@ class InducingEstimator(GPEstimator):
             Prefix of the names of the stages.
         X, weights : ndarray of shape (n, d), (n,)
         rows : Rows
-        start : Latents or None
+        start : SparseModel or None
             The fitted model to start from, if any.
         seed : int
         alone : bool
@@ -134,7 +134,7 @@ class InducingEstimator(GPEstimator):
 
         Returns
         -------
-        latents : Latents
+        latents : SparseModel
         curve : list of float
             Objectives of all iterations.
         evaluation : object
@@ -165,11 +165,11 @@ class InducingEstimator(GPEstimator):
         return start.at(state), learning or curve, evaluation
 
     def _first_latents(self, X, weights, rows, scaler, random_state):
-        """Return the `Latents` that a cold fit starts from."""
+        """Return the `SparseModel` that a cold fit starts from."""
         noise = tuple(self._make_likelihood().parameters().tolist())
         Z = self._chosen_points(X, weights, rows, random_state)
         kernel, template = self._split_kernel(self._start_kernel(scaler))
-        return Latents(kernel, Z, noise, template=template)
+        return SparseModel(kernel, Z, noise, template=template)
 
     def _chosen_points(self, X, weights, rows, random_state):
         if n_ranks() > 1 and isinstance(self.inducing_points, str):
@@ -184,7 +184,7 @@ class InducingEstimator(GPEstimator):
 
         Returns
         -------
-        start : Latents
+        start : SparseModel
             The start of the inference.
         curve : list of float
             Objectives along the way, to be shown in place of those of the inference, or empty.
@@ -295,7 +295,7 @@ class InducingEstimator(GPEstimator):
 
         Parameters
         ----------
-        old : Latents
+        old : SparseModel
             Its posterior is the prior of the rows.
         rows : Rows
 

@@ -11,10 +11,10 @@ import torch
 from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning, Hyperparameters
 from ._estimators import history
 from ._evidence import Evidence, SharedScaling
+from ._fitted_models import DecoupledModel, SparseModel
 from ._fitting import Run
 from ._hyperparameters.default_kernels import feature_scales
 from ._inference.pcg import DecoupledInference, ExactInference
-from ._latents import Latents
 from ._optim import by_autograd, lbfgs
 from ._posteriors import shrinkage
 from ._rows import CHUNK_ROWS, Rows, shares, to_tensor
@@ -56,7 +56,7 @@ class SolvedGP(VariationalGP):
         scaler = feature_scales(X, weights)
         if start is None:
             start = self._first_latents(X, weights, rows, scaler, random_state)
-        start = Latents(start.kernel, start.Z, start.noise, template=start.template)
+        start = SparseModel(start.kernel, start.Z, start.noise, template=start.template)
         start = self._learned(run, start, rows, scaler, random_state, generator)
         return self._solved(run, start, rows, random_state)
 
@@ -66,7 +66,7 @@ class SolvedGP(VariationalGP):
 
         Returns
         -------
-        latents : Latents
+        latents : SparseModel
             With `bases`.
         index : LongTensor of shape (k,)
             Rows that stand for all in the preconditioner.
@@ -113,7 +113,7 @@ class SolvedGP(VariationalGP):
         solve.finish(state)
         latents, bound = evaluated(state)
         lost = abs(bound - curve[-1]) - _MAX_LOST * (rows.total_weight + abs(bound))
-        if solve.conjugate and latents.diag is None and not lost < 0:
+        if solve.conjugate and isinstance(latents, DecoupledModel) and not lost < 0:
             warn(
                 f"The ELBO of the solution is {bound:.6g}, but conjugate gradients arrived at "
                 f"{curve[-1]:.6g}: products in {rows.dtype} lose too many digits for these data. "
@@ -127,7 +127,7 @@ class SolvedGP(VariationalGP):
 
         Parameters
         ----------
-        previous : list of Latents or None
+        previous : list of SparseModel or None
         descend : callable
             Takes the run, X, weights, rows and a generator; returns latents, curve and ELBO.
         """
@@ -273,7 +273,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
 
         Parameters
         ----------
-        latents : Latents
+        latents : SparseModel
         noise : Tensor of shape (k,)
             Logarithms of the present noise variances.
         y, weights : Tensor of shape (n, t), (n,)

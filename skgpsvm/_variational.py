@@ -17,6 +17,7 @@ from ._collapsed import (
 )
 from ._distributed import gather, n_ranks
 from ._estimators import GPClassifier, GPRegressor
+from ._fitted_models import SparseModel
 from ._hyperparameters.default_kernels import smooth_kernel, with_mean
 from ._hyperparameters.initialization import (
     MIN_GAIN,
@@ -29,7 +30,6 @@ from ._hyperparameters.initialization import (
 from ._hyperparameters.priors import Penalized, default_prior
 from ._inducing_estimator import InducingEstimator
 from ._inference.natural_gradient import NaturalGradientInference
-from ._latents import Latents
 from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS, classification_sites, regression_sites
 from ._torch_kernels import theta_bounds, torch_kernel
@@ -158,7 +158,7 @@ class VariationalRegressor(GPRegressor, VariationalGP):
     def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
         """Learn on the collapsed ELBO: all the way where it applies, else a start on few rows."""
         collapsed, fresh = self._is_collapsed(start, rows), start.mean is None
-        jitter = JITTER[rows.dtype] if collapsed else Latents.jitter
+        jitter = JITTER[rows.dtype] if collapsed else SparseModel.jitter
         if start.jitter != jitter:
             start = replace(start, jitter=jitter, mean=None, root=None)
         trained = super()._free_parameters(start, rows)

@@ -25,7 +25,7 @@ NUMPY_MODULES = {
     "kernels/_measures",  # reads scikit-learn kernels' attributes
     "_torch_kernels",  # reads scikit-learn kernels' attributes
     "_inducing_estimator",  # what estimators share
-    "_latents",  # fitted state, which is NumPy
+    "_fitted_models",  # fitted state, which is NumPy
     "_variational",  # what estimators share
     "_solved",  # what estimators share
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels

@@ -17,6 +17,7 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpsvm._fitted_models import SparseModel
 from skgpsvm._hyperparameters.initialization import (
     at_gaussian_posterior,
     median_scales,
@@ -25,7 +26,6 @@ from skgpsvm._hyperparameters.initialization import (
     with_lengths,
     with_linear_variance,
 )
-from skgpsvm._latents import Latents
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Logistic
@@ -43,7 +43,7 @@ def test_scaled_lengths_stay_within_their_bounds():
 
 def test_start_has_the_longest_length_scale_that_explains_something():
     X, y = stripes(150, 5)
-    start = Latents(5.0 * RBF(1.2), X[:60], ())
+    start = SparseModel(5.0 * RBF(1.2), X[:60], ())
     sites = LikelihoodSites(Logistic(), 1)
     found = shrink_length_scales(start, sites, rows_of(X, y), np.random.RandomState(0))
     shorter = [with_lengths(start, factor).kernel.theta for factor in (0.5, 0.25, 0.125)]
@@ -54,7 +54,7 @@ def test_start_has_the_longest_length_scale_that_explains_something():
     easy = (X[:, 0] > 0).astype(int)
     kept = shrink_length_scales(start, sites, rows_of(X, easy), np.random.RandomState(0))
     assert np.array_equal(kept.kernel.theta, start.kernel.theta)
-    held = Latents(5.0 * RBF(1.2, "fixed"), X[:60], ())
+    held = SparseModel(5.0 * RBF(1.2, "fixed"), X[:60], ())
     assert shrink_length_scales(held, sites, rows_of(X, easy), np.random.RandomState(0)) is held
 
 
@@ -67,7 +67,7 @@ def test_short_waves_are_found(kind):
 
 def test_gaussian_posterior_is_the_exact_one():
     X, y = waves(30)
-    start = Latents(2.0 * RBF(1.5), X, (0.0,), jitter=1e-10)
+    start = SparseModel(2.0 * RBF(1.5), X, (0.0,), jitter=1e-10)
     found = at_gaussian_posterior(start, t64([0.2]), rows_of(X, y[:, None]))
     mean, var = found.posterior("cpu").marginals(t64(X[:5] + 0.1))
     expected = exact_gp_regression(start.kernel, X, y, X[:5] + 0.1, 0.2)
@@ -105,7 +105,7 @@ def test_linear_term_has_the_variance_that_rows_want():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 10))
     kernel = RBF(1.0) + ConstantKernel(5.0, "fixed") + Linear(2.0 * np.ones(10), "fixed")
-    start, sites = Latents(kernel, X[:5], ()), LikelihoodSites(Logistic(), 1)
+    start, sites = SparseModel(kernel, X[:5], ()), LikelihoodSites(Logistic(), 1)
 
     def length(y):
         chosen = with_linear_variance(start, sites, rows_of(X, y), np.random.RandomState(0))

@@ -62,7 +62,7 @@ def shrink_length_scales(start, sites, rows, random_state):
 
     Parameters
     ----------
-    start : Latents
+    start : SparseModel
     sites : LikelihoodSites
     rows : Rows
         With class codes as targets.
@@ -70,7 +70,7 @@ def shrink_length_scales(start, sites, rows, random_state):
 
     Returns
     -------
-    start : Latents
+    start : SparseModel
         Unchanged if no shorter length scales explain more, or none are free.
     """
     if not free_lengths(start.kernel).any():
@@ -120,7 +120,7 @@ def at_gaussian_posterior(start, variance, rows):
 
     Parameters
     ----------
-    start : Latents
+    start : SparseModel
     variance : Tensor of shape (t,) or (1,)
         Noise variances of the outputs, or the one that they share.
     rows : Rows

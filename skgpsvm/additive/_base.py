@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from .._distributed import refuse_ranks
 from .._doubts import bounds_message, described_end
 from .._estimators import FOLLOWED, GPEstimator, history
+from .._fitted_models import FittedModel
 from .._fitting import Run
 from .._isolation import isolated
-from .._latents import FittedModel
 from .._parameters import ALWAYS, OtherThan, where
 from .._rows import Rows
 from .._validation import check_level, check_number

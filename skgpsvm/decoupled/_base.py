@@ -9,10 +9,10 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._distributed import refuse_ranks
 from .._estimators import FOLLOWED
+from .._fitted_models import DecoupledModel
 from .._hyperparameters.default_kernels import feature_scales
 from .._hyperparameters.initialization import median_scales
 from .._inducing_estimator import MORE_FOLLOWED
-from .._latents import Latents
 from .._optim import NOISE_BOUNDS
 from .._parameters import where
 from .._solved import SolvedGP
@@ -77,7 +77,7 @@ class DecoupledGP(SolvedGP):
             index = np.sort(random_state.choice(index, self.n_mean_bases, replace=False))
         index = torch.as_tensor(index, device=rows.device)
         bases = rows.take(index)[0].double().cpu().numpy()
-        return replace(latents, bases=bases), index
+        return latents.with_bases(bases), index
 
     def _evaluate_posterior(self, stream, state):
         return state.objective
@@ -105,7 +105,7 @@ class DecoupledGP(SolvedGP):
 
         Returns
         -------
-        latents : Latents
+        latents : SparseModel
         curve : list of float
         elbo : float
         """
@@ -173,4 +173,4 @@ class DecoupledGP(SolvedGP):
         parts = kernel.get_params().values()
         wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
         noise = tuple(self._make_likelihood().parameters().tolist())
-        return Latents(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)
+        return DecoupledModel(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)

@@ -10,8 +10,8 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel
 from torch import nn
 
+from .._fitted_models import FittedModel
 from .._isolation import PrivateRandom
-from .._latents import FittedModel
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
 from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows

@@ -123,7 +123,7 @@ class QuadruplyStochasticGP(SolvedGP):
             index = index[: min(n_pairs, _MAX_LANDMARKS)]
             nystroem = self.solver == "cg" and self.covariance == "nystroem"
             bases = FourierFeatures(n_pairs, seed, self.basis == "orthogonal", nystroem)
-        return replace(latents, bases=bases), torch.as_tensor(index, device=rows.device)
+        return latents.with_bases(bases), torch.as_tensor(index, device=rows.device)
 
     def _attributes(self, latents, bounds, streamed=False):
         attributes = super()._attributes(latents, bounds, streamed)
@@ -145,7 +145,7 @@ class QuadruplyStochasticGP(SolvedGP):
         return latents, -loss - posterior.kl().item()
 
     def _augmentation(self, rows, precision):
-        """Return the rows that augment the variance and their precisions, as fields of `Latents`.
+        """Return the rows that augment the variance and their precisions, by field of the model.
 
         The dictionary is empty if ``augment=False``.
         """
@@ -157,7 +157,7 @@ class QuadruplyStochasticGP(SolvedGP):
     def _with_weight_posterior(self, latents, parts):
         """Return latents with a `WeightPosterior`, whose tensors are given by name."""
         parts = {name: part.cpu().numpy() for name, part in parts.items()}
-        return replace(latents, mean=None, root=None, gram=None, **parts)
+        return latents.with_weights(parts | {"mean": None, "root": None})
 
     # Stochastic steps
 
@@ -203,7 +203,7 @@ class QuadruplyStochasticGP(SolvedGP):
         Parameters
         ----------
         run : Run
-        start : Latents
+        start : SparseModel
             Hyperparameters, inducing points and basis functions.
         state : StochasticState or None
         support : Tensor of shape (p, d) or None
@@ -217,7 +217,7 @@ class QuadruplyStochasticGP(SolvedGP):
 
         Returns
         -------
-        latents : Latents
+        latents : SparseModel
         curve : list of float
             Estimates of the ELBO, one per pass.
         bound : float

@@ -10,9 +10,9 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
 from .._distributed import refuse_ranks
+from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.default_kernels import feature_scales
 from .._hyperparameters.initialization import median_scales, with_lengths
-from .._latents import Latents
 from .._torch_kernels import torch_kernel
 from .._variational import VariationalGP
 from ._relevance import BiasedDictionary, RelevanceSweeps
@@ -25,8 +25,8 @@ _FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
 
 
 @dataclass
-class RelevanceLatents(Latents):
-    """`Latents` whose basis functions are a `BiasedDictionary`.
+class RelevanceModel(WeightSpaceModel):
+    """`WeightSpaceModel` whose basis functions are a `BiasedDictionary`.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class RelevanceMachine(VariationalGP):
         noise, noise_bounds = self._initial_noise(rows)
         kernel, template = self._split_kernel(self._median_kernel(scaler, rows, random_state))
         points = np.empty((0, X.shape[1]))
-        start = RelevanceLatents(kernel, points, noise, template=template)
+        start = RelevanceModel(kernel, points, noise, template=template)
 
         def initialize(start, rows):
             """Return sweeps on rows and their initial state, with the kernel of latents."""
@@ -172,13 +172,13 @@ def _select_length_scales(cross_validate, start, rows, random_state):
     cross_validate : callable
         Takes latents, folds and the name of a stage; returns the log densities and the weights of
         held-out rows, and the noise.
-    start : Latents
+    start : SparseModel
     rows : Rows
     random_state : RandomState
 
     Returns
     -------
-    latents : Latents
+    latents : SparseModel
         ``start`` with its length scales multiplied by one factor.
     """
     folds = list(_folds(rows, random_state))

@@ -327,7 +327,7 @@ class StochasticSteps(Stage):
         return (multiplicity[:, 0] @ constant - 0.5 * value).item()
 
     def posterior(self, state):
-        """Return the averaged coefficients and the covariance, as fields of `Latents` by name."""
+        """Return the averaged coefficients and the covariance, by field of the fitted model."""
         c, k, count = self.bound.n_latents, self.n_dense, state.n_averaged
         coef = state.coef[:c]
         if count:

@@ -1,4 +1,4 @@
-"""Latents: arrays as a state and back, and which posterior they are."""
+"""Fitted models: arrays as a state and back, and the posterior that each defines."""
 
 import pickle
 from dataclasses import fields, replace
@@ -12,17 +12,17 @@ from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm._bases import KernelBases
 from skgpsvm._features import FourierBases, FourierFeatures
-from skgpsvm._latents import Latents
+from skgpsvm._fitted_models import SparseModel
 from skgpsvm._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior
 
 rng = np.random.default_rng(0)
 Z, X = rng.normal(size=(4, 2)), torch.as_tensor(rng.normal(size=(5, 2)))
 MEAN, ROOT = rng.normal(size=(2, 4)), np.eye(4)[None].repeat(2, 0)
-START = Latents(2.0 * RBF(1.5), Z, (-1.0,))
+START = SparseModel(2.0 * RBF(1.5), Z, (-1.0,))
 INDUCING = replace(START, mean=MEAN, root=ROOT)
-POINTS = replace(INDUCING, bases=rng.normal(size=(6, 2)), coef=rng.normal(size=(2, 6)))
-FOURIER = replace(INDUCING, bases=FourierFeatures(3, 0), coef=rng.normal(size=(2, 6)))
-WEIGHTS = replace(POINTS, diag=np.full((2, 6), 0.5), columns=np.zeros((2, 6, 0)))
+POINTS = replace(INDUCING.with_bases(rng.normal(size=(6, 2))), coef=rng.normal(size=(2, 6)))
+FOURIER = replace(INDUCING.with_bases(FourierFeatures(3, 0)), coef=rng.normal(size=(2, 6)))
+WEIGHTS = POINTS.with_weights({"diag": np.full((2, 6), 0.5), "columns": np.zeros((2, 6, 0))})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ WEIGHTS = replace(POINTS, diag=np.full((2, 6), 0.5), columns=np.zeros((2, 6, 0))
         (WEIGHTS, WeightPosterior, KernelBases),
     ],
 )
-def test_parts_that_there_are_say_which_posterior(latents, posterior, bases):
+def test_each_model_has_its_posterior(latents, posterior, bases):
     found = latents.posterior("cpu")
     assert type(found) is posterior
     assert bases is None or type(found.bases) is bases
@@ -76,14 +76,14 @@ def test_parts_of_other_states_are_left_alone():
 def drawn(c=2, seed=0):
     rng = np.random.default_rng(seed)
     root = np.triu(0.1 * rng.normal(size=(c, 4, 4)), 1) + np.eye(4)
-    return Latents(
+    return SparseModel(
         2.0 * RBF([1.0, 0.5]), rng.normal(size=(4, 2)), np.log([0.3]), rng.normal(size=(c, 4)), root
     )
 
 
 def test_start_without_moments_has_no_state_of_them():
     part = drawn()
-    start = Latents(part.kernel, part.Z, part.noise)
+    start = SparseModel(part.kernel, part.Z, part.noise)
     assert start.state("cpu").keys() == {"theta", "Z", "noise"}
     assert part.state("cpu").keys() == {"theta", "Z", "noise", "mean", "root"}
 
@@ -122,7 +122,9 @@ def test_posterior_of_latents_has_their_weights():
     spread = [((A.numpy() @ root) ** 2).sum(1) for root in part.root]
     assert_allclose(var.T, spread + residual.numpy(), rtol=1e-13)
     # The jitter is relative to the kernel's variance of 2.
-    A, residual = Latents(part.kernel, part.Z, part.noise, jitter=1e-2).basis("cpu")(t64(part.Z))
+    A, residual = SparseModel(part.kernel, part.Z, part.noise, jitter=1e-2).basis("cpu")(
+        t64(part.Z)
+    )
     K = part.kernel(part.Z)
     expected = 2.0 - np.diag(K @ np.linalg.solve(K + 2e-2 * np.eye(4), K))
     assert_allclose(residual, expected, rtol=1e-10)

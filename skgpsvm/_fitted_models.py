@@ -1,8 +1,8 @@
-"""What a fitted model holds, or a fit starts from: arrays, and the posterior that they are."""
+"""Fitted models, and starts of fits: NumPy arrays, and the torch posterior that they define."""
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -41,35 +41,22 @@ class FittedModel(ABC):
 
 
 @dataclass
-class Latents(FittedModel):
-    """Latents of one kernel and one set of inducing points: a posterior, or the start of a fit.
+class SparseModel(FittedModel):
+    """Sparse GP of one kernel and one set of inducing points: a posterior, or the start of a fit.
 
     Attributes
     ----------
     kernel : Kernel
     Z : ndarray of shape (m, d)
+        Inducing points.
     noise : tuple of k floats
         Logarithms of the likelihood's parameters.
     mean, root : ndarray of shape (c, p), (c, p, p), or None
-        Of the weights, see `InducingPosterior`.
+        Posterior of the whitened weights, see `InducingPosterior`; None before there is one.
     jitter : float
         See `WhitenedBasis`.
-    bases : ndarray of shape (M, d), FourierFeatures or None
-        Further bases of the mean: points, or random features.
-    coef : ndarray of shape (c, M), or None
-        See `DecoupledPosterior`.
-    gram : ndarray of shape (c, M) or (c, M, M), or None
-        What the rows so far say about them, see `DecoupledStream`.
-    power : float
-        See `DecoupledPosterior`.
-    diag, columns : ndarray of shape (c, M), (c, M, k), or None
-        See `WeightPosterior`.
-    rows, row_precisions : ndarray of shape (n, d), (c, n), or None
-        Likewise.
-    steps : dict or None
-        State of the stochastic steps that led here, to go on from, in arrays.
     template : Kernel or None
-        The kernel that `kernel` is a part of, where it has a `WhiteKernel`.
+        The kernel that ``kernel`` is a part of, if that has a `WhiteKernel`.
     """
 
     kernel: Kernel
@@ -78,28 +65,19 @@ class Latents(FittedModel):
     mean: np.ndarray | None = None
     root: np.ndarray | None = None
     jitter: float = 1e-6
-    bases: np.ndarray | FourierFeatures | None = None
-    coef: np.ndarray | None = None
-    gram: np.ndarray | None = None
-    power: float = 1.0
-    diag: np.ndarray | None = None
-    columns: np.ndarray | None = None
-    rows: np.ndarray | None = None
-    row_precisions: np.ndarray | None = None
-    steps: dict | None = None
     template: Kernel | None = None
 
     @property
     def whole_kernel(self):
-        """The kernel, the noise among its terms if the template has it there."""
+        """The kernel, with the noise among its terms if the template has it there."""
         if self.template is None:
             return self.kernel
         return with_noise(self.template, self.kernel, math.exp(self.noise[0]))
 
     @property
     def n_latents(self):
-        """Their number, c."""
-        return len(self.mean if self.coef is None else self.coef)
+        """Number of latent functions, c."""
+        return len(self.mean)
 
     @property
     def uses_points(self):
@@ -108,7 +86,7 @@ class Latents(FittedModel):
         return exact_and_rest(torch_kernel(self.kernel), d, m)[1] is not None
 
     def state(self, device):
-        """The tensors of the parts there are, by name."""
+        """Return new float64 tensors of all arrays that there are, by name."""
         parts = {"theta": self.kernel.theta, "noise": self.noise}
         parts |= {name: part for name, part in vars(self).items() if isinstance(part, np.ndarray)}
         return {
@@ -125,12 +103,47 @@ class Latents(FittedModel):
         return replace(self, kernel=kernel, noise=tuple(tensors["noise"].tolist()), **parts)
 
     def basis(self, device):
-        """The whitened features."""
+        """Return the whitened features of the inducing points."""
         state = self.state(device)
         return WhitenedBasis(torch_kernel(self.kernel), state["theta"], state["Z"], self.jitter)
 
+    def make_posterior(self, device):
+        state = self.state(device)
+        return InducingPosterior(self.basis(device), state["mean"], state["root"])
+
+    def with_bases(self, bases):
+        """Return a `DecoupledModel` with these bases of the mean."""
+        return DecoupledModel(**_fields(self, SparseModel), bases=bases)
+
+
+@dataclass
+class ModelWithBases(SparseModel):
+    """Model whose mean has bases besides the inducing points, or in their place.
+
+    Attributes
+    ----------
+    bases : ndarray of shape (M, d), FourierFeatures or None
+        Points at which the bases are kernels, or random features.
+    coef : ndarray of shape (c, M), or None
+        Coefficients of the bases.
+    power : float
+        See `DecoupledPosterior`; 1 changes nothing.
+    steps : dict or None
+        Arrays of the state of stochastic steps, from which a further call continues.
+    """
+
+    bases: np.ndarray | FourierFeatures | None = None
+    coef: np.ndarray | None = None
+    power: float = 1.0
+    steps: dict | None = None
+
+    @property
+    def n_latents(self):
+        """Number of latent functions, c."""
+        return len(self.coef)
+
     def mean_bases(self, device):
-        """The functions that span the mean."""
+        """Return the functions that span the mean."""
         state, kernel = self.state(device), torch_kernel(self.kernel)
         if isinstance(self.bases, FourierFeatures):
             if self.bases.nystroem and (basis := self.basis(device)).projected:
@@ -138,14 +151,52 @@ class Latents(FittedModel):
             return FourierBases(kernel, state["theta"], self.bases, self.Z.shape[1])
         return KernelBases(kernel, state["theta"], state["bases"])
 
+    def with_weights(self, parts):
+        """Return a `WeightSpaceModel` with some of its fields by name."""
+        return WeightSpaceModel(**_fields(self, ModelWithBases) | parts)
+
+
+@dataclass
+class DecoupledModel(ModelWithBases):
+    """Model whose mean has bases of its own, and whose covariance has the inducing points.
+
+    Attributes
+    ----------
+    gram : ndarray of shape (c, M) or (c, M, M), or None
+        What the rows so far say about the bases, see `DecoupledStream`.
+    """
+
+    gram: np.ndarray | None = None
+
+    def make_posterior(self, device):
+        state, basis = self.state(device), self.basis(device)
+        parts = state["mean"], state["root"], self.mean_bases(device), state["coef"]
+        return DecoupledPosterior(basis, *parts, self.power)
+
+
+@dataclass
+class WeightSpaceModel(ModelWithBases):
+    """Model with a posterior over the weights of its bases; it has no inducing points.
+
+    Attributes
+    ----------
+    diag, columns : ndarray of shape (c, M), (c, M, k)
+        Factor of the covariance, see `WeightPosterior`.
+    rows, row_precisions : ndarray of shape (n, d), (c, n), or None
+        Rows that augment the variance, and their precisions.
+    """
+
+    diag: np.ndarray | None = None
+    columns: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    row_precisions: np.ndarray | None = None
+
     def make_posterior(self, device):
         state = self.state(device)
-        if self.diag is not None:
-            names = ("coef", "diag", "columns", "rows", "row_precisions")
-            parts = (state.get(name) for name in names)
-            return WeightPosterior(self.mean_bases(device), *parts)
-        basis = self.basis(device)
-        parts = basis, state["mean"], state["root"]
-        if self.bases is None:
-            return InducingPosterior(*parts)
-        return DecoupledPosterior(*parts, self.mean_bases(device), state["coef"], self.power)
+        names = ("coef", "diag", "columns", "rows", "row_precisions")
+        return WeightPosterior(self.mean_bases(device), *(state.get(name) for name in names))
+
+
+def _fields(model, kind):
+    """Return the fields of a model that one of its classes has, by name."""
+    return {field.name: getattr(model, field.name) for field in fields(kind)}
