@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import _forks  # noqa: F401 (its hook lets forked children compute)
 from ._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
 from ._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
+from ._fitted_models import LAYOUT
 from ._isolation import isolated
 from ._noise import given_noise, split_noise
 from ._parameters import ALWAYS, check_unchanged, check_uses, remembered
@@ -101,6 +102,17 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
     _uses, _followed, _growing = {}, {}, {}
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_layout": LAYOUT}
+
+    def __setstate__(self, state):
+        if state.get("_layout") != LAYOUT:
+            raise ValueError(
+                f"This pickle of {type(self).__name__} was written by another version of skgpsvm, "
+                "whose fitted state is laid out otherwise. Fit the model again with this version."
+            )
+        super().__setstate__({name: part for name, part in state.items() if name != "_layout"})
 
     def _check_all_parameters(self, continued_by=None):
         """Refuse parameters with wrong values, without effect, or that a model cannot follow."""

@@ -15,6 +15,10 @@ from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior,
 from ._torch_kernels import torch_kernel
 from .kernels._composite import exact_and_rest
 
+# Layout of fitted models in pickles and of states in checkpoints; those of another are refused.
+# Raise it with every change of what they hold or mean.
+LAYOUT = 2
+
 
 class FittedModel(ABC):
     """Arrays of a fitted model, and the torch posterior that they define.

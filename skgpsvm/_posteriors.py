@@ -1,4 +1,4 @@
-"""Posteriors over the latent functions: the abstract one, and the whitened inducing-point one."""
+"""Gaussian posteriors over latent functions: sparse, decoupled and weight-space."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from ._linalg import cholesky, gaussian_kl, spreads, triangular_product, upper_i
 from .kernels._composite import exact_and_rest
 
 _CHUNK_ENTRIES = 2**22
-_LEAST_RATIO = 1e-12
+_MIN_RATIO = 1e-12
 
 
 class Posterior(ABC):
@@ -16,7 +16,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def marginals(self, X):
-        """Mean and variance of every latent at the rows of ``X``: (b, d) -> (b, c), (b, c)."""
+        """Return means and variances of the latents at rows: (b, d) -> (b, c), (b, c)."""
 
     def means(self, X):
         """Return the means of `marginals` alone, (b, c), to the same bits."""
@@ -24,16 +24,18 @@ class Posterior(ABC):
 
     @abstractmethod
     def kl(self):
-        """Divergence from the prior in nats, a scalar."""
+        """Return the KL divergence from the prior, a scalar in nats."""
 
 
 class WhitenedBasis:
-    r"""Features whose prior weights are standard normal, and what they leave unexplained.
+    r"""Whitened features of the inducing points, and the prior variance they leave unexplained.
 
-    The kernel is split into terms that have an exact finite feature map (a constant, a linear
-    kernel) and the rest, :math:`k = \phi\phi^\top + k_r`. The exact features stand as they are; the
-    rest is projected on the inducing points, :math:`a(x) = L^{-1} k_r(Z, x)` with
-    :math:`LL^\top = k_r(Z, Z)`, which leaves the residual variance
+    The weights of the features are standard normal under the prior.
+
+    The kernel is split into terms with an exact finite feature map (a constant, a linear kernel)
+    and the rest, :math:`k = \phi\phi^\top + k_r`. Exact features are used as they are. The rest is
+    projected on the inducing points, :math:`a(x) = L^{-1} k_r(Z, x)` with
+    :math:`LL^\top = k_r(Z, Z)`. The projection leaves the residual variance
     :math:`k_r(x, x) - \lVert a(x) \rVert^2`.
 
     Parameters
@@ -42,8 +44,8 @@ class WhitenedBasis:
     theta : Tensor
         Logarithms of the kernel's free hyperparameters, float64.
     Z : Tensor of shape (m, d)
-        Inducing points. Terms with an exact map are taken exactly as long as their features
-        number at most m; those of a mean function 4m, or 500.
+        Inducing points. Terms with an exact map are exact if they have at most m features, or at
+        most max(4m, 500) features for a mean function.
     jitter : float
         Added to the diagonal of `Kzz`, relative to its mean.
 
@@ -62,7 +64,7 @@ class WhitenedBasis:
             self.size += len(Z)
 
     def __call__(self, X):
-        """Features (b, p) and residual variances (b,), in the dtype of ``X``."""
+        """Return features (b, p) and residual variances (b,), in the dtype of ``X``."""
         A, residual = self.features(X), X.new_zeros(len(X))
         if self._rest:
             explained = A[:, : self.n_projected].square().sum(1)
@@ -81,14 +83,14 @@ class WhitenedBasis:
 
     @torch.enable_grad()
     def pull_back(self, X, left, right, residual_adjoint):
-        """Gradient of a scalar with respect to theta and Z through the rows, `Kzz` held.
+        """Return the gradient of a scalar in theta and Z through the rows, with `Kzz` held.
 
         Parameters
         ----------
         X : Tensor of shape (b, d)
         left, right : Tensor of shape (b, q), (q, p)
-            ``left @ right`` are the derivatives of the scalar in the features, those of the
-            residual variances included.
+            ``left @ right`` are the derivatives of the scalar in the features, including those
+            through the residual variances.
         residual_adjoint : Tensor of shape (b,)
             Derivatives in the residual variances.
 
@@ -110,14 +112,13 @@ class WhitenedBasis:
 
     @torch.enable_grad()
     def pull_back_projection(self, cross):
-        """Gradient with respect to theta and Z through `Kzz`.
+        """Return the gradient in theta and Z through `Kzz`.
 
         Parameters
         ----------
         cross : Tensor of shape (p, p)
-            Sum over rows of the outer products of features and their adjoints, those of the
-            residuals included; symmetric, as it is for every scalar that rotations of the features
-            leave as it is.
+            Sum over rows of the outer products of features and their adjoints, residuals included.
+            It is symmetric for every scalar that is invariant to rotations of the features.
 
         Returns
         -------
@@ -131,34 +132,34 @@ class WhitenedBasis:
         return _gradients([chol], (theta, Z), [-self._projection @ cross[:m, :m]])
 
     def _chol(self, theta, Z):
-        """Cholesky factor of `Kzz`."""
+        """Return the Cholesky factor of `Kzz`."""
         Kzz = self._rest(Z, Z, theta)
         return cholesky(Kzz, "kernel matrix of the inducing points", jitter=self._jitter)
 
     def whitened(self, values):
-        """Values (q, m) of functions at the inducing points, in coordinates of the projection."""
+        """Return values (q, m) of functions at the inducing points in whitened coordinates."""
         return triangular_product(values, self._projection.to(values.dtype))
 
     def unwhitened(self, values):
-        """Coordinates (q, m) as weights of kernels at the inducing points."""
+        """Return whitened coordinates (q, m) as weights of kernels at the inducing points."""
         return values @ self._projection.T.to(values.dtype)
 
     @property
     def projected(self):
-        """The part of the kernel that is projected; None where all features are exact."""
+        """The part of the kernel that is projected, or None if all features are exact."""
         return self._rest
 
     @property
     def n_projected(self):
-        """Features that are projections on the inducing points; they come first."""
+        """Number of features that are projections on the inducing points; they come first."""
         return len(self.Z) if self._rest else 0
 
     def projected_variance(self, X):
-        """Prior variances (b,) of that part at rows."""
+        """Return prior variances (b,) of the projected part at rows."""
         return self._rest.diag(X, self.theta) if self._rest else X.new_zeros(len(X))
 
     def residual_cov(self, X):
-        """Prior covariance (b, b) that the features leave unexplained."""
+        """Return the prior covariance (b, b) that the features leave unexplained."""
         if not self._rest:
             return X.new_zeros(len(X), len(X))
         A = self._project(X)
@@ -167,7 +168,7 @@ class WhitenedBasis:
 
 
 class InducingPosterior(Posterior):
-    r"""Gaussian weights of a :class:`WhitenedBasis`, independent between latents.
+    r"""Posterior of a sparse GP: Gaussian weights of a :class:`WhitenedBasis` for each latent.
 
     Parameters
     ----------
@@ -175,8 +176,8 @@ class InducingPosterior(Posterior):
     mean : Tensor of shape (c, p)
     root : Tensor of shape (c, p, p)
         Upper triangular; the covariance of latent j's weights is ``root[j] @ root[j].T``. The
-        prior has mean zero and root I whatever the kernel, so that a step on the kernel's
-        hyperparameters or on the inducing points does not throw the posterior away.
+        prior has mean zero and root I for every kernel. A step on hyperparameters or inducing
+        points therefore keeps the posterior meaningful.
 
     Notes
     -----
@@ -197,7 +198,7 @@ class InducingPosterior(Posterior):
         return gaussian_kl(self.mean, self.root).sum()
 
     def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         A, _ = self.basis(X)
         A = A.double()
         values, vectors = torch.linalg.eigh(self.basis.residual_cov(X.double()))
@@ -212,14 +213,14 @@ class InducingPosterior(Posterior):
         return (A @ weights + residual).permute(2, 1, 0)
 
     def cov(self, X):
-        """Covariances (c, b, b) at the rows of ``X``."""
+        """Return covariances (c, b, b) at the rows of ``X``."""
         A, _ = self.basis(X)
         half = A.double() @ self.root
         return half @ half.mT + self.basis.residual_cov(X.double())
 
 
 class DecoupledPosterior(InducingPosterior):
-    r"""An `InducingPosterior` whose mean has further bases.
+    r"""Posterior whose covariance is that of a sparse GP and whose mean has further bases.
 
     Parameters
     ----------
@@ -228,8 +229,8 @@ class DecoupledPosterior(InducingPosterior):
     bases : MeanBases
     coef : Tensor of shape (c, M)
     power : float
-        Of the ratio of posterior and prior variance, see `shrinkage`: few inducing points leave too
-        much variance near the data, and all of it far away, where it belongs.
+        Exponent of the ratio of posterior to prior variance, see `shrinkage`. Few inducing points
+        leave too much variance near the data; far away the full prior variance is right.
 
     Notes
     -----
@@ -248,14 +249,14 @@ class DecoupledPosterior(InducingPosterior):
         return super().means(X) + self.bases.mean(X, self.coef)
 
     def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, c). Memory O(b^2)."""
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         mean, var = super().marginals(X.double())
         draws = super().sample(X, n_samples, generator)
         shrunk = self._shrinkage(X.double(), var).sqrt() * (draws - mean)
         return shrunk + mean + self.bases.mean(X.double(), self.coef)
 
     def cov(self, X):
-        """Covariances (c, b, b) at the rows of ``X``."""
+        """Return covariances (c, b, b) at the rows of ``X``."""
         _, var = super().marginals(X.double())
         factor = self._shrinkage(X.double(), var).sqrt().T
         return factor[:, :, None] * super().cov(X) * factor[:, None, :]
@@ -269,10 +270,10 @@ class DecoupledPosterior(InducingPosterior):
 
 
 class WeightPosterior(Posterior):
-    r"""Gaussian weights of finite bases: means, and a chevron-shaped factor of their covariance.
+    r"""Gaussian posterior over weights of finitely many bases, with a chevron-shaped factor.
 
-    The factor C is lower triangular; its first k columns are dense, the others diagonal. With k = 0
-    the weights are independent (mean field), with as many columns as bases C is any.
+    The covariance factor C is lower triangular. Its first k columns are dense, the others diagonal.
+    With k = 0 the weights are independent (mean field); with k = M the covariance is unrestricted.
 
     Parameters
     ----------
@@ -284,14 +285,14 @@ class WeightPosterior(Posterior):
         The first columns of C, diagonal included, zero above it.
     rows, precisions : Tensor of shape (n, d), (c, n), optional
         Training rows and their precisions. The variance at x is then augmented by that of a kernel
-        function at x itself, up to the prior's: far from all points it returns to it.
+        function at x itself, up to the prior's, to which it returns far from all points.
 
     Notes
     -----
-    Source: Evans and Nair, section 3 and Proposition 4. Departs from the source: the augmented
-    variance counts twice near the rows, and is capped at the prior's; the function at x is one of
-    the kernel without its exact terms, see `exact_and_rest`. A constant or linear mean is known
-    from all rows, however far away: with it in the function, no place would seem unknown.
+    Source: Evans and Nair, section 3 and Proposition 4. Departs from the source: near the rows the
+    augmented variance counts twice, so it is capped at the prior's. The function at x leaves out
+    the kernel's exact terms, see `exact_and_rest`. A constant or linear mean is known from all
+    rows, however far away; with it in the function, no place would seem unknown.
     """
 
     def __init__(self, bases, coef, diag, columns, rows=None, precisions=None):
@@ -311,7 +312,7 @@ class WeightPosterior(Posterior):
         return self.bases.mean(X, self.coef).to(X.dtype)
 
     def _own_marginals(self, X):
-        """Means and variances (b, c) at rows, of the weights alone."""
+        """Return means and variances (b, c) at rows, without augmentation."""
         mean, var = X.new_zeros(2, len(X), len(self.coef))
         dense = X.new_zeros(len(self.coef), len(X), self.columns.shape[2])
         for part, values in self.bases.blocks(X):
@@ -321,7 +322,7 @@ class WeightPosterior(Posterior):
         return mean, var + dense.square().sum(2).T
 
     def _augmentation(self, X, var):
-        """What deviations from the mean are multiplied by at rows, and variances added, (b, c)."""
+        """Return the factors of deviations from the mean, and the added variances, (b, c) each."""
         if self._local is None:
             return torch.ones_like(var), torch.zeros_like(var)
         prior = self.bases.kernel.diag(X, self.bases.theta)[:, None]
@@ -342,7 +343,7 @@ class WeightPosterior(Posterior):
         return 0.5 * (self.bases.rkhs_norm_sq(self.coef).sum() + trace - c * M - log_det)
 
     def sample(self, X, n_samples, generator):
-        """Joint draws at the rows of ``X``, (n_samples, b, c)."""
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c)."""
         c, M = self.coef.shape
 
         def normal(*shape):
@@ -360,7 +361,7 @@ class WeightPosterior(Posterior):
         return mean + factor * (draws - mean) + more.sqrt() * normal(n_samples, len(X), c)
 
     def cov(self, X):
-        """Covariances (c, b, b) at the rows of ``X``."""
+        """Return covariances (c, b, b) at the rows of ``X``."""
         total = X.new_zeros(len(self.coef), len(X), len(X), dtype=torch.float64)
         dense = X.new_zeros(*total.shape[:2], self.columns.shape[2], dtype=torch.float64)
         for part, values in self.bases.blocks(X.double()):
@@ -373,23 +374,23 @@ class WeightPosterior(Posterior):
 
 
 def shrinkage(var, prior, power):
-    """What variances (b, c) are multiplied by, so that their ratio to a prior's is raised.
+    """Return the variance correction factor (var / prior)^(power - 1), (b, c).
 
     Parameters
     ----------
     var : Tensor of shape (b, c)
     prior : Tensor of shape (b, 1)
-        Variances of the part of the prior that is projected on inducing points: a mean function's
-        is known from all rows, near and far.
+        Variances of the part of the prior that is projected on inducing points. That of a mean
+        function is known from all rows, near and far.
     power : float or Tensor of shape ()
         At least 1.
     """
     ratio = var / prior.clamp_min(torch.finfo(var.dtype).tiny)
-    return ratio.clamp(_LEAST_RATIO, 1) ** (power - 1)
+    return ratio.clamp(_MIN_RATIO, 1) ** (power - 1)
 
 
 def _gradients(outputs, inputs, adjoints):
-    """Gradients in the inputs, zero where an input plays no part."""
+    """Return gradients in the inputs, zero for inputs that play no part."""
     parts = [(o, a.to(o.dtype)) for o, a in zip(outputs, adjoints, strict=True) if o.requires_grad]
     if not parts:
         return tuple(torch.zeros_like(x) for x in inputs)

@@ -15,6 +15,7 @@ import joblib
 import torch
 
 from ._estimators import GPEstimator
+from ._fitted_models import LAYOUT
 from .exceptions import warn
 
 try:
@@ -24,9 +25,6 @@ except ImportError:  # not on Windows, where equal fits that run at once must ha
 
 __all__ = ["Checkpoint"]
 
-# Of the states that stages save. Raise it with every change of what a state means; a change of its
-# names, shapes and dtypes is noticed without.
-LAYOUT = 1
 _FIRST_LINE = b"skgpsvm checkpoint\n"
 _ZIP = b"PK\x03\x04"
 _MAX_HEADER, _CHUNK = 2**16, 2**20

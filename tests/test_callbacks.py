@@ -52,6 +52,7 @@ from skgpsvm import (
     SVGPRegressor,
     callbacks,
 )
+from skgpsvm._fitted_models import LAYOUT
 from skgpsvm.bayesian_svm import _kernel_choice
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.hybrid import MLP
@@ -484,7 +485,7 @@ def spoiled(way, good, path):
     if way == "another's":
         return sealed({**header, "fit": "another"}, good.split(b"\n", 3)[3])
     if way == "older layout":
-        return sealed({**header, "layout": callbacks.LAYOUT - 1}, good.split(b"\n", 3)[3])
+        return sealed({**header, "layout": LAYOUT - 1}, good.split(b"\n", 3)[3])
     if way == "no header":
         return sealed([], b"")
     if way == "state of other names":
@@ -511,7 +512,7 @@ def spoiled(way, good, path):
         ("truncated", "checksum does not match"),
         ("flipped", "checksum does not match"),
         ("another's", "'fit': 'another'"),
-        ("older layout", "'layout': 0"),
+        ("older layout", f"'layout': {LAYOUT - 1}"),
         ("no header", r"it is of \[\]"),
         ("hostile, sealed", "content is not that of a checkpoint"),
         ("hostile, zipped", "torch cannot load it"),

@@ -23,6 +23,7 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpsvm._fitted_models import LAYOUT
 from skgpsvm._predictive import LIKELIHOODS, STANDARD_NOISE, Predictive
 
 FEW = {"n_inducing": 6, "n_mean_bases": 12, "n_basis": 12, "max_iter": 3, "optimizer": None}
@@ -227,3 +228,17 @@ def test_posterior_is_made_once_and_is_not_pickled(name, monkeypatch):
     assert_same(predictions(model), found)
     monkeypatch.undo()
     assert_same(predictions(pickle.loads(before)), found)
+
+
+def test_pickle_of_another_layout_is_refused():
+    model = SVGPRegressor(n_inducing=4, max_iter=2)
+    state = model.__getstate__()
+    other = SVGPRegressor.__new__(SVGPRegressor)
+    for layout in (
+        {**state, "_layout": LAYOUT - 1},
+        {k: state[k] for k in state if k != "_layout"},
+    ):
+        with pytest.raises(ValueError, match="SVGPRegressor was written by another version"):
+            other.__setstate__({**state, "_layout": layout})
+    other.__setstate__(state)
+    assert vars(other) == vars(model)
