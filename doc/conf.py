@@ -1,11 +1,15 @@
 """Sphinx configuration."""
 
 import os
+import runpy
+from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that run examples
 
 import skgpsvm
+
+DEVELOPMENT = Path(__file__).parent / "development"
 
 project = "skgpsvm"
 author = "skgpsvm developers"
@@ -54,5 +58,11 @@ def keep_our_members(app, what, name, obj, skip, options):
     return skip or (module is not None and not module.startswith(project))
 
 
+def draw_storeys(app):
+    """Draw the picture of the architecture page from the sources."""
+    runpy.run_path(DEVELOPMENT / "storeys.py")["draw"](DEVELOPMENT / "storeys.png")
+
+
 def setup(app):
+    app.connect("builder-inited", draw_storeys)
     app.connect("autodoc-skip-member", keep_our_members)

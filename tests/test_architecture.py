@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,12 @@ def each_module(condition=lambda path: True):
 @each_module(lambda path: path != PACKAGE / "__init__.py")
 def test_no_module_imports_a_method(path):
     assert imported_owners(path) & METHODS <= {owner(path)}
+
+
+def test_imports_go_down_the_storeys():
+    plan = runpy.run_path(PACKAGE.parent / "doc" / "development" / "storeys.py")
+    assert {owner(path) for path in MODULES} - {"__init__"} == set(plan["LEVELS"])
+    assert plan["upward"]() == []
 
 
 @each_module(lambda path: location(path) not in NUMPY_MODULES)

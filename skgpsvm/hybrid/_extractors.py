@@ -11,7 +11,7 @@ class _Extractor(nn.Sequential):
     row_shape: tuple
 
     def forward(self, X):
-        """Return the features (b, D) of a batch of rows, (b, *row_shape)."""
+        r"""Return the features (b, D) of a batch of rows, (b, \*row_shape)."""
         if X.shape[1:] != self.row_shape:
             raise ValueError(
                 f"{type(self).__name__} takes rows of shape {self.row_shape}; got "
