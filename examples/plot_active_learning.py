@@ -2,10 +2,11 @@
 Does a model learn faster when it chooses what is labeled?
 ===========================================================
 
-Digits are labeled ten at a time: those that a Bayesian support vector machine is least sure of
-(the least confident), those that the entropy of a softmax of its means would pick, which knows no
-uncertainty of the model, or random ones. Every policy starts from the same two digits of each kind,
-and the same model, fitted anew after each round, serves them all.
+This example labels digits ten at a time by one of three policies. The first chooses the digits
+about which a Bayesian support vector machine is least confident. The second chooses by the entropy
+of a softmax of its means, which ignores the uncertainty of the model. The third chooses at random.
+Every policy starts from the same two digits of each class and uses the same model, fitted anew
+after each round.
 """
 
 import matplotlib.pyplot as plt

@@ -4,7 +4,7 @@ Does leave-one-out choose the right kernel?
 
 ``BayesianSVC`` chooses the values of its kernel by the log loss of leave-one-out predictions. They
 come in closed form from a single fit, so that no row has to be held back and nothing is fitted
-twice. Here the loss that they promise is mapped beside the loss on new rows.
+twice. This example maps the leave-one-out loss beside the loss on new rows.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ X, y = make_moons(200, noise=0.3, random_state=0)
 X_test, y_test = make_moons(5000, noise=0.3, random_state=1)
 
 # %%
-# The map: one fit for each pair of values, with nothing learned. ``loo_log_loss_`` is what the fit
-# says of itself.
+# The map has one fit for each pair of values, with nothing learned. ``loo_log_loss_`` is the
+# leave-one-out log loss of the fit.
 
 length_scales = np.geomspace(0.1, 10, 15)
 variances = np.geomspace(0.1, 1000, 15)
@@ -34,8 +34,8 @@ for i, variance in enumerate(variances):
         observed[i, j] = log_loss(y_test, model.predict_proba(X_test))
 
 # %%
-# The choice: where the search starts, and where it ends. It gives up a little of the loss to
-# stay near its start, which keeps it from over-fitting where rows are few.
+# The next fit shows where the search starts and where it ends. The search gives up a little of the
+# loss to stay near its start, which prevents overfitting where rows are few.
 
 start = ConstantKernel(5.0) * RBF(3.0)
 chosen = BayesianSVC(start, n_inducing=64, random_state=0).fit(X, y).kernel_

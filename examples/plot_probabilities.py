@@ -2,10 +2,10 @@
 How sure is a Bayesian support vector machine?
 ==============================================
 
-Two answers to that question on the same noisy data. ``probability="calibrated"``, the default,
-says how often a new label will be the predicted one. ``probability="argmax"``, the paper's, says
-how sure the model is about which class is ahead: with enough rows that is certain
-nearly everywhere, however noisy the labels are.
+This example compares two answers to that question on the same noisy data. The default,
+``probability="calibrated"``, estimates how often a new label will be the predicted one.
+``probability="argmax"``, from the paper, is the model's confidence in which class has the larger
+latent. With enough rows it is nearly certain almost everywhere, however noisy the labels are.
 """
 
 import matplotlib.pyplot as plt
@@ -23,8 +23,8 @@ models = {
 }
 
 # %%
-# Both draw the same boundary. Between the moons the calibrated probabilities stay in doubt, as
-# they should where the classes overlap.
+# Both models have the same boundary. Between the moons the calibrated probabilities stay
+# uncertain, as they should where the classes overlap.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
 for ax, (kind, model) in zip(axes, models.items(), strict=True):
