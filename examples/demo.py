@@ -1,4 +1,4 @@
-"""What `make demo` runs: a Bayesian support vector machine on scanned digits, from start to end.
+"""Fit a Bayesian support vector machine to scanned digits, from start to end; for `make demo`.
 
 Tunes a pipeline by grid search, compares it with scikit-learn's support vector machine, checks its
 probabilities and lets it choose which digits are labeled. Prints tables and draws two pictures.

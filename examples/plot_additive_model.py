@@ -3,9 +3,9 @@ What does each feature add?
 ===========================
 
 ``AdditiveGPRegressor`` splits a function into a constant, an effect of each feature and effects of
-pairs, each with a credible band. First a function whose effects are known, after figure 1 of Adam,
-Durrande and John (2018): 5000 rows of Friedman's function of six features, one of which is of no
-use. Then a small table with a category and missing numbers.
+pairs, each with a credible band. The first data set has known effects, after figure 1 of Adam,
+Durrande and John (2018): 5000 rows of Friedman's function of six features, one of which has no
+effect. The second is a small table with a category and missing numbers.
 """
 
 import matplotlib.pyplot as plt

@@ -3,8 +3,9 @@ What do more bases of the mean buy?
 ===================================
 
 The mean and the covariance of a sparse Gaussian process usually share their bases, and each further
-one makes both dearer. ``DecoupledGPRegressor`` gives the mean bases of its own. First a curve in
-one dimension, after figure 1 of Cheng and Boots (2017), then a surface that takes hundreds of them.
+basis makes both more expensive. ``DecoupledGPRegressor`` gives the mean separate bases. The first
+example is a curve in one dimension, after figure 1 of Cheng and Boots (2017). The second is a
+surface that needs hundreds of bases.
 """
 
 from time import process_time

@@ -2,10 +2,10 @@
 How many inducing points does a decision boundary need?
 =======================================================
 
-Two arcs reach into each other, and their classes overlap. ``EPClassifier`` by both of its ways of
-learning, and ``SVGPClassifier`` with the same probit likelihood, start from the same inducing
-points and move them. There is no mean function, so that the points have all the work to do. After
-figure 2 of Hernandez-Lobato and Hernandez-Lobato (2016).
+The data are two interleaved arcs whose classes overlap. ``EPClassifier``, with each of its two ways
+of learning, and ``SVGPClassifier``, with the same probit likelihood, start from the same inducing
+points and move them. There is no mean function, so the points alone must represent the boundary.
+The example follows figure 2 of Hernandez-Lobato and Hernandez-Lobato (2016).
 """
 
 from time import process_time

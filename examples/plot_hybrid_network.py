@@ -3,8 +3,9 @@ A network that knows what it does not know
 ==========================================
 
 :class:`~skgpsvm.HybridBayesianSVC` puts a Bayesian support vector machine in the place of a
-network's softmax layer and trains both as one. What is that good for? Two questions that a softmax
-answers badly: is this image an attack, and is this an image of anything I was shown?
+network's softmax layer and trains both jointly. This example uses it for two tasks at which a
+softmax is poor: detecting adversarial attacks, and detecting images of classes that are not in the
+training data.
 """
 
 # %%
@@ -53,8 +54,8 @@ print(f"accuracy {svc.score(X_test, y_test):.3f}, temperature {svc.temperature_:
 # ------------
 #
 # The fast gradient sign moves every pixel by the same amount, each in the direction that raises the
-# loss. Below each image: what the network takes it for, and the probability that it is
-# wrong about that. Most images that fool it leave it unsure; but the 3 in the first row
+# loss. Below each image are the predicted class and the probability that this prediction is
+# wrong. Most images that fool it leave it unsure; but the 3 in the first row
 # has turned into an 8 for it, as it nearly has for us.
 
 strengths = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]

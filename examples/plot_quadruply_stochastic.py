@@ -2,9 +2,9 @@
 Which functions span the mean, and what do they know?
 =====================================================
 
-``QSGPRegressor`` gives the mean very many functions, ``QSRVMRegressor`` keeps the few that matter.
-Three pictures after Evans and Nair (2020): how certain such models are away from the data, what the
-relevance vectors are, and how far each way of learning the same mean comes in the same time.
+``QSGPRegressor`` gives the mean very many functions; ``QSRVMRegressor`` keeps the few that matter.
+Three figures after Evans and Nair (2020) show how certain such models are away from the data, what
+the relevance vectors are, and how far each way of learning the same mean gets in the same time.
 """
 
 import warnings

@@ -3,9 +3,9 @@ How few points can stand for a thousand rows?
 =============================================
 
 ``SVGPRegressor`` keeps a posterior over the values of a function at its inducing points, and moves
-the points to where they say most. Here are a thousand noisy rows of a wave that quickens where rows
-get rarer. They have a gap, and one in twenty is an outlier. Noise is taken as Gaussian, and as
-Student's t.
+the points to where they are most informative. The data are a thousand noisy rows of a wave whose
+frequency rises where rows become sparser. They have a gap, and one in twenty is an outlier. The
+example compares Gaussian noise with Student's t noise.
 """
 
 from time import process_time
@@ -67,10 +67,10 @@ kernel = ConstantKernel() * RBF() + WhiteKernel(0.1)
 exact, exact_time = timed(GaussianProcessRegressor(kernel, normalize_y=True))
 
 # %%
-# Twenty points: lines at the bottom lead from where k-means put them, among the rows, up to where
-# the fit moved them. The dark band should hold the function and the light one a new row, with
-# probability 95 %. Gaussian noise must call all rows as noisy as the outliers make them, and is
-# less sure of the function for it. In the gap both know that they know less.
+# The lines at the bottom lead from the k-means positions of the twenty points, among the rows, up
+# to where the fit moved them. The dark band should hold the function and the light one a new row,
+# with probability 95 %. Outliers inflate the Gaussian noise of all rows, so that the function is
+# less certain. In the gap the bands of both models widen.
 
 grid = np.linspace(0, 8.3, 500)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
@@ -92,7 +92,7 @@ for ax, (noise, color) in zip(axes, COLOURS.items(), strict=True):
 axes[0].set_ylabel("y")
 
 # %%
-# With Gaussian noise, twenty points are as good as the exact process. A likelihood that knows of
+# With Gaussian noise, twenty points are as good as the exact process. A likelihood that allows for
 # outliers is better than both.
 
 
