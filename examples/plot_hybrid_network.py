@@ -76,8 +76,8 @@ for axis, strength in zip(axes[0], strengths, strict=True):
 plt.show()
 
 # %%
-# Over all test images: accuracy falls and that probability rises, so that a threshold on it
-# detects attacks, the better the more harm they do.
+# Over all test images, accuracy falls and that probability rises. A threshold on it therefore
+# detects attacks, and it detects the more harmful ones better.
 
 accuracy = [svc.score(attacked[s], y_test) for s in strengths]
 unsure = [least_confident(svc, attacked[s]).mean() for s in strengths]
