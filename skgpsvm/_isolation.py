@@ -67,7 +67,7 @@ class _SinglePrecision(TorchFunctionMode):
 
     @staticmethod
     def _infers(func, args):
-        """Whether a function takes the default dtype for its arguments, which are Python floats."""
+        """Return whether a function takes the default dtype for Python floats as arguments."""
         of_numbers = not any(hasattr(arg, "dtype") for arg in args)
         return of_numbers and func(*args).dtype == torch.get_default_dtype()
 
@@ -164,14 +164,14 @@ _DEVICE_GENERATORS = threading.RLock()
 
 
 def _device(args, kwargs):
-    """Where an operation takes place: on the device of its first tensor, or the one named."""
+    """Return the device of an operation: that of its first tensor, or the one it names."""
     given = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), None)
     return given or torch.device(kwargs.get("device") or "cpu")
 
 
 @cache
 def _with_generator(op):
-    """An operation that takes a generator, as this one does or an overload; and its place there."""
+    """Return this operation or an overload that takes a generator, and the argument's place."""
 
     def names(overload):
         return [argument.name for argument in overload._schema.arguments]
@@ -186,7 +186,7 @@ def _with_generator(op):
 
 
 def _dropout(generator, X, p, train):
-    """Values with dropout and the mask, as ``native_dropout`` gives them."""
+    """Return values with dropout and the mask, as ``native_dropout`` does."""
     if train is False or p == 0:
         return X.clone(), torch.ones_like(X, dtype=torch.bool)
     mask = torch.empty_like(X, dtype=torch.bool).bernoulli_(1 - p, generator=generator)

@@ -100,7 +100,7 @@ def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
 
 
 def _evaluated(value_and_gradient, point, *, required):
-    """Value and gradient at a point; a value of -inf where a maximizer must not go there.
+    """Return value and gradient at a point; the value is -inf if the point is rejected.
 
     Parameters
     ----------
@@ -137,21 +137,21 @@ class FlatParameters:
         self._bounds = bounds
 
     def vector(self, state):
-        """The tensors of a state as a vector (k,)."""
+        """Return the tensors of a state as a vector (k,)."""
         return torch.cat([(state[name] / unit).ravel() for name, unit in self._units.items()])
 
     def parts(self, vector, state):
-        """The tensors, of the shapes that they have in a state, by name."""
+        """Return the tensors by name, in the shapes that they have in a state."""
         sizes = [state[name].numel() for name in self._units]
         parts = zip(self._units.items(), vector.split(sizes), strict=True)
         return {name: part.view_as(state[name]) * unit for (name, unit), part in parts}
 
     def gradient(self, gradients):
-        """Derivatives in the vector from those in the tensors, by name."""
+        """Return derivatives in the vector, given those in the tensors by name."""
         return torch.cat([(gradients[name] * unit).ravel() for name, unit in self._units.items()])
 
     def limits(self, state):
-        """Bounds of the vector, (k, 2)."""
+        """Return the bounds of the vector, (k, 2)."""
 
         def of(name):
             free = state[name].new_tensor([[-torch.inf, torch.inf]])
@@ -161,7 +161,7 @@ class FlatParameters:
 
 
 def by_autograd(objective):
-    """The function of a tensor that gives value and gradient of an objective."""
+    """Make a function of a tensor that returns value and gradient of an objective."""
 
     @torch.enable_grad()
     def value_and_gradient(point):
@@ -174,6 +174,6 @@ def by_autograd(objective):
 
 
 def minibatches(n_rows, batch_size, generator):
-    """Shuffled index tensors of nearly equal sizes that cover ``range(n_rows)`` once."""
+    """Return shuffled index tensors of nearly equal sizes that cover ``range(n_rows)`` once."""
     order = torch.randperm(n_rows, generator=generator)
     return order.tensor_split(math.ceil(n_rows / batch_size))

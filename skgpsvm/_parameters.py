@@ -42,18 +42,18 @@ class Where:
         return replace(self, alternatives=self.alternatives + other.alternatives)
 
     def of(self, *values):
-        """The same condition for some values of a parameter."""
+        """Return the same condition for some values of a parameter."""
         return replace(self, values=values)
 
     def holds(self, estimator):
-        """Whether the parameters of an estimator meet the condition."""
+        """Return whether the parameters of an estimator meet the condition."""
         return any(
             all(_allows(allowed, getattr(estimator, name)) for name, allowed in options.items())
             for options in self.alternatives
         )
 
     def names(self):
-        """The parameters that the condition depends on."""
+        """Return the parameters that the condition depends on."""
         return list(dict.fromkeys(name for options in self.alternatives for name in options))
 
     def __str__(self):
@@ -64,7 +64,7 @@ class Where:
 
 
 def where(**options):
-    """The condition that parameters have such values; ``|`` joins several."""
+    """Return the condition that parameters have these values; ``|`` joins several."""
     return Where((options,))
 
 
@@ -104,7 +104,7 @@ def check_uses(estimator, uses):
 
 
 def remembered(estimator, names):
-    """Values of parameters by name, for `check_unchanged` to compare with later.
+    """Return copies of parameters by name, for `check_unchanged` to compare with later.
 
     Kernels are copied, and of large arrays a digest is kept.
     """
@@ -163,7 +163,7 @@ def _memory(value):
 
 
 def _same(one, other):
-    """Whether two values of a parameter are equal; arrays and kernels by their contents."""
+    """Return whether two values of a parameter are equal; arrays and kernels by content."""
     if isinstance(one, Kernel) and isinstance(other, Kernel):
         parts = one.get_params(deep=False), other.get_params(deep=False)
         return type(one) is type(other) and _same(*parts)
@@ -181,7 +181,7 @@ def _is_listed(value):
 
 
 def _array(value):
-    """A list or array as an array: of floats where it has numbers, else of objects."""
+    """Return a list or array as an array of floats if it has numbers, else of objects."""
     try:
         return np.ascontiguousarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -212,7 +212,7 @@ def _joined(values):
 
 
 def _shown(value):
-    """A value in a message."""
+    """Return a value as text for a message."""
     if isinstance(value, _Digest):
         return str(value)
     if _is_listed(value) and _array(value).nbytes > _MAX_BYTES:

@@ -75,7 +75,7 @@ class Rows:
         return to_tensor(array, self.device, dtype)
 
     def take(self, index):
-        """The rows of a slice or an index tensor: X (b, d), targets (b,), weights (b,)."""
+        """Return X (b, d), targets (b,) and weights (b,) at a slice or an index tensor."""
         targets, weights = self.targets[index], self.weights[index]
         if isinstance(self.X, torch.Tensor):
             return self.X[index], targets, weights
@@ -84,11 +84,11 @@ class Rows:
         return self._tensor(self.X[source], self.dtype), targets, weights
 
     def sum(self, *tensors):
-        """Sums over the ranks that share the rows."""
+        """Return sums over the ranks that share the rows."""
         return all_sum(*tensors) if self._shared else tensors
 
     def are_repeated(self):
-        """Whether rows weigh more than 1.1, on average over all weight, as repeated ones do.
+        """Whether the weighted mean of the weights exceeds 1.1, as that of repeated rows does.
 
         Where equal rows have no scatter, the exact evidence is that of no noise at all.
         """
@@ -96,7 +96,7 @@ class Rows:
         return squares.item() > _MAX_WEIGHT * self.total_weight
 
     def with_normalized_weights(self):
-        """These rows with weights of no more than one on average.
+        """Return these rows with weights scaled to a mean of at most one.
 
         Copies of a row have no scatter: as evidence they would be that of little noise. All of it
         counts where most of the weight is of rows that differ from others in the target alone.
@@ -109,7 +109,7 @@ class Rows:
         return part
 
     def _are_scattered(self):
-        """Whether most of the weight is of rows that differ from others in the target alone."""
+        """Return whether most weight is of rows that differ from others only in the target."""
         if not isinstance(self.X, torch.Tensor):
             return False
         _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
@@ -117,24 +117,24 @@ class Rows:
         return 2 * scattered.item() > self.total_weight
 
     def spaced(self, max_rows):
-        """Index (k,) of all ranks' rows, or of ``max_rows`` of them, equally spaced."""
+        """Return an index (k,) of all ranks' rows, or of ``max_rows`` equally spaced ones."""
         n = min(self.n_rows, max_rows)
         return torch.linspace(0, self.n_rows - 1, n, dtype=torch.float64).round().long()
 
     def own(self, index):
-        """Which of this rank's rows are among those at an index (k,) into all ranks' rows."""
+        """Return this rank's rows among those at an index (k,) into all ranks' rows."""
         index = index - self._offset
         return index[(index >= 0) & (index < len(self))]
 
     def collect(self, *tensors):
-        """Tensors by row of all ranks that share the rows, one rank's below the other's."""
+        """Return the tensors of all ranks that share the rows, concatenated by row."""
         if n_ranks() == 1 or not self._shared:
             return tensors
         ranks = gather([tensor.cpu() for tensor in tensors])
         return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
 
     def unmerged(self, values):
-        """Values of these rows (n, ...) for all that the user gave; NaN for weight 0."""
+        """Return values of these rows (n, ...) for the user's rows; NaN for weight 0."""
         if self._origin is None:
             return values
         origin = torch.as_tensor(self._origin, device=values.device)
@@ -142,12 +142,12 @@ class Rows:
         return torch.cat([values, absent])[origin]
 
     def chunks(self, size=None):
-        """Slices that cover all rows in order, of ``size`` or as many as elsewhere."""
+        """Return slices that cover all rows in order, of ``size`` or the usual chunk size."""
         size = size or CHUNK_ROWS
         return [slice(i, i + size) for i in range(0, max(len(self), 1), size)]
 
     def passes(self, basis, size=None):
-        """A function that goes over all rows in chunks, as often as it is called.
+        """Return a function that iterates over all rows in chunks, each time it is called.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class Rows:
         return chunks
 
     def units(self):
-        """Which of all ranks' rows each unit of weight is of, an array.
+        """Return the row, among those of all ranks, of each unit of weight.
 
         A row has as many as mean weights: what is drawn of the rows is drawn of them, so that a
         weight is the same as repetition.
@@ -185,17 +185,17 @@ class Rows:
         return np.repeat(np.arange(self.n_rows), units)
 
     def of_units(self, units, chosen):
-        """This rank's rows with the share of weight that some units, an index array, have."""
+        """Return this rank's rows with the share of weight that some units, an array, have."""
         share = shares(units, chosen)
         return self.part(share.nonzero()[0], share[share > 0])
 
     def divided(self, units, chosen):
-        """These rows without, and with alone, the units at an index array into `units`."""
+        """Split the rows into those without, and those of, the units at an index array."""
         others = np.delete(np.arange(len(units)), chosen)
         return self.of_units(units, others), self.of_units(units, chosen)
 
     def part(self, index, share=1.0):
-        """This rank's rows at an index array, on this rank alone, read where these are.
+        """Return this rank's rows at an index array, not shared with other ranks.
 
         They have a share of their weights, a float or an array as long as the index.
         """
@@ -212,13 +212,13 @@ class Rows:
         return part
 
     def winsorized(self):
-        """These rows with `winsorized` targets."""
+        """Return these rows with `winsorized` targets."""
         part, arrays = copy(self), (self.targets.cpu().numpy(), self.weights.cpu().numpy())
         part.targets = self._tensor(winsorized(*arrays))
         return part
 
     def subset(self, max_rows, random_state, *, by_class=False):
-        """At most ``max_rows`` of all ranks' rows, by units without replacement, on every rank.
+        """Draw at most ``max_rows`` of all ranks' rows, by units without replacement.
 
         Parameters
         ----------
@@ -269,13 +269,13 @@ class Rows:
 
 
 def shares(units, chosen):
-    """Share of the units of each row that are among those at an index array into `units`, (n,)."""
+    """Return the share of each row's units that an index array into `units` selects, (n,)."""
     total = np.bincount(units)
     return np.bincount(units[chosen], minlength=len(total)) / total
 
 
 def merged_rows(X, targets, weights):
-    """Rows that are alike made one, their weights summed, and sorted; those of weight 0 left out.
+    """Merge equal rows, add their weights, sort them, and leave out rows of weight 0.
 
     So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
     two million numbers, and with them every large memmap, come back as they are.
@@ -299,7 +299,7 @@ def merged_rows(X, targets, weights):
 
 
 def winsorized(targets, weights):
-    """Targets (n, t), none further from their median than three robust standard deviations.
+    """Return targets (n, t) clipped to three robust standard deviations from their median.
 
     The median, and the median deviation from it, are those of all ranks' rows. Where more than a
     fifth are further away these are no gross errors, and the targets stay as they are.
@@ -314,7 +314,7 @@ def winsorized(targets, weights):
 
 
 def _median(values, weights):
-    """Weighted median of each column, (t,)."""
+    """Return the weighted median of each column, (t,)."""
     order = np.argsort(values, axis=0)
     totals = np.cumsum(weights[order], axis=0)
     middle = (totals < totals[-1] / 2).sum(0, keepdims=True)
@@ -322,5 +322,5 @@ def _median(values, weights):
 
 
 def to_tensor(array, device, dtype=None):
-    """Copy of an array of any memory layout."""
+    """Return a tensor copy of an array of any memory layout."""
     return torch.from_numpy(np.array(array, order="C")).to(device=device, dtype=dtype)

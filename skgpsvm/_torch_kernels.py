@@ -62,7 +62,7 @@ def register_torch_kernel(kernel_class):
 
 
 def torch_kernel(kernel, start=0):
-    """Torch form of a scikit-learn kernel.
+    """Return the torch form of a scikit-learn kernel.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def torch_kernel(kernel, start=0):
 
 
 def directions(kernel):
-    """Each hyperparameter of a scikit-learn kernel as a direction of its theta, (k, len(theta)).
+    """Return each hyperparameter of a kernel as a direction of its theta, (k, len(theta)).
 
     One of several entries, such as the length scales of each feature, moves as one.
     """
@@ -109,7 +109,7 @@ def directions(kernel):
 
 
 def theta_bounds(kernel, device):
-    """Bounds of the theta of a scikit-learn kernel, (k, 2), also where it has no entries."""
+    """Return the bounds of the theta of a scikit-learn kernel, (k, 2); k may be zero."""
     return torch.tensor(kernel.bounds, device=device).view(-1, 2)
 
 
@@ -163,11 +163,11 @@ class TorchKernel(ABC):
 
     @abstractmethod
     def __call__(self, X, Z, theta):
-        """Cross-covariance (n, m) of the rows of X (n, d) and Z (m, d)."""
+        """Return the cross-covariance (n, m) of the rows of X (n, d) and Z (m, d)."""
 
     @abstractmethod
     def diag(self, X, theta):
-        """Prior variance of each row.
+        """Return the prior variance of each row.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class TorchKernel(ABC):
         """
 
     def value(self, name, theta, X):
-        """Value of a hyperparameter, fixed or taken from `theta`.
+        """Return the value of a hyperparameter, fixed or taken from `theta`.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class TorchKernel(ABC):
         return theta[self._position[name]].exp().to(X)
 
     def per_feature(self, name, theta, X):
-        """Value of a hyperparameter that is one number or one for each column of `X`.
+        """Return the value of a hyperparameter that is one number, or one per column of `X`.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class TorchKernel(ABC):
         return value
 
     def n_exact_features(self, d):
-        """Size of an exact finite feature map.
+        """Return the size of an exact finite feature map.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class TorchKernel(ABC):
         return None
 
     def exact_features(self, X, theta):
-        """Exact finite feature map F, such that ``k(X, Z) = F(X) F(Z)^T``.
+        """Return exact finite features F, such that ``k(X, Z) = F(X) F(Z)^T``.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class TorchKernel(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no exact finite feature map.")
 
     def spectra(self):
-        """Spectral densities of the terms, for random Fourier features.
+        """Return the spectral densities of the terms, for random Fourier features.
 
         Returns
         -------
@@ -312,5 +312,5 @@ def check_per_feature(name, value, d):
 
 
 def spare(*tensors):
-    """First tensor, as memory for the result of an operation on all, unless a graph needs it."""
+    """Return the first tensor as memory for a result of all, unless a graph needs it."""
     return None if any(t.requires_grad for t in tensors) else tensors[0]

@@ -21,17 +21,17 @@ _CHUNK = 2**20  # latent values drawn at a time
 
 
 def _table(X):
-    """`X` itself where it has a shape (array, memmap, sparse, dataframe), else as an array."""
+    """Return `X` itself if it has a shape (array, memmap, sparse, dataframe), else an array."""
     return X if hasattr(X, "shape") else np.asarray(X)
 
 
 def _rows(X, index):
-    """Rows of `X` by slice or integer array; a slice of an array is a view."""
+    """Return rows of `X` by slice or integer array; a slice of an array is a view."""
     return X.iloc[index] if hasattr(X, "iloc") else X[index]
 
 
 def _in_batches(score):
-    """Decorator: a score of all rows of `X` from scores of batches, in bounded memory."""
+    """Decorate a score so that it goes over `X` in batches, in bounded memory."""
 
     @functools.wraps(score)
     def score_all(classifier, X, *args, **kwargs):
@@ -43,7 +43,7 @@ def _in_batches(score):
 
 
 def _latent_model(classifier, X, *methods):
-    """The part of a fitted classifier that has these methods, and `X` as that part sees it."""
+    """Return the part of a fitted classifier with these methods, and `X` as that part sees it."""
     model, X = unwrapped(
         classifier,
         X,
@@ -60,7 +60,7 @@ def _latent_model(classifier, X, *methods):
 
 
 def _latent_moments(model, X):
-    """Means and variances (n, c) of a model's latents, c also where it is 1."""
+    """Return means and variances (n, c) of a model's latents, also if c is 1."""
     moments = model.latent_mean_and_variance(X)
     return tuple(part.reshape(len(part), -1) for part in moments)
 
@@ -129,7 +129,7 @@ def least_confident(classifier, X):
 
 @_in_batches
 def predictive_entropy(classifier, X):
-    """Entropy of the predicted class probabilities, -sum_j p_j log p_j.
+    """Return the entropy of the predicted class probabilities, -sum_j p_j log p_j.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def predictive_entropy(classifier, X):
 
 @_in_batches
 def margin(classifier, X):
-    """One minus the gap between the two largest class probabilities.
+    """Return one minus the gap between the two largest class probabilities.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def margin(classifier, X):
 
 @_in_batches
 def mean_softmax_entropy(classifier, X):
-    """Entropy of the softmax of the latent means, which ignores the latent variances.
+    """Return the entropy of the softmax of the latent means; it ignores latent variances.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def mean_softmax_entropy(classifier, X):
 
 @_in_batches
 def bald(classifier, X, n_samples=128, random_state=0):
-    """Mutual information between a point's label and its latent values.
+    """Return the mutual information between a point's label and its latent values.
 
     The expected fall in entropy of the latents when the label is seen. Unlike the other scores it
     is small where classes overlap but the latent functions are already known.
@@ -254,13 +254,13 @@ def bald(classifier, X, n_samples=128, random_state=0):
 
 
 def _normal_draws(n_samples, c, rng):
-    """Quasi-random standard normal draws (n_samples, c): a Sobol' sequence, randomly shifted."""
+    """Return quasi-random normal draws (n_samples, c) from a randomly shifted Sobol' sequence."""
     points = qmc.Sobol(c, scramble=False).random_base2(math.ceil(math.log2(n_samples)))
     return ndtri((points[:n_samples] + rng.uniform(size=c)) % 1)
 
 
 def _highest(scores, n_instances, rng=None):
-    """Indices of the highest scores, best first; ties by `rng`, without it the first."""
+    """Return indices of the highest scores, best first; `rng` breaks ties, else the order."""
     whole = isinstance(n_instances, Integral) and not isinstance(n_instances, bool)
     if not (whole and 1 <= n_instances <= len(scores)):
         raise ValueError(
@@ -426,14 +426,14 @@ class ScoreQueryStrategy(BaseEstimator):
 
 
 def _is_missing(y):
-    """Where labels are NaN, NA or None."""
+    """Return where labels are NaN, NA or None."""
     if y.dtype.kind == "O":
         return np.array([is_missing(label) for label in y], dtype=bool)
     return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
 
 
 def _fit_labeled(clf, X, y, sample_weight, labeled):
-    """Clone of `clf`, fitted to the rows `labeled`."""
+    """Return a clone of `clf`, fitted to the rows `labeled`."""
     if not len(labeled):
         raise ValueError(
             "All labels in y are missing (NaN or None), so clf cannot be fitted; label a point of "
@@ -447,7 +447,7 @@ def _fit_labeled(clf, X, y, sample_weight, labeled):
 
 
 def _row_numbers(candidates, n):
-    """Rows that numbers, or a mask of n bools, stand for."""
+    """Return the row numbers that numbers, or a mask of n bools, stand for."""
     candidates = np.asarray(candidates)
     if candidates.dtype.kind == "b" and len(candidates) == n:
         return np.flatnonzero(candidates)
@@ -461,7 +461,7 @@ def _row_numbers(candidates, n):
 
 
 def _pool_and_index(X, missing, candidates):
-    """Table that the candidates are rows of, and which rows."""
+    """Return the table that the candidates are rows of, and their row numbers."""
     if candidates is None:
         pool, index = X, np.flatnonzero(missing)
     else:

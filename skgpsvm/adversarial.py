@@ -16,7 +16,7 @@ _ROWS = 256  # attacked at a time
 
 
 def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
-    r"""Rows moved by ``strength`` in every entry, each in the direction that raises the loss.
+    r"""Move rows by ``strength`` in every entry, in the direction that raises the loss.
 
     .. math:: x + \epsilon \operatorname{sign} \nabla_x \mathcal{L}(x, y)
 
@@ -63,7 +63,7 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
 def projected_gradient(
     classifier, X, y, strength, *, clip=None, n_steps=10, step=None, random_state=None
 ):
-    """Rows moved by at most ``strength`` in every entry, by several signed steps up the loss.
+    """Move rows by at most ``strength`` in every entry, by several signed steps up the loss.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def projected_gradient(
 
 
 def detection_roc(classifier, X, X_attacked, score=least_confident):
-    """How well a score tells attacked rows from clean ones.
+    """Return the ROC curve of a score that tells attacked rows from clean ones.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _clipped(rows, clip):
 
 @isolated()
 def _attacked(classifier, X, y, clip, attack):
-    """``attack(rows, gradient)`` of rows, in chunks; ``gradient`` is that of the loss in them."""
+    """Apply ``attack(rows, gradient)`` in chunks; ``gradient`` is that of the loss in the rows."""
     if not hasattr(classifier, "to_torch") or not hasattr(classifier, "classes_"):
         raise TypeError(
             f"An attack needs the gradient of a fitted hybrid classifier, such as "

@@ -120,7 +120,7 @@ class Checkpoint:
         """Do nothing: the fit itself saves, since only it knows its whole state."""
 
     def open(self, estimator, *data):
-        """The file of one fit: `CheckpointFile`."""
+        """Return the `CheckpointFile` of one fit."""
         identity = (type(estimator).__name__, estimator.get_params(), *data)
         name = f"{type(estimator).__name__}-{joblib.hash(identity)}.checkpoint"
         estimator._checkpoint_file = CheckpointFile(Path(self.directory) / name, self.every)
@@ -238,7 +238,7 @@ class CheckpointFile:
         _sync_folder(self.path.parent)
 
     def _loaded(self):
-        """The stages of the file; raises `_Unusable`. Nothing is unpickled before it is checked."""
+        """Return the stages of the file, checked before it is unpickled; raise `_Unusable`."""
         if not self.path.is_file():
             raise _Unusable("it is not a file")
         try:
@@ -294,7 +294,7 @@ def _parsed(line):
 
 
 def _is_sound(entry):
-    """Whether an entry is a remembered number or a stage as `Run` saves it."""
+    """Return whether an entry is a number, or a stage as `Run` saves it."""
     if isinstance(entry, numbers.Number):
         return True
     return (
@@ -311,7 +311,7 @@ def _reason(error):
 
 
 def _locked(path):
-    """An open file that holds a lock, or None, and whether no other fit holds it."""
+    """Return an open file that holds a lock, or None, and whether no other fit holds it."""
     if fcntl is None:
         return None, True
     while True:

@@ -19,10 +19,10 @@ class _OneFeature(Kernel):
 
     @abstractmethod
     def _torch_form(self):
-        """Torch form as if this were the whole kernel."""
+        """Return the torch form, as if this were the whole kernel."""
 
     def _tensors(self, *arrays):
-        """Torch form, theta and the arrays as tensors."""
+        """Return the torch form, theta, and the arrays as tensors."""
         arrays = (np.array(np.atleast_2d(array), dtype=float, order="C") for array in arrays)
         return self._torch_form(), torch.tensor(self.theta), *map(torch.from_numpy, arrays)
 
@@ -105,7 +105,7 @@ class _TorchOneFeature(TorchKernel):
         self._feature = kernel.feature
 
     def column(self, X):
-        """The column (n,) of X (n, d)."""
+        """Return the column (n,) of X (n, d) that the kernel uses."""
         d = X.shape[1]
         if not (isinstance(self._feature, numbers.Integral) and 0 <= self._feature < d):
             raise ValueError(
@@ -146,7 +146,7 @@ class _TorchANOVA(_TorchOneFeature):
         return (mean - 2 * a - a.square()) / (1 + mean)
 
     def _unit(self, theta, X):
-        """Unit of distance of the profile, in units of X."""
+        """Return the unit of distance of the profile, in units of X."""
         return self.value("length_scale", theta, X) * self._profile.unit
 
 
@@ -155,13 +155,13 @@ class _ANOVA(_OneFeature, LengthScaleKernel):
 
     @abstractmethod
     def _profile(self):
-        """The profile g."""
+        """Return the profile g."""
 
     def _torch_form(self):
         return _TorchANOVA(self, 0)
 
     def _formatted(self):
-        """Parameters as all these kernels show them."""
+        """Return the parameters as text for the representation."""
         measure = self.measure
         if not isinstance(measure, tuple):
             measure = f"<{len(np.atleast_1d(measure))} atoms>"

@@ -50,7 +50,7 @@ def _no_noise(kernel, start):
 
 
 def _flatten(nodes, composite):
-    """The nodes, each of type `composite` replaced by its parts."""
+    """Return the nodes, with each of type `composite` replaced by its parts."""
     return [p for node in nodes for p in (node.parts if isinstance(node, composite) else [node])]
 
 
@@ -104,7 +104,7 @@ class _Product(TorchKernel):
         return [*self._others, *self._constants]
 
     def _values(self, theta, X):
-        """Of the constants."""
+        """Return the values of the constants."""
         return (part.value("constant_value", theta, X) for part in self._constants)
 
     def spectra(self):
@@ -142,14 +142,14 @@ class _Power(TorchKernel):
         return self._power(self._base.diag(X, theta))
 
     def _power(self, K):
-        """K^exponent; below exponent one, zeros (underflow far away) get gradient zero, not NaN."""
+        """Return K^exponent; zeros by underflow get gradient 0 instead of NaN if exponent < 1."""
         if self._exponent < 1 and K.requires_grad:
             K = torch.where(K == 0, torch.finfo(K.dtype).tiny, K)
         return K.pow(self._exponent)
 
 
 def _build_pair(kernel, start, combine):
-    """Torch form of a scikit-learn kernel of two parts, whose thetas follow one another."""
+    """Return the torch form of a kernel of two parts, whose thetas follow one another."""
     second = start + kernel.k1.n_dims
     return combine([torch_kernel(kernel.k1, start), torch_kernel(kernel.k2, second)])
 
@@ -160,7 +160,7 @@ register_torch_kernel(sk.Product)(partial(_build_pair, combine=_Product))
 
 @register_torch_kernel(sk.Exponentiation)
 def _exponentiation(kernel, start):
-    """Torch form of Exponentiation."""
+    """Return the torch form of Exponentiation."""
     return _Power(torch_kernel(kernel.kernel, start), kernel.exponent)
 
 
@@ -196,15 +196,15 @@ def exact_and_rest(kernel, d, max_features):
 
 
 def _is_held(term):
-    """Whether a term is a feature kernel without free hyperparameters."""
+    """Return whether a term is a feature kernel without free hyperparameters."""
     return isinstance(term, FeatureKernel) and not term._position
 
 
 def _is_multiple_of_held(term):
-    """Whether a term is a constant times a feature kernel without free hyperparameters."""
+    """Return whether a term is a constant times a feature kernel, without free hyperparameters."""
     return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
 
 
 def _sum_or_none(terms):
-    """Sum of the kernels, a single one as it is, None without any."""
+    """Return the sum of the kernels, a single kernel itself, or None without any."""
     return _Sum(terms) if len(terms) > 1 else next(iter(terms), None)

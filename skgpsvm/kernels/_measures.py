@@ -19,11 +19,11 @@ class Measure(ABC):
 
     @abstractmethod
     def excess(self, profile, x, unit):
-        """Mean (n,) of g(x - s) - 1 over s, for each entry of x (n,)."""
+        """Return the mean (n,) of g(x - s) - 1 over s, for each entry of x (n,)."""
 
     @abstractmethod
     def mean_excess(self, profile, unit):
-        """Mean () of g(s - t) - 1 over independent s and t."""
+        """Return the mean () of g(s - t) - 1 over independent s and t."""
 
 
 class Uniform(Measure):
@@ -102,7 +102,7 @@ _NAMED = {"uniform": Uniform, "gaussian": Gaussian}
 
 
 def measure_of(specification):
-    """The measure that a kernel's `measure` stands for; ValueError if there is none."""
+    """Return the measure that a kernel's `measure` names, or raise ValueError."""
     if isinstance(specification, tuple | list) and isinstance(next(iter(specification), 0), str):
         name, *values = specification
         if name in _NAMED and len(values) == 2 and all(isinstance(v, Real) for v in values):

@@ -71,7 +71,7 @@ class MultiscaleRBF(LengthScaleKernel):
         self.n_features = n_features
 
     def _n_features(self, *arrays):
-        """Number d of features of the rows of all arrays."""
+        """Return the number of features, d, of the rows of all arrays."""
         return _check_columns(self.n_features, np.size(self.length_scale), *arrays)
 
     def __call__(self, X, Y=None, eval_gradient=False):
@@ -153,7 +153,7 @@ class MultiscaleRBF(LengthScaleKernel):
 
 
 def _check_columns(n_features, n_scales, *arrays):
-    """Number d of features of MultiscaleRBF; ValueError unless each array or tensor fits it."""
+    """Return the number of features, d; raise ValueError unless every array fits it."""
     widths = [array.shape[1] for array in arrays]
     if n_features is None and n_scales == 1:
         if len(set(widths)) > 1:
@@ -205,7 +205,7 @@ class _TorchMultiscaleRBF(TorchKernel):
 
 
 def _log_factor(log_ratio):
-    """Logarithm of sqrt(2 c c' / (c^2 + c'^2)) of the logarithm of c / c'."""
+    """Return log sqrt(2 c c' / (c^2 + c'^2)), given log(c / c')."""
     return (math.log(2) - torch.logaddexp(log_ratio, -log_ratio)) / 2
 
 
@@ -276,13 +276,13 @@ class _BothScaled(torch.autograd.Function):
 
 
 def _blocks(K):
-    """Slices of the rows of a matrix that stay in the cache."""
+    """Return slices of the rows of a matrix that fit in the cache."""
     size = max(1, _BLOCK_ENTRIES // max(K.shape[1], 1))
     return [slice(start, start + size) for start in range(0, len(K), size)]
 
 
 def _sides(A, a, B, b):
-    """Of each feature: a column of A, half its squared multipliers; likewise of B."""
+    """Yield a column and half its squared multipliers, of A and of B, for each feature."""
     left = (part.T.contiguous()[..., None] for part in (A, 0.5 * (2 * a).exp()))
     right = (part.T.contiguous() for part in (B, 0.5 * (2 * b).exp()))
     return *left, *right

@@ -27,26 +27,26 @@ class Profile(ABC):
 
     @abstractmethod
     def excess(self, u):
-        """g(u) - 1, accurate for small u too."""
+        """Return g(u) - 1, accurate for small u too."""
 
     @abstractmethod
     def value(self, u):
-        """g(u) for u >= 0."""
+        """Return g(u) for u >= 0."""
 
     @abstractmethod
     def value_and_slope(self, u):
-        """Likewise, and its derivative times u."""
+        """Return g(u), and its derivative times u."""
 
     @abstractmethod
     def integral(self, u):
-        """Integral of g from 0 to u, an odd function."""
+        """Return the integral of g from 0 to u, an odd function."""
 
     @abstractmethod
     def double_integral(self, u):
-        """Integral of `integral` from 0 to u >= 0."""
+        """Return the integral of `integral` from 0 to u >= 0."""
 
     def normal_excess(self, mean, var):
-        """Expectation of `excess` over a normal distance."""
+        """Return the expectation of `excess` over a normal distance."""
         raise ValueError(
             "A Gaussian measure is for ANOVARBF. ANOVAMatern takes ('uniform', low, high) or an "
             "array of atoms; give it quantiles of the normal distribution as atoms."
@@ -113,7 +113,7 @@ class Matern(Profile):
 
 
 def _decaying(coefficients, u):
-    """Polynomial of u, lowest coefficient first, times exp(-u)."""
+    """Return a polynomial of u, lowest coefficient first, times exp(-u)."""
     return _polynomial(coefficients, u) * torch.exp(-u)
 
 

@@ -12,7 +12,7 @@ _LOG2_E = math.log2(math.e)
 
 
 def _squared_distance(X, Z, scale):
-    """Squared Euclidean distances (n, m) between the rows of X / scale and Z / scale."""
+    """Return squared Euclidean distances (n, m) between the rows of X / scale and Z / scale."""
     center = Z.detach().mean(0)  # distances do not depend on it, their rounding errors do
     A, B = (X - center) / scale, (Z - center) / scale
     # Four roundings below the squared norms, coinciding points are at distance zero, not at the
@@ -24,7 +24,7 @@ def _squared_distance(X, Z, scale):
 
 
 def _root(sq):
-    """Root of sq; where sq is zero, relu in `_squared_distance` stops its gradient."""
+    """Return the root of sq; at zero, relu in `_squared_distance` stops its gradient."""
     return torch.sqrt(sq, out=spare(sq))
 
 
@@ -77,7 +77,7 @@ _MATERN_PROFILES = {
 
 
 def stationary(profile, X, Z, scale, *shape):
-    """A profile, its factor and its function, of distances (n, m) in units of the scale."""
+    """Return values (n, m) of a profile (factor, function) of scaled distances."""
     factor, function = profile
     return function(_squared_distance(X, Z, scale / math.sqrt(factor)), *shape)
 
@@ -111,7 +111,7 @@ class _Stationary(TorchKernel):
 
 @register_torch_kernel(sk.Matern)
 def _matern(kernel, start):
-    """Torch form of Matern for the smoothnesses that have an elementary closed form."""
+    """Return the torch form of Matern for smoothnesses with an elementary closed form."""
     if kernel.nu not in _MATERN_PROFILES:
         allowed = ", ".join(map(str, _MATERN_PROFILES))
         raise ValueError(f"nu of Matern must be one of {allowed}; got {kernel.nu!r}.")

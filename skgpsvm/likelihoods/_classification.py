@@ -17,7 +17,7 @@ class _Bernoulli(Likelihood):
 
     @torch.enable_grad()
     def expected_derivatives(self, y, mean, var):
-        """By the derivatives of `log_prob` itself, so that the second is never positive."""
+        """Return expected derivatives of `log_prob` itself; the second is never positive."""
 
         def derivatives(f):
             f = f.detach().requires_grad_()
@@ -77,7 +77,7 @@ class Softmax(Likelihood):
         return true - _over_draws(lambda f: torch.logsumexp(f, -1).mean(0), mean, var)
 
     def expected_derivatives(self, y, mean, var):
-        """By the derivatives of `log_prob` itself, so that the second is never positive."""
+        """Return expected derivatives of `log_prob` itself; the second is never positive."""
 
         def moments(f):
             p = torch.softmax(f, -1)
@@ -101,7 +101,7 @@ class Softmax(Likelihood):
 
 
 def _over_draws(function, mean, var, n_points=64):
-    """A function that reduces draws of latents (s, b, c) to (b, ...), by blocks of the rows."""
+    """Make a function of latent draws (s, b, c) that reduces them to (b, ...) in blocks."""
     mean, var = torch.broadcast_tensors(mean, var)
     z = normal_points(n_points, mean.shape[-1], mean)[:, None]
     flat = (
@@ -134,7 +134,7 @@ class RobustMax(Likelihood):
         self.noise = noise
 
     def _levels(self, c):
-        """Log probabilities of the label of the largest latent, and of any other."""
+        """Return the log probabilities of the label of the largest latent, and of any other."""
         return math.log1p(-self.noise), math.log(self.noise / (c - 1))
 
     def log_prob(self, y, f):
@@ -160,7 +160,7 @@ class _Hinge(Likelihood):
 
     @abc.abstractmethod
     def violation_moments(self, y, mean, var):
-        """Mean and variance of the margin violation.
+        """Return the mean and variance of the margin violation.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class MulticlassHinge(_Hinge):
 
     @torch.no_grad()
     def contrast_class(self, y, mean):
-        """Code of the wrong class that each row is compared with.
+        """Return the code of the wrong class that each row is compared with.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class MulticlassHinge(_Hinge):
 
 
 def expected_hinge(mean_b, var_b):
-    """Collapsed expected hinge loss of a Gaussian margin violation b, elementwise.
+    """Return the collapsed expected hinge loss of a Gaussian margin violation b, elementwise.
 
     Parameters
     ----------
@@ -292,17 +292,17 @@ def expected_hinge(mean_b, var_b):
 
 
 def _single(f):
-    """The only latent function, (..., b, 1) -> (..., b)."""
+    """Return the only latent function, (..., b, 1) -> (..., b)."""
     if f.shape[-1] != 1:
         raise ValueError(f"A binary likelihood has one latent function, got {f.shape[-1]}")
     return f[..., 0]
 
 
 def _signed(y, f):
-    """The only latent function, with its sign turned where the code y is 0: (..., b)."""
+    """Return the only latent function, (..., b), with its sign flipped where the code y is 0."""
     return (2 * y - 1) * _single(f)
 
 
 def _index(y, f):
-    """Codes (b,) as an index of shape (..., b, 1) into the last axis of f (..., b, c)."""
+    """Return codes (b,) as an index (..., b, 1) into the last axis of f (..., b, c)."""
     return y.expand(f.shape[:-1])[..., None]
