@@ -1,4 +1,7 @@
-"""Scores of pool points, higher is more informative, and the queries that pick the highest."""
+"""Active learning: scores of pool points, and queries that choose the highest scores.
+
+A higher score marks a more informative point.
+"""
 
 import functools
 import math
@@ -16,8 +19,8 @@ from ._estimators import GPEstimator, unwrapped
 from ._quadrature import argmax_probability
 from ._validation import check_number, is_missing
 
-_ROWS = 2**16  # scored at a time
-_CHUNK = 2**20  # latent values drawn at a time
+_ROWS = 2**16  # number of rows scored at a time
+_CHUNK = 2**20  # number of latent values drawn at a time
 
 
 def _table(X):
@@ -31,7 +34,7 @@ def _rows(X, index):
 
 
 def _in_batches(score):
-    """Decorate a score so that it goes over `X` in batches, in bounded memory."""
+    """Decorate a score so that it takes the rows of `X` in batches, in bounded memory."""
 
     @functools.wraps(score)
     def score_all(classifier, X, *args, **kwargs):
@@ -43,7 +46,10 @@ def _in_batches(score):
 
 
 def _latent_model(classifier, X, *methods):
-    """Return the part of a fitted classifier with these methods, and `X` as that part sees it."""
+    """Return the part of a fitted classifier with the given methods, and its input.
+
+    The input is `X` after the transformers of the pipeline before that part.
+    """
     model, X = unwrapped(
         classifier,
         X,
@@ -60,36 +66,40 @@ def _latent_model(classifier, X, *methods):
 
 
 def _latent_moments(model, X):
-    """Return means and variances (n, c) of a model's latents, also if c is 1."""
+    """Return the means and variances of a model's latents, each (n, c), also where c is 1."""
     moments = model.latent_mean_and_variance(X)
     return tuple(part.reshape(len(part), -1) for part in moments)
 
 
 @_in_batches
 def variation_ratio(classifier, X):
-    """Return how often draws of the latents disagree on the largest, 1 - max_j P(f_j is largest).
+    """Return the probability that the likeliest winner is not the largest latent.
+
+    The score is 1 - max_j P(f_j is largest), under the posterior of the latents.
 
     Parameters
     ----------
     classifier : fitted classifier
-        With `latent_mean_and_variance`, or a `Pipeline` or search around one; else `TypeError`.
+        A classifier with `latent_mean_and_variance`, or a `Pipeline` or search around one. Any
+        other raises `TypeError`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
     Returns
     -------
     score : ndarray of shape (n,)
-        Between 0 and 1 - 1 / n_classes. Of a single latent function, the probability that it has
-        another sign than its mean.
+        Between 0 and 1 - 1 / n_classes. For a single latent function, it is the probability that
+        the function and its mean differ in sign.
 
     Notes
     -----
-    The score needs the posterior of the latents only. It does not depend on how class probabilities
-    follow from them: not on the ``probability`` of a `BayesianSVC`, nor on its calibration.
+    The score needs only the posterior of the latents. It does not depend on how class
+    probabilities are computed from them, such as the ``probability`` of a `BayesianSVC` or its
+    calibration.
 
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.
-    Departs from the source: the frequency of the most frequent winner among sampled latents is
-    replaced by its limit for infinitely many samples, by quadrature. It has no sampling noise and
+    Departs from the source: quadrature replaces the frequency of the most frequent winner among
+    sampled latents by its limit for infinitely many samples. The limit has no sampling noise and
     hardly any ties.
     """
     model, X = _latent_model(classifier, X, "latent_mean_and_variance")
@@ -101,7 +111,8 @@ def variation_ratio(classifier, X):
         mean, var = np.pad(mean, ((0, 0), (1, 0))), np.pad(var, ((0, 0), (1, 0)))
     p = argmax_probability(torch.from_numpy(mean), torch.from_numpy(var)).numpy()
     np.put_along_axis(p, p.argmax(axis=1, keepdims=True), 0, axis=1)
-    return p.sum(axis=1)  # of the others: 1 - max would cancel where the winner is sure
+    # Sum the probabilities of the others: 1 - max would cancel where the winner is certain.
+    return p.sum(axis=1)
 
 
 @_in_batches
@@ -111,7 +122,7 @@ def least_confident(classifier, X):
     Parameters
     ----------
     classifier : fitted classifier
-        With `predict_proba`.
+        A classifier with `predict_proba`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
@@ -134,7 +145,7 @@ def predictive_entropy(classifier, X):
     Parameters
     ----------
     classifier : fitted classifier
-        With `predict_proba`.
+        A classifier with `predict_proba`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
@@ -157,7 +168,7 @@ def margin(classifier, X):
     Parameters
     ----------
     classifier : fitted classifier
-        With `predict_proba`.
+        A classifier with `predict_proba`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
@@ -168,8 +179,8 @@ def margin(classifier, X):
 
     Notes
     -----
-    The margin utility of scikit-activeml. As for all scores of this module, higher is more
-    informative.
+    This is the margin utility of scikit-activeml. As with all scores of this module, a higher
+    value is more informative.
 
     Source: Settles (2009), "Active learning literature survey", equation 2.2.
     """
@@ -181,24 +192,26 @@ def margin(classifier, X):
 
 @_in_batches
 def mean_softmax_entropy(classifier, X):
-    """Return the entropy of the softmax of the latent means; it ignores latent variances.
+    """Return the entropy of the softmax of the latent means, ignoring the latent variances.
 
     Parameters
     ----------
     classifier : fitted classifier
-        With `latent_mean_and_variance`, or a `Pipeline` or search around one; else `TypeError`.
+        A classifier with `latent_mean_and_variance`, or a `Pipeline` or search around one. Any
+        other raises `TypeError`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
 
     Returns
     -------
     score : ndarray of shape (n,)
-        In nats, between 0 and log(n_classes). A single latent m, the difference of a binary
-        model, counts as the pair (0, m).
+        In nats, between 0 and log(n_classes). A binary model has a single latent m, the
+        difference of two; it is scored as the pair (0, m).
 
     Notes
     -----
-    The non-Bayesian baseline of the multi-class Bayesian SVM's active-learning experiment.
+    This is the non-Bayesian baseline of the active-learning experiment with the multi-class
+    Bayesian SVM.
 
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.1.
     """
@@ -213,21 +226,23 @@ def mean_softmax_entropy(classifier, X):
 def bald(classifier, X, n_samples=128, random_state=0):
     """Return the mutual information between a point's label and its latent values.
 
-    The expected fall in entropy of the latents when the label is seen. Unlike the other scores it
-    is small where classes overlap but the latent functions are already known.
+    The score is the expected reduction in the entropy of the latents once the label is known.
+    Unlike the other scores, it is small where classes overlap but the latent functions are already
+    known.
 
     Parameters
     ----------
     classifier : fitted classifier
-        With `latent_mean_and_variance` and `predict_proba_from_latent`, or a `Pipeline` or search
-        around one; else `TypeError`.
+        A classifier with `latent_mean_and_variance` and `predict_proba_from_latent`, or a
+        `Pipeline` or search around one. Any other raises `TypeError`.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     n_samples : int, default=128
-        Draws of each point's latents.
+        Number of draws of each point's latents. More draws give a more accurate score and take
+        longer.
     random_state : int, RandomState instance or None, default=0
-        Shifts the quasi-random draws. With an int all points share them, and a point's score
-        depends neither on the other points of the pool nor on the call.
+        Seeds the random shift of the quasi-random draws. With an int, all points share the draws,
+        and a point's score depends neither on the other points of the pool nor on the call.
 
     Returns
     -------
@@ -236,9 +251,9 @@ def bald(classifier, X, n_samples=128, random_state=0):
 
     Notes
     -----
-    ``H(mean_s p_s) - mean_s H(p_s)`` over draws ``p_s`` of the class probabilities, which by
-    Jensen's inequality is non-negative for any set of draws. Latents of different classes are
-    independent at a point, so that their means and variances suffice.
+    The score is ``H(mean_s p_s) - mean_s H(p_s)`` over draws ``p_s`` of the class probabilities.
+    By Jensen's inequality it is non-negative for any set of draws. The latents of different
+    classes are independent at a point, so their means and variances suffice.
 
     Source: Houlsby et al. (2011), arXiv:1112.5745, equation 2.
     """
@@ -250,17 +265,20 @@ def bald(classifier, X, n_samples=128, random_state=0):
     for rows in gen_batches(len(mean), max(1, _CHUNK // z.size)):
         p = model.predict_proba_from_latent(mean[rows] + np.sqrt(var[rows]) * z[:, None])
         score[rows] = entr(p.mean(axis=0)).sum(axis=1) - entr(p).sum(axis=2).mean(axis=0)
-    return np.maximum(score, 0)  # rounding
+    return np.maximum(score, 0)  # rounding can make it slightly negative
 
 
 def _normal_draws(n_samples, c, rng):
-    """Return quasi-random normal draws (n_samples, c) from a randomly shifted Sobol' sequence."""
+    """Return quasi-random standard normal draws (n_samples, c) from a shifted Sobol' sequence."""
     points = qmc.Sobol(c, scramble=False).random_base2(math.ceil(math.log2(n_samples)))
     return ndtri((points[:n_samples] + rng.uniform(size=c)) % 1)
 
 
 def _highest(scores, n_instances, rng=None):
-    """Return indices of the highest scores, best first; `rng` breaks ties, else the order."""
+    """Return the indices of the highest scores, best first.
+
+    `rng` orders equal scores at random; without it they are ordered by index.
+    """
     whole = isinstance(n_instances, Integral) and not isinstance(n_instances, bool)
     if not (whole and 1 <= n_instances <= len(scores)):
         raise ValueError(
@@ -303,7 +321,7 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
 
 
 def _sampling(score, name):
-    """Make the query function that maximizes a score."""
+    """Return the query function that maximizes a score."""
 
     def sampling(
         classifier, X, n_instances=1, random_tie_break=False, random_state=None, **score_params
@@ -326,15 +344,16 @@ bald_sampling = _sampling(bald, "bald_sampling")
 
 
 class ScoreQueryStrategy(BaseEstimator):
-    """Query strategy, in scikit-activeml's form, that maximizes a score.
+    """Query strategy that maximizes a score, with scikit-activeml's interface.
 
     Parameters
     ----------
     score : callable, default=least_confident
-        ``score(clf, X) -> (n,)``, higher is more informative, a row's score independent of the
-        other rows: any score of this module, or ``functools.partial(bald, n_samples=1024)``.
+        Function ``score(clf, X) -> (n,)`` whose higher values are more informative. The score of a
+        row must not depend on the other rows. Any score of this module is valid, and so is
+        ``functools.partial(bald, n_samples=1024)``.
     random_state : int, RandomState instance or None, default=None
-        Breaks ties between equal scores.
+        Seeds the random order of equal scores.
 
     Examples
     --------
@@ -370,35 +389,38 @@ class ScoreQueryStrategy(BaseEstimator):
         X : array-like, sparse matrix or dataframe of shape (n, d)
             Labeled and unlabeled points.
         y : array-like of shape (n,)
-            Labels; NaN or None where missing.
+            Labels; missing labels are NaN or None.
         clf : classifier
-            Is not changed.
+            The classifier to score with. It is not changed.
         fit_clf : bool, default=True
-            Whether a clone of `clf` is fitted to the labeled points first; `False` uses `clf` as
-            it is, fitted.
+            Whether to fit a clone of `clf` to the labeled points first. With `False`, `clf` must
+            already be fitted.
         sample_weight : array-like of shape (n,), default=None
-            Weights for that fit.
+            Sample weights for that fit.
         candidates : None, array of shape (k,) or (n,), or array-like (k, d), default=None
-            What may be chosen: the unlabeled points of `X`; these rows of `X`, by number or as a
-            mask of n bools; or points that need not be in `X`.
+            The points to choose from. None means the unlabeled points of `X`. A one-dimensional
+            array selects rows of `X`, by index or as a mask of n bools. A two-dimensional one
+            holds the points themselves, which need not be in `X`.
         batch_size : int, default=1
-            Number of points to choose; reduced, with a warning, to the number of candidates.
+            Number of points to choose. If it exceeds the number of candidates, it is reduced to
+            that number with a warning.
         return_utilities : bool, default=False
             Whether to return the scores, too.
 
         Returns
         -------
         query_indices : ndarray of shape (batch_size,)
-            The most informative first; into `candidates` where those are points, else into `X`.
+            Indices of the chosen points, the most informative first. They index `candidates` if
+            it holds points, else `X`.
         utilities : ndarray of shape (batch_size, n) or (batch_size, k)
-            Only with `return_utilities`. Row i holds the scores that choice i maximizes: NaN where
-            a point is no candidate or was chosen before.
+            Returned only with `return_utilities`. Row i holds the scores that choice i maximizes;
+            it is NaN for points that are not candidates or were chosen before.
 
         Raises
         ------
         ValueError
-            Where there is no candidate, or no labeled point to fit, or `candidates` are neither
-            rows of `X` nor points, or `batch_size` is no positive integer.
+            If there is no candidate or no labeled point to fit, if `candidates` holds neither rows
+            of `X` nor points, or if `batch_size` is not a positive integer.
         """
         check_number("batch_size", batch_size, 1, integer=True)
         check_consistent_length(X, y, sample_weight)
@@ -426,14 +448,14 @@ class ScoreQueryStrategy(BaseEstimator):
 
 
 def _is_missing(y):
-    """Return where labels are NaN, NA or None."""
+    """Return a mask of the labels that are NaN, NA or None."""
     if y.dtype.kind == "O":
         return np.array([is_missing(label) for label in y], dtype=bool)
     return np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
 
 
 def _fit_labeled(clf, X, y, sample_weight, labeled):
-    """Return a clone of `clf`, fitted to the rows `labeled`."""
+    """Return a clone of `clf` fitted to the rows `labeled`."""
     if not len(labeled):
         raise ValueError(
             "All labels in y are missing (NaN or None), so clf cannot be fitted; label a point of "
@@ -447,7 +469,7 @@ def _fit_labeled(clf, X, y, sample_weight, labeled):
 
 
 def _row_numbers(candidates, n):
-    """Return the row numbers that numbers, or a mask of n bools, stand for."""
+    """Return the row indices given by integers or by a mask of n bools."""
     candidates = np.asarray(candidates)
     if candidates.dtype.kind == "b" and len(candidates) == n:
         return np.flatnonzero(candidates)
@@ -461,7 +483,7 @@ def _row_numbers(candidates, n):
 
 
 def _pool_and_index(X, missing, candidates):
-    """Return the table that the candidates are rows of, and their row numbers."""
+    """Return the table that contains the candidates, and their row indices in it."""
     if candidates is None:
         pool, index = X, np.flatnonzero(missing)
     else:
