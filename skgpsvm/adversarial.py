@@ -1,4 +1,4 @@
-"""Attacks on fitted hybrid networks, and how well scores of uncertainty detect them."""
+"""Adversarial attacks on fitted hybrid networks, and their detection by uncertainty scores."""
 
 import numpy as np
 import torch
@@ -12,44 +12,49 @@ from .active_learning import least_confident
 
 __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
 
-_ROWS = 256  # attacked at a time
+_ROWS = 256  # number of rows attacked at a time
 
 
 def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
-    r"""Move rows by ``strength`` in every entry, in the direction that raises the loss.
+    r"""Attack rows by one step of size ``strength`` along the sign of the gradient of the loss.
+
+    Every entry moves by ``strength`` in the direction that raises the loss:
 
     .. math:: x + \epsilon \operatorname{sign} \nabla_x \mathcal{L}(x, y)
 
     Parameters
     ----------
     classifier : HybridBayesianSVC or HybridSVGPClassifier
-        Fitted.
+        The fitted classifier to attack.
     X : array-like of shape (n, d) or (n, ...)
-        Rows as they come to `fit`.
+        Rows in the form that `fit` accepts.
     y : array-like of shape (n,)
-        Their true labels.
+        True labels of the rows.
     strength : float
-        In units of X.
+        Size of the step, :math:`\epsilon`, in the units of X.
     clip : tuple of two floats, default=None
-        Range that the rows stay in, (0, 1) for images of such pixels.
+        Range to which the attacked rows are clipped, such as (0, 1) for pixels between 0 and 1.
+        None clips nothing.
 
     Returns
     -------
     X_attacked : ndarray of the shape of X
-        Of floats.
+        The attacked rows, as floats.
 
     Raises
     ------
     ValueError
-        If labels are unknown, rows outside the range, or strength or range make no sense.
+        If `y` has unknown labels, if rows lie outside `clip`, or if `strength` or `clip` is
+        invalid.
     TypeError
         If the classifier has no network.
 
     Notes
     -----
-    The loss is the cross-entropy of a softmax of the predictive means: that of the hinge has no
-    gradient for rows outside the margin, and would only look robust. Source: Goodfellow et al.
-    (2015).
+    The loss is the cross-entropy of a softmax of the predictive means. The hinge loss has no
+    gradient for rows outside the margin, so a model attacked with it would only look robust.
+
+    Source: Goodfellow et al. (2015).
     """
     _check_size("strength", strength)
     _check_clip(clip)
@@ -63,42 +68,45 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
 def projected_gradient(
     classifier, X, y, strength, *, clip=None, n_steps=10, step=None, random_state=None
 ):
-    """Move rows by at most ``strength`` in every entry, by several signed steps up the loss.
+    """Attack rows by several signed gradient steps, within ``strength`` of every entry.
 
     Parameters
     ----------
     classifier : HybridBayesianSVC or HybridSVGPClassifier
-        Fitted.
+        The fitted classifier to attack.
     X : array-like of shape (n, d) or (n, ...)
-        Rows as they come to `fit`.
+        Rows in the form that `fit` accepts.
     y : array-like of shape (n,)
-        Their true labels.
+        True labels of the rows.
     strength : float
-        In units of X.
+        Largest change of an entry, in the units of X.
     clip : tuple of two floats, default=None
-        Range that the rows stay in.
+        Range to which the attacked rows are clipped. None clips nothing.
     n_steps : int, default=10
-        Gradients taken.
+        Number of gradient steps.
     step : float, default=None
-        Size of a step; None is ``2.5 * strength / n_steps``.
+        Size of each step. None means ``2.5 * strength / n_steps``.
     random_state : int, RandomState instance or None, default=None
-        Rules the start, uniform within ``strength`` of each row.
+        Seeds the starting points, which are uniform within ``strength`` of each row.
 
     Returns
     -------
     X_attacked : ndarray of the shape of X
-        Of floats.
+        The attacked rows, as floats.
 
     Raises
     ------
     ValueError
-        If labels are unknown, rows outside the range, or strength, steps or range make no sense.
+        If `y` has unknown labels, if rows lie outside `clip`, or if `strength`, `n_steps`, `step`
+        or `clip` is invalid.
     TypeError
         If the classifier has no network.
 
     Notes
     -----
-    Source: Madry et al. (2018); the loss is that of `fast_gradient_sign`.
+    The loss is the same as for `fast_gradient_sign`.
+
+    Source: Madry et al. (2018).
     """
     _check_size("strength", strength)
     _check_clip(clip)
@@ -118,25 +126,25 @@ def projected_gradient(
 
 
 def detection_roc(classifier, X, X_attacked, score=least_confident):
-    """Return the ROC curve of a score that tells attacked rows from clean ones.
+    """Return the ROC curve of a score as a detector of attacked rows.
 
     Parameters
     ----------
     classifier : estimator
-        Fitted.
+        A fitted classifier.
     X : array-like of shape (n, ...)
         Clean rows.
     X_attacked : array-like of shape (k, ...)
-        Attacked ones.
+        Attacked rows.
     score : callable, default=least_confident
-        Of a classifier and rows, higher for what is less certain; see `skgpsvm.active_learning`.
-        The paper's is `variation_ratio`.
+        Function ``score(classifier, X)`` that is higher for less certain rows. See
+        `skgpsvm.active_learning` for alternatives; the paper uses `variation_ratio`.
 
     Returns
     -------
     roc : Bunch
-        ``fpr``, ``tpr``, ``thresholds`` of the curve, the area under it, ``auc``, and the scores,
-        ``clean`` (n,) and ``attacked`` (k,).
+        The curve as ``fpr``, ``tpr`` and ``thresholds``, the area under it as ``auc``, and the
+        scores as ``clean`` (n,) and ``attacked`` (k,).
     """
     clean, attacked = score(classifier, X), score(classifier, X_attacked)
     scores = np.concatenate([clean, attacked])
@@ -169,7 +177,10 @@ def _clipped(rows, clip):
 
 @isolated()
 def _attacked(classifier, X, y, clip, attack):
-    """Apply ``attack(rows, gradient)`` in chunks; ``gradient`` is that of the loss in the rows."""
+    """Return ``attack(rows, gradient)`` for all rows, computed in chunks.
+
+    ``gradient`` is a function that returns the gradient of the loss with respect to the rows.
+    """
     if not hasattr(classifier, "to_torch") or not hasattr(classifier, "classes_"):
         raise TypeError(
             f"An attack needs the gradient of a fitted hybrid classifier, such as "
