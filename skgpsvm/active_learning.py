@@ -73,7 +73,7 @@ def _latent_moments(model, X):
 
 @_in_batches
 def variation_ratio(classifier, X):
-    """Return the probability that the likeliest winner is not the largest latent.
+    """Return one minus the largest probability that a class has the largest latent.
 
     The score is 1 - max_j P(f_j is largest), under the posterior of the latents.
 
