@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,6 +138,12 @@ def test_latents_of_a_regressor_have_the_axes_of_its_targets(kind, columns):
     assert model.sample_latent(X, 2).shape == (2, 30, np.size(columns))
 
 
+def far_apart(part):
+    """Return a fitted model with means so far apart that probabilities underflow."""
+    means = {name: getattr(part, name, None) for name in ("mean", "coef")}
+    return replace(part, **{k: 1e6 * mean for k, mean in means.items() if mean is not None})
+
+
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_log_probabilities_are_finite_and_those_of_the_probabilities(kind, n_classes):
@@ -145,10 +152,7 @@ def test_log_probabilities_are_finite_and_those_of_the_probabilities(kind, n_cla
     p, log_p = model.predict_proba(X), model.predict_log_proba(X)
     assert_allclose(np.exp(log_p), p, rtol=1e-12)
     assert_array_equal(model.predict(X), model.classes_[p.argmax(1)])
-    for part in model._latents:
-        if hasattr(part, "mean"):  # means so far apart that probabilities underflow
-            part.mean = None if part.mean is None else 1e6 * part.mean
-            part.coef = None if part.coef is None else 1e6 * part.coef
+    model._latents = [far_apart(part) for part in model._latents]
     p, log_p = model.predict_proba(X), model.predict_log_proba(X)
     assert np.isfinite(log_p).all()
     assert (log_p <= 0).all()
@@ -163,8 +167,7 @@ def test_log_probabilities_are_finite_and_those_of_the_probabilities(kind, n_cla
 def test_ties_of_probabilities_are_ties_of_all_predictions(kind, n_classes, factor):
     X, y = ring(60, n_classes)
     model = few(kind, X, y)
-    for part in model._latents:
-        part.mean = factor * part.mean
+    model._latents = [replace(part, mean=factor * part.mean) for part in model._latents]
     p, scores, labels = model.predict_proba(X), model.decision_function(X), model.predict(X)
     if factor == 1e-20 and kind is not SVGPClassifier:  # whose variances differ
         assert (p == p[:, :1]).all()
