@@ -1,4 +1,4 @@
-"""How long predictions of one row and of 1,000 rows take, beside scikit-learn's.
+"""Measure the time of predictions of 1 row and of 1,000 rows, beside scikit-learn's.
 
 Processor time of one thread, the least of several repeats. The first call, which makes the
 posterior, does not count. Models are fitted to 2,000 synthetic rows of 8 features with given

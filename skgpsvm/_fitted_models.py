@@ -85,7 +85,7 @@ class SparseModel(FittedModel):
 
     @property
     def uses_points(self):
-        """Whether a term of the kernel is projected on the inducing points."""
+        """True if a term of the kernel is projected on the inducing points."""
         m, d = self.Z.shape
         return exact_and_rest(torch_kernel(self.kernel), d, m)[1] is not None
 

@@ -19,7 +19,7 @@ from .exceptions import DivergenceError, warn
 
 @dataclass
 class State:
-    """What an algorithm has found so far, and all that it needs to continue.
+    """Solution of an algorithm so far, and all that the algorithm needs to continue.
 
     Fields of a subclass are tensors, plain values, and lists, tuples and dicts of these: what
     `torch.load` reads with ``weights_only``.

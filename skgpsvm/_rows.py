@@ -88,7 +88,7 @@ class Rows:
         return all_sum(*tensors) if self._shared else tensors
 
     def are_repeated(self):
-        """Whether the weighted mean of the weights exceeds 1.1, as that of repeated rows does.
+        """True if the weighted mean of the weights exceeds 1.1, as that of repeated rows does.
 
         Where equal rows have no scatter, the exact evidence is that of no noise at all.
         """

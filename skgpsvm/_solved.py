@@ -1,7 +1,7 @@
 """Estimators whose posterior mean solves a linear system: learning, solution, calibration."""
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 
@@ -36,7 +36,7 @@ _NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
 _POWER_PRIOR = 1.0  # rate of the log power, which few or noisy rows hardly determine
 
 
-class SolvedGP(VariationalGP):
+class SolvedGP(VariationalGP, ABC):
     """Variational GP whose mean has many more bases than its covariance.
 
     A subclass provides the bases of the mean (`_with_bases`).

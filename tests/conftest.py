@@ -1,4 +1,4 @@
-"""What all tests share: environment, deterministic hypothesis, markers, hinges, benchmark data."""
+"""Environment, hypothesis profile, markers and fixtures that all tests share."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What estimators learn and predict, recorded so that changes of structure can be held to it.
+"""Record fitted attributes and predictions, and compare this code with the record.
 
 ``python tests/golden_outputs.py`` prints how far this code is from the record of each case; with
 ``--record`` it writes the record anew, in a commit of its own that says why. Each case is a file of
@@ -183,7 +183,7 @@ def distance(found, recorded):
 
 
 def distances(case):
-    """Of each output of a case; inf for those that only one side has."""
+    """Return the distance of each output of a case; inf if only one side has it."""
     found, recorded = case.outputs(), json.loads(case.path.read_text())
     return {
         name: distance(found[name], recorded[name])

@@ -27,7 +27,7 @@ from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._learning import SiteAscent
 from skgpsvm.additive._processes import (
     PROFILES,
-    CentredAtPoints,
+    CenteredAtPoints,
     Chebyshev,
     Levels,
     uniform_moments,
@@ -296,7 +296,7 @@ def test_scores_are_those_of_dense_covariances():
     found = score_moments(basis, t64(data), *at)
     points = torch.linspace(0, 1, 4, dtype=torch.float64)
     mean = t64(basis.means[0])
-    effect = CentredAtPoints(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
+    effect = CenteredAtPoints(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
     sides = [effect.features(effect.at(t64(data[:, j]))).numpy() for j in range(2)]
     pair = (sides[0][:, :, None] * sides[1][:, None]).reshape(20, -1)
     H = pair.T @ dense @ pair

@@ -12,7 +12,9 @@ TESTS = Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 NUMPY_MODULES = {
-    "_estimators",  # the boundary: what estimators share
+    "_estimators/_base",  # the boundary of arrays and tensors
+    "_estimators/_classifier",  # labels
+    "_estimators/_regressor",  # targets
     "_rows",  # the boundary
     "_parameters",  # values of estimators' parameters, arrays among them
     "inducing",  # scikit-learn's k-means++ works on arrays

@@ -185,7 +185,7 @@ def test_callback_can_stop_a_stage_without_a_warning():
 
 
 class Killed(Exception):
-    """What interrupts a fit here."""
+    """Error that interrupts a fit in these tests."""
 
 
 class Interrupted(Halving):

@@ -578,7 +578,7 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
     monkeypatch.setattr("skgpsvm.hybrid._network._CHUNK_ENTRIES", 100)
     monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
     monkeypatch.setattr("skgpsvm._rows.to_tensor", counted)
-    monkeypatch.setattr("skgpsvm._estimators.to_tensor", counted)
+    monkeypatch.setattr("skgpsvm._estimators._base.to_tensor", counted)
     X, y = blobs(600)
     quick(max_iter=1, validation_fraction=0.5).fit(X, y).predict(X)
     assert max(sizes) == 256

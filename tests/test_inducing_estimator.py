@@ -1,4 +1,4 @@
-"""What fits of estimators with inducing points have in common."""
+"""Fits, streams and warm starts of estimators with inducing points."""
 
 from copy import deepcopy
 

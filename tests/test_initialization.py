@@ -1,4 +1,4 @@
-"""What fits start from."""
+"""Initial length scales, variances and posteriors."""
 
 import numpy as np
 import pytest

@@ -266,7 +266,7 @@ def refusal(model):
 def check_mode(model, monkeypatch):
     assert not refusal(model)
     base = found(call(clone(model)))
-    monkeypatch.setattr("skgpsvm._estimators.check_uses", lambda *_: None)
+    monkeypatch.setattr("skgpsvm._estimators._base.check_uses", lambda *_: None)
     wrong = []
     for name, value in changes(model):
         changed = clone(model).set_params(**{name: value})

@@ -1,4 +1,4 @@
-"""What the variational GPs share: learning in stages, and starts."""
+"""Learning in stages and several starts of variational GPs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How hard the package is to follow: a few numbers, printed by ``python tests/yardsticks.py``.
+"""Print how hard the package is to follow: ``python tests/yardsticks.py``.
 
 They show where the structure stands and set no limits. For each estimator: package classes among
 its ancestors, private members, private members that a subclass overrides, and package files that

@@ -421,7 +421,7 @@ class AscentStage(Stage):
 
     @property
     def is_exact(self):
-        """Whether one sweep finds the posterior, whatever it starts from."""
+        """True if one sweep finds the posterior from any start."""
         return self.ascent.likelihood.conjugate
 
     def at(self, state):

@@ -216,7 +216,7 @@ class CoordinateInference(_Inference):
 
     @property
     def is_exact(self):
-        """Whether one sweep finds the posterior, whatever it starts from."""
+        """True if one sweep finds the posterior from any start."""
         all_rows = self.batch_size is None and not self.adam.trained
         return all_rows and self.ascent.likelihood.conjugate
 

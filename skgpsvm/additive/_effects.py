@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
+from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels
 
 
 class Prior(ABC):
@@ -174,7 +174,7 @@ class Effects(Prior):
         for m in {len(own) for own in points}:
             places = [place for place, own in enumerate(points) if len(own) == m]
             Z, mean = (torch.stack([parts[place] for place in places]) for parts in (points, means))
-            group = CentredAtPoints(profile, lengths[places], Z, Chebyshev(size, lengths), mean)
+            group = CenteredAtPoints(profile, lengths[places], Z, Chebyshev(size, lengths), mean)
             found |= {place: group[k] for k, place in enumerate(places)}
         return [found[place] for place in range(len(axes))]
 

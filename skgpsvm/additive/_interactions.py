@@ -2,7 +2,7 @@
 
 import torch
 
-from ._processes import PROFILES, CentredAtPoints, Chebyshev, Levels
+from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels
 
 _LENGTH, _POINTS = 0.5, 4  # length scale and number of inducing points of the tested effects
 _MAX_FEATURES = 256  # of a pair; pairs of categories with more are not tested
@@ -70,5 +70,5 @@ def _features(basis, j, column):
         return levels.features(levels.at(column))
     points = torch.linspace(0, 1, _POINTS).to(column)
     length, polynomials = column.new_tensor(_LENGTH), Chebyshev(basis.size, column)
-    effect = CentredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
+    effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
     return effect.features(effect.at(column.clamp(0, 1)))

@@ -155,7 +155,7 @@ class ZeroMeanKernel:
         return [x * torch.outer(a.known, b.known) for x in arrays]
 
 
-class CentredAtPoints(ZeroMeanKernel):
+class CenteredAtPoints(ZeroMeanKernel):
     r"""Zero-mean processes of a numerical feature with inducing points.
 
     Parameters

@@ -223,7 +223,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @property
     def normalize_y(self):
-        """Whether y is centered and scaled, which is so except for "poisson"."""
+        """True unless the likelihood is "poisson": y is then centered and scaled."""
         return self.likelihood != "poisson"
 
     @property

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ class LatentMoments(NamedTuple):
     weights: torch.Tensor
 
 
-class HybridEstimator(GPEstimator):
+class HybridEstimator(GPEstimator, ABC):
     """Base class of estimators whose latents are Gaussian processes of a network's features.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance for a number of
@@ -258,6 +259,7 @@ class HybridEstimator(GPEstimator):
             return self.batch_size
         return int(np.clip(n // _STEPS, *_BATCH_SIZES))
 
+    @abstractmethod
     def _held_out_losses(self, network, moments):
         """Return the validation losses that early stopping compares.
 
@@ -272,8 +274,8 @@ class HybridEstimator(GPEstimator):
             In nats per row. The weights with the lowest first loss are kept; training goes on
             while any of the losses falls.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _held_out_attributes(self, network, moments):
         """Return the fitted attributes that depend on held-out rows.
 
@@ -287,7 +289,6 @@ class HybridEstimator(GPEstimator):
         -------
         attributes : dict
         """
-        raise NotImplementedError
 
     def _validation_share(self):
         """Return the share of the rows that are held out of training."""

@@ -229,7 +229,7 @@ def _both_scaled(A, a, B, b, scale):
 
 
 class _BothScaled(torch.autograd.Function):
-    r"""Likewise of points in length scales: block by block, and differentiated by hand.
+    r"""Return the kernel of points in units of length scales, by blocks, with derivatives by hand.
 
     With :math:`w_j = (a_j^2 + b_j^2) / 2` of the multipliers the logarithm is
     :math:`\frac12 \sum_j \log(a_j b_j / w_j) - (x_j - z_j)^2 / w_j`.

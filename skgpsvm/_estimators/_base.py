@@ -1,0 +1,368 @@
+"""Base class of all estimators: parameters, devices, validation, latent predictions."""
+
+import functools
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+)
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .. import _forks  # noqa: F401 (its hook lets forked children compute)
+from .._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
+from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
+from .._fitted_models import LAYOUT
+from .._isolation import isolated
+from .._parameters import ALWAYS, check_unchanged, check_uses, remembered
+from .._rows import CHUNK_ROWS, to_tensor
+from .._validation import (
+    check_finite,
+    check_hyperparameters,
+    check_number,
+    check_weights,
+)
+
+_DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
+# Parameters whose change a fitted model follows in every further call.
+FOLLOWED = dict.fromkeys(
+    ("class_weight", "device", "dtype", "max_iter", "random_state", "tol", "warm_start"), ALWAYS
+)
+_ANEW = {
+    "fit": "set it back, or set warm_start=False to start anew.",
+    "partial_fit": "set it back, or start anew by fit.",
+}
+
+
+def all_or_nothing(method):
+    """Decorate `fit` or `partial_fit` so that it runs with callbacks and leaves no half a model.
+
+    After an error or an interrupt, an estimator whose model was being continued is as it was
+    before; any other is unfitted. Torch's modes and defaults make no difference, see `isolated`.
+    """
+    with_teardown = with_callbacks(isolated()(method))
+
+    @functools.wraps(method)
+    def whole(estimator, *args, **kwargs):
+        before = dict(vars(estimator))
+        try:
+            meet(estimator, method.__name__)
+            return with_teardown(estimator, *args, **kwargs)
+        except BaseException:
+            continued = hasattr(estimator, "_latents")
+            for name in vars(estimator).keys() - before.keys():
+                delattr(estimator, name)
+            vars(estimator).update(before)
+            if not continued:
+                estimator._forget()
+            raise
+
+    return whole
+
+
+class GPEstimator(CallbackSupportMixin, BaseEstimator):
+    """Base of all estimators: parameters, device, validation, and what latent functions predict.
+
+    Fitted state is NumPy on the CPU: ``_latents``, a list of `FittedModel`. A subclass checks the
+    values of its parameters (`_check_parameters`) and has three tables of them. ``_uses`` says
+    where a parameter has an effect, if not everywhere, see `check_uses`. ``_followed`` says which
+    changes a ``"fit"`` by warm start and a ``"partial_fit"`` follow, and ``_growing`` which of
+    them only upwards, see `check_unchanged`.
+    """
+
+    # Of the HTML representation, which shows descriptions of parameters only where it can link to
+    # them. The documentation has no public address: the link is that from a page of its gallery.
+    _doc_link_module = "skgpsvm"
+    _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
+
+    _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
+    _uses, _followed, _growing = {}, {}, {}
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_layout": LAYOUT}
+
+    def __setstate__(self, state):
+        if state.get("_layout") != LAYOUT:
+            raise ValueError(
+                f"This pickle of {type(self).__name__} was written by another version of skgpsvm, "
+                "whose fitted state is laid out otherwise. Fit the model again with this version."
+            )
+        super().__setstate__({name: part for name, part in state.items() if name != "_layout"})
+
+    def _check_all_parameters(self, continued_by=None):
+        """Refuse parameters with wrong values, without effect, or that a model cannot follow."""
+        self._check_parameters()
+        check_uses(self, self._uses)
+        if continued_by is not None:
+            followed = self._followed[continued_by]
+            known, advice = self._fitted_parameters, _ANEW[continued_by]
+            check_unchanged(self, known, followed, self._growing, advice)
+
+    def _parameters_of_fit(self):
+        """Return the parameters whose change a further call may not follow."""
+        tables = self._followed.values()
+        names = self.get_params(deep=False)
+        held = [name for name in names if any(table.get(name) != ALWAYS for table in tables)]
+        return remembered(self, held)
+
+    def _forget(self):
+        """Become unfitted."""
+        for name in [*vars(self)]:
+            if name in ("_latents", "_fitted_parameters") or (
+                name.endswith("_") and not name.startswith("_")
+            ):
+                delattr(self, name)
+
+    def _torch_options(self, X):
+        """Return the device and dtype to compute on, for data ``X``."""
+        try:
+            device = torch.device("cpu" if self.device is None else self.device)
+            torch.empty(0, dtype=torch.float64, device=device)
+        except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ValueError(
+                f"device={self.device!r} cannot be used here: {reason}. Use None or 'cpu' for the "
+                "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
+            ) from error
+        self._check_choice("dtype", ("float32", "float64", None))
+        return device, getattr(torch, self.dtype or X.dtype.name)
+
+    def _draw_seed(self):
+        try:
+            return int(check_random_state(self.random_state).randint(2**31))
+        except ValueError as error:
+            raise ValueError(
+                f"random_state={self.random_state!r} must be an integer from 0 to 2**32 - 1, a "
+                "numpy.random.RandomState, or None."
+            ) from error
+
+    def _check_streamed(self):
+        """Refuse class weights that need all rows."""
+        if getattr(self, "class_weight", None) == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+                "give a dict, or weights by sample_weight."
+            )
+
+    def _check_choice(self, name, allowed):
+        value = getattr(self, name)
+        if not (value is None or isinstance(value, (str, bool, np.bool_))) or value not in allowed:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
+
+    def _check_number(self, name, minimum, **options):
+        check_number(name, getattr(self, name), minimum, **options)
+
+    def _check_kernel(self):
+        kernel = self.kernel
+        if isinstance(kernel, CompoundKernel):
+            raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
+        if not (kernel is None or isinstance(kernel, Kernel)):
+            raise TypeError(
+                f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "
+                "such as 1.0 * RBF(1.0), or None."
+            )
+        if kernel is not None:
+            check_hyperparameters(kernel)
+
+    def _check_bool(self, name):
+        value = getattr(self, name)
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name}={value!r} must be True or False.")
+
+    def _validated(self, X, reset, **options):
+        """Check ``X``, and ``y`` where the options have it, by scikit-learn's checks."""
+        return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], **options)
+
+    def _check_rows(self, X, y, sample_weight, reset, **options):
+        """Return validated ``X``, ``y`` and weights of this rank; some weight is positive."""
+
+        def checked():
+            if n_ranks() > 1 and np.shape(y)[:1] == (0,):
+                empty = self._validated(X, reset, ensure_min_samples=0)
+                check_consistent_length(empty, y)
+                return empty, np.asarray(y), np.zeros(0)
+            rows = self._validated(X, reset, y=y, **options)
+            return *rows, check_weights(sample_weight, rows[0])
+
+        X, y, weights = run_on_all_ranks(checked)
+        told = {"n_features": X.shape[1], "X of dtype": X.dtype.name, "outputs": y.shape[1:]}
+        names = getattr(self, "feature_names_in_", None)
+        check_equal(told | {"feature names": None if names is None else names.tolist()})
+        if not sum(gather(weights.sum())) > 0:
+            raise ValueError(
+                "All values of sample_weight are zero; at least one must be positive."
+                if len(weights)
+                else "There are no rows on any rank."
+            )
+        return X, y, weights
+
+    def _check_new(self, X):
+        check_is_fitted(self)
+        return self._validated(X, reset=False)
+
+    @isolated()
+    def _map_rows(self, function, X):
+        """Apply a function of tensors (b, d) to chunks of rows; return one float64 array."""
+        (device, dtype), size = self._torch_options(X), self._chunk_rows
+        with torch.no_grad():
+            parts = [
+                function(to_tensor(X[i : i + size], device, dtype)).double().cpu().numpy()
+                for i in range(0, len(X), size)
+            ]
+        return check_finite(np.concatenate(parts), X)
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_latents")
+
+    def _latent_spread(self):
+        """Return the factor by which predictions multiply the posterior variances."""
+        return 1.0
+
+    def _split_kernel(self, kernel):
+        """Return a kernel without its noise, and the whole kernel if it has noise, else None."""
+        return kernel, None
+
+    def _noise_is_free(self):
+        """Return whether the likelihood's parameters may be learned."""
+        return True
+
+    def _noise_limits(self, default):
+        """Return bounds of the logarithms of the likelihood's parameters."""
+        return default
+
+    @isolated()
+    def _map_moments(self, function, X, spread=None):
+        """Apply a function of latent means and variances (b, c) to chunks of rows of ``X``.
+
+        Variances are multiplied by ``spread``, which is `_latent_spread` by default.
+        """
+        return self._map_checked(function, self._check_new(X), spread)
+
+    def _map_checked(self, function, X, spread=None):
+        """Apply `_map_moments` to rows that are already validated."""
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        spread = self._latent_spread() if spread is None else spread
+
+        def from_rows(chunk):
+            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
+            return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
+
+        return self._map_rows(from_rows, X)
+
+    def _doubts(self, X, targets, weights):
+        """Return warnings about a fit that ended on the user's bounds or explains nothing.
+
+        They concern kernels that were given and learned. The default kernel has no bounds of the
+        user's, and starts that find a signal where there is one.
+        """
+        if self.kernel is None or getattr(self, "optimizer", "auto") is None:
+            return []
+        if not self.kernel_.n_dims:
+            return []
+        name, doubts = type(self).__name__, []
+        if told := on_bounds(self.kernel_, self._is_learned):
+            doubts.append(bounds_message(name, told))
+        some = np.linspace(0, len(X) - 1, min(len(X), _DOUBTED_ROWS)).astype(int)
+        share = weights[some].sum() / weights.sum() if weights.any() else 1.0
+        nats = sum(gather(self._explained_nats(X[some], targets[some], weights[some] / share)))
+        if nats < MIN_NATS:
+            doubts.append(noise_message(name, self.kernel, nats))
+        return doubts
+
+    def _is_learned(self, name):
+        """Return whether a fit learns the hyperparameter of this name if it is free."""
+        return True
+
+    def latent_mean_and_variance(self, X):
+        """Return the posterior mean and variance of the latent functions, without noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n,) or (n, c)
+            One column for each latent function, and no second axis where there is only one. A
+            single latent function of a classifier is positive for ``classes_[1]``. A model that is
+            calibrated by ``spread_`` multiplies the variance by it, as `predict_proba` does.
+        """
+        mean, variance = self._latent_moments(X)
+        return self._latent_outputs(mean), self._latent_outputs(variance)
+
+    def _latent_moments(self, X, spread=None):
+        """Return posterior means and variances of the latent functions, (n, c) each."""
+        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X, spread)
+        mean, variance = np.split(moments, 2, axis=1)
+        return mean, variance
+
+    def _latent_outputs(self, array):
+        """Return an array (n, c) with the axes that users see."""
+        return array[:, 0] if array.shape[1] == 1 else array
+
+    def _checked_latents(self, latents):
+        """Validate values (..., c) of the latent functions, as `sample_latent` gives them."""
+        check_is_fitted(self)
+        latents = np.asarray(latents, dtype=np.float64)
+        n_latents = sum(part.n_latents for part in self._latents)
+        if latents.shape[-1:] != (n_latents,):
+            raise ValueError(
+                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+                "as that of sample_latent's."
+            )
+        return latents
+
+    @isolated()
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Draw joint samples of the latent functions at all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, c)
+            The last axis stays where there is only one latent function.
+        """
+        X = self._check_new(X)
+        check_number("n_samples", n_samples, 1, integer=True)
+        device, dtype = self._torch_options(X)
+        generator = torch.Generator()
+        generator.manual_seed(int(check_random_state(random_state).randint(2**31)))
+        rows = to_tensor(X, device, dtype)
+        posteriors = [part.posterior(device) for part in self._latents]
+        draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
+        mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
+        return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+
+
+def unwrapped(model, X, wanted):
+    """Return the part of a fitted model that satisfies a predicate, and ``X`` as that part sees it.
+
+    Parts are the last step of a pipeline and the best estimator of a search. The part is None if
+    none satisfies it.
+    """
+    while not wanted(model):
+        if isinstance(model, Pipeline):
+            X = model[:-1].transform(X) if len(model) > 1 else X
+            model = model[-1]
+        elif hasattr(model, "best_estimator_"):
+            model = model.best_estimator_
+        else:
+            return None, X
+    return model, X
+
+
+def history(*curves):
+    """Return the fitted attributes that tell how fits went, from their objective curves."""
+    length = max(map(len, curves))
+    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
+    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}

@@ -1,0 +1,199 @@
+"""Base class of classifiers: labels, class weights and class probabilities."""
+
+import numpy as np
+from scipy.special import xlogy
+from sklearn.base import (
+    ClassifierMixin,
+)
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from .._distributed import check_equal, gather, run_on_all_ranks
+from .._isolation import isolated
+from .._predictive import (
+    LikelihoodProbabilities,
+    classification_sites,
+)
+from .._rows import merged_rows
+from .._validation import (
+    check_labels,
+    kind_of_labels,
+)
+from ._base import GPEstimator
+
+
+class GPClassifier(ClassifierMixin, GPEstimator):
+    """Base of classifiers: labels, class weights and class probabilities.
+
+    A subclass whose class probabilities are not those of its ``_likelihood`` gives others by
+    `_class_probabilities`.
+    """
+
+    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
+        """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
+        X, y, weights = self._check_rows(X, y, sample_weight, reset)
+        run_on_all_ranks(check_labels, "y", y)
+        run_on_all_ranks(check_classification_targets, y)
+        check_equal({"labels that are": kind_of_labels(y)}, counts=len(y) > 0)
+        if classes is not None:
+            run_on_all_ranks(check_labels, "classes", np.asarray(classes))
+        if not reset:
+            now = self.classes_ if classes is None else np.unique(classes)
+            if not np.array_equal(now, self.classes_):
+                raise ValueError(
+                    f"classes={now.tolist()} are not {self.classes_.tolist()}, those of the first "
+                    "call: leave them out, or start anew by fit."
+                )
+            classes = self.classes_
+        check_equal({"classes": None if classes is None else np.unique(classes).tolist()})
+        present = _labels(y[weights > 0])
+        if self.class_weight is not None:
+            weights = weights * self._class_factors(y, weights, present, classes)
+            present = _labels(y[weights > 0])
+        if reset:
+            known = present if classes is None else np.unique(classes)
+            if len(known) < 2:
+                raise ValueError(
+                    f"{type(self).__name__} needs rows of at least two classes with positive "
+                    f"weight; got {len(known)} class: {known.tolist()}."
+                )
+            self.classes_ = known
+        if strangers := np.setdiff1d(present, self.classes_).tolist():
+            warm = getattr(self, "warm_start", False)
+            anew = ", or set warm_start=False to start anew" if warm else ""
+            raise ValueError(
+                f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
+                f"the first call: give all that may come as its classes{anew}."
+            )
+        y = y if len(y) else y.astype(self.classes_.dtype)
+        return merged_rows(X, np.searchsorted(self.classes_, y), weights)
+
+    def predict(self, X):
+        """Predict the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+            Among equally probable classes, the first in ``classes_``.
+        """
+        codes = self.predict_proba(X).argmax(1)
+        return self.classes_[codes]
+
+    def _class_factors(self, y, weights, present, classes):
+        """Return the factor of each row by ``class_weight``, (n,); weight 0 counts as absent."""
+        if not (isinstance(self.class_weight, dict) or self.class_weight == "balanced"):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} must be a dict of classes to numbers, "
+                "'balanced', or None."
+            )
+        used = weights > 0
+        own = y[used] if used.any() else present[:0]
+        totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
+        labels = present
+        if isinstance(self.class_weight, dict) and classes is not None:
+            labels = np.union1d(labels, classes)
+        by_class = compute_class_weight(
+            self.class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
+        )
+        if not (np.isfinite(by_class) & (by_class >= 0)).all():
+            raise ValueError(
+                f"class_weight={self.class_weight!r} must be finite and not negative for any class."
+            )
+        factors = np.ones(len(y))
+        factors[used] = by_class[np.searchsorted(labels, own)]
+        return factors
+
+    def _class_probabilities(self):
+        """Return the `ClassProbabilities` of the fitted model."""
+        likelihood = classification_sites(self._likelihood, len(self.classes_)).likelihood
+        return LikelihoodProbabilities(likelihood, len(self.classes_))
+
+    def _latent_spread(self):
+        return self._class_probabilities().spread
+
+    def _explained_nats(self, X, targets, weights):
+        """Return the gain in log likelihood over the class frequencies, in nats."""
+        counts = np.bincount(targets, weights, len(self.classes_))
+        total = sum(gather(counts))
+        if not weights.any():
+            return 0.0
+        of_moments = self._class_probabilities().of_moments
+        log_p = self._map_checked(lambda *moments: of_moments(*moments).log_p, X)
+        by_chance = (xlogy(counts, total) - xlogy(counts, total.sum())).sum()
+        return float(weights @ log_p[np.arange(len(X)), targets] - by_chance)
+
+    def _map_predictive(self, function, X):
+        """Apply a function of the `Predictive` to chunks of rows of ``X``."""
+        check_is_fitted(self)
+        of_moments = self._class_probabilities().of_moments
+        return self._map_moments(lambda *moments: function(of_moments(*moments)), X)
+
+    def predict_proba(self, X):
+        """Return class probabilities, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+        """
+        return self._map_predictive(lambda predictive: predictive.p, X)
+
+    def predict_log_proba(self, X):
+        """Return logarithms of the class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n, n_classes)
+            Finite, also where `predict_proba` underflows to zero.
+        """
+        return self._map_predictive(lambda predictive: predictive.log_p, X)
+
+    def decision_function(self, X):
+        """Return logits of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        scores : ndarray of shape (n, n_classes), or (n,) for two classes
+            Logarithms of the class probabilities, up to a constant in each row. For two classes,
+            the log odds of ``classes_[1]``.
+        """
+        scores = self._map_predictive(lambda predictive: predictive.ranked_scores(), X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    @isolated()
+    def predict_proba_from_latent(self, latents):
+        """Return class probabilities given values of the latent functions.
+
+        Parameters
+        ----------
+        latents : array-like of shape (..., c)
+            As `sample_latent` draws them.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (..., n_classes)
+        """
+        latents = self._checked_latents(latents)
+        return self._class_probabilities().of_latents(latents)
+
+
+def _labels(y):
+    """Return the distinct labels of all ranks, sorted."""
+    parts = [part for part in gather(np.unique(y)) if len(part)]
+    return np.unique(np.concatenate(parts or [y]))

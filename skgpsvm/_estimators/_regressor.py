@@ -1,0 +1,254 @@
+"""Base class of regressors: normalized targets, noise, and predictions in units of y."""
+
+import numpy as np
+import torch
+from sklearn.base import (
+    MultiOutputMixin,
+    RegressorMixin,
+)
+from sklearn.utils import check_random_state
+
+from .._distributed import gather
+from .._isolation import isolated
+from .._noise import given_noise, split_noise
+from .._predictive import (
+    STANDARD_NOISE,
+    regression_sites,
+)
+from .._rows import merged_rows, to_tensor, winsorized
+from .._validation import (
+    differs,
+)
+from ..exceptions import warn
+from ._base import GPEstimator
+
+# A mean weight above this, or below its inverse, warns. On a sine of 100 rows with noise of
+# standard deviation .1 to .5 and weights proportional to inverse variances, 95 % intervals of the
+# function cover .92 at a mean weight of 1, .98 at 1/2, .82 at 2, .59 at 5, .17 at 100 (2026-11).
+_MAX_MEAN_WEIGHT = 2.0
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
+    """Base of regressors: normalized targets, noise, and predictions in units of y.
+
+    A subclass has a parameter ``likelihood``, and ``_likelihood``, the one of the last fit. Targets
+    are centered and scaled where ``normalize_y`` asks for it; those of heavy-tailed noise by the
+    mean and deviation of `winsorized` targets.
+    """
+
+    def _has_noise(self):
+        """Return whether y has noise to learn; weights of counts are exposures."""
+        return True
+
+    def _warn_of_weights(self, weights):
+        """Warn if weights are not integers and their mean is far from 1.
+
+        Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
+        """
+        used = weights[weights > 0]
+        counted = bool((used == used.round()).all())
+        sums = gather((used.sum(), len(used), counted))
+        mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
+        far = not 1 / _MAX_MEAN_WEIGHT <= mean <= _MAX_MEAN_WEIGHT
+        if far and not all(part[2] for part in sums):
+            warn(
+                f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
+                f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
+                f"count as {sum(part[0] for part in sums):.3g}. Divide inverse variances by their "
+                "mean. Weights that are all integers are taken as counts, without this warning."
+            )
+
+    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
+        """`merged_rows` with normalized targets (n, t)."""
+        X, y, weights = self._check_rows(
+            X, y, sample_weight, reset, multi_output=True, y_numeric=True
+        )
+        if self._has_noise():
+            self._warn_of_weights(weights)
+        if reset:
+            self._y_ndim = np.ndim(y)
+        t = np.prod(y.shape[1:], dtype=int)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), t)
+        X, targets, weights, origin = merged_rows(X, targets, weights)
+
+        def average(values):
+            return sum(gather(weights @ values)) / sum(gather(weights.sum()))
+
+        if reset:
+            self._y_mean, self._y_std = np.zeros(t), np.ones(t)
+            with np.errstate(over="ignore"):
+                mean, var = self._moments(targets, average)
+                if self._is_heavy_tailed() and np.isfinite(var).all():
+                    mean, var = self._moments(winsorized(targets, weights), average)
+            if not np.isfinite(var).all():
+                raise ValueError(
+                    "Squares of y, times the weights, overflow in float64: scale them down."
+                )
+            if self.normalize_y:
+                self._y_mean = mean
+                self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
+        elif targets.shape[1] != len(self._y_mean):
+            raise ValueError(
+                f"y has {targets.shape[1]} outputs, but the model was fitted with "
+                f"{len(self._y_mean)}."
+            )
+        return X, (targets - self._y_mean) / self._y_std, weights, origin
+
+    @staticmethod
+    def _moments(targets, average):
+        mean = average(targets)
+        return mean, average((targets - mean) ** 2)
+
+    def _outputs(self, array):
+        """Return an array whose last axis, of outputs, is there only if y had two axes."""
+        return array[..., 0][()] if self._y_ndim == 1 else array
+
+    def _is_heavy_tailed(self):
+        return self.likelihood in ("student_t", "laplace")
+
+    @property
+    def _given_noise(self):
+        """Return the `GivenNoise` of the kernel, or None; only Gaussian noise is part of it."""
+        return given_noise(self.kernel) if self.likelihood == "gaussian" else None
+
+    def _split_kernel(self, kernel):
+        if self._given_noise is None:
+            return super()._split_kernel(kernel)
+        return split_noise(kernel)[0], kernel
+
+    def _noise_is_free(self):
+        return self._given_noise is None or not self._given_noise.fixed
+
+    def _noise_limits(self, default):
+        """Return bounds of the log noise: those of the kernel's `WhiteKernel`, or a default."""
+        return default if self._given_noise is None else self._given_noise.limits
+
+    def _noise_sites(self, variance):
+        """Return the likelihood with the kernel's noise, or with an initial variance."""
+        t, given = len(self._y_mean), self._given_noise
+        start = np.full(t, variance) if given is None else np.array([given.level])
+        return regression_sites(self.likelihood, start, t)
+
+    def _explained_nats(self, X, targets, weights):
+        """Return the log density gained by the variation of the mean at the fitted noise."""
+        if not weights.any():
+            return 0.0
+        mean = self._latent_means(X)
+        squares = weights @ (mean - np.average(mean, axis=0, weights=weights)) ** 2
+        return float((0.5 * squares / self.noise_variance_).sum())
+
+    def _variance_of_noise(self, parameters):
+        """Return the noise variance of normalized y, (t,) or (1,), at given parameters."""
+        likelihood = self._make_likelihood().at(parameters).likelihood
+        return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]
+
+    def _noise_variance(self, parameters):
+        """Return the noise variance in squared units of y, for ``noise_variance_``."""
+        return self._outputs(self._variance_of_noise(parameters).numpy() * self._y_std**2)
+
+    def latent_mean_and_variance(self, X):
+        """Return the posterior mean and variance of the latent functions, without noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n,) or (n, t)
+            In units of y and squared units of y; with the axes of `predict`'s mean.
+        """
+        return super().latent_mean_and_variance(X)
+
+    def _latent_moments(self, X, spread=None):
+        mean, variance = super()._latent_moments(X, spread)
+        return mean * self._y_std + self._y_mean, variance * self._y_std**2
+
+    @isolated()
+    def _latent_means(self, X):
+        """Return the means of validated rows, (n, t), in units of y."""
+        posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
+        means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
+        return means * self._y_std + self._y_mean
+
+    def _latent_outputs(self, array):
+        return self._outputs(array)
+
+    def sample_latent(self, X, n_samples=1, random_state=0):
+        """Draw joint samples of the latent functions at all rows, without noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        samples : ndarray of shape (n_samples, n, t)
+            In units of y. The last axis stays where y has one dimension.
+        """
+        draws = super().sample_latent(X, n_samples, random_state)
+        return draws * self._y_std + self._y_mean
+
+    def predict(self, X, return_std=False, return_cov=False):
+        """Predict the mean of y and, on request, its standard deviation or covariance.
+
+        The latter two include the noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether to return the standard deviation of each observation too.
+        return_cov : bool, default=False
+            Whether to return their joint covariance too; memory is O(n^2).
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, t)
+        std : ndarray of shape (n,) or (n, t), optional
+        cov : ndarray of shape (n, n) or (n, n, t), optional
+
+        Raises
+        ------
+        RuntimeError
+            If both are requested.
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        if return_std:
+            mean, variance = self._latent_moments(X)
+            return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
+        mean = self._outputs(self._latent_means(self._check_new(X)))
+        return (mean, self._outputs(self._cov(X))) if return_cov else mean
+
+    @isolated()
+    def _cov(self, X):
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        rows = to_tensor(X, device, dtype)
+        cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
+        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
+        return cov + np.eye(len(X))[..., None] * self.noise_variance_
+
+    def sample_y(self, X, n_samples=1, random_state=0):
+        """Draw joint samples of y: of the latent functions at all rows, plus independent noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2).
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
+        """
+        rng = check_random_state(random_state)
+        latent = self.sample_latent(X, n_samples, rng)
+        std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
+        noise = STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
+        return np.moveaxis(self._outputs(latent + noise), 0, -1)
