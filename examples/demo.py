@@ -65,7 +65,7 @@ def tune(X, y):
     """Part 1: the pipeline, tuned over kernel and number of inducing points."""
     heading(
         "1. Pipeline(StandardScaler, BayesianSVC) tuned by GridSearchCV",
-        "Mean over 3 folds, best log-loss (nats, lower is better) first.",
+        "Mean over 3 folds, best log loss (nats, lower is better) first.",
         "Each fit also learns the values of its kernel; that needs no grid.",
     )
     pipeline = make_pipeline(StandardScaler(), BayesianSVC(random_state=0))
@@ -96,7 +96,7 @@ def tune(X, y):
         ]
         for i in np.argsort(results["rank_test_neg_log_loss"])
     ]
-    table(["kernel", "inducing points", "log-loss", "accuracy", "fit, s"], rows)
+    table(["kernel", "inducing points", "log loss", "accuracy", "fit, s"], rows)
     return search
 
 
@@ -114,7 +114,7 @@ def compare(models, X, y):
             p = probabilities[name] = model.predict_proba(X)
             row[2:] = [f"{p.max(axis=1).mean():.3f}", f"{log_loss(y, p):.3f}"]
         rows.append(row)
-    table(["model", "accuracy", "expected", "log-loss"], rows)
+    table(["model", "accuracy", "expected", "log loss"], rows)
     return probabilities
 
 

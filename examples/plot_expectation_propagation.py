@@ -134,7 +134,7 @@ def evidence(model):
 
 
 panels = {
-    "log-loss of new rows, nats": lambda name, m: losses[name, m],
+    "log loss of new rows, nats": lambda name, m: losses[name, m],
     "log evidence, or a bound on it, nats": lambda name, m: evidence(models[name, m][0]),
     "processor seconds to fit": lambda name, m: models[name, m][1],
 }

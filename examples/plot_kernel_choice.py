@@ -63,7 +63,7 @@ for ax, title, loss in zip(axes, titles, (promised, observed), strict=True):
     ax.set(xscale="log", yscale="log", xlabel="length scale", title=title)
 axes[0].set_ylabel("variance")
 axes[0].legend(loc="upper right")
-figure.colorbar(filled, ax=axes, label="log-loss, nats")
+figure.colorbar(filled, ax=axes, label="log loss, nats")
 
 # %%
 # What the places on the map mean: far to the left the model knows nothing a step away from each

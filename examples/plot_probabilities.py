@@ -66,7 +66,7 @@ for (kind, model), color, marker in zip(models.items(), ("#0072B2", "#D55E00"), 
     mean_p = np.bincount(bins, p, 10) / count
     share = np.bincount(bins, y_test, 10) / count
     log_loss = -np.log(np.maximum(np.where(y_test == 1, p, 1 - p), 1e-15)).mean()
-    label = f"{kind}: log-loss {log_loss:.2f}"
+    label = f"{kind}: log loss {log_loss:.2f}"
     ax.plot(mean_p, share, marker + "-", color=color, label=label)
 ax.set(xlabel="predicted probability of class 1", ylabel="observed share of class 1")
 ax.set_aspect("equal")

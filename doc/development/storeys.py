@@ -108,7 +108,7 @@ def draw(path):
         axes.text(0.12, y + 0.08, text, va="bottom", size=8, family="monospace")
         for below in range(level + 1, len(STOREYS)):
             if count := between.get((level, below)):
-                x = 9.55 - 0.5 * (below - level - 1) - 0.25 * (level % 2)
+                x = 9.55 - 0.5 * (below - level - 1) - 0.35 * (level % 2)
                 start, end = (x, y), (x, -below * 1.35 + height)
                 axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "0.4"})
                 axes.text(x + 0.05, y - 0.2, count, size=8, color="0.3")
