@@ -136,7 +136,7 @@ def _outcome(rng, name, params, data, told):
         fault = _fault(model, new, X)
     except _REFUSALS as error:
         return _judged(error, told)
-    except Exception:
+    except Exception:  # what the fuzz is there to find
         return "another error", f"{traceback.format_exc()}{told}"
     if fault:
         return "not well formed", f"{fault}: {told}"

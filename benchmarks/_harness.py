@@ -242,7 +242,7 @@ def _attempt(function, task):
         warnings.simplefilter("always")
         try:
             found, error = function(**{k: v for k, v in task.items() if k != "code"}), ""
-        except Exception as failure:
+        except Exception as failure:  # of any kind: the report lists it, and the run goes on
             found, error = {}, f"{type(failure).__name__}: {failure}".splitlines()[0]
     kinds = Counter(warning.category.__name__ for warning in caught)
     told = " ".join(f"{kind}:{count}" for kind, count in sorted(kinds.items()))

@@ -58,7 +58,7 @@ def run_on_all_ranks(function, *args, **kwargs):
         return function(*args, **kwargs)
     try:
         result, failure = function(*args, **kwargs), None
-    except Exception as error:
+    except Exception as error:  # of any kind: the other ranks would wait for this one forever
         failure = error
     try:
         failures = gather(failure and f"{type(failure).__name__}: {failure}")

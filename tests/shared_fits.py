@@ -79,7 +79,7 @@ def told(function):
     """The error that a function ends with."""
     try:
         function()
-    except Exception as error:
+    except Exception as error:  # of any kind: the caller compares it with what is expected
         traceback.print_exc()
         return error
     return None

@@ -73,7 +73,7 @@ def raw_features(extractor, X, row_shape):
     """Return the features (b, D) of an extractor, after a check of their shape and values."""
     try:
         features = extractor(X.reshape(len(X), *row_shape))
-    except Exception as error:
+    except Exception as error:  # of any kind, from the user's module; raised again below
         error.add_note(
             f"The module raised this for a batch of shape {(len(X), *row_shape)}: rows of X, or "
             "input_shape, must have the shape that the module takes."
