@@ -22,7 +22,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import SVGPRegressor
 from skgpsvm._collapsed import _CHUNK_ROWS, CollapsedBound
-from skgpsvm._rows import Rows
+from skgpsvm._data import WeightedDataset
 from skgpsvm._torch_kernels import torch_kernel
 
 from . import _report
@@ -39,7 +39,7 @@ class Evaluation:
         X = rng.standard_normal((n, D))
         y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((n, 1))
         kernel = ConstantKernel(1.0) * RBF(np.full(D, np.sqrt(D / 2)))
-        self.rows = Rows(X, y, np.ones(n), torch.device("cpu"), torch.float64)
+        self.rows = WeightedDataset(X, y, np.ones(n), torch.device("cpu"), torch.float64)
         self.bound = CollapsedBound(torch_kernel(kernel), self.rows)
         self.parts = torch.tensor(kernel.theta), torch.tensor(X[:m]), torch.tensor([-2.0]).double()
 

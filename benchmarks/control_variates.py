@@ -18,8 +18,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpsvm import QSGPRegressor
+from skgpsvm._data import WeightedDataset
 from skgpsvm._features import FourierBases
-from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
@@ -76,7 +76,7 @@ class Estimates:
         bases = latents.mean_bases("cpu")
         bases = Quadratic(bases.kernel, bases.theta, bases.features, X.shape[1])
         none = np.zeros((len(X), 1))
-        self.rows = Rows(X, none, np.ones(len(X)), torch.device("cpu"), torch.float64)
+        self.rows = WeightedDataset(X, none, np.ones(len(X)), torch.device("cpu"), torch.float64)
         self.control, self.precision = control, np.exp(-latents.noise[0])
         self.steps = StochasticSteps(
             LikelihoodSites(Gaussian(np.exp(latents.noise)), 1),

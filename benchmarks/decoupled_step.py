@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from skgpsvm._data import WeightedDataset
 from skgpsvm._inference.natural_gradient import AdamSteps, GradientState
 from skgpsvm._optim import NOISE_BOUNDS
-from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent
@@ -37,7 +37,7 @@ def generated(n):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, D))
     y = np.sin(2 * X[:, :1]) + 0.3 * rng.standard_normal((n, 1))
-    return Rows(X, y, np.ones(n), torch.device("cpu"), torch.float64)
+    return WeightedDataset(X, y, np.ones(n), torch.device("cpu"), torch.float64)
 
 
 def points(n):

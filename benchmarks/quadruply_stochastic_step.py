@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from skgpsvm._data import WeightedDataset
 from skgpsvm._features import FourierBases, FourierFeatures
 from skgpsvm._posteriors import WhitenedBasis
-from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian
@@ -59,7 +59,7 @@ class Step:
 
     def __init__(self, m, n, folder, n_dense=None):
         X, y = generated(n, folder)
-        self.rows = Rows(X, y, np.ones(n), torch.device("cpu"), torch.float32)
+        self.rows = WeightedDataset(X, y, np.ones(n), torch.device("cpu"), torch.float32)
         kernel = ConstantKernel() * RBF(np.full(D, np.sqrt(D / 2)))
         theta = torch.tensor(kernel.theta)
         few = self.rows.take(slice(0, M_COV + SUPPORT))[0].double()

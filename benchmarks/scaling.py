@@ -24,10 +24,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
+from skgpsvm._data import CHUNK_ROWS, WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._posteriors import WhitenedBasis
-from skgpsvm._rows import CHUNK_ROWS, Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.inducing import select_inducing_points
 
@@ -58,7 +58,7 @@ class Sweep:
         X, y = generated(n, D, c)
         kernel = torch_kernel(ConstantKernel(5.0) * RBF(np.sqrt(D / 2)))
         theta = torch.log(torch.tensor([5.0, np.sqrt(D / 2)], dtype=torch.float64, device=device))
-        self.rows = Rows(X, y, np.ones(n), torch.device(device), dtype)
+        self.rows = WeightedDataset(X, y, np.ones(n), torch.device(device), dtype)
         self.hinge = ContrastSites(c, contrast) if c > 2 else BinarySites()
         self.Z = torch.tensor(X[:M], dtype=torch.float64, device=device)
         self.ascent = CoordinateAscent(self.hinge, WhitenedBasis(kernel, theta, self.Z), self.rows)

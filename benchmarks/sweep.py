@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm._rows import Rows
+from skgpsvm._data import WeightedDataset
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.expectation_propagation._inference import RULES, EPProblem, InterleavedEP
 from skgpsvm.expectation_propagation._propagation import Propagation
@@ -40,7 +40,7 @@ class Iteration:
         kernel = ConstantKernel(2.0) * RBF(np.full(D, np.sqrt(D / 2)))
         self.Z, self.learning = torch.tensor(X[:m]), learning
         X, y = X[share], y[share]
-        self.rows = Rows(X, y, np.ones(len(X)), torch.device("cpu"), dtype)
+        self.rows = WeightedDataset(X, y, np.ones(len(X)), torch.device("cpu"), dtype)
         propagation = Propagation(torch_kernel(kernel), self.rows)
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
         free = ["theta", "Z"] if learning else []

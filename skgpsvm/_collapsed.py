@@ -102,7 +102,7 @@ class CollapsedBound:
     Parameters
     ----------
     kernel : TorchKernel
-    rows : Rows
+    rows : WeightedDataset
         With float targets (n, t).
 
     Notes

@@ -23,7 +23,7 @@ class Evidence:
     Parameters
     ----------
     kernel : TorchKernel
-    rows : Rows
+    rows : WeightedDataset
         With float targets (n, t); O(n^2) memory, O(n^3) time.
 
     Notes
@@ -63,7 +63,7 @@ class Evidence:
         theta : Tensor of shape (k,)
         noise : Tensor of shape (t,) or (1,)
             Logarithms of the noise variances of the outputs, or of the one that they share.
-        rows : Rows
+        rows : WeightedDataset
             Validation rows.
         min_log_noise : Tensor of shape (t,) or (1,)
             Lower bounds of the result.

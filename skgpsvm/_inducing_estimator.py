@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import CompoundKernel
 
+from ._data import WeightedDataset
 from ._distributed import (
     broadcast_from_rank0,
     check_equal,
@@ -25,7 +26,6 @@ from ._inference.natural_gradient import AdamSteps, CoordinateInference, Gradien
 from ._linalg import natural_parameters
 from ._optim import NOISE_BOUNDS
 from ._parameters import ALWAYS
-from ._rows import Rows
 from ._torch_kernels import theta_bounds, torch_kernel
 from .exceptions import warn
 from .inducing import select_inducing_points
@@ -99,7 +99,7 @@ class InducingEstimator(GPEstimator):
             name = f"class {self.classes_[j]}: " if len(problems) > 1 else ""
             start = previous[j] if previous else None
             alone = len(problems) == 1
-            rows = Rows(X, part, weights, *options, origin=origin)
+            rows = WeightedDataset(X, part, weights, *options, origin=origin)
             fits.append(self._fit_latents(run, name, X, weights, rows, start, seed, alone))
         latents, curves, evaluations = zip(*fits, strict=True)
         found = self._attributes(latents, evaluations) | history(*curves)
@@ -125,7 +125,7 @@ class InducingEstimator(GPEstimator):
         name : str
             Prefix of the names of the stages.
         X, weights : ndarray of shape (n, d), (n,)
-        rows : Rows
+        rows : WeightedDataset
         start : SparseModel or None
             The fitted model to start from, if any.
         seed : int
@@ -281,7 +281,7 @@ class InducingEstimator(GPEstimator):
         run = Run(self, shown, y, X, targets, weights, self._latents)
         latents, evaluations, curves = [], [], []
         for old, part in zip(self._latents, problems, strict=True):
-            rows = Rows(X, part, weights, *options, origin=origin)
+            rows = WeightedDataset(X, part, weights, *options, origin=origin)
             stage, state = self._streaming_update(old, rows)
             name, must_converge = f"stream {len(curves)}", not stage.is_exact
             curves.append(run.run(name, stage, state, self.max_iter, must_converge=must_converge))
@@ -297,7 +297,7 @@ class InducingEstimator(GPEstimator):
         ----------
         old : SparseModel
             Its posterior is the prior of the rows.
-        rows : Rows
+        rows : WeightedDataset
 
         Returns
         -------

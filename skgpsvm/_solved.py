@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ._collapsed import JITTER, NOISE_BOUNDS, CollapsedLearning, Hyperparameters
+from ._data import CHUNK_ROWS, WeightedDataset, shares, to_tensor
 from ._estimators import history
 from ._evidence import Evidence, SharedScaling
 from ._fitted_models import DecoupledModel, SparseModel
@@ -17,7 +18,6 @@ from ._hyperparameters.default_kernels import feature_scales
 from ._inference.pcg import DecoupledInference, ExactInference
 from ._optim import by_autograd, lbfgs
 from ._posteriors import shrinkage
-from ._rows import CHUNK_ROWS, Rows, shares, to_tensor
 from ._torch_kernels import directions, theta_bounds, torch_kernel
 from ._variational import STAGES, VariationalGP, VariationalRegressor
 from .exceptions import NumericalWarning, warn
@@ -138,7 +138,7 @@ class SolvedGP(VariationalGP, ABC):
             X, y, sample_weight, classes=classes, reset=previous is None
         )
         run = Run(self, shown, y, X, targets, weights, previous)
-        rows = Rows(X, targets, weights, *self._agreed_options(X))
+        rows = WeightedDataset(X, targets, weights, *self._agreed_options(X))
         generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
         latents, curve, bound = descend(run, X, weights, rows, generator)
         run.end(self._attributes([latents], [bound]) | history(curve))
@@ -239,7 +239,7 @@ class SolvedRegressor(SolvedGP, VariationalRegressor):
         Returns
         -------
         units : ndarray
-            All units, see `Rows.units`.
+            All units, see `WeightedDataset.units`.
         index : ndarray
             Those held out, at most ``max_units``.
         """
@@ -312,7 +312,7 @@ def _select_by_predictive_density(evidence, before, after, rows, max_log_noise):
         Of the training rows.
     before, after : Hyperparameters
         The noise of ``after`` is the lower bound of the refitted noise.
-    rows : Rows
+    rows : WeightedDataset
         Validation rows.
     max_log_noise : float
         Upper bound of the logarithm of the noise variance.

@@ -271,7 +271,7 @@ class VariationalRegressor(GPRegressor, VariationalGP):
             Takes `Hyperparameters`, a number of rows and a number of rounds; returns the
             `CollapsedState` that they end in, the curve of objectives, and the bound.
         point : Hyperparameters
-        rows : Rows
+        rows : WeightedDataset
         fresh : bool
             Whether no earlier fit is continued.
 

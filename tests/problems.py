@@ -12,11 +12,11 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
+from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._inference.pcg import DecoupledInference
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
-from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import MultiscaleRBF
@@ -53,7 +53,7 @@ def codes(values):
 
 def rows_of(X, y, weights=None, dtype=torch.float64):
     weights = np.ones(len(X)) if weights is None else weights
-    return Rows(X, y, weights, torch.device("cpu"), dtype)
+    return WeightedDataset(X, y, weights, torch.device("cpu"), dtype)
 
 
 def weighted_rows(n=50, d=3, seed=0):

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, t64, waves
 from sklearn.preprocessing import PowerTransformer
 
-from skgpsvm import AdditiveGPRegressor, _rows
+from skgpsvm import AdditiveGPRegressor, _data
 from skgpsvm.additive._basis import yeo_johnson
 from skgpsvm.additive._encoding import TableEncoder, categorical_mask, described, distinct
 
@@ -16,7 +16,7 @@ quick = {"sparse": True, "interactions": None, "n_inducing": 8, "length_scale_bo
 
 
 def test_different_numbers_of_columns_that_have_few(monkeypatch):
-    monkeypatch.setattr(_rows, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(_data, "CHUNK_ROWS", 3)
     data = np.array([[1, 1, np.nan], [0, 2, np.nan], [1, 3, np.nan], [0, 4, 7], [2, 5, np.nan]])
     found = distinct(rows_of(data, np.zeros(5)), [0, 1, 2], 3)
     assert {j: own.tolist() for j, own in found.items()} == {0: [0, 1, 2], 2: [7]}

@@ -15,7 +15,7 @@ NUMPY_MODULES = {
     "_estimators/_base",  # the boundary of arrays and tensors
     "_estimators/_classifier",  # labels
     "_estimators/_regressor",  # targets
-    "_rows",  # the boundary
+    "_data",  # the boundary
     "_parameters",  # values of estimators' parameters, arrays among them
     "inducing",  # scikit-learn's k-means++ works on arrays
     "active_learning",  # takes and gives what `predict_proba` gives

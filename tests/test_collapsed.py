@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from skgpsvm import _collapsed
 from skgpsvm._collapsed import CollapsedBound, CollapsedLearning
-from skgpsvm._rows import Rows
+from skgpsvm._data import WeightedDataset
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 
@@ -23,7 +23,7 @@ KERNELS = [
 
 def bound_of(kernel, X, Y, weights=None):
     weights = np.ones(len(X)) if weights is None else weights
-    rows = Rows(X, Y.reshape(len(X), -1), weights, torch.device("cpu"), torch.float64)
+    rows = WeightedDataset(X, Y.reshape(len(X), -1), weights, torch.device("cpu"), torch.float64)
     return CollapsedBound(torch_kernel(kernel), rows)
 
 

@@ -25,11 +25,11 @@ from problems import (
 from sklearn.datasets import load_digits
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
+from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
-from skgpsvm._rows import Rows
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT
@@ -322,7 +322,7 @@ def test_held_features_chunks_and_recomputed_ones_agree(hinge, monkeypatch):
     held = results()
     monkeypatch.setattr(_ascent, "_HELD_BYTES", 0)
     assert all(map(torch.equal, held, results()))
-    monkeypatch.setattr(Rows, "chunks", partialmethod(Rows.chunks, 7))
+    monkeypatch.setattr(WeightedDataset, "chunks", partialmethod(WeightedDataset.chunks, 7))
     for a, b in zip(held, results(), strict=True):
         # The same sums, chunk by chunk.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
@@ -404,7 +404,7 @@ def test_objective_is_what_a_sweep_returns(hinge, n_sweeps, monkeypatch):
     value = ascent.elbo(state)
     assert all(part is vars(before)[name] for name, part in vars(state).items())
     assert ascent.sweep(state) == pytest.approx(value, rel=1e-12)
-    monkeypatch.setattr(Rows, "chunks", partialmethod(Rows.chunks, 7))
+    monkeypatch.setattr(WeightedDataset, "chunks", partialmethod(WeightedDataset.chunks, 7))
     ascent.basis = ascent.basis
     assert ascent.elbo(before) == pytest.approx(value, rel=1e-12)
 

@@ -60,8 +60,8 @@ from skgpsvm import (
     QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
+    _data,
     _estimators,
-    _rows,
 )
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._inference.natural_gradient import CoordinateInference
@@ -686,7 +686,7 @@ class AnonymousMemory:
 
 @pytest.mark.skipif(not AnonymousMemory.status.is_file(), reason="needs Linux's /proc")
 def test_read_only_memmap_is_never_copied_whole(tmp_path, monkeypatch):
-    for module in (_rows, _ascent):
+    for module in (_data, _ascent):
         monkeypatch.setattr(module, "_HELD_BYTES", 2**20)
     n, d = 100_000, 160
     mapped = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, d))

@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss
 
 from skgpsvm import EPClassifier, SVGPClassifier
+from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
-from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.expectation_propagation._inference import (
@@ -74,7 +74,7 @@ def case(name, weights=None):
     """Return a propagation without jitter, and its state without sites."""
     X, y, Z, kernel = CASES[name]
     weights = np.ones(len(X)) if weights is None else weights
-    rows = Rows(X, y, weights, torch.device("cpu"), torch.float64)
+    rows = WeightedDataset(X, y, weights, torch.device("cpu"), torch.float64)
     propagation = Propagation(torch_kernel(kernel), rows, jitter=0)
     return propagation, propagation.init(t64(kernel.theta), t64(Z))
 
@@ -247,7 +247,7 @@ def test_inducing_points_at_all_rows_give_the_dense_algorithm():
     X, y = moons(25)
     kernel = ConstantKernel(3.0) * RBF(0.8)
     mean, cov, evidence = dense(X, y, kernel)
-    rows = Rows(X, y, np.ones(25), torch.device("cpu"), torch.float64)
+    rows = WeightedDataset(X, y, np.ones(25), torch.device("cpu"), torch.float64)
     propagation = Propagation(torch_kernel(kernel), rows, jitter=1e-12)
     state = propagation.init(t64(kernel.theta), t64(X))
     state, update = swept(propagation, state, 0.8, 200)
@@ -278,7 +278,7 @@ def test_sites_no_longer_matter_at_the_fixed_point():
 def test_weights_are_copies():
     weights = np.array([1, 2, 1, 3, 1, 2])
     X, y, Z, kernel = CASES["A"]
-    rows = Rows(
+    rows = WeightedDataset(
         X.repeat(weights, 0), y.repeat(weights), np.ones(10), torch.device("cpu"), torch.float64
     )
     repeated = Propagation(torch_kernel(kernel), rows, jitter=0)
@@ -510,7 +510,7 @@ def test_streamed_rows_of_no_weight_change_nothing():
 def test_minibatches_of_weighted_rows_are_those_of_copies():
     weights = np.array([1, 2, 1, 3, 1, 2])
     X, y, Z, kernel = CASES["A"]
-    rows = Rows(
+    rows = WeightedDataset(
         X.repeat(weights, 0), y.repeat(weights), np.ones(10), torch.device("cpu"), torch.float64
     )
     repeated = Propagation(torch_kernel(kernel), rows, jitter=0)

@@ -26,12 +26,12 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from skgpsvm import HybridBayesianSVC, HybridSVGPClassifier, HybridSVGPRegressor
 from skgpsvm._calibration import Calibration
+from skgpsvm._data import to_tensor
 from skgpsvm._hinge_sites import ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._predictive import regression_sites
-from skgpsvm._rows import to_tensor
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
@@ -563,7 +563,7 @@ def test_large_rows_are_read_in_minibatches(monkeypatch, digits):
     X, X_test, y, _ = digits
     options = {"max_iter": 2, "n_inducing": 16, "random_state": 0}
     held = HybridBayesianSVC(Images, **options).fit(X, y)
-    monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 1000)
     read = HybridBayesianSVC(Images, **options).fit(X, y)
     assert_same_bits(held, read, X_test)
 
@@ -576,8 +576,8 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
         return to_tensor(array, *options)
 
     monkeypatch.setattr("skgpsvm.hybrid._network._CHUNK_ENTRIES", 100)
-    monkeypatch.setattr("skgpsvm._rows._HELD_BYTES", 1000)
-    monkeypatch.setattr("skgpsvm._rows.to_tensor", counted)
+    monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 1000)
+    monkeypatch.setattr("skgpsvm._data.to_tensor", counted)
     monkeypatch.setattr("skgpsvm._estimators._base.to_tensor", counted)
     X, y = blobs(600)
     quick(max_iter=1, validation_fraction=0.5).fit(X, y).predict(X)

@@ -20,15 +20,15 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpsvm._data import WeightedDataset
 from skgpsvm._evidence import Evidence
 from skgpsvm._hyperparameters.priors import LengthPrior, Penalized, SignalPrior, SlopePrior
-from skgpsvm._rows import Rows
 from skgpsvm._torch_kernels import torch_kernel
 
 
 def test_penalized_is_the_bound_plus_the_log_prior():
     X, y = waves(20)
-    rows = Rows(X, y[:, None], np.ones(20), torch.device("cpu"), torch.float64)
+    rows = WeightedDataset(X, y[:, None], np.ones(20), torch.device("cpu"), torch.float64)
     kernel = ConstantKernel(2.0) * RBF([1.0, 2.0, 3.0])
     bound = Evidence(torch_kernel(kernel), rows)
     penalized = Penalized(bound, LengthPrior(t64([0.0, 0.5, 1.0, 1.5]), t64([0, 1, 1, 1])))

@@ -51,7 +51,7 @@ STOREYS = {
         "kernels",
         "likelihoods",
         "inducing",
-        "_rows",
+        "_data",
         "_torch_kernels",
         "_distributed",
         "_validation",

@@ -14,12 +14,12 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _forks  # noqa: F401 (its hook lets forked children compute)
+from .._data import CHUNK_ROWS, to_tensor
 from .._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
 from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
 from .._parameters import ALWAYS, check_unchanged, check_uses, remembered
-from .._rows import CHUNK_ROWS, to_tensor
 from .._validation import (
     check_finite,
     check_hyperparameters,

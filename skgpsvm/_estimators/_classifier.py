@@ -9,13 +9,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from .._data import merged_rows
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._predictive import (
     LikelihoodProbabilities,
     classification_sites,
 )
-from .._rows import merged_rows
 from .._validation import (
     check_labels,
     kind_of_labels,

@@ -8,6 +8,7 @@ from sklearn.base import (
 )
 from sklearn.utils import check_random_state
 
+from .._data import merged_rows, to_tensor, winsorized
 from .._distributed import gather
 from .._isolation import isolated
 from .._noise import given_noise, split_noise
@@ -15,7 +16,6 @@ from .._predictive import (
     STANDARD_NOISE,
     regression_sites,
 )
-from .._rows import merged_rows, to_tensor, winsorized
 from .._validation import (
     differs,
 )

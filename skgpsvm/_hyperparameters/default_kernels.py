@@ -4,8 +4,8 @@ import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
+from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
-from .._rows import CHUNK_ROWS
 from .._validation import differs
 from ..kernels import Linear
 

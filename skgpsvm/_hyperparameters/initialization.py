@@ -64,7 +64,7 @@ def shrink_length_scales(start, sites, rows, random_state):
     ----------
     start : SparseModel
     sites : LikelihoodSites
-    rows : Rows
+    rows : WeightedDataset
         With class codes as targets.
     random_state : RandomState
 
@@ -123,7 +123,7 @@ def at_gaussian_posterior(start, variance, rows):
     start : SparseModel
     variance : Tensor of shape (t,) or (1,)
         Noise variances of the outputs, or the one that they share.
-    rows : Rows
+    rows : WeightedDataset
     """
     n_outputs = rows.targets.shape[1]
     sites = LikelihoodSites(Gaussian(variance.cpu()), n_outputs).at(variance.log())

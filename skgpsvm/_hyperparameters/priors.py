@@ -60,7 +60,7 @@ def few_rows_prior(kernel, rows):
     ----------
     kernel : Kernel
         Initial kernel of the default.
-    rows : Rows
+    rows : WeightedDataset
     """
     if rows.n_rows >= rows.X.shape[1]:
         return None
@@ -137,7 +137,7 @@ def default_prior(kernel, rows, scale, sparse=True):
     ----------
     kernel : Kernel
         Initial kernel of the default.
-    rows : Rows
+    rows : WeightedDataset
     scale : ndarray of shape (d,)
         Standard deviations of the features.
     sparse : bool

@@ -78,7 +78,7 @@ class CoordinateAscent:
     ----------
     likelihood : SiteLikelihood
     basis : WhitenedBasis
-    rows : Rows
+    rows : WeightedDataset
 
     Notes
     -----

@@ -88,7 +88,7 @@ class AdamSteps:
     ----------
     likelihood : SiteLikelihood
     kernel : TorchKernel
-    rows : Rows
+    rows : WeightedDataset
     trained : sequence of str
         Fields of the state to train: some of theta, noise, Z, mean and raw_root.
     learning_rate : float

@@ -197,7 +197,7 @@ class DecoupledInference(Stage):
     basis : WhitenedBasis
         Features of the covariance.
     bases : MeanBases
-    rows : Rows
+    rows : WeightedDataset
     index : Tensor of shape (k,)
         Rows that stand for all rows in the preconditioner; where bases are rows, those rows.
     tol : float

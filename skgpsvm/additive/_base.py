@@ -10,6 +10,7 @@ import torch
 from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._data import WeightedDataset
 from .._distributed import refuse_ranks
 from .._doubts import bounds_message, described_end
 from .._estimators import FOLLOWED, GPEstimator, history
@@ -17,7 +18,6 @@ from .._fitted_models import FittedModel
 from .._fitting import Run
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
-from .._rows import Rows
 from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._basis import AdditiveBasis
@@ -165,7 +165,9 @@ class AdditiveGP(GPEstimator):
         X, targets, weights, origin = self._check_training_data(
             X, y, sample_weight, classes=classes
         )
-        rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
+        rows = WeightedDataset(
+            X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin
+        )
         run = Run(self, shown, y, X, targets, weights)
         seed = run.checkpointed("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
@@ -381,7 +383,9 @@ class AdditiveGP(GPEstimator):
                 "with sparse=True."
             )
         self._warn_of_new_ranges(X, weights)
-        rows = Rows(X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin)
+        rows = WeightedDataset(
+            X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin
+        )
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
         ascent = self._ascent(self._latents[0].basis, rows, generator)

@@ -227,7 +227,7 @@ class AdditiveBasis:
 
         Parameters
         ----------
-        rows : Rows
+        rows : WeightedDataset
         empirical : bool
             Whether the measure is that of the rows; else numbers are uniform on the unit interval.
         """
@@ -256,7 +256,7 @@ class AdditiveBasis:
 
         Parameters
         ----------
-        rows : Rows
+        rows : WeightedDataset
         empirical : bool
             Whether the measure is that of the rows; else numbers are uniform on the unit interval.
         """

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.stats import skew, yeojohnson_normmax
 
-from .._rows import CHUNK_ROWS
+from .._data import CHUNK_ROWS
 from .._validation import is_missing
 from ._basis import Feature
 
@@ -229,7 +229,7 @@ def distinct(rows, numbers, most):
 
     Parameters
     ----------
-    rows : Rows
+    rows : WeightedDataset
     numbers : list of int
     most : int
     """

@@ -7,11 +7,11 @@ from functools import partial
 
 import torch
 
+from .._data import CHUNK_ROWS
 from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._linalg import add_gram, add_grams, mirror
 from .._optim import FlatParameters, lbfgs, minibatches
-from .._rows import CHUNK_ROWS
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 
 HYPERPARAMETERS = ("length", "variance", "noise")
@@ -88,7 +88,7 @@ class AdditiveAscent(Stage):
     Parameters
     ----------
     basis : AdditiveBasis
-    rows : Rows
+    rows : WeightedDataset
     limits : tuple of two Tensors (2,)
         Bounds of the logarithms of length scales: of single effects, and of pairs.
     form : tuple
@@ -186,7 +186,7 @@ class AdditiveAscent(Stage):
         ]
 
     def tested_rows(self, random_state):
-        """Return the `Rows` whose residuals enter the score test of interactions."""
+        """Return the `WeightedDataset` whose residuals enter the score test of interactions."""
         return self.rows.subset(_N_TEST_ROWS, random_state)
 
     def _zeros(self, *latents):

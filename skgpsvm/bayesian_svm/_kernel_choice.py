@@ -78,7 +78,7 @@ class LeaveOneOutChoice:
     ----------
     kernel : sklearn Kernel
     hinge : BinarySites or ContrastSites
-    rows : Rows
+    rows : WeightedDataset
         Few enough to fit many times.
     Z : Tensor of shape (m, d)
     """
@@ -240,7 +240,7 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         Prefix of the names of the stages.
     kernel : sklearn Kernel
     hinge : BinarySites or ContrastSites
-    rows : Rows
+    rows : WeightedDataset
     Z : ndarray of shape (m, d)
     scale : Tensor of shape (d,)
         Unit of the steps of the inducing points in each feature.

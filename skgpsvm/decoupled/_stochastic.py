@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from .._data import to_tensor
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._optim import minibatches
-from .._rows import to_tensor
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
@@ -289,7 +289,7 @@ class StochasticDescent(Stage):
     Parameters
     ----------
     bound : StochasticBound
-    rows : Rows
+    rows : WeightedDataset
     max_bases : dict
         Largest numbers of ``Z`` and of ``bases``. Each minibatch adds at most ``max_bases["Z"]`` of
         either.

@@ -8,6 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from .._data import WeightedDataset
 from .._distributed import check_shareable, gather
 from .._estimators import GPClassifier, all_or_nothing
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
@@ -18,7 +19,6 @@ from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import ClassProbabilities, Predictive
-from .._rows import Rows
 from .._sites import LikelihoodSites
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
@@ -467,7 +467,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
         for part, at, targets in zip(
             self._latents, thetas, self._one_vs_rest_targets(codes), strict=True
         ):
-            rows = Rows(X, targets, weights, *options)
+            rows = WeightedDataset(X, targets, weights, *options)
             propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
             state = propagation.init(
                 torch.as_tensor(at, device=rows.device), part.state(rows.device)["Z"]

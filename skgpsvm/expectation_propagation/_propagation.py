@@ -102,7 +102,7 @@ class Propagation:
     Parameters
     ----------
     kernel : TorchKernel
-    rows : Rows
+    rows : WeightedDataset
         With codes 0 and 1. A weight of at least one counts as so many copies of the row, each with
         its own site. A smaller weight is a power of the row's likelihood.
     jitter : float

@@ -14,6 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
+from .._data import WeightedDataset
 from .._distributed import refuse_ranks
 from .._estimators import FOLLOWED, GPEstimator, history
 from .._fitting import Run
@@ -22,7 +23,6 @@ from .._isolation import PrivateRandom, isolated
 from .._optim import NOISE_BOUNDS
 from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
-from .._rows import Rows
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
@@ -196,7 +196,7 @@ class HybridEstimator(GPEstimator, ABC):
         run = Run(self, shown, y, X, targets, weights, previous)
         seed = run.checkpointed("seed", self._draw_seed)
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        rows = Rows(X, targets, weights, device, dtype, origin=origin)
+        rows = WeightedDataset(X, targets, weights, device, dtype, origin=origin)
         salt = seed if previous is None else previous.seed
         threshold = None if previous is None else previous.threshold
         trained_on, held_out, threshold = self._split(rows, salt, threshold)
@@ -302,7 +302,7 @@ class HybridEstimator(GPEstimator, ABC):
 
         Parameters
         ----------
-        rows : Rows
+        rows : WeightedDataset
         salt : int
             Seed of the hashes.
         threshold : float or None
@@ -310,8 +310,8 @@ class HybridEstimator(GPEstimator, ABC):
 
         Returns
         -------
-        training : Rows
-        held_out : Rows or None
+        training : WeightedDataset
+        held_out : WeightedDataset or None
         threshold : float
         """
         if threshold is None and not self._validation_share():

@@ -71,7 +71,7 @@ class JointTraining(Stage):
     ----------
     network : HybridNetwork
     likelihood : SiteLikelihood
-    rows : Rows
+    rows : WeightedDataset
     bounds : dict of str to tuple
         Lower and upper bounds of ``theta``, tensors of shape (k,), and of ``noise``, floats.
     max_iter, batch_size : int

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from .._data import CHUNK_ROWS
 from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
-from .._rows import CHUNK_ROWS
 from ..exceptions import DivergenceError
 
 EXTRACTED_ROWS = 256  # rows that the extractor takes at a time in prediction

@@ -102,7 +102,7 @@ def build_extractor(module, params, n_inputs):
 
 
 def row_hashes(rows, salt):
-    """Return a hash in [0, 1) of the content of each of the `Rows`, (n,).
+    """Return a hash in [0, 1) of the content of each of the `WeightedDataset`, (n,).
 
     Rows that differ only in their targets get evenly spread values, in the order of the targets.
     So some of them are held out, whatever their share of all rows.

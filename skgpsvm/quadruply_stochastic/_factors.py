@@ -18,7 +18,7 @@ def chevron(bases, rows, index, precision, n_dense):
     Parameters
     ----------
     bases : MeanBases
-    rows : Rows
+    rows : WeightedDataset
     index : Tensor of shape (k,)
         Subsample of the rows that the preconditioner is computed from.
     precision : Tensor of shape (n, c)

@@ -208,8 +208,8 @@ class QuadruplyStochasticGP(SolvedGP):
         state : StochasticState or None
         support : Tensor of shape (p, d) or None
             Support rows; needed if there is no state.
-        rows : Rows
-        others : Rows or None
+        rows : WeightedDataset
+        others : WeightedDataset or None
             Held-out rows for calibration.
         generator : torch.Generator
         streamed : bool

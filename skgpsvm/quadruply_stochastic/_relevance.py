@@ -115,7 +115,7 @@ class RelevanceSweeps(Stage):
     ----------
     sites : LikelihoodSites
     kernel : TorchKernel
-    rows : Rows
+    rows : WeightedDataset
     mean_field : bool
         Whether the posterior of the weights is independent.
     threshold : float

@@ -173,7 +173,7 @@ def _select_length_scales(cross_validate, start, rows, random_state):
         Takes latents, folds and the name of a stage; returns the log densities and the weights of
         held-out rows, and the noise.
     start : SparseModel
-    rows : Rows
+    rows : WeightedDataset
     random_state : RandomState
 
     Returns

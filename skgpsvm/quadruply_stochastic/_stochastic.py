@@ -185,7 +185,7 @@ class StochasticSteps(Stage):
     bases : MeanBases
     basis : WhitenedBasis
         Features of the "nystroem" covariance.
-    rows : Rows
+    rows : WeightedDataset
     options : StepOptions
     generator : torch.Generator
     limits : Tensor of shape (t + s, 2), optional

@@ -17,7 +17,7 @@ _PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
 _MAX_WINSORIZED = 0.2  # share of the weight
 
 
-class Rows:
+class WeightedDataset:
     """Training rows of positive weight as tensors, in chunks that bound the memory.
 
     Parameters
@@ -230,7 +230,7 @@ class Rows:
 
         Returns
         -------
-        rows : Rows
+        rows : WeightedDataset
         """
         share = np.ones(self.n_rows)
         if self.n_rows > max_rows:
@@ -246,7 +246,7 @@ class Rows:
         X, targets, weights = (tensor.cpu().numpy() for tensor in tensors)
         arrays = X, targets, weights * share[index].astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
-        return Rows(*arrays, self.device, self.dtype, shared=False)
+        return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
     def _share_by_class(self, units, max_rows, random_state):
         """Return the factors, (n,), of the weights of all ranks' rows in a `subset` by class."""

@@ -6,8 +6,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, weighted_rows
 
-from skgpsvm import _rows
-from skgpsvm._rows import Rows, merged_rows, to_tensor, winsorized
+from skgpsvm import _data
+from skgpsvm._data import WeightedDataset, merged_rows, to_tensor, winsorized
 
 CPU = torch.device("cpu")
 N = 50  # of `weighted_rows`
@@ -30,7 +30,7 @@ def layout(request):
 @pytest.fixture(params=[True, False], ids=["held", "streamed"])
 def held(request, monkeypatch):
     """Whether rows are moved to the device at once or chunk by chunk."""
-    monkeypatch.setattr(_rows, "_HELD_BYTES", 2**28 if request.param else 0)
+    monkeypatch.setattr(_data, "_HELD_BYTES", 2**28 if request.param else 0)
     return request.param
 
 
@@ -58,7 +58,7 @@ def test_slices_and_indices_take_the_same_rows(held):
 def test_chunks_cover_all_rows_in_order(held):
     X, y, weights = weighted_rows()
     rows = rows_of(X, y, weights)
-    assert rows.chunks() == [slice(0, _rows.CHUNK_ROWS)]
+    assert rows.chunks() == [slice(0, _data.CHUNK_ROWS)]
     parts = [rows.take(chunk)[0] for chunk in rows.chunks(7)]
     assert max(map(len, parts)) == 7
     assert_array_equal(torch.cat(parts), X[weights > 0])
@@ -90,7 +90,7 @@ def test_held_rows_are_a_copy():
 
 
 def test_read_only_memmap_is_read_chunk_by_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(_rows, "_HELD_BYTES", 0)
+    monkeypatch.setattr(_data, "_HELD_BYTES", 0)
     X, y, weights = weighted_rows()
     np.save(tmp_path / "X.npy", X)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
@@ -173,10 +173,15 @@ def test_values_come_back_in_the_order_of_the_rows_given():
     index = np.r_[:N, 3, 5]
     X, y, weights = X[index], y[index], weights[index]
     *merged, origin = merged_rows(X, y, weights)
-    for rows in (Rows(*merged, CPU, torch.float64, origin=origin), rows_of(X, y, weights)):
+    for rows in (
+        WeightedDataset(*merged, CPU, torch.float64, origin=origin),
+        rows_of(X, y, weights),
+    ):
         values = rows.unmerged(rows.X[:, 0])
         assert_array_equal(values, np.where(weights > 0, X[:, 0], np.nan))
-    none_left = Rows(X[:3], y[:3], np.ones(3), CPU, torch.float64, origin=np.array([1, -1, 2, 0]))
+    none_left = WeightedDataset(
+        X[:3], y[:3], np.ones(3), CPU, torch.float64, origin=np.array([1, -1, 2, 0])
+    )
     assert_array_equal(
         none_left.unmerged(none_left.X[:, 0]), X[[1, 0, 2, 0], 0] * [1, np.nan, 1, 1]
     )
@@ -244,7 +249,7 @@ def test_merged_rows_do_not_depend_on_order_nor_on_how_rows_are_repeated():
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_units_divide_rows_by_their_weight(scale):
     weights = np.array([1.0, 1.0, 0.3, 37.7])
-    rows = Rows(np.eye(4), np.zeros(4), scale * weights, CPU, torch.float64)
+    rows = WeightedDataset(np.eye(4), np.zeros(4), scale * weights, CPU, torch.float64)
     units = rows.units()
     # The mean weight is 10.
     assert units.tolist() == [0, 1, 2, 3, 3, 3, 3]
@@ -256,17 +261,19 @@ def test_units_divide_rows_by_their_weight(scale):
 
 def test_thinned_rows_weigh_one_on_average():
     weights = np.array([1.0, 1.0, 4.0])
-    rows = Rows(np.eye(3), np.zeros(3), weights, CPU, torch.float64)
+    rows = WeightedDataset(np.eye(3), np.zeros(3), weights, CPU, torch.float64)
     normalized = rows.with_normalized_weights()
     assert_allclose(normalized.weights, weights / 2)
     assert normalized.total_weight == 3
     assert rows.total_weight == 6
     assert rows.are_repeated()
-    ratings = Rows(np.ones((3, 2)), np.arange(3.0), weights, CPU, torch.float64)
+    ratings = WeightedDataset(np.ones((3, 2)), np.arange(3.0), weights, CPU, torch.float64)
     assert ratings.with_normalized_weights() is ratings
-    light = Rows(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
+    light = WeightedDataset(np.eye(3), np.zeros(3), weights / 2, CPU, torch.float64)
     assert light.with_normalized_weights() is light
-    assert not Rows(np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64).are_repeated()
+    assert not WeightedDataset(
+        np.eye(3), np.zeros(3), np.ones(3), CPU, torch.float64
+    ).are_repeated()
 
 
 def test_rows_that_miss_the_same_values_are_alike():
@@ -300,11 +307,11 @@ def test_different_rows_are_only_sorted():
 
 def test_many_numbers_are_left_as_they_are(monkeypatch):
     X, y, weights = repeated_rows()
-    monkeypatch.setattr(_rows, "_MAX_MERGED", X.size - 1)
+    monkeypatch.setattr(_data, "_MAX_MERGED", X.size - 1)
     found = merged_rows(X, y, weights)
     assert found[0] is X
     assert found[1] is y
     assert found[2] is weights
     assert found[3] is None
-    monkeypatch.setattr(_rows, "_MAX_MERGED", X.size)
+    monkeypatch.setattr(_data, "_MAX_MERGED", X.size)
     assert len(merged_rows(X, y, weights)[0]) < len(X)
