@@ -1,4 +1,4 @@
-"""Training rows: made one where they are alike, as weighted tensors in chunks, shared by ranks."""
+"""Training rows: merging of equal rows, weighted tensors in chunks, and sharing between ranks."""
 
 from copy import copy
 
@@ -10,11 +10,11 @@ from ._distributed import all_sum, gather, n_ranks, rank
 CHUNK_ROWS = 4096
 _HELD_BYTES = 2**28
 _MAX_MERGED = 2**21
-_MAX_WEIGHT = 1.1  # rows are taken to be repeated if sum(w**2) / sum(w) is larger
-_MAX_UNITS = 100  # a row's weight is divided into at most so many
-_ROUNDING = 1e-6  # of a unit, which is no further one
-_PER_MEDIAN_DEVIATION = 1.4826  # standard deviations of a Gaussian
-_MAX_WINSORIZED = 0.2  # share of the weight
+_MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
+_MAX_UNITS = 100  # maximum number of units into which a row's weight is divided
+_ROUNDING = 1e-6  # a smaller excess over whole units is a rounding error
+_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a Gaussian per median absolute deviation
+_MAX_WINSORIZED = 0.2  # maximum share of the weight of an output that is clipped
 
 
 class WeightedDataset:
@@ -23,23 +23,24 @@ class WeightedDataset:
     Parameters
     ----------
     X : ndarray or memmap of shape (n, d)
-        Moved to the device whole where that takes at most 256 MiB, else chunk by chunk.
+        It is moved to the device as a whole if it takes at most 256 MiB, else chunk by chunk.
     targets : ndarray of shape (n,) or (n, t)
         Codes, or floats.
     weights : ndarray of shape (n,)
     device : torch.device
     dtype : torch.dtype
     origin : ndarray, optional
-        As of `merged_rows`.
+        Index returned by `merged_rows`.
     shared : bool
-        Whether these are a rank's share of the rows; else every rank has the same ones.
+        Whether the rows are shared between the ranks, each with its own part. If not, every rank
+        has the same rows.
 
     Attributes
     ----------
     n_rows : int
-        Of all ranks; ``len`` is that of this one.
+        Number of rows of all ranks; ``len`` is the number of rows of this rank.
     total_weight : float
-        Of the rows of all ranks.
+        Total weight of the rows of all ranks.
     """
 
     def __init__(self, X, targets, weights, device, dtype, *, origin=None, shared=True):
@@ -88,9 +89,9 @@ class WeightedDataset:
         return all_sum(*tensors) if self._shared else tensors
 
     def are_repeated(self):
-        """True if the weighted mean of the weights exceeds 1.1, as that of repeated rows does.
+        """Return whether the weighted mean of the weights exceeds 1.1, as for repeated rows.
 
-        Where equal rows have no scatter, the exact evidence is that of no noise at all.
+        Repeated rows have no scatter, so that the exact evidence is largest without noise.
         """
         (squares,) = self.sum(self.weights.double().square().sum())
         return squares.item() > _MAX_WEIGHT * self.total_weight
@@ -98,8 +99,9 @@ class WeightedDataset:
     def with_normalized_weights(self):
         """Return these rows with weights scaled to a mean of at most one.
 
-        Copies of a row have no scatter: as evidence they would be that of little noise. All of it
-        counts where most of the weight is of rows that differ from others in the target alone.
+        Copies of a row have no scatter, so that the evidence would favor too little noise. The
+        weights are not scaled if most of the weight belongs to rows that differ from another row
+        only in the target.
         """
         mean = self.total_weight / self.n_rows
         if mean <= 1 or self._are_scattered():
@@ -109,7 +111,7 @@ class WeightedDataset:
         return part
 
     def _are_scattered(self):
-        """Return whether most weight is of rows that differ from others only in the target."""
+        """Return whether most weight belongs to rows that differ from others in the target only."""
         if not isinstance(self.X, torch.Tensor):
             return False
         _, group, counts = torch.unique(self.X, dim=0, return_inverse=True, return_counts=True)
@@ -117,7 +119,7 @@ class WeightedDataset:
         return 2 * scattered.item() > self.total_weight
 
     def spaced(self, max_rows):
-        """Return an index (k,) of all ranks' rows, or of ``max_rows`` equally spaced ones."""
+        """Return an index (k,) of at most ``max_rows`` equally spaced ones of all ranks' rows."""
         n = min(self.n_rows, max_rows)
         return torch.linspace(0, self.n_rows - 1, n, dtype=torch.float64).round().long()
 
@@ -134,7 +136,7 @@ class WeightedDataset:
         return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
 
     def unmerged(self, values):
-        """Return values of these rows (n, ...) for the user's rows; NaN for weight 0."""
+        """Return values (n, ...) of these rows at the rows the user passed; NaN for weight 0."""
         if self._origin is None:
             return values
         origin = torch.as_tensor(self._origin, device=values.device)
@@ -142,7 +144,7 @@ class WeightedDataset:
         return torch.cat([values, absent])[origin]
 
     def chunks(self, size=None):
-        """Return slices that cover all rows in order, of ``size`` or the usual chunk size."""
+        """Return slices of ``size`` or ``CHUNK_ROWS`` rows that cover all rows in order."""
         size = size or CHUNK_ROWS
         return [slice(i, i + size) for i in range(0, max(len(self), 1), size)]
 
@@ -153,13 +155,14 @@ class WeightedDataset:
         ----------
         basis : WhitenedBasis
         size : int, optional
-            As of `chunks`.
+            Number of rows in a chunk; see `chunks`.
 
         Returns
         -------
         chunks : callable
-            Gives X, targets, weights, features and residual variances of each chunk. Those two are
-            held for the next pass where they take at most 256 MiB.
+            Function that yields X, targets, weights, features and residual variances of each chunk.
+            If features and residual variances take at most 256 MiB, they are kept for the next
+            pass.
         """
         held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= _HELD_BYTES
 
@@ -174,10 +177,10 @@ class WeightedDataset:
         return chunks
 
     def units(self):
-        """Return the row, among those of all ranks, of each unit of weight.
+        """Return, for each unit of weight, the index of its row among all ranks' rows.
 
-        A row has as many as mean weights: what is drawn of the rows is drawn of them, so that a
-        weight is the same as repetition.
+        The number of units of a row is the ratio of its weight to the mean weight, rounded up.
+        Subsets draw units, not rows, so that a weight is equivalent to repetition.
         """
         (weights,) = self.collect(self.weights)
         relative = weights.double() / weights.double().mean()
@@ -185,19 +188,19 @@ class WeightedDataset:
         return np.repeat(np.arange(self.n_rows), units)
 
     def of_units(self, units, chosen):
-        """Return this rank's rows with the share of weight that some units, an array, have."""
+        """Return this rank's rows, weighted by the share of their units in the array `chosen`."""
         share = shares(units, chosen)
         return self.part(share.nonzero()[0], share[share > 0])
 
     def divided(self, units, chosen):
-        """Split the rows into those without, and those of, the units at an index array."""
+        """Return the rows of the other units and the rows of the units at the index `chosen`."""
         others = np.delete(np.arange(len(units)), chosen)
         return self.of_units(units, others), self.of_units(units, chosen)
 
     def part(self, index, share=1.0):
         """Return this rank's rows at an index array, not shared with other ranks.
 
-        They have a share of their weights, a float or an array as long as the index.
+        Their weights are multiplied by `share`, a float or an array as long as the index.
         """
         part, index = copy(self), np.asarray(index)
         at = torch.as_tensor(index, device=self.device)
@@ -218,15 +221,16 @@ class WeightedDataset:
         return part
 
     def subset(self, max_rows, random_state, *, by_class=False):
-        """Draw at most ``max_rows`` of all ranks' rows, by units without replacement.
+        """Draw at most ``max_rows`` of all ranks' rows: units of weight, without replacement.
 
         Parameters
         ----------
         max_rows : int
         random_state : RandomState
         by_class : bool
-            Draw equally many rows of each class, or all that it has, and scale their weights to
-            the total of the class. Targets are class codes. False draws every row alike.
+            If True, draw equally many units of each class, or all of a smaller class, and scale
+            their weights to the total weight of the class. Targets are then class codes. If False,
+            all units are drawn with equal probability.
 
         Returns
         -------
@@ -249,12 +253,12 @@ class WeightedDataset:
         return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
     def _share_by_class(self, units, max_rows, random_state):
-        """Return the factors, (n,), of the weights of all ranks' rows in a `subset` by class."""
+        """Return the factors (n,) by which `subset` by class multiplies all ranks' weights."""
         targets, weights = (part.cpu().numpy() for part in self.collect(self.targets, self.weights))
         order = random_state.permutation(len(units))
         codes = targets[units[order]]
         order, sizes = order[np.argsort(codes, kind="stable")], np.bincount(codes)
-        # The most that are drawn of a class: classes with fewer leave more to the others.
+        # Find the maximum number drawn per class: small classes leave more to the others.
         left = max_rows
         for i, size in enumerate(np.sort(sizes)):
             most = left // (len(sizes) - i)
@@ -269,29 +273,29 @@ class WeightedDataset:
 
 
 def shares(units, chosen):
-    """Return the share of each row's units that an index array into `units` selects, (n,)."""
+    """Return the share (n,) of each row's units that the index array `chosen` selects."""
     total = np.bincount(units)
     return np.bincount(units[chosen], minlength=len(total)) / total
 
 
 def merged_rows(X, targets, weights):
-    """Merge equal rows, add their weights, sort them, and leave out rows of weight 0.
+    """Return sorted rows without rows of weight 0, with equal rows merged and their weights summed.
 
-    So a weight is the same as repetition to the last bit, and repeated rows cost nothing. More than
-    two million numbers, and with them every large memmap, come back as they are.
+    A weight is thus equivalent to repetition, to the last bit, and repeated rows cost nothing. If X
+    has more than two million numbers, as every large memmap has, the rows are returned unchanged.
 
     Returns
     -------
     X, targets, weights : ndarray
     origin : ndarray or None
-        Which of them each given row has become, -1 for weight 0; None where they are as they were.
+        Index of the merged row of each given row, -1 for weight 0. None if the rows are unchanged.
     """
     if X.size > _MAX_MERGED:
         return X, targets, weights, None
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
     values = np.column_stack([X, targets])
-    np.nan_to_num(values, copy=False, nan=np.inf)  # no number is, and NaN is not like itself
+    np.nan_to_num(values, copy=False, nan=np.inf)  # X has no infinity; NaN is not equal to NaN
     _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
     origin = np.full(len(used), -1)
     origin[used] = group.ravel()
@@ -301,8 +305,9 @@ def merged_rows(X, targets, weights):
 def winsorized(targets, weights):
     """Return targets (n, t) clipped to three robust standard deviations from their median.
 
-    The median, and the median deviation from it, are those of all ranks' rows. Where more than a
-    fifth are further away these are no gross errors, and the targets stay as they are.
+    The median, and the median absolute deviation from it, are those of all ranks' rows. If more
+    than a fifth of the weight of an output is farther away, its values are not gross errors, and
+    the output is not clipped.
     """
     every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
     center = _median(every, weights)

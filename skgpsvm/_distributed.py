@@ -1,4 +1,4 @@
-"""Share a fit between the ranks of a torch.distributed group; one process alone is rank 0."""
+"""Share a fit between the ranks of a torch.distributed group; a single process is rank 0."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ def run_on_all_ranks(function, *args, **kwargs):
         return function(*args, **kwargs)
     try:
         result, failure = function(*args, **kwargs), None
-    except Exception as error:  # of any kind: the other ranks would wait for this one forever
+    except Exception as error:  # any error: the other ranks would wait for this one forever
         failure = error
     try:
         failures = gather(failure and f"{type(failure).__name__}: {failure}")
@@ -87,7 +87,7 @@ def check_equal(values, *, counts=True):
 
 
 def _digest(value):
-    """Return a hash that is equal on all ranks; if pickling fails, as for a lambda, a name."""
+    """Return a hash that is equal on all ranks, or a name if pickling fails, as for a lambda."""
     try:
         return joblib.hash(value)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -106,8 +106,8 @@ def meet(estimator, method):
     Raises
     ------
     DistributedError
-        If estimator, method, parameters or callbacks are not the same on all ranks; or if torchrun
-        started several processes that have not been made a group.
+        If estimator, method, parameters or callbacks are not the same on all ranks, or if torchrun
+        started several processes that have not formed a process group.
     """
     if n_ranks() == 1:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
@@ -129,7 +129,7 @@ def meet(estimator, method):
 
 
 def check_same(name, thing):
-    """Raise on all ranks if one object, which may be large, differs in its hash."""
+    """Raise on all ranks if the hash of an object, which may be large, differs between ranks."""
     if n_ranks() > 1:
         check_equal({name: joblib.hash(thing)})
 
@@ -158,7 +158,7 @@ def _exchange():
 
 
 def check_shareable(minibatches):
-    """Refuse steps on minibatches where ranks share the rows."""
+    """Refuse steps on minibatches if several ranks share the rows."""
     if minibatches and n_ranks() > 1:
         raise ValueError(
             f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "

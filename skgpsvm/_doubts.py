@@ -1,25 +1,26 @@
-"""Doubts about a fit: hyperparameters on bounds, and a kernel that explains nothing."""
+"""Warnings about a fit: hyperparameters on bounds, and a kernel that explains nothing."""
 
 import math
 
 from sklearn.gaussian_process.kernels import CompoundKernel
 
 _DEFAULT_BOUNDS = (1e-5, 1e5)  # scikit-learn's defaults for every kernel
-_NEAR = 1e-3  # a logarithm closer than this to a bound is on it
+_NEAR = 1e-3  # a value is on a bound if its logarithm is closer than this
 _MAX_NAMED = 5
-# Smallest gain in log likelihood over a constant, all rows, in nats. Two degrees of freedom, about
-# what a kernel's smallest amplitude leaves, gain as much on pure noise in one data set of twenty.
+# Smallest gain in log likelihood over a constant, summed over the rows, in nats. A fit with two
+# degrees of freedom, about as many as a kernel of the smallest amplitude has, gains as much on one
+# in twenty data sets of pure noise.
 MIN_NATS = 3.0
 
 
 def on_bounds(kernel, learned=lambda name: True):
-    """Describe the free hyperparameters of a fitted kernel that are on bounds set by its user.
+    """Describe the free hyperparameters of a fitted kernel that are on bounds set by the user.
 
     Parameters
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
     learned : callable
-        Return whether the hyperparameter with a given name was learned.
+        Function that returns whether the hyperparameter with a given name was learned.
 
     Returns
     -------

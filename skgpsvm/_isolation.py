@@ -1,6 +1,6 @@
-"""Compute alike whatever modes, defaults and global generators of torch surround the caller.
+"""Make computations independent of the caller's torch modes, defaults and global generators.
 
-All contexts here are torch's own, and hold in the calling thread only.
+All contexts here are torch's own, and affect the calling thread only.
 """
 
 import threading
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DEVICES = ("cpu", "cuda")
-# Functions that make tensors of the default dtype, and those that do for Python's floats.
+# Functions that return tensors of the default dtype: always, or if given Python floats.
 _MADE_OF_DEFAULT = {
     torch.empty,
     torch.empty_permuted,
@@ -37,11 +37,11 @@ _MADE_OF_FLOATS = {
 
 @contextmanager
 def isolated():
-    """Give torch's initial modes and defaults to a block, or to the function that it decorates.
+    """Run a block, or a decorated function, with torch's initial modes and defaults.
 
-    Derivatives can be taken, also inside ``no_grad`` and ``inference_mode``; ``autocast`` and the
-    default device and dtype, as of ``torch.set_default_device``, have no effect. None of them is
-    changed for another thread.
+    Derivatives can be taken, even if the caller is inside ``no_grad`` or ``inference_mode``. The
+    caller's ``autocast``, default device and default dtype have no effect. Nothing is changed for
+    other threads.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -56,7 +56,7 @@ def isolated():
 
 
 class _SinglePrecision(TorchFunctionMode):
-    """Make tensors without a dtype in float32, whatever the process's default is."""
+    """Mode in which tensors made without a dtype are float32, not of the process's default."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -67,18 +67,18 @@ class _SinglePrecision(TorchFunctionMode):
 
     @staticmethod
     def _infers(func, args):
-        """Return whether a function takes the default dtype for Python floats as arguments."""
+        """Return whether a function of Python numbers returns a tensor of the default dtype."""
         of_numbers = not any(hasattr(arg, "dtype") for arg in args)
         return of_numbers and func(*args).dtype == torch.get_default_dtype()
 
 
 class PrivateRandom(TorchDispatchMode):
-    """A context whose random operations draw from generators of its own.
+    """Context in which torch's random operations draw from private generators.
 
-    Networks draw first weights, dropout and noise from torch's global generator and can seldom be
-    given another. This sees their operations one by one, below autograd, and gives each the
-    context's generator. What the operation would have drawn from the global generator with this
-    seed is what it draws. The context may be entered again and then draws on.
+    Networks draw initial weights, dropout and noise from torch's global generator, and most of
+    them accept no other. This context intercepts their operations one by one, below autograd, and
+    passes its own generator to each. The operations draw the same numbers as they would from the
+    global generator with this seed. If the context is entered again, it continues its sequence.
 
     Parameters
     ----------
@@ -87,12 +87,13 @@ class PrivateRandom(TorchDispatchMode):
     Attributes
     ----------
     has_drawn : bool
+        Whether an operation has drawn random numbers.
 
     Notes
     -----
-    Not covered: NumPy's and Python's global generators; operations in threads that a network
-    starts; and, on a GPU, fused attention and cuDNN's recurrent layers with dropout, which have no
-    other generator than the device's. That one is seeded for each such operation and put back.
+    NumPy's and Python's global generators are not covered, nor are operations in threads that a
+    network starts. On a GPU, fused attention and cuDNN's recurrent layers with dropout can draw
+    only from the device's generator. It is seeded for each such operation and restored after it.
     """
 
     def __init__(self, seed):
@@ -102,7 +103,7 @@ class PrivateRandom(TorchDispatchMode):
 
     @contextmanager
     def refusing(self):
-        """Refuse to draw, as in a backward pass of operations that have drawn."""
+        """Refuse further draws inside the block, such as a backward pass, if any came before."""
         if not self.has_drawn:
             yield
             return
@@ -146,7 +147,7 @@ class PrivateRandom(TorchDispatchMode):
         return self._generators[device]
 
     def _on_device(self, generator, op, *args, **kwargs):
-        """Run an operation that can draw from nothing but the default generator of a GPU."""
+        """Run an operation that can draw only from the default generator of a GPU."""
         device = generator.device
         if device.type != "cuda":  # elsewhere these operations draw nothing themselves
             return op(*args, **kwargs)
@@ -164,14 +165,17 @@ _DEVICE_GENERATORS = threading.RLock()
 
 
 def _device(args, kwargs):
-    """Return the device of an operation: that of its first tensor, or the one it names."""
+    """Return the device of an operation: that of its first tensor, else its argument `device`."""
     given = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), None)
     return given or torch.device(kwargs.get("device") or "cpu")
 
 
 @cache
 def _with_generator(op):
-    """Return this operation or an overload that takes a generator, and the argument's place."""
+    """Return the overload of an operation that takes a generator, and that argument's position.
+
+    The overload is None if there is none.
+    """
 
     def names(overload):
         return [argument.name for argument in overload._schema.arguments]
@@ -186,7 +190,7 @@ def _with_generator(op):
 
 
 def _dropout(generator, X, p, train):
-    """Return values with dropout and the mask, as ``native_dropout`` does."""
+    """Return the values after dropout and the mask, as ``native_dropout`` does."""
     if train is False or p == 0:
         return X.clone(), torch.ones_like(X, dtype=torch.bool)
     mask = torch.empty_like(X, dtype=torch.bool).bernoulli_(1 - p, generator=generator)

@@ -20,7 +20,7 @@ def split_noise(kernel):
     functions : Kernel or None
         The sum without its `WhiteKernel`; None where nothing is left.
     noise : list of WhiteKernel
-        The `WhiteKernel` terms of the sum, wherever its brackets are.
+        The `WhiteKernel` terms of the sum, however it is nested.
     """
     if type(kernel) is WhiteKernel:
         return None, [kernel]
@@ -34,12 +34,12 @@ def split_noise(kernel):
 
 
 def with_noise(template, functions, level):
-    """Return the kernel with its functions and noise together again, undoing `split_noise`.
+    """Return the kernel with functions and noise joined again: the inverse of `split_noise`.
 
     Parameters
     ----------
     template : Kernel
-        The kernel that was split; the places and bounds of its terms are kept.
+        The kernel that was split. The result has its terms in the same places, with their bounds.
     functions : Kernel or None
         Its functions, with learned values.
     level : float
@@ -57,12 +57,12 @@ def with_noise(template, functions, level):
 
 @dataclass(frozen=True)
 class GivenNoise:
-    """Gaussian noise that a `WhiteKernel` stands for, one variance for all outputs.
+    """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs.
 
     Attributes
     ----------
     level : float
-        Variance, or the initial value of its learning, in squared units of the normalized y.
+        Variance if it is fixed, else its initial value, in squared units of the normalized y.
     limits : tuple of two floats
         Bounds of the log variance; equal if it is fixed.
     """
@@ -72,7 +72,7 @@ class GivenNoise:
 
     @property
     def fixed(self):
-        """Return whether the variance is fixed, not learned."""
+        """Whether the variance is fixed, not learned."""
         return self.limits[0] == self.limits[1]
 
 
@@ -92,7 +92,7 @@ def given_noise(kernel):
     Raises
     ------
     ValueError
-        If there are several such terms, or no other term.
+        If there are several such terms, or no term of another kind.
     """
     if not isinstance(kernel, Kernel):
         return None

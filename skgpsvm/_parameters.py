@@ -1,4 +1,4 @@
-"""Rules for the parameters of every estimator: which are used where, and which may change."""
+"""Rules for the parameters of all estimators: when each has an effect, and which may change."""
 
 import inspect
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import Kernel
 
-_MAX_BYTES = 1000  # larger arrays are remembered by a digest
-_MAX_SHOWN = 200  # characters of a value in a message
+_MAX_BYTES = 1000  # of larger arrays, only a digest is kept
+_MAX_SHOWN = 200  # maximum number of characters of a value in a message
 
 
 class OtherThan:
-    """Every value of a parameter but some."""
+    """All values of a parameter except the given ones."""
 
     def __init__(self, *values):
         self.values = values
@@ -24,15 +24,16 @@ class OtherThan:
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on the parameters of an estimator.
+    """Condition on the parameters of an estimator.
 
     Attributes
     ----------
     alternatives : tuple of dict
-        The condition holds where any of the dicts does. A dict has parameters and the values that
-        they may have: a value, a tuple of values or `OtherThan`.
+        A dict maps parameters to their allowed values: a value, a tuple of values or `OtherThan`.
+        The condition holds if all parameters of one of the dicts have allowed values.
     values : tuple
-        The values of a parameter that the condition is for; empty for every one but the default.
+        Values of a parameter to which the condition applies. If empty, it applies to every value
+        except the default.
     """
 
     alternatives: tuple
@@ -42,7 +43,7 @@ class Where:
         return replace(self, alternatives=self.alternatives + other.alternatives)
 
     def of(self, *values):
-        """Return the same condition for some values of a parameter."""
+        """Return the same condition, applied to the given values of a parameter only."""
         return replace(self, values=values)
 
     def holds(self, estimator):
@@ -64,7 +65,7 @@ class Where:
 
 
 def where(**options):
-    """Return the condition that parameters have these values; ``|`` joins several."""
+    """Return the condition that parameters have the given values; ``|`` joins alternatives."""
     return Where((options,))
 
 
@@ -72,13 +73,14 @@ ALWAYS = where()
 
 
 def check_uses(estimator, uses):
-    """Refuse a parameter that was set and has no effect with the others.
+    """Refuse a parameter that is set but has no effect with the other parameters.
 
     Parameters
     ----------
     estimator : BaseEstimator
     uses : dict of str to Where or tuple of Where
-        Where a parameter has an effect: where all conditions hold; everywhere without any.
+        Conditions under which each parameter has an effect. All conditions of a parameter must
+        hold. Parameters that are not in the dict always have an effect.
 
     Raises
     ------
@@ -106,30 +108,30 @@ def check_uses(estimator, uses):
 def remembered(estimator, names):
     """Return copies of parameters by name, for `check_unchanged` to compare with later.
 
-    Kernels are copied, and of large arrays a digest is kept.
+    Kernels are copied; large arrays are replaced by a digest.
     """
     return {name: _memory(getattr(estimator, name)) for name in names}
 
 
 def check_unchanged(estimator, before, followed, growing, advice):
-    """Refuse parameters that have changed, where a model that goes on could not follow.
+    """Refuse changed parameters that a fitted model could not adopt in a further call.
 
     Parameters
     ----------
     estimator : BaseEstimator
     before : dict
-        What `remembered` returned at the fit.
+        Parameters at the fit, as returned by `remembered`.
     followed : dict of str to Where
-        The parameters of which a further call follows a change, and where.
+        Parameters that may change, and the conditions under which they may.
     growing : dict of str to Where
-        Likewise of a number that has become larger.
+        Numbers that may increase, and the conditions under which they may.
     advice : str
-        What to do.
+        Last clause of the error message, which says what to do.
 
     Raises
     ------
     ValueError
-        If another parameter has changed.
+        If any other parameter has changed.
     """
     changed = []
     for name, then in before.items():
@@ -146,7 +148,7 @@ def check_unchanged(estimator, before, followed, growing, advice):
 
 
 class _Digest(str):
-    """Stands for a large array."""
+    """Description of a large array by its shape and hash."""
 
 
 def _memory(value):
@@ -163,7 +165,7 @@ def _memory(value):
 
 
 def _same(one, other):
-    """Return whether two values of a parameter are equal; arrays and kernels by content."""
+    """Return whether two values of a parameter are equal, comparing the content of arrays."""
     if isinstance(one, Kernel) and isinstance(other, Kernel):
         parts = one.get_params(deep=False), other.get_params(deep=False)
         return type(one) is type(other) and _same(*parts)
@@ -181,7 +183,7 @@ def _is_listed(value):
 
 
 def _array(value):
-    """Return a list or array as an array of floats if it has numbers, else of objects."""
+    """Return a list or array as an array of floats if possible, else of objects."""
     try:
         return np.ascontiguousarray(value, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Checks of numbers, kernels, labels and weights, with messages that say what to do."""
+"""Checks of numbers, kernels, labels and weights, with error messages that say what to do."""
 
 import math
 import sys
@@ -143,5 +143,5 @@ def is_missing(value):
 
 
 def differs(var, mean):
-    """Return whether a variance, array or float, exceeds what rounding leaves of a constant."""
+    """Return whether a variance, array or float, exceeds the rounding errors of a constant."""
     return var > (10 * np.finfo(np.float64).eps * np.abs(mean)) ** 2

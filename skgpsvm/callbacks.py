@@ -1,4 +1,4 @@
-"""Callbacks of a fit beyond scikit-learn's own: the checkpoint from which a killed fit resumes."""
+"""Callback that saves checkpoints of a fit, from which a killed fit resumes."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from .exceptions import warn
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where equal fits that run at once must have folders apart
+except ImportError:  # on Windows, where identical fits that run at once need separate folders
     fcntl = None
 
 __all__ = ["Checkpoint"]
@@ -33,35 +33,37 @@ _UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 class Checkpoint:
-    """Save the state of a fit after its iterations, and resume a killed fit from it.
+    """Callback that saves the state of a fit, and resumes a killed fit from it.
 
-    Set on an estimator of the package with ``set_callbacks``, also on one inside a pipeline or a
-    search, never on the pipeline or search itself. A fit of the same estimator, parameters and data
-    that finds its own file in ``directory`` continues from it and ends with the same model as a
-    fit that was never interrupted; any other fit ignores the file. The file's name is a digest of
-    class, parameters, data and weights, so one directory serves a whole grid search. The file is
-    replaced atomically and removed when the fit has ended well.
+    Set it with ``set_callbacks`` on an estimator of the package. If the estimator is inside a
+    pipeline or a search, set it on the estimator, not on the pipeline or search.
+
+    A fit of the same estimator, parameters and data that finds its own file in ``directory``
+    continues from it. It ends with the same model as a fit that was never interrupted. Any other
+    fit ignores the file. The file's name is a digest of class, parameters, data and weights, so
+    one directory serves a whole grid search. The file is replaced atomically, and removed when the
+    fit has succeeded.
 
     Parameters
     ----------
     directory : str or path-like
-        Where the files are written; made if missing.
+        Directory of the files. It is created if it does not exist.
     every : int, default=1
-        Save after every so many iterations. Each save writes the whole state through to the disk:
-        raise this where iterations are quick or the disk is slow.
+        Number of iterations between saves. Each save writes the whole state through to the disk:
+        use a larger number if iterations are quick or the disk is slow.
 
     Notes
     -----
-    A file has a checksum, the version of the package and the layout of its states. One that cannot
-    be used (damaged, empty, of another version, not a checkpoint) is renamed to end in ``.bad``, a
-    UserWarning names it and the reason, and the fit starts anew. Where the folder or the disk
-    cannot be written to, one UserWarning says so and the fit goes on without being saved.
+    A file contains a checksum, the version of the package and the layout of its states. A file
+    that cannot be used (damaged, empty, of another version, not a checkpoint) is renamed to end in
+    ``.bad``, and the fit starts anew. A UserWarning names the file and the reason. If the directory
+    or the disk cannot be written to, the fit goes on without being saved, with one UserWarning.
 
-    Of equal fits that run at once, in threads or processes, the first one has the file. The others
-    warn, and are not saved. The lock is by ``flock``; Windows and some network file systems
-    have none, and there the last of several equal fits to save has its state in the file.
+    If identical fits run at once, in threads or processes, the first one is saved. The others warn
+    and are not saved. The lock is made by ``flock``. Windows and some network file systems have no
+    such lock: there, the file has the state of whichever fit saved last.
 
-    The parameters must be picklable, and functions and classes among them are known by name: a
+    The parameters must be picklable. Functions and classes among them are identified by name, so a
     `lambda` is refused.
 
     Examples
@@ -80,7 +82,7 @@ class Checkpoint:
         self.every = every
 
     def setup(self, estimator, context):
-        """Offer this checkpoint to the fit that begins."""
+        """Check the parameters, and attach this checkpoint to the estimator."""
         if not isinstance(estimator, GPEstimator):
             raise TypeError(
                 f"Checkpoint saves fits of skgpsvm's estimators only; it was set on "
@@ -108,7 +110,7 @@ class Checkpoint:
         estimator._checkpoint = self
 
     def teardown(self, estimator, context):
-        """Withdraw it, and free its file for another fit."""
+        """Detach this checkpoint, and release its file for other fits."""
         vars(estimator).pop("_checkpoint", None)
         if file := vars(estimator).pop("_checkpoint_file", None):
             file.close()
@@ -117,7 +119,7 @@ class Checkpoint:
         """Do nothing."""
 
     def on_fit_task_end(self, estimator, context):
-        """Do nothing: the fit itself saves, since only it knows its whole state."""
+        """Do nothing: the fit itself saves its state, which only it knows as a whole."""
 
     def open(self, estimator, *data):
         """Return the `CheckpointFile` of one fit."""
@@ -128,10 +130,10 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The stages of one fit on disk: plain values and tensors, so that loading runs no code.
+    """File with the stages of one fit: plain values and tensors, so that loading runs no code.
 
-    It begins with a fixed line and the SHA-256 of the rest: a line of JSON that says what the file
-    is, then the stages as torch saves them.
+    The file begins with a fixed line and the SHA-256 of the rest. The rest is a line of JSON that
+    describes the file, and the stages as ``torch.save`` writes them.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ class CheckpointFile:
     Attributes
     ----------
     stages : dict
-        Values and states by name, those of the file to begin with.
+        Values and states of stages, by name. Initially, they are those of the file.
     """
 
     def __init__(self, path, every):
@@ -182,7 +184,7 @@ class CheckpointFile:
                 self._tell(error)
 
     def set_aside(self, reason, stage=None):
-        """Rename the file, warn, and forget its stages, or those from one on."""
+        """Rename the file, warn, and drop its stages, or those from ``stage`` on."""
         names = list(self.stages)
         for name in names[names.index(stage) :] if stage else names:
             del self.stages[name]
@@ -201,7 +203,7 @@ class CheckpointFile:
         )
 
     def remove(self):
-        """Forget the fit: it has ended."""
+        """Remove the file, after the fit has ended."""
         if self._is_ours:
             try:
                 self.path.unlink(missing_ok=True)
@@ -210,9 +212,9 @@ class CheckpointFile:
                 self._tell(error, "removed")
 
     def close(self):
-        """Let another fit have the file."""
+        """Release the lock, so that another fit can use the file."""
         if self._lock:
-            with contextlib.suppress(OSError):  # of a folder that is gone or has become read-only
+            with contextlib.suppress(OSError):  # the folder may be gone or read-only by now
                 self.path.with_suffix(".lock").unlink(missing_ok=True)
             self._lock.close()
         self._lock, self._is_ours = None, False
@@ -258,18 +260,18 @@ class CheckpointFile:
                 content = file.read()
         except OSError as error:
             raise _Unusable(_reason(error)) from error
-        if not content.startswith(_ZIP):  # anything else torch would take for its old format
+        if not content.startswith(_ZIP):  # torch would read anything else as its old format
             raise _Unusable("its content is not that of a checkpoint")
         try:
             stages = torch.load(io.BytesIO(content), weights_only=True)
-        except Exception as error:  # whatever a forged file, or another torch, makes of it
+        except Exception as error:  # a forged file or another torch can cause any error
             raise _Unusable(f"torch cannot load it, {type(error).__name__}") from error
         if not (isinstance(stages, dict) and all(map(_is_sound, stages.values()))):
             raise _Unusable("its content is not that of a checkpoint")
         return stages
 
     def _remove_drafts(self):
-        """Remove what kills in the midst of writing left."""
+        """Remove temporary files of fits that were killed while writing."""
         for draft in self.path.parent.glob(f"{self.path.stem}.*.tmp"):
             draft.unlink(missing_ok=True)
 
@@ -283,7 +285,7 @@ class CheckpointFile:
 
 
 class _Unusable(Exception):
-    """A file is no checkpoint of this fit; the message says why, as a clause."""
+    """Error that a file is not a usable checkpoint; its message is a clause with the reason."""
 
 
 def _parsed(line):
@@ -311,14 +313,14 @@ def _reason(error):
 
 
 def _locked(path):
-    """Return an open file that holds a lock, or None, and whether no other fit holds it."""
+    """Return the open file with the lock (None without one), and whether the lock was free."""
     if fcntl is None:
         return None, True
     while True:
         file = open(path, "ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last holder may have removed it between the two calls.
+            # The last holder may have removed the file between the two calls.
             if os.path.lexists(path) and os.path.samestat(os.stat(path), os.fstat(file.fileno())):
                 return file, True
         except BlockingIOError:
@@ -335,7 +337,7 @@ def _locked(path):
 
 
 def _sync_folder(folder):
-    """Write a rename through to the disk, where the system can."""
+    """Write a rename through to the disk, if the operating system supports it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
