@@ -39,7 +39,7 @@ def _in_batches(score):
     @functools.wraps(score)
     def score_all(classifier, X, *args, **kwargs):
         X = _table(X)
-        batches = gen_batches(max(1, X.shape[0]), _ROWS)  # an empty X gets the classifier's error
+        batches = gen_batches(max(1, X.shape[0]), _ROWS)  # an empty X raises the classifier's error
         return np.concatenate([score(classifier, _rows(X, b), *args, **kwargs) for b in batches])
 
     return score_all

@@ -14,28 +14,30 @@ from ._validation import check_level, check_number
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
-_MAX_LABEL_CHARS = 18  # of all tick labels; longer ones are slanted
+_MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
 _BLUE = "#0072B2"
 
 
 class ComponentEffectDisplay:
-    """Plot of the effects of an additive model, one panel each.
+    """Plot of the effects of an additive model, with one panel per effect.
 
-    The effect of a number is a curve with a pointwise credible band, over a rug of rows. If numbers
-    were missing in the fit, the effect of a missing one is a point at the right edge. The effect of
-    a category is a point with an interval for each level. That of a pair is a heat map.
+    The effect of a numeric feature is a curve with a pointwise credible band, above a rug of rows.
+    If the feature had missing values in the fit, their effect is a point at the right edge. The
+    effect of a categorical feature is a point with an interval for each level. The effect of a pair
+    of features is a heat map.
 
     It is recommended to use `from_estimator`. All parameters are stored as attributes.
 
     Parameters
     ----------
     effects : list of Bunch
-        One Bunch a panel. ``name`` is that of the term, and ``share`` its share in the variance.
-        ``feature_names``, ``categorical`` and ``grid`` are tuples with an entry for each of its one
-        or two features: a name, a bool, and an array of numbers or names of levels. ``effect``,
-        ``lower`` and ``upper`` are arrays with an axis for each feature. ``rug`` is an array of the
-        feature's values in some rows. ``missing`` has the effect of missing numbers, its lower and
-        its upper bound. Both are None if they do not apply.
+        One Bunch per panel. ``name`` is the name of the term, and ``share`` its share of the
+        variance. ``feature_names``, ``categorical`` and ``grid`` are tuples with one entry for each
+        of the term's one or two features: its name, whether it is categorical, and an array of
+        numbers or names of levels. ``effect``, ``lower`` and ``upper`` are arrays with one axis per
+        feature. ``rug`` is an array of the feature's values in some rows. ``missing`` has the
+        effect of missing values, and its lower and upper bounds. ``rug`` and ``missing`` are None
+        if they do not apply.
 
     Attributes
     ----------
@@ -81,10 +83,11 @@ class ComponentEffectDisplay:
         estimator : AdditiveGPRegressor or AdditiveGPClassifier
             A fitted estimator, or a fitted Pipeline or search around one.
         X : array-like or table of shape (n, d)
-            Rows, such as those of the fit, over whose ranges effects are drawn. With a Pipeline,
-            the effects are those of the features that its last step gets.
+            Rows over whose ranges effects are drawn, such as the rows of the fit. With a Pipeline,
+            the effects are those of the features that its last step receives.
         features : list of int, str, or pairs of them, default=None
-            Terms to draw, by number or name of their features. None is all, by decreasing share.
+            Terms to draw, by number or name of their features. None draws all terms, in the order
+            of decreasing share.
         level : float, default=0.95
             Probability of the credible band at each point.
         n_points : int, default=100
@@ -135,7 +138,7 @@ class ComponentEffectDisplay:
         Returns
         -------
         display : ComponentEffectDisplay
-            Itself.
+            This display.
 
         Raises
         ------
@@ -318,7 +321,7 @@ def _on_singles(moments, places, axes, d, n_points):
     """Return the effects of k single features at the points of all axes, (3, b, k).
 
     One array of rows serves all features, since an effect depends on its own feature only. In the
-    last row, numbers are missing.
+    last row, all numbers are missing.
     """
     size = max([n_points, *(len(axis.values) for axis in axes.values())])
     rows = np.zeros((size + 1, d))

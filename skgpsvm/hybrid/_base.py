@@ -38,10 +38,10 @@ from ._network import (
 from ._state import HybridLatents, build_extractor, row_hashes
 from ._weights import WeightsFile, check_values, checked_attributes, skeleton, to_json, write
 
-_INIT_ROWS = 4096  # inducing points are chosen from their features
-_NONE_HELD = -1.0  # below the hash of any row
-_START_STD = 0.01  # of the posterior means: it breaks the symmetry of the classes
-# With batch_size=None, the steps of an epoch, and the limits of the batch size.
+_INIT_ROWS = 4096  # inducing points are chosen from the features of so many rows
+_NONE_HELD = -1.0  # threshold below the hash of any row
+_START_STD = 0.01  # initial posterior means are random, to break the symmetry of the classes
+# With batch_size=None: the number of steps in an epoch, and the limits of the batch size.
 _STEPS, _BATCH_SIZES = 10, (16, 128)
 _USES = {"n_iter_no_change": where(early_stopping=True)}
 _FOLLOWED = {
@@ -410,6 +410,7 @@ class HybridEstimator(GPEstimator, ABC):
         Parameters
         ----------
         path : str or path-like
+            File to write.
 
         Raises
         ------
@@ -431,7 +432,7 @@ class HybridEstimator(GPEstimator, ABC):
         write(path, latents.weights, description)
 
     def _description(self, kernel):
-        """Return what a weight file says of the model: class, likelihood, and kernel.
+        """Return the description of the model in a weight file: class, likelihood and kernel.
 
         The values of the learned hyperparameters are left out.
         """
@@ -449,7 +450,8 @@ class HybridEstimator(GPEstimator, ABC):
         Parameters
         ----------
         path : str or path-like
-            Loading runs no code from the file; module and kernel are those of this estimator.
+            Weight file. Loading runs no code from it; module and kernel are those of this
+            estimator.
 
         Returns
         -------
@@ -462,8 +464,8 @@ class HybridEstimator(GPEstimator, ABC):
         OSError
             If the file cannot be opened.
         ValueError
-            If the file has another model, or is damaged. Names, shapes and plain values are checked
-            before memory of their size is allocated. The estimator is then unchanged.
+            If the file has another model, or is damaged. The estimator is then unchanged. Names,
+            shapes and plain values are checked before memory for arrays is allocated.
         """
         _check_safetensors()
         with WeightsFile(path) as file:

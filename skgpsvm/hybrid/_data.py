@@ -1,4 +1,4 @@
-"""A torch Dataset as a table of flat rows that are read on demand."""
+"""View of a torch Dataset as a table of flat rows that are read on demand."""
 
 import joblib
 import numpy as np
@@ -8,13 +8,14 @@ from .._isolation import PrivateRandom
 
 
 class DatasetArray:
-    """Flat rows of a Dataset, with the slices and indices of an array of shape (n, d).
+    """Flat rows of a Dataset, with the slicing and indexing of an array of shape (n, d).
 
     Parameters
     ----------
     dataset : torch.utils.data.Dataset
         It must have a length and always return the same items: rows of any shape, or tuples of a
-        row and a target. Random numbers of items come from a private torch generator.
+        row and a target. Items that draw random numbers from torch get them from a private
+        generator.
 
     Raises
     ------
@@ -58,7 +59,7 @@ class DatasetArray:
         return rows
 
     def __getstate__(self):
-        """Return what joblib hashes: the shape and a few rows."""
+        """Return the state that joblib hashes: the shape and a few rows."""
         return {"shape": self.shape, "rows": joblib.hash(self[self._sample()])}
 
     def _sample(self):
@@ -75,8 +76,8 @@ class DatasetArray:
     def targets(self):
         """Return the targets of all rows.
 
-        They are the Dataset's ``targets``, if a few items agree with it, and else read from all
-        items.
+        They are the Dataset's ``targets`` if a few items agree with them. Otherwise, all items are
+        read.
         """
         first = self._item(0)
         if not (isinstance(first, tuple | list) and len(first) > 1):

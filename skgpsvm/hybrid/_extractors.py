@@ -6,7 +6,7 @@ __all__ = ["MLP", "CIFAR10Extractor", "MNISTExtractor"]
 
 
 class _Extractor(nn.Sequential):
-    """A network that checks the shape of its rows."""
+    """Network that checks the shape of its rows."""
 
     row_shape: tuple
 

@@ -49,15 +49,16 @@ class TrainingState(State):
 
 
 class EarlyStopping(NamedTuple):
-    """When to end training, and the losses that decide it.
+    """Rule that ends training when validation losses no longer fall.
 
     Attributes
     ----------
     patience : int
-        Training ends after so many epochs, of 20 steps at least, in which no loss fell.
+        Number of successive epochs without a falling loss that ends training. An epoch of fewer
+        than 20 steps counts as a fraction of one.
     losses : callable
-        Takes the network; returns a list of its validation losses. The weights of the epoch with
-        the lowest first loss are kept.
+        Function of the network that returns a list of its validation losses. The weights of the
+        epoch with the lowest first loss are kept.
     """
 
     patience: int
@@ -65,7 +66,9 @@ class EarlyStopping(NamedTuple):
 
 
 class JointTraining(Stage):
-    """Train all parameters by Adam, one epoch a step; learning rates decay to zero as a cosine.
+    """Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
+
+    The learning rates follow a cosine over ``max_iter`` epochs.
 
     Parameters
     ----------
@@ -78,9 +81,9 @@ class JointTraining(Stage):
     learning_rate : float
         Initial learning rate of the extractor; that of the head is ten times higher.
     augmentation : callable or None
-        Takes a batch of inputs (b, *row_shape) and returns one of the same shape.
+        Function that takes a batch of inputs (b, *row_shape) and returns one of the same shape.
     early_stopping : EarlyStopping or None
-        None trains for all epochs.
+        None trains for ``max_iter`` epochs.
     generator : torch.Generator
 
     Notes
@@ -117,9 +120,9 @@ class JointTraining(Stage):
         )
 
     def step(self, state):
-        """Train for one epoch; the objective is the mean of its estimates from the batches.
+        """Train for one epoch; the objective is the mean of the estimates from its batches.
 
-        It is NaN if a weight is no longer finite.
+        The objective is NaN if a weight is no longer finite.
         """
         self.at(state)
         optimizer = self._optimizer()
@@ -138,7 +141,7 @@ class JointTraining(Stage):
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * progress))
                 optimizer.zero_grad()
                 objective = self._objective(*self._batch(index))
-                # Once an epoch, since a backward pass takes twice as long under it.
+                # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
                     (-objective / self.rows.total_weight).backward()
                 optimizer.step()
@@ -158,7 +161,7 @@ class JointTraining(Stage):
         return self.network.eval()
 
     def best(self, state):
-        """Return the network of the best epoch with early stopping, else that of the last."""
+        """Return the network of the best epoch with early stopping, else of the last epoch."""
         weights = state.weights if state.best_weights is None else state.best_weights
         self.network.load_state_dict(weights)
         return self.network.eval()

@@ -1,4 +1,4 @@
-"""The hybrid network: an extractor of features, and Gaussian processes of them."""
+"""The hybrid network: a feature extractor, and Gaussian processes on its features."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
 
-EXTRACTED_ROWS = 256  # rows that the extractor takes at a time in prediction
+EXTRACTED_ROWS = 256  # number of rows passed to the extractor at a time in prediction
 _CHUNK_ENTRIES = 2**22
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
 
@@ -19,7 +19,7 @@ def chunk_rows(n_features):
 
 
 class Standardize(nn.Module):
-    """Subtract means from features and divide them by scales.
+    """Layer that subtracts means from features and divides them by scales.
 
     Parameters
     ----------
@@ -32,17 +32,17 @@ class Standardize(nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, X):
-        """Return standardized features, (b, d) to (b, d)."""
+        """Return the standardized features (b, d) of rows (b, d)."""
         return (X - self.mean) / self.scale
 
 
 class FeatureMap(nn.Module):
-    """An extractor whose features are checked and normalized.
+    """Extractor whose features are checked and normalized.
 
     Parameters
     ----------
     extractor : Module
-        Maps (b, *row_shape) to (b, D).
+        Module that maps rows (b, *row_shape) to features (b, D).
     row_shape : tuple of int
     mean, var : Tensor of shape (D,)
         Initial running moments of the features.
@@ -73,7 +73,7 @@ def raw_features(extractor, X, row_shape):
     """Return the features (b, D) of an extractor, after a check of their shape and values."""
     try:
         features = extractor(X.reshape(len(X), *row_shape))
-    except Exception as error:  # of any kind, from the user's module; raised again below
+    except Exception as error:  # the user's module may raise any error; it is raised again below
         error.add_note(
             f"The module raised this for a batch of shape {(len(X), *row_shape)}: rows of X, or "
             "input_shape, must have the shape that the module takes."
@@ -97,7 +97,7 @@ def raw_features(extractor, X, row_shape):
 
 
 class HybridNetwork(nn.Module, Posterior):
-    """Sparse Gaussian processes of the features that a network extracts.
+    """Network whose latents are sparse Gaussian processes on the features of an extractor.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class HybridNetwork(nn.Module, Posterior):
             self.register_parameter(name, nn.Parameter(head[name].double()))
 
     def head(self):
-        """Return all parameters but those of the extractor."""
+        """Return all parameters except those of the extractor."""
         return [getattr(self, name) for name in HEAD]
 
     def posterior(self):
@@ -135,7 +135,7 @@ class HybridNetwork(nn.Module, Posterior):
         return gaussian_kl(self.mean, upper_root(self.raw_root)).sum()
 
     def means(self, X):
-        """Return latent means alone, (b, c)."""
+        """Return the latent means, (b, c), without variances."""
         return self.posterior().means(self.features(X))
 
     def sample(self, X, n_samples, generator):
@@ -148,13 +148,13 @@ class HybridNetwork(nn.Module, Posterior):
 
 
 class Predictor(nn.Module):
-    """A fitted hybrid network that maps rows to predictions, differentiably.
+    """Differentiable module that maps rows to the predictions of a fitted hybrid network.
 
     Parameters
     ----------
     network : HybridNetwork
     output : callable
-        Maps latent means and variances (b, c) to predictions.
+        Function that maps latent means and variances (b, c) to predictions.
     """
 
     def __init__(self, network, output):

@@ -21,12 +21,12 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
 
 @dataclass
 class HybridLatents(FittedModel):
-    """A fitted `HybridNetwork`, in arrays.
+    """Fitted `HybridNetwork`, as arrays.
 
     Attributes
     ----------
     build : callable
-        Makes an untrained extractor.
+        Function that returns an untrained extractor.
     row_shape : tuple of int
         Shape of a row as the extractor takes it.
     kernel : Kernel
@@ -34,8 +34,8 @@ class HybridLatents(FittedModel):
     weights : dict of str to ndarray
         State dict of the network.
     seed : int
-        Seed with which the extractor is built. Random values that are not in its state dict are
-        thus the same.
+        Seed with which the extractor is built, so that random values that are not in its state dict
+        are the same each time.
     threshold : float
         Rows whose `row_hashes` are at most this are held out.
     """
@@ -57,7 +57,7 @@ class HybridLatents(FittedModel):
         return self.network(device).eval().requires_grad_(False)
 
     def network(self, device):
-        """Return the network on a device, for more training."""
+        """Return the network on a device, for further training."""
         weights = {name: torch.tensor(value) for name, value in self.weights.items()}
         moments = [weights[f"features.normalizer.running_{name}"] for name in ("mean", "var")]
         extractor = self.extractor().to(moments[0].dtype)
@@ -102,10 +102,10 @@ def build_extractor(module, params, n_inputs):
 
 
 def row_hashes(rows, salt):
-    """Return a hash in [0, 1) of the content of each of the `WeightedDataset`, (n,).
+    """Return a hash in [0, 1) of the content of each row of a `WeightedDataset`, (n,).
 
     Rows that differ only in their targets get evenly spread values, in the order of the targets.
-    So some of them are held out, whatever their share of all rows.
+    Some of them are thus held out, whatever their share of all rows.
     """
     key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
     parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))

@@ -221,7 +221,7 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         return ContrastSites(len(self.classes_), self.contrast)
 
     def _prior_variance(self, n_latents):
-        # One latent is the difference of two classes, whose prior variance is twice theirs.
+        # A single latent is the difference of two classes: its prior variance is twice theirs.
         return _PRIOR_VARIANCE * (2 if n_latents == 1 else 1)
 
     def _held_out_losses(self, network, moments):
@@ -229,7 +229,7 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         return [calibration.loss / calibration.weight]
 
     def _validation_share(self):
-        return self.validation_fraction  # for calibration, with or without early stopping
+        return self.validation_fraction  # calibration needs them even without early stopping
 
     def _held_out_attributes(self, network, moments):
         calibration = Calibration()

@@ -12,7 +12,7 @@ from ._base import HybridEstimator
 
 _START_NOISE = 0.1
 _NOISE_STEPS = 50
-# Standard deviation of the prior of the log noise on held-out rows, whose mean is the learned one.
+# Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
 _NOISE_PRIOR_STD = 1.0
 _USES = HybridEstimator._uses | {"validation_fraction": where(early_stopping=True)}
 
@@ -27,7 +27,7 @@ class _LikelihoodHead(HybridEstimator):
     def _log_density(self, noise, moments):
         """Return the log predictive density of held-out rows, a scalar tensor.
 
-        ``noise`` are logarithms of the likelihood's parameters, (k,).
+        ``noise`` holds the logarithms of the likelihood's parameters, (k,).
         """
         likelihood = self._make_likelihood().at(noise).likelihood
         log_p = likelihood.log_marginal(moments.targets, moments.mean, moments.var)

@@ -1,4 +1,4 @@
-"""Weight files of `save_weights`. Reading checks all names, shapes and values."""
+"""Weight files written by `save_weights`; reading checks all names, shapes and values."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ _MAX_HEADER = 2**22  # bytes of names and plain values: about 100,000 feature na
 _MAX_FEATURES = 2**31
 _MAX_LABELS = 2**24  # bytes of labels as an array
 _MOMENTS = "features.normalizer.running_mean"
-_TOLERANCE = 1e-6  # by which logarithms may exceed their bounds
+_TOLERANCE = 1e-6  # logarithms may exceed their bounds by this much
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -32,7 +32,7 @@ _DTYPES = {
 
 
 def write(path, weights, description):
-    """Write arrays by name, a description in plain values, and a checksum of both."""
+    """Write a file of named arrays, a description in plain values, and a checksum of both."""
     from safetensors.numpy import save_file
 
     weights = {name: np.asarray(value, order="C") for name, value in weights.items()}
@@ -46,7 +46,7 @@ def write(path, weights, description):
 
 
 def checksum(weights, text):
-    """Return the SHA-256 of arrays by name and of their description, a str."""
+    """Return the SHA-256 of named arrays and their description, a str."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(weights):
         value = weights[name]
@@ -175,16 +175,16 @@ def skeleton(latents, kernel, sites, file):
     Parameters
     ----------
     latents : HybridLatents
-        It builds the extractor, and has the shape of a row.
+        Object that builds the extractor and knows the shape of a row.
     kernel : Kernel
     sites : SiteLikelihood
     file : WeightsFile
-        Its shapes define the numbers of features and of inducing points.
+        File whose shapes define the numbers of features and of inducing points.
 
     Returns
     -------
     network : HybridNetwork
-        Its head is on the meta device.
+        Network whose head is on the meta device.
     """
     d, (m, _) = file.n_outputs, file.shapes["Z"]
     tk, c = torch_kernel(kernel), sites.n_latents
@@ -276,7 +276,7 @@ def _are_labels(value):
         return False
     try:
         return np.array_equal(np.unique(value), value)
-    except TypeError:  # they cannot be sorted
+    except TypeError:  # the labels cannot be sorted
         return False
 
 
@@ -298,7 +298,7 @@ _CHECKS = {
     "_y_ndim": lambda value: _is_count(value, 2),
     "_likelihood": lambda value: isinstance(value, str),
 }
-# Attributes that depend on each other, and the condition that they must meet.
+# Attributes that depend on each other, and the condition they must meet.
 _CONSISTENT = (
     (("input_shape_", "n_features_in_"), lambda shape, n: math.prod(shape) == n),
     (("feature_names_in_", "n_features_in_"), lambda names, n: len(names) == n),
