@@ -294,7 +294,7 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
     Parameters
     ----------
     classifier : fitted classifier
-        As `{score}` takes it.
+        A classifier that `{score}` accepts.
     X : array-like, sparse matrix or dataframe of shape (n, d)
         The pool.
     n_instances : int, default=1
@@ -302,21 +302,21 @@ _SAMPLING_DOC = """Choose the points with the largest `{score}`.
     random_tie_break : bool, default=False
         Whether equal scores are ordered at random instead of by index.
     random_state : int, RandomState instance or None, default=None
-        Rules the random order.
+        Seeds the random order of equal scores.
     **score_params : dict
-        Passed on to `{score}`.
+        Further keyword arguments of `{score}`.
 
     Returns
     -------
     indices : ndarray of shape (n_instances,)
-        Of the chosen points, the most informative first.
+        Indices of the chosen points, the most informative first.
     score : ndarray of shape (n_instances,)
-        Of the chosen points.
+        Scores of the chosen points.
 
     Raises
     ------
     ValueError
-        Where `n_instances` is not between 1 and n.
+        If `n_instances` is not an integer from 1 to n.
     """
 
 
