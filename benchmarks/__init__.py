@@ -1,1 +1,1 @@
-"""Benchmarks: run ``python -m benchmarks`` or one of the modules, from the repository's root."""
+"""Benchmarks. Run ``python -m benchmarks`` or one of the modules from the repository's root."""

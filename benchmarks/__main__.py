@@ -1,10 +1,10 @@
 """Run every benchmark: ``python -m benchmarks [--quick | --all] [--jobs N]``.
 
-Each runs in a process of its own. As it comes, the run is of one split and of what has few rows,
-sized for less than an hour of two cores; it took 58 minutes. ``--quick`` runs small versions,
-``--jobs`` of them at once, in some five minutes of two cores; their times are not to be trusted.
-``--all`` is every set and split, many hours, continued where it was killed. The extra ``gpflow``
-adds GPflow to the peers.
+Each benchmark runs in its own process. The default run uses one split and data sets with few rows,
+so that it takes less than an hour on two cores; it took 58 minutes. ``--quick`` runs small
+versions, ``--jobs`` of them at once, in about five minutes on two cores; their times are not
+reliable. ``--all`` runs every set and split, which takes many hours; a run that was killed
+continues where it stopped. The extra ``gpflow`` adds GPflow to the peers.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-# What the run as it comes is cut down to: scripts that time themselves, and those that take jobs.
+# Options of the default run: scripts that measure time, and scripts that accept ``--jobs``.
 TIMINGS = {
     "scaling": "--only growth",
     "collapsed": "",
@@ -53,7 +53,7 @@ SCRIPTS = {**TIMINGS, **COMPARISONS}
 
 
 def main():
-    """Run all, and say at the end which failed."""
+    """Run all benchmarks, and print at the end which failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small versions, printed only")
@@ -73,7 +73,7 @@ def main():
 
 
 def run(script, options):
-    """Run a script: whether it succeeded, and its minutes. The small version prints at its end."""
+    """Run a script, and return whether it succeeded and how many minutes it took."""
     command = [sys.executable, "-m", f"benchmarks.{script}"]
     if options.quick:
         command += ["--quick"]

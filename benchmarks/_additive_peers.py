@@ -1,7 +1,7 @@
-"""Additive models from other libraries, as they come, with the interface of scikit-learn.
+"""Additive models from other libraries, with their defaults and scikit-learn's interface.
 
-pyGAM is left out where it is not installed: 0.12 asks for an older scipy than the tested one,
-though it runs with that: ``pip install --no-deps pygam progressbar2 python-utils``.
+pyGAM is left out if it is not installed. Version 0.12 requires an older scipy than the tested one,
+but runs with it: ``pip install --no-deps pygam progressbar2 python-utils``.
 """
 
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from ._harness import Method
 
-_HELD_OUT, _BAGS = 0.2, 4  # of the model that says how large residuals are
+_HELD_OUT, _BAGS = 0.2, 4  # of the model that estimates the size of residuals
 _LEVEL = 0.95
 CODES = {"EBM": f"interpret {version('interpret-core')}"}
 if find_spec("pygam"):
@@ -23,15 +23,15 @@ if find_spec("pygam"):
 
 
 def is_classification(y):
-    """Whether targets are codes of classes."""
+    """Return whether targets are codes of classes."""
     return y.dtype.kind == "i"
 
 
 class PyGAM:
-    """pyGAM's ``LinearGAM`` or ``LogisticGAM``, a spline of each feature, by its grid search."""
+    """pyGAM's ``LinearGAM`` or ``LogisticGAM``: a spline per feature, tuned by its grid search."""
 
     def fit(self, X, y):
-        """Search and fit; two classes at most."""
+        """Search the grid and fit; there may be two classes at most."""
         import pygam
 
         kind = pygam.LogisticGAM if is_classification(y) else pygam.LinearGAM
@@ -40,7 +40,7 @@ class PyGAM:
         return self
 
     def predict(self, X, return_std=False):
-        """Means, and standard deviations of its prediction intervals."""
+        """Return means, and standard deviations derived from pyGAM's prediction intervals."""
         mean = self.model.predict(X)
         if not return_std:
             return mean
@@ -48,7 +48,7 @@ class PyGAM:
         return mean, (high - low) / (2 * norm.ppf((1 + _LEVEL) / 2))
 
     def predict_proba(self, X):
-        """Probabilities of both classes."""
+        """Return the probabilities of both classes."""
         p = self.model.predict_proba(X)
         return np.stack([1 - p, p], 1)
 
@@ -56,13 +56,13 @@ class PyGAM:
 class EBM:
     """InterpretML's explainable boosting machine.
 
-    It has no density: the standard deviation is that of a second model, a bag of four fitted to
-    80 % of the rows, on the others, each time that it is asked for.
+    It has no predictive density. Its standard deviation is that of the residuals of a second model
+    on held-out rows: a bag of four fitted to 80 % of the rows, whenever `predict` returns it.
 
     Parameters
     ----------
     interactions : int or str
-        "default" is as it comes.
+        Number of pairs; "default" is the library's default.
     random_state : int
     """
 
@@ -70,7 +70,7 @@ class EBM:
         self.interactions, self.random_state = interactions, random_state
 
     def fit(self, X, y):
-        """Fit in this process."""
+        """Fit the model in this process."""
         kind = ExplainableBoostingClassifier
         kind = kind if is_classification(y) else ExplainableBoostingRegressor
         model = kind(n_jobs=1, random_state=self.random_state)
@@ -82,13 +82,13 @@ class EBM:
         return self
 
     def pairs(self):
-        """Its pairs of features, the most important first."""
+        """Return the pairs of features, the most important first."""
         found = zip(self.model.term_features_, self.model.term_importances(), strict=True)
         ranked = sorted(found, key=lambda item: -item[1])
         return [tuple(sorted(map(int, term))) for term, _ in ranked if len(term) == 2]
 
     def predict(self, X, return_std=False):
-        """Means, and the standard deviation of residuals on rows held out."""
+        """Return means, and the standard deviation of residuals on held-out rows."""
         mean = self.model.predict(X)
         if not return_std:
             return mean
@@ -100,12 +100,12 @@ class EBM:
         return mean, np.full(len(mean), np.sqrt(np.square(residuals).mean()))
 
     def predict_proba(self, X):
-        """Class probabilities."""
+        """Return class probabilities."""
         return self.model.predict_proba(X)
 
 
 def methods(metrics):
-    """A `Method` for each."""
+    """Return a `Method` for each peer, by name."""
 
     def ebm(interactions):
         return Method(

@@ -1,4 +1,4 @@
-"""Benchmark data sets: where they are, which are usable, and their prepared seeded splits."""
+"""Benchmark data sets: their location, which of them are usable, and prepared, seeded splits."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @dataclass(frozen=True)
 class Info:
-    """Size of a data set: rows, features, classes, rows of the smallest class."""
+    """Size of a classification set: rows, features, classes, and rows of the smallest class."""
 
     n: int
     d: int
@@ -27,7 +27,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Split:
-    """A prepared split; labels are codes 0 .. n_classes - 1 of the whole set, or floats."""
+    """Prepared split; targets are floats, or codes 0 .. n_classes - 1 of all classes of the set."""
 
     X_train: np.ndarray
     y_train: np.ndarray
@@ -37,7 +37,7 @@ class Split:
 
 
 def folder():
-    """Where the data sets are; leaves the program with a message where they are not."""
+    """Return the folder of the data sets; exit with a message if it does not exist."""
     path = Path(os.environ.get("SKGPSVM_DATA", _DEFAULT))
     if not (path / "classification").is_dir():
         print(
@@ -49,14 +49,14 @@ def folder():
 
 
 def load_classification(name):
-    """``X`` float64 (n, d) with NaN where missing, and codes ``y`` (n,)."""
+    """Return ``X`` in float64 (n, d), with NaN for missing values, and class codes ``y`` (n,)."""
     with np.load(folder() / "classification" / f"{name}.npz", allow_pickle=False) as archive:
         return archive["X"].astype(np.float64), archive["y"]
 
 
 @cache
 def classification_sets(min_rows=0, min_classes=2):
-    """`Info` by name of the sets with at least two rows of every class, smallest set first."""
+    """Return `Info` by name for sets with at least two rows of every class, smallest set first."""
     found = {}
     for path in (folder() / "classification").glob("*.npz"):
         X, y = load_classification(path.stem)
@@ -69,7 +69,7 @@ def classification_sets(min_rows=0, min_classes=2):
 
 @dataclass(frozen=True)
 class Size:
-    """Rows and features of a regression set."""
+    """Size of a regression set: rows and features."""
 
     n: int
     d: int
@@ -77,7 +77,7 @@ class Size:
 
 @cache
 def regression_sets():
-    """`Size` by name, smallest set first."""
+    """Return `Size` by name, smallest set first."""
     found = {}
     for path in (folder() / "regression").glob("*.npz"):
         with np.load(path, allow_pickle=False) as archive:
@@ -86,7 +86,7 @@ def regression_sets():
 
 
 def split_regression(name, column):
-    """The `Split` of a set's own mask, rows and targets standardized by the training rows."""
+    """Return the `Split` by a set's own mask; training rows standardize rows and targets."""
     with np.load(folder() / "regression" / f"{name}.npz", allow_pickle=False) as archive:
         test = archive["test_mask"][:, column]
         X, y = archive["X"].astype(np.float64), archive["y"].astype(np.float64)
@@ -96,13 +96,13 @@ def split_regression(name, column):
 
 
 def prepared(X_train, X_test):
-    """Mean-imputed and standardized with the statistics of the training rows."""
+    """Return rows, mean-imputed and standardized with the statistics of the training rows."""
     steps = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
     return steps.fit_transform(X_train), steps.transform(X_test)
 
 
 def split_classification(name, seed, test_size=0.2):
-    """The stratified `Split` of a set that belongs to a seed."""
+    """Return the stratified `Split` of a set for a seed."""
     X, y = load_classification(name)
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=test_size, stratify=y, random_state=seed

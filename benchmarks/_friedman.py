@@ -1,4 +1,4 @@
-"""Friedman's function: rows, its effects in closed form, and how near a fitted model comes."""
+"""Friedman's function: rows, effects in closed form, and measures of a fitted model."""
 
 import numpy as np
 from scipy.special import sici
@@ -7,11 +7,11 @@ from scipy.stats import norm
 TERMS = {"f1": (0,), "f2": (1,), "f3": (2,), "f4": (3,), "f5": (4,), "f6": (5,), "f12": (0, 1)}
 MEASURED = tuple(f"{kind}_{name}" for kind in ("rmse", "cover", "width", "share") for name in TERMS)
 _BAND = norm.ppf(0.975)
-_ROUNDING = 1e-9  # of a band of no width
+_ROUNDING = 1e-9  # tolerance of bands of width zero
 
 
 def _constants():
-    """Mean of 10 sin(pi x1 x2), and the variances of the terms: (S33), (S34)."""
+    """Return the mean of 10 sin(pi x1 x2), and the variances of the terms: (S33), (S34)."""
     si, ci = sici(np.pi)
     kappa = 10 / np.pi * (np.euler_gamma + np.log(np.pi) - ci)
     si_2 = sici(2 * np.pi)[0]
@@ -26,7 +26,7 @@ SHARES = dict(zip(TERMS, VARIANCES / VARIANCES.sum(), strict=True))
 
 
 def effects(X):
-    """The terms (n, 7) of rows, each of zero mean over the unit interval: (S33)."""
+    """Return the terms (n, 7) of rows, each with zero mean over the unit interval: (S33)."""
     x1, x2 = X[:, 0], X[:, 1]
     alone = np.pi / 2 * X[:, :2] * np.sinc(X[:, :2] / 2) ** 2 * 10
     columns = [
@@ -41,7 +41,7 @@ def effects(X):
 
 
 def rows(n, seed, correlation=0.0):
-    """Rows uniform on the unit cube, or with a Gaussian copula, and targets with unit noise."""
+    """Return rows, uniform or with a Gaussian copula, and targets with unit noise."""
     rng = np.random.default_rng(seed)
     X = rng.random((n, 6))
     if correlation:
@@ -51,10 +51,10 @@ def rows(n, seed, correlation=0.0):
 
 
 def judged(model, X):
-    """`MEASURED` of an additive model on rows; a term that it does not have is zero.
+    """Return `MEASURED` of an additive model on rows; a term that the model lacks is zero.
 
-    The errors of the effects, the part of the truth in their bands of 95 %, how wide these are, and
-    the shares in the variance.
+    For each term, these are the error of the effect, the coverage of the truth by its 95 % band,
+    the width of that band, and the share of the variance.
     """
     truth, found = effects(X), {}
     mean, std = model.explain(X, return_std=True)
@@ -71,7 +71,7 @@ def judged(model, X):
 
 
 def over_seeds(results, kind, by, how="mean"):
-    """A summary over seeds of what `judged` says of each term: a row for each value of ``by``."""
+    """Return a summary over seeds of one kind of `MEASURED`, with a row for each ``by``."""
     columns = {f"{kind}_{name}": name for name in TERMS}
     found = results.groupby(by, sort=False)[list(columns)].agg(how)
     return found.rename(columns=columns).reset_index()

@@ -1,4 +1,4 @@
-"""Random fits: any estimator, parameters and data, and whether what comes of a fit is in order."""
+"""Random fits of any estimator, with random parameters and data, and checks of their results."""
 
 import linecache
 import signal
@@ -19,7 +19,7 @@ from skgpsvm.kernels import Linear
 
 ESTIMATORS = sorted(name for name in skgpsvm.__all__ if name[0].isupper())
 WRONG = {"another error", "words of another", "not well formed", "no end"}
-SECONDS = 60  # of processor time of one fit and its predictions; longer counts as no end
+SECONDS = 60  # limit of processor time of one fit and its predictions; more counts as "no end"
 _REFUSALS = (ValueError, TypeError, exceptions.DivergenceError)
 _OURS = Path(skgpsvm.__file__).parent
 _VALIDATION = [Path(sklearn.__file__).parent / part for part in ("utils", "base.py")]
@@ -96,7 +96,7 @@ _OF = {
 
 
 def attempt(seed, i):
-    """Trial i of a seed: the estimator's name, the outcome, and what tells more of it."""
+    """Return the estimator's name, the outcome and its details for trial ``i`` of a seed."""
     rng = np.random.default_rng([seed, 2, i])
     name = ESTIMATORS[i % len(ESTIMATORS)]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -116,7 +116,7 @@ def attempt(seed, i):
 def _told(name, params, data):
     try:
         return f"{name}({params}) on {data}"
-    except IndexError:  # scikit-learn's repr of RBF([])
+    except IndexError:  # scikit-learn's repr of RBF([]) raises it
         return f"{name} with a kernel without length scales"
 
 
@@ -136,7 +136,7 @@ def _outcome(rng, name, params, data, told):
         fault = _fault(model, new, X)
     except _REFUSALS as error:
         return _judged(error, told)
-    except Exception:  # what the fuzz is there to find
+    except Exception:  # such errors are what the fuzzing looks for
         return "another error", f"{traceback.format_exc()}{told}"
     if fault:
         return "not well formed", f"{fault}: {told}"
@@ -144,7 +144,10 @@ def _outcome(rng, name, params, data, told):
 
 
 def _judged(error, told):
-    """Whether a refusal is in words of the package or of scikit-learn's validation."""
+    """Return "refused" and the text of an error raised by us or by scikit-learn's validation.
+
+    Any other error is returned as "words of another".
+    """
     frame = traceback.extract_tb(error.__traceback__)[-1]
     path, line = Path(frame.filename), linecache.getline(frame.filename, frame.lineno).strip()
     spoken = path.is_relative_to(_OURS) and line.startswith("raise ")
@@ -155,7 +158,7 @@ def _judged(error, told):
 
 
 def _fault(model, new, X):
-    """What is not in order of a fitted model's predictions, or None."""
+    """Return a description of what is wrong with a fitted model's predictions, or None."""
     n = len(new)
     mean, var = model.latent_mean_and_variance(new)
     if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
@@ -185,7 +188,7 @@ def _fault(model, new, X):
 
 
 def _new_rows(rng, X):
-    """A few rows of a kind that the model has seen, some of them far away."""
+    """Return a few rows of the same kind as the training rows, some of them far away."""
     if isinstance(X, pd.DataFrame):
         return X.head(4)
     rows = np.array(X[:4])
@@ -198,7 +201,7 @@ def _new_rows(rng, X):
 
 
 def _params(rng, name):
-    """Parameters of an estimator, now and then one that makes no sense."""
+    """Return random parameters of an estimator, some of them invalid."""
     defaults = getattr(skgpsvm, name)().get_params(deep=False)
     params = {"random_state": int(rng.integers(100))}
     for cheap in ("n_inducing", "max_iter", "n_basis", "n_mean_bases", "module_params"):
@@ -221,7 +224,7 @@ def _value(rng, name, parameter):
     if parameter == "likelihood" and name.endswith("Regressor") and values[0] == "softmax":
         values = _REGRESSION
     if values is None:
-        return _LENGTHS  # nothing to choose from
+        return _LENGTHS  # dummy: the parameter has no valid values to choose from
     return values[rng.integers(len(values))]
 
 
@@ -252,7 +255,7 @@ def _kernel(rng, depth=0):
 
 
 def _data(rng, name):
-    """X, y and weights, each of them odd now and then."""
+    """Return random X, y and weights, some of them invalid or unusual."""
     n = int(rng.choice([1, 2, 3, 5, 12, 25, 40], p=[0.02, 0.04, 0.06, 0.08, 0.2, 0.3, 0.3]))
     d = int(rng.choice([1, 2, 3, 6, 45], p=[0.25, 0.35, 0.25, 0.1, 0.05]))
     X = rng.normal(size=(n, d))

@@ -16,7 +16,7 @@ version = gpflow.__version__
 
 
 class GPflowSVGP(SVGP):
-    """GPflow's, compiled by `tf.function`; probabilities of several classes average 100 draws."""
+    """GPflow's SVGP, compiled by `tf.function`; multi-class probabilities average 100 draws."""
 
     def _build(self, Z, n):
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, and tasks in one-thread processes whose results survive."""
+"""Shared parts of the benchmarks: options, and tasks in one-thread processes with saved results."""
 
 import argparse
 import csv
@@ -25,16 +25,17 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Method:
-    """A model of the comparison.
+    """Method of a comparison.
 
     Attributes
     ----------
     fit : callable
-        Training rows, targets, seed and `Clock` to a fitted model; None where it declines.
+        Function of training rows, targets, seed and `Clock` that returns a fitted model, or None if
+        the method is not applicable.
     code : str
-        Version of what is run.
+        Version of the code that is run.
     metrics : tuple of str
-        What it is ranked by.
+        Metrics by which the method is ranked.
     """
 
     fit: Callable
@@ -44,18 +45,19 @@ class Method:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line asks for.
+    """Sets, seeds and options of a run, from the command line.
 
     Attributes
     ----------
     sets : dict
-        Those to run, by name.
+        Data sets to run, by name.
     seeds : range
     jobs : int
     quick, full : bool
-        Whether the run is the small version; whether it is of all sets, and its report is kept.
+        Whether the run is the small version; whether it has all sets, so that its report is kept.
     methods : list of str or None
-        Those to run; of the others, what the file holds is shown, whatever code it is of.
+        Methods to run. Of other methods, the results in the file are shown, at whatever code
+        version they were measured.
     """
 
     sets: dict
@@ -66,13 +68,13 @@ class Plan:
     methods: list | None = None
 
     def results(self, name):
-        """`run_tasks`' file; none for the small version."""
+        """Return the results file for `run_tasks`; None for the small version."""
         return None if self.quick else RESULTS / f"{name}.csv"
 
     def tasks(self, codes):
-        """`run_tasks`' tasks: every method of ``codes``, which has their versions, on every set.
+        """Return the tasks for `run_tasks`: every method on every set, for every seed.
 
-        All sets of one seed come before the next seed.
+        ``codes`` maps methods to their code versions. All sets of a seed come before the next seed.
         """
         return [
             {"set": name, "seed": seed, "method": method, "code": code}
@@ -83,7 +85,7 @@ class Plan:
 
 
 def add_options(parser):
-    """Options of `run_tasks`: ``methods`` and ``jobs``."""
+    """Add the options of `run_tasks` to a parser: ``methods`` and ``jobs``."""
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -94,7 +96,7 @@ def add_options(parser):
 
 
 def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
-    """The `Plan` of a benchmark that runs over sets, which say their number of rows, and seeds."""
+    """Return the `Plan` of a benchmark over seeds and sets; each set has its number of rows."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument(
@@ -125,7 +127,7 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
 
 @cache
 def package_code():
-    """Version and source digest, when first asked for, of the package: what a result is one of."""
+    """Return version and source digest of the package, as the code version of a result."""
     root = Path(skgpsvm.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -134,41 +136,42 @@ def package_code():
 
 
 def sklearn_code():
-    """Version of scikit-learn: what a result of its estimators is one of."""
+    """Return the version of scikit-learn, as the code version of its estimators' results."""
     return f"scikit-learn {sklearn.__version__}"
 
 
 def run_methods(methods, function, plan, measured, path):
-    """`run_tasks` of every method on every set and seed of a `Plan`."""
+    """Call `run_tasks` with every method, set and seed of a `Plan`, and return the results."""
     tasks = plan.tasks({name: method.code for name, method in methods.items()})
     return run_tasks(function, tasks, measured, path, plan.jobs, plan.methods)
 
 
 def run_tasks(function, tasks, measured, path, jobs, methods=None):
-    """Results of all tasks, those that a file already holds and those computed now.
+    """Return the results of all tasks: those already in a file, and those computed now.
 
     Parameters
     ----------
     function : callable
-        Takes a task's items (without ``code``) as keywords; returns a dict with keys ``measured``.
+        Function of a task's items (without ``code``) as keywords that returns a dict with the keys
+        ``measured``.
     tasks : list of dict
-        All with the same keys. ``code`` names the version of what is run: results of another
-        version do not count, and are replaced.
+        Tasks, all with the same keys. ``code`` is the version of the code that is run: results of
+        another version are ignored and replaced.
     measured : sequence of str
     path : Path or None
-        CSV file that gets a line as each task ends, so that a killed run continues; None keeps
-        the results in memory. Failed tasks are not written, and so are tried again.
+        CSV file to which a line is added when a task ends, so that a killed run can continue. None
+        keeps the results in memory. Failed tasks are not written, so that they are tried again.
     jobs : int
-        Processes, each with one thread.
+        Number of processes, each with one thread.
     methods : list of str or None
-        Values of ``method`` to run; of the others, what the file holds is returned, whatever code
-        it is of.
+        Values of ``method`` to run. Of other methods, the results in the file are returned, at
+        whatever code version they were measured.
 
     Returns
     -------
     results : DataFrame
-        A row a task in the order of ``tasks``: its items, what was measured, ``warnings`` (kinds
-        and counts) and ``error`` (empty where there was none).
+        One row per task, in the order of ``tasks``: its items, the measured values, ``warnings``
+        (kinds and counts) and ``error`` (empty if there was none).
     """
     keys = list(tasks[0])
     columns = [*keys, *measured, "warnings"]
@@ -197,7 +200,7 @@ def run_tasks(function, tasks, measured, path, jobs, methods=None):
 
 
 def _chosen(tasks, methods, held):
-    """The tasks of some methods; those of others as far as they are held, with the code held."""
+    """Return the tasks of the given methods, and those of others that have results in the file."""
     if unknown := sorted(set(methods) - {task["method"] for task in tasks}):
         names = " ".join(dict.fromkeys(task["method"] for task in tasks))
         sys.exit(f"No methods {unknown}; there are: {names}.")
@@ -214,7 +217,7 @@ def _chosen(tasks, methods, held):
 
 
 def _held(path, columns):
-    """What a file of these columns holds, but for a line that was cut short; else nothing."""
+    """Return the results in a file with these columns, without a truncated last line."""
     if path and path.exists():
         text = path.read_text()
         text = text[: text.rfind("\n") + 1]
@@ -236,13 +239,13 @@ def _append(path, row, columns):
 
 
 def _attempt(function, task):
-    """A task's row; a failure is part of the result."""
+    """Return the row of a task; a failure is part of the row."""
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught, threadpool_limits(1):
         warnings.simplefilter("always")
         try:
             found, error = function(**{k: v for k, v in task.items() if k != "code"}), ""
-        except Exception as failure:  # of any kind: the report lists it, and the run goes on
+        except Exception as failure:  # any error: the report lists it, and the run goes on
             found, error = {}, f"{type(failure).__name__}: {failure}".splitlines()[0]
     kinds = Counter(warning.category.__name__ for warning in caught)
     told = " ".join(f"{kind}:{count}" for kind, count in sorted(kinds.items()))

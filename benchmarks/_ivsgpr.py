@@ -1,28 +1,28 @@
-"""Incremental sparse variational GP regression, a comparator of the decoupled processes."""
+"""Incremental sparse variational GP regression, for comparison with the decoupled processes."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 
-_JITTER = 1e-6  # of the unit diagonal of the bases' Gram matrix
+_JITTER = 1e-6  # added to the unit diagonal of the bases' Gram matrix
 _MAX_LOG_MULTIPLIER, _MIN_NOISE = 1.5, 1e-6
 
 
 def gram(Z, c, Z2, c2):
-    """Inner products of bases at Z (m, d) with multipliers c; all inputs in length scales."""
+    """Return inner products of bases at Z (m, d) with multipliers c; inputs in length scales."""
     inverse = (c[:, None].square() + c2.square()).reciprocal()
     logs = (2 * c).log().sum(-1)[:, None] + c2.log().sum(-1) + inverse.log().sum(-1)
     return (0.5 * logs - ((Z[:, None] - Z2).square() * inverse).sum(-1)).exp()
 
 
 def factor(Z, c):
-    """Cholesky factor of the Gram matrix of bases."""
+    """Return the Cholesky factor of the Gram matrix of bases."""
     return torch.linalg.cholesky(gram(Z, c, Z, c) + _JITTER * torch.eye(len(Z), dtype=Z.dtype))
 
 
 def whitened_features(Z, c, chol, X):
-    """Inner products (m, n) of bases and plain features of rows, the bases made orthonormal."""
+    """Return inner products (m, n) of the orthonormalized bases and the plain features of rows."""
     q = 1 + c.square()
     log_norm = 0.5 * (2 * c / q).log().sum(-1) - (Z.square() / q).sum(-1)
     products = (log_norm[:, None] + 2 * (Z / q) @ X.T - (1 / q) @ X.square().T).exp()
@@ -30,7 +30,7 @@ def whitened_features(Z, c, chol, X):
 
 
 def proximal_step(Z, c, posterior, X, y, precision, step):
-    r"""Projection on bases of what a step of mirror ascent makes of a posterior.
+    r"""Return the projection on bases of a posterior after a step of mirror ascent.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def proximal_step(Z, c, posterior, X, y, precision, step):
     X, y : Tensor of shape (n, d), (n,)
         The minibatch: rows in length scales, and targets in units of the latent scale.
     precision : float
-        Of a row's target so scaled, times the rows that it stands for.
+        Precision of a row's target in these units, times the number of rows that it represents.
     step : float
-        From 0 to 1, which forgets the posterior.
+        Step size, from 0 to 1; a step of 1 discards the posterior.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def proximal_step(Z, c, posterior, X, y, precision, step):
 
 
 def projection_divergence(linear, quadratic):
-    """KL divergence from a projection to its target, less what does not depend on the bases."""
+    """Return the KL divergence from a projection to its target, up to a constant in the bases."""
     chol = torch.linalg.cholesky(quadratic + torch.eye(len(linear), dtype=linear.dtype))
     mean = torch.linalg.solve_triangular(chol, linear[:, None], upper=False)
     return chol.diagonal().log().sum() - 0.5 * (quadratic.trace() + mean.square().sum())
@@ -71,30 +71,33 @@ def projection_divergence(linear, quadratic):
 
 @dataclass
 class IncrementalSparseGP:
-    r"""Sparse variational GP regression by stochastic mirror ascent, on bases that move.
+    r"""Sparse variational GP regression by stochastic mirror ascent, with moving bases.
 
-    Squared exponential with a length scale per feature, bases with multipliers of their own, zero
-    mean, Gaussian noise. Rows and targets are to be standardized.
+    The kernel is a squared exponential with a length scale per feature. Each basis has multipliers
+    of its own. The mean is zero, and the noise is Gaussian. Rows and targets must be standardized.
 
     Parameters
     ----------
     m : int
-        Bases.
+        Number of bases.
     batch_size : int
     n_increment : int
-        Bases added from a minibatch, until there are ``m``.
+        Number of bases added from a minibatch, until there are ``m``.
     max_iter : int
     learning_rate, step : float
-        Of Adam and of the mirror ascent, divided by :math:`1 + 0.1 \sqrt t` in iteration t.
+        Step sizes of Adam and of the mirror ascent. They are divided by :math:`1 + 0.1 \sqrt t` in
+        iteration t.
     seed : int
 
     Notes
     -----
-    Source: Cheng and Boots (2016), as Cheng and Boots (2017) describe it. One step of Adam moves
-    the bases towards the proximal target, by Theorem 1 with the coefficients at their optimum,
-    which the projection then gives them; one more moves the hyperparameters along the gradient of
-    the minibatch's bound. That one holds the whitened coefficients, so that the divergence from the
-    prior has no part in it.
+    Source: Cheng and Boots (2016), as Cheng and Boots (2017) describe it.
+
+    One step of Adam moves the bases towards the proximal target, by Theorem 1, with the
+    coefficients at their optimum. The projection then sets the coefficients to this optimum.
+    Another step of Adam moves the hyperparameters along the gradient of the minibatch's bound. It
+    keeps the whitened coefficients fixed, so that the gradient of the divergence from the prior is
+    zero.
     """
 
     m: int = 256
@@ -106,7 +109,7 @@ class IncrementalSparseGP:
     seed: int = 0
 
     def fit(self, X, y):
-        """Learn from rows (n, d) and targets (n,)."""
+        """Fit to rows (n, d) and targets (n,)."""
         X, y = _tensor(X), _tensor(y)
         batches = _batches(X, y, min(self.batch_size, len(X)), self.seed)
         self._start(*next(batches))
@@ -120,18 +123,18 @@ class IncrementalSparseGP:
         return self
 
     def predict(self, X):
-        """Mean and variance of the latent function at rows."""
+        """Return mean and variance of the latent function at rows."""
         with torch.no_grad():
             mean, variance = self._latent(_tensor(X), *self._moments())
         return mean.numpy(), variance.numpy()
 
     @property
     def noise_variance(self):
-        """Variance of the noise."""
+        """Variance of the Gaussian noise."""
         return self._log_noise.exp().item()
 
     def bound(self, X, y, n_total):
-        """Variational lower bound of ``n_total`` rows of which those given are a sample, nats."""
+        """Return the ELBO of ``n_total`` rows, estimated from a sample of them, in nats."""
         with torch.no_grad():
             coef, cov = self._moments()
             expected = self._expected(_tensor(X), _tensor(y), coef, cov)
@@ -139,7 +142,7 @@ class IncrementalSparseGP:
         return (n_total * expected - divergence).item()
 
     def _start(self, X, y):
-        """The prior, hyperparameters by the median trick, and no bases yet."""
+        """Start from the prior without bases, with hyperparameters by the median trick."""
         d = X.shape[1]
         distance = torch.pdist(X).median()
         distance = distance if distance > 0 else torch.ones_like(distance)
@@ -151,7 +154,7 @@ class IncrementalSparseGP:
         self._linear, self._quadratic = X.new_zeros(0), X.new_zeros(0, 0)
 
     def _add_bases(self, X):
-        """Take rows as bases; the posterior is the same on them, Adam's moments start anew."""
+        """Add rows as bases; the posterior stays the same, and Adam's moments are reset."""
         Z = X[: min(self.n_increment, self.m - len(self._Z))]
         pad = torch.nn.functional.pad
         self._Z = torch.cat([self._Z.detach(), Z]).requires_grad_()
@@ -161,7 +164,7 @@ class IncrementalSparseGP:
         self._bases = torch.optim.Adam([self._Z, self._log_c])
 
     def _move_bases(self, X, y, n, decay):
-        """Move the bases towards the proximal target, and project it on them."""
+        """Move the bases towards the proximal target, and project the target on them."""
         lengths, scale = self._log_lengths.detach().exp(), self._log_scale.detach().exp()
         precision = n / len(X) * scale.square() / self._log_noise.detach().exp()
         Z, c = self._Z.detach() / lengths, self._log_c.detach().exp()
@@ -182,13 +185,13 @@ class IncrementalSparseGP:
             self._log_noise.clamp_(min=math.log(_MIN_NOISE))
 
     def _moments(self):
-        """Mean (m,) and covariance (m, m) of the whitened inducing variables."""
+        """Return mean (m,) and covariance (m, m) of the whitened inducing variables."""
         precision = self._quadratic + torch.eye(len(self._linear), dtype=self._linear.dtype)
         cov = torch.cholesky_inverse(torch.linalg.cholesky(precision))
         return cov @ self._linear, cov
 
     def _latent(self, X, coef, cov):
-        """Mean and variance of the latent function at rows."""
+        """Return mean and variance of the latent function at rows."""
         lengths, scale = self._log_lengths.exp(), self._log_scale.exp()
         Z, c = self._Z.detach() / lengths, self._log_c.detach().exp()
         features = whitened_features(Z, c, factor(Z, c), X / lengths)
@@ -196,7 +199,7 @@ class IncrementalSparseGP:
         return scale * coef @ features, scale.square() * variance
 
     def _expected(self, X, y, coef, cov):
-        """Mean over rows of the expected log density of the targets."""
+        """Return the expected log density of the targets, averaged over rows."""
         mean, variance = self._latent(X, coef, cov)
         squares = ((y - mean).square() + variance).mean()
         return -0.5 * (math.log(2 * math.pi) + self._log_noise + squares / self._log_noise.exp())
@@ -207,7 +210,7 @@ def _tensor(values):
 
 
 def _batches(X, y, size, seed):
-    """Minibatches, pass after shuffled pass; what does not fill the last of a pass is left out."""
+    """Yield minibatches in shuffled passes; a last incomplete minibatch of a pass is left out."""
     generator = torch.Generator().manual_seed(seed)
     full = len(X) // size * size
     while True:
@@ -216,7 +219,7 @@ def _batches(X, y, size, seed):
 
 
 def _ascend(optimizer, value, rate):
-    """One step of Adam up the gradient of a value."""
+    """Take one step of Adam up the gradient of a value."""
     optimizer.param_groups[0]["lr"] = rate
     optimizer.zero_grad()
     (-value).backward()

@@ -1,4 +1,4 @@
-"""Time, memory and quality against time of one call."""
+"""Measurement of the time and memory of a call, and of its quality against time."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ MEASURED = ("fit_seconds", "peak_mib", "curve")
 
 
 def seconds(function, device="cpu"):
-    """Wall time of one call, the device's work included."""
+    """Return the wall time of one call, including the work of the device."""
     start = time.perf_counter()
     function()
     if torch.device(device).type == "cuda":
@@ -21,25 +21,25 @@ def seconds(function, device="cpu"):
 
 
 def medians(functions, repeats, device="cpu"):
-    """Median times of functions that take turns."""
+    """Return the median times of functions that are called in turn."""
     turns = [[seconds(function, device) for function in functions] for _ in range(repeats)]
     return np.median(turns, axis=0)
 
 
 def exponent(x, y):
-    """Slope of log y on log x."""
+    """Return the slope of log y on log x."""
     return np.polyfit(np.log(x), np.log(y), 1)[0]
 
 
 def resident():
-    """This process's resident memory by field of /proc/self/status, MiB."""
+    """Return this process's resident memory, in MiB, by field of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return {field: int(values[field].split()[0]) / 1024 for field in MEMORY_FIELDS}
 
 
 class PeakMemory:
-    """Growth to the largest resident memory within a ``with`` block, sampled every 5 ms."""
+    """Context that measures peak growth of resident memory, sampled every 5 ms."""
 
     def __enter__(self):
         self._before = self._peak = resident()
@@ -59,23 +59,25 @@ class PeakMemory:
 
 
 class Clock:
-    """Processor seconds of a fit, and its loss along the way, whose measuring is not counted.
+    """Clock of the processor time of a fit that records the loss over time.
+
+    The time spent on measuring the loss is not counted.
 
     Parameters
     ----------
     measure : callable
-        Takes a fitted model; returns a dict.
+        Function of a fitted model that returns a dict.
     loss : str
-        The entry of that dict to watch.
+        Key of the loss in that dict.
     watching : bool
-        Whether models are measured along the way, not only at the end.
+        Whether models are also measured during the fit, not only at its end.
 
     Attributes
     ----------
     points : list of tuple
         Seconds and loss of each model that was measured.
     found : dict
-        What was measured last.
+        Result of the last measurement.
     """
 
     def __init__(self, measure, loss, *, watching):
@@ -84,14 +86,14 @@ class Clock:
         self._start = time.process_time()
 
     def stop(self):
-        """Stop while a model is made and measured; returns the seconds so far."""
+        """Stop the clock while a model is made and measured, and return the seconds so far."""
         self._stopped = time.process_time()
         return self._stopped - self._start
 
     def record(self, model):
-        """Measure a model, made since the clock was stopped, and go on.
+        """Measure a model that was made since the clock was stopped, and start the clock again.
 
-        The point is late by what making the model took, as if the fit had ended with it.
+        The recorded time includes making the model, as if the fit had ended with it.
         """
         made = time.process_time() - self._start
         self.found = self._measure(model)
@@ -99,17 +101,17 @@ class Clock:
         self._start += time.process_time() - self._stopped
 
     def watch(self, model):
-        """`stop` and `record` for a model that is there, where models are watched."""
+        """Stop the clock and measure a model, if models are measured during the fit."""
         if self._watching:
             self.stop()
             self.record(model)
 
     def callbacks(self):
-        """For estimators of this package: what watches their iterations."""
+        """Return callbacks that watch the iterations of this package's estimators."""
         return (_Stop(self), _Record(self)) if self._watching else ()
 
     def falls(self):
-        """The points with a loss below all before, and the last, as text."""
+        """Return the points whose loss is lower than all before, and the last point, as text."""
         kept, least = [], np.inf
         for i, (taken, loss) in enumerate(self.points):
             if loss < least or i == len(self.points) - 1:
@@ -146,21 +148,22 @@ class _Record(_Hooks):
 
 
 def measured_fit(fit, data, seed, measure, loss, *, watching):
-    """Fit a model to the training rows of a split: what ``measure`` finds, and `MEASURED`.
+    """Fit a model to the training rows of a split, and return its measurements.
 
     Parameters
     ----------
     fit : callable
-        Rows, targets, seed and `Clock` to a fitted model, or None where it declines.
+        Function of rows, targets, seed and `Clock` that returns a fitted model, or None if the
+        method is not applicable.
     data : Split
     seed : int
     measure, loss, watching
-        As of `Clock`.
+        Parameters of `Clock`.
 
     Returns
     -------
     found : dict
-        Empty where ``fit`` declined.
+        Results of ``measure``, and `MEASURED`; empty if ``fit`` returned None.
     """
     with PeakMemory() as memory:
         clock = Clock(measure, loss, watching=watching)
@@ -178,13 +181,13 @@ def measured_fit(fit, data, seed, measure, loss, *, watching):
 
 
 def curve(text):
-    """Seconds and losses of a curve as text."""
+    """Return the seconds and losses of a curve that is given as text."""
     points = [point.split(":") for point in text.split()]
     return np.array(points, dtype=float).reshape(-1, 2).T
 
 
 def time_to(text, target):
-    """Seconds at which a curve first is at most ``target``; infinite where it never is."""
+    """Return the seconds after which a curve is first at most ``target``; infinity if never."""
     taken, losses = curve(text)
     reached = losses <= target + 1e-9
     return taken[reached.argmax()] if reached.any() else np.inf

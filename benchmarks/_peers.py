@@ -1,4 +1,4 @@
-"""Peers from other libraries, trained as their manuals do, with the interface of scikit-learn."""
+"""Peers from other libraries, trained as in their manuals, with scikit-learn's interface."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ _PATIENCE, _MAX_EPOCHS = 10, 500
 
 
 class _Model(gpytorch.models.ApproximateGP):
-    """Latent functions with a constant mean and an ARD squared exponential, shared points."""
+    """Latent functions with constant mean, ARD squared exponential and shared inducing points."""
 
     def __init__(self, Z, n_latents):
         shape = torch.Size([n_latents]) if n_latents > 1 else torch.Size()
@@ -34,15 +34,15 @@ class _Model(gpytorch.models.ApproximateGP):
         self.kernel = gpytorch.kernels.ScaleKernel(rbf, batch_shape=shape)
 
     def forward(self, X):
-        """Prior of the latent functions at rows."""
+        """Return the prior of the latent functions at rows."""
         return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
 
 
 class SVGP(ABC):
-    """A sparse variational GP: k-means start, Adam, until the held-out loss stops falling.
+    """Sparse variational GP, trained by Adam from k-means until the held-out loss stops falling.
 
-    Ten per cent of the rows are held out, stratified where there are classes; training ends when
-    their loss has not fallen for ten epochs, and the best epoch's parameters are kept.
+    Ten per cent of the rows are held out, stratified by class if there are classes. Training ends
+    when their loss has not fallen for ten epochs. The parameters of the best epoch are kept.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class SVGP(ABC):
         self.n_inducing, self.random_state = n_inducing, random_state
 
     def fit(self, X, y, watch):
-        """Train on rows and float targets or codes; ``watch`` is shown the model in each epoch."""
+        """Train on rows and float targets or class codes; call ``watch(self)`` after each epoch."""
         torch.manual_seed(self.random_state)
         classes = np.unique(y) if y.dtype.kind == "i" else None
         counts = None if classes is None else np.bincount(y)
@@ -89,19 +89,19 @@ class SVGP(ABC):
         return self
 
     def _loss(self, X, y):
-        """Mean negative log predictive density of rows."""
+        """Return the mean negative log predictive density of rows."""
         if self.classes_ is None:
             return -self._log_density(X, y).mean().item()
         p = torch.tensor(self._probabilities(X)).clamp_min(1e-12)
         return -p.log().gather(1, y[:, None]).mean().item()
 
     def predict_proba(self, X):
-        """Class probabilities."""
+        """Return class probabilities."""
         p = self._probabilities(torch.tensor(X, dtype=torch.float32))
         return p / p.sum(1, keepdims=True)
 
     def predict(self, X, return_std=False):
-        """Classes; or means and standard deviations, noise included."""
+        """Return classes, or means and standard deviations that include the noise."""
         if self.classes_ is not None:
             return self.classes_[self.predict_proba(X).argmax(1)]
         mean, std = self._moments(torch.tensor(X, dtype=torch.float32))
@@ -109,35 +109,35 @@ class SVGP(ABC):
 
     @abstractmethod
     def _build(self, Z, n):
-        """The model of n rows at its start."""
+        """Build the initial model for n rows."""
 
     @abstractmethod
     def _step(self, X, y):
-        """One Adam step on a minibatch."""
+        """Take one step of Adam on a minibatch."""
 
     @abstractmethod
     def _parameters(self):
-        """A copy of all parameters."""
+        """Return a copy of all parameters."""
 
     @abstractmethod
     def _restore(self, parameters):
-        """Put parameters back."""
+        """Restore the parameters that `_parameters` returned."""
 
     @abstractmethod
     def _log_density(self, X, y):
-        """Log predictive densities of rows."""
+        """Return the log predictive densities of rows."""
 
     @abstractmethod
     def _probabilities(self, X):
-        """Probabilities as an array."""
+        """Return class probabilities as an array."""
 
     @abstractmethod
     def _moments(self, X):
-        """Predictive means and standard deviations as arrays."""
+        """Return predictive means and standard deviations as arrays."""
 
 
 class GPyTorchSVGP(SVGP):
-    """GPyTorch's; probabilities average 64 draws."""
+    """GPyTorch's SVGP; probabilities average 64 draws."""
 
     def _build(self, Z, n):
         c = 1 if self.classes_ is None else len(self.classes_)
@@ -192,12 +192,12 @@ class GPyTorchSVGP(SVGP):
 
 
 def protocol():
-    """How the peers are trained."""
+    """Return a description of how the peers are trained."""
     return f"rate {RATE} batch {_BATCH} patience {_PATIENCE}"
 
 
 def svgp_methods(n_inducing, metrics):
-    """A `Method` for GPyTorch's sparse GP and, where the extra ``gpflow`` is there, GPflow's."""
+    """Return a `Method` for GPyTorch's sparse GP and, if it is installed, for GPflow's."""
     classes = {"GPyTorch SVGP": (GPyTorchSVGP, f"gpytorch {gpytorch.__version__} {protocol()}")}
     if find_spec("gpflow"):
         from ._gpflow import GPflowSVGP, version

@@ -1,4 +1,4 @@
-"""Text reports: headed by date and versions, tables, mean ranks, comparisons of pairs."""
+"""Text reports: headers with date and versions, tables, mean ranks and pairwise comparisons."""
 
 import os
 import platform
@@ -15,11 +15,11 @@ from matplotlib.ticker import NullFormatter
 from . import _measure
 from ._harness import RESULTS, package_code
 
-_PANELS = 4  # in a row
+_PANELS = 4  # number of panels in a row
 
 
 def header(title, **settings):
-    """First lines of a report: what it is, and what it was run with."""
+    """Return the first lines of a report: its title, date, versions and settings."""
     versions = (
         f"{package_code()}, Python {platform.python_version()}, torch {torch.__version__}, "
         f"scikit-learn {sklearn.__version__}, scipy {scipy.__version__}, numpy {np.__version__}"
@@ -29,7 +29,7 @@ def header(title, **settings):
 
 
 def publish(name, parts, *, write):
-    """Print a report and, where ``write``, save it as results/<name>-<date>.txt.
+    """Print a report and, if ``write``, save it as results/<name>-<date>.txt.
 
     Empty parts are left out.
     """
@@ -41,7 +41,7 @@ def publish(name, parts, *, write):
 
 
 def table(frame, title="", digits=3):
-    """A data frame as aligned text; floats get ``digits`` decimals, those missing a dash."""
+    """Return a data frame as aligned text with ``digits`` decimals; missing values are a dash."""
     text = frame.to_string(
         index=False, na_rep="-", float_format=lambda value: f"{value:.{digits}f}"
     )
@@ -49,15 +49,16 @@ def table(frame, title="", digits=3):
 
 
 def ranks(scores, *, higher_is_better):
-    """Rank of every column within each row, 1 the best; ties share their mean rank.
+    """Return the rank of every column within each row, 1 for the best; ties share their mean rank.
 
-    Missing scores are the worst; differences below 1e-9 are rounding, and ties.
+    Missing scores are the worst. Scores are rounded to 9 decimals, so that smaller differences are
+    ties.
     """
     return scores.round(9).rank(axis=1, ascending=not higher_is_better, na_option="bottom")
 
 
 def comparison(scores, ours, *, higher_is_better):
-    """One column against each of the others, over the sets that both have: ranks, wins, ties."""
+    """Return ranks, wins and ties of one column against each other, over the sets both have."""
     rows = []
     for other in scores.columns.drop(ours):
         pair = scores[[ours, other]].dropna()
@@ -78,7 +79,7 @@ def comparison(scores, ours, *, higher_is_better):
 
 
 def failures(results, keys=("set", "seed", "method")):
-    """Return a line for each task that failed, named by its ``keys``, or that none did."""
+    """Return text with a line for each failed task, named by its ``keys``, or "No fit failed."."""
     failed = results[results["error"] != ""]
     lines = [
         f"  {' '.join(str(row[key]) for key in keys)}: {row['error']}"
@@ -88,9 +89,9 @@ def failures(results, keys=("set", "seed", "method")):
 
 
 def other_code(results, codes):
-    """The methods of which results are of other code than what would be run now, as text.
+    """Return text that lists methods with results of other code than would be run now.
 
-    ``codes`` are the versions by name.
+    ``codes`` maps methods to code versions.
     """
     versions = results.groupby("method")["code"].unique()
     lines = [
@@ -102,19 +103,19 @@ def other_code(results, codes):
 
 
 def methods(results, sizes, methods, metrics, ours):
-    """Parts of a report on methods over sets: pairs with ours first, then every set.
+    """Return the parts of a report on methods over sets: comparisons with ours, then every set.
 
     Parameters
     ----------
     results : DataFrame
-        Of `run_methods`.
+        Results of `run_methods`.
     sizes : DataFrame
-        What is told of each set; its index is the order of the sets.
+        Sizes of each set; the index is the order of the sets.
     methods : dict of Method
     metrics : dict
-        Name: whether higher is better, and a title.
+        Whether higher is better, and a title, by name of the metric.
     ours : str
-        The method that the others are compared with.
+        Method with which the others are compared.
     """
     measured = [*metrics, "fit_seconds", "peak_mib"]
     if ours not in set(results["method"]):
@@ -145,17 +146,17 @@ def methods(results, sizes, methods, metrics, ours):
 
 
 def against_time(results, sizes, quality, ours, peer):
-    """Parts of a report on the time that methods take to the final loss of a peer.
+    """Return the parts of a report on the time that methods take to reach a peer's final loss.
 
-    Of the fits that were watched, those of seed 0; a method that never gets there counts as
+    Only fits of seed 0 that were watched are used. A method that never reaches the loss counts as
     infinitely slower.
 
     Parameters
     ----------
     results, sizes
-        As of `methods`.
+        Parameters of `methods`.
     quality : str
-        What the loss is of.
+        Name of the loss.
     ours : sequence of str
     peer : str
     """
@@ -180,15 +181,15 @@ def against_time(results, sizes, quality, ours, peer):
 
 
 def draw_curves(results, methods, quality, path):
-    """Draw the loss on test rows against time, a panel for each set where fits were watched.
+    """Draw the loss on test rows against time, with a panel for each set whose fits were watched.
 
     Parameters
     ----------
     results : DataFrame
-        Of `run_methods`; the fits of seed 0 are drawn.
+        Results of `run_methods`; the fits of seed 0 are drawn.
     methods : sequence of str
     quality : str
-        What the loss is of.
+        Name of the loss.
     path : Path
     """
     found = results[(results["seed"] == 0) & results["method"].isin(methods)]
@@ -218,16 +219,16 @@ def draw_curves(results, methods, quality, path):
 
 
 def watched(results, title, peer):
-    """Parts of a report on methods on one set whose log-loss was watched.
+    """Return the parts of a report on methods whose log loss was watched on one set.
 
     Parameters
     ----------
     results : DataFrame
-        Of `run_tasks` with error rate and log-loss.
+        Results of `run_tasks` with error rate and log loss.
     title : str
-        What the test rows are.
+        Description of the test rows.
     peer : str
-        The method whose final log-loss the others' times are to.
+        Method whose final log loss is the target of the others' times.
     """
     shown = results[["method", "error_rate", "log_loss", "fit_seconds", "peak_mib"]]
     parts = [failures(results), table(shown, f"{title}; processor seconds to fit", digits=4)]

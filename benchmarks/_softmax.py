@@ -1,4 +1,4 @@
-"""A network with a softmax layer, trained as the hybrid models are: their baseline."""
+"""Network with a softmax layer, trained like the hybrid models: their baseline."""
 
 import math
 
@@ -11,16 +11,16 @@ _ROWS = 256
 
 
 class SoftmaxNetwork(ClassifierMixin, BaseEstimator):
-    """An extractor and a softmax layer, trained by Adam on cross-entropy.
+    """Feature extractor with a softmax layer, trained by Adam on the cross-entropy.
 
     Parameters
     ----------
     module : callable
-        Makes the extractor.
+        Function that returns the extractor.
     n_features : int
-        That it gives.
+        Number of features that the extractor returns.
     max_iter, batch_size, learning_rate, device
-        As of `HybridBayesianSVC`; the rate falls along the same cosine.
+        Parameters as in `HybridBayesianSVC`; the learning rate follows the same cosine.
     random_state : int
     """
 
@@ -65,26 +65,26 @@ class SoftmaxNetwork(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X):
-        """Logits, (n, c)."""
+        """Return logits, (n, c)."""
         with torch.no_grad():
             rows = torch.from_numpy(X).to(self.device or "cpu")
             parts = [self.network_(part) for part in rows.split(_ROWS)]
         return torch.cat(parts).double().cpu().numpy()
 
     def predict_proba(self, X):
-        """Softmax of the logits, (n, c)."""
+        """Return the softmax of the logits, (n, c)."""
         return torch.tensor(self.decision_function(X)).softmax(1).numpy()
 
     def predict(self, X):
-        """Labels, (n,)."""
+        """Return labels, (n,)."""
         return self.classes_[self.decision_function(X).argmax(1)]
 
     def _check_new(self, X):
-        """What attacks ask of a classifier; these rows are taken as they are."""
+        """Return rows unchanged; `skgpsvm.adversarial` calls this method of a classifier."""
         return X
 
     def to_torch(self, device=None):
-        """The network as `skgpsvm.adversarial` takes it: logits are latents without variance."""
+        """Return the network for `skgpsvm.adversarial`: logits are latents without variance."""
         module = nn.Sequential(self.network_)
         module.latents = lambda X: (self.network_(X), None)
         return module
