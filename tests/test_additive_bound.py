@@ -24,7 +24,6 @@ from skgpsvm.additive._bound import (
     products,
 )
 from skgpsvm.additive._interactions import score_moments
-from skgpsvm.additive._learning import SiteAscent
 from skgpsvm.additive._processes import (
     PROFILES,
     CenteredAtPoints,
@@ -32,6 +31,7 @@ from skgpsvm.additive._processes import (
     Levels,
     uniform_moments,
 )
+from skgpsvm.additive._site_ascent import SiteAscent
 from skgpsvm.kernels import ANOVARBF
 from skgpsvm.likelihoods import Logistic, Probit
 

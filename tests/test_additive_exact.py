@@ -17,8 +17,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive import _base
+from skgpsvm.additive import _ascents
+from skgpsvm.additive._ascent import GaussianAscent
 from skgpsvm.additive._basis import AdditiveBasis, Feature
+from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._exact import (
     ExactPosterior,
     RowPrior,
@@ -27,7 +29,6 @@ from skgpsvm.additive._exact import (
     evidence_gains,
 )
 from skgpsvm.additive._exact_learning import ExactGaussianAscent
-from skgpsvm.additive._learning import GaussianAscent
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
 exact = {"sparse": False, "min_gain": 0}
@@ -502,9 +503,10 @@ def test_few_rows_of_gaussian_noise_have_no_points(monkeypatch):
     assert is_exact(likelihood="poisson", sparse=False)
     assert is_exact(sparse=False)
     with monkeypatch.context() as patch:
-        patch.setattr(_base, "_MAX_ROWS", 50)
+        patch.setattr(_ascents, "DEFAULTS", replace(DEFAULTS, exact_rows=50))
         assert not is_exact()
-    monkeypatch.setattr(_base, "_MAX_NUMBERS", 290)  # 58 rows of five features
+    few = replace(DEFAULTS, exact_numbers=290)  # 58 rows of five features
+    monkeypatch.setattr(_ascents, "DEFAULTS", few)
     assert not is_exact()
 
 
@@ -662,7 +664,7 @@ def test_the_basis_of_a_posterior_holds_without_pairs():
 
 
 def test_more_points_than_rows_are_not_begun_with(monkeypatch):
-    monkeypatch.setattr(_base, "GaussianAscent", None)
+    monkeypatch.setattr(_ascents, "GaussianAscent", None)
     data, y = friedman(30)
     wide = np.c_[data, np.random.default_rng(0).normal(size=(30, 15))]
     model = AdditiveGPRegressor(interactions=1).fit(wide, y)

@@ -1,7 +1,6 @@
 """Base class of the additive estimators: tables, fitting, effects and Sobol indices."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 
@@ -12,35 +11,21 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._data import WeightedDataset
 from .._distributed import refuse_ranks
-from .._doubts import bounds_message, described_end
 from .._estimators import FOLLOWED, GPEstimator, history
-from .._fitted_models import FittedModel
 from .._fitting import Run
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
 from .._validation import check_level, check_number
 from ..exceptions import warn
-from ._basis import AdditiveBasis
-from ._bound import AdditivePosterior
-from ._encoding import TableEncoder, categorical_mask, described, refuse_dates
-from ._exact import ExactPosterior
-from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
+from ._ascents import Ascents
+from ._encoding import TableEncoder, categorical_mask, described, new_features, refuse_dates
 from ._grids import Grids
-from ._learning import GaussianAscent, SiteAscent
+from ._latent import doubts_of_bounds, fitted_latents, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
+from ._terms import TermNames, check_rough_pairs, pair_kernels
 
 _PAIRS = where(interactions=OtherThan(None, 0, []))
-_LENGTH_BOUNDS = (0.05, 10.0)  # default
-_MAX_PAIRS = 10  # with inducing points and interactions="auto"
-_ROUGH = "matern12"  # kernel of pairs, without inducing points only
-# sparse="auto" has no inducing points up to this number of rows, and of rows times features.
-_MAX_ROWS, _MAX_NUMBERS = 1500, 20_000
-# Mean weight of rows with Gaussian noise, above which weights are normalized. That of bootstrap
-# samples is below.
-_MAX_MEAN_WEIGHT = 2
-# `partial_fit` warns if more rows than this, and more than this share, are outside a range.
-_MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 
 
 def takes_more_rows(estimator):
@@ -48,42 +33,6 @@ def takes_more_rows(estimator):
     if not estimator.sparse:
         raise AttributeError(f"partial_fit needs inducing points; got sparse={estimator.sparse!r}.")
     return True
-
-
-@dataclass
-class AdditiveLatent(FittedModel):
-    """Fitted latent function: its basis, hyperparameters, and the arrays of its posterior.
-
-    Attributes
-    ----------
-    basis : AdditiveBasis
-    theta : dict of ndarray
-        Logarithms of ``length`` and ``variance``.
-    arrays : dict of ndarray
-        Constructor arguments of `AdditivePosterior` or `ExactPosterior`.
-    form : tuple or None
-        Covariance and rank of the posterior; None without inducing points.
-    """
-
-    basis: AdditiveBasis
-    theta: dict
-    arrays: dict
-    form: tuple | None
-    n_latents = 1
-
-    def at(self, posterior):
-        """Return a copy with the arrays of a posterior."""
-        arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
-        return replace(self, arrays=arrays)
-
-    def make_posterior(self, device):
-        theta, arrays = (
-            {name: torch.tensor(part, device=device) for name, part in parts.items()}
-            for parts in (self.theta, self.arrays)
-        )
-        if self.form is None:
-            return ExactPosterior(self.basis, theta, **arrays)
-        return AdditivePosterior(self.basis.at(theta), arrays["gram"], arrays["cross"], *self.form)
 
 
 _USES = {
@@ -98,7 +47,7 @@ class AdditiveGP(GPEstimator):
     """Base class of estimators whose latent functions are sums of effects.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
-    (`_constant`) and whether the noise is Gaussian (`_is_gaussian`).
+    (`_constant`), and the units of the intercept and of effects (`_of_constant`, `_of_effects`).
     """
 
     _uses, _followed = _USES, _FOLLOWED
@@ -173,26 +122,23 @@ class AdditiveGP(GPEstimator):
         random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         features = described(X, weights, n_levels, self.scaling)
-        learning = self._learning_rows(rows, features)
-        basis = self._grids.first(features, learning, self.kernel, self._constant)
+        ascents = self._ascents(generator)
+        learning = ascents.learning_rows(rows, features)
+        basis = ascents.grids.first(features, learning, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
-        exact = self._is_exact(learning, wide, streamed)
-        given, most = self._requested_pairs(X.shape[1], exact)
-        if self.kernel_interaction == _ROUGH and (given or most) and not exact:
-            raise ValueError(
-                "kernel_interaction='matern12' is too rough for inducing points, which this fit "
-                "has. Set sparse=False, or choose another kernel."
-            )
-        kernels = self._pair_kernels(exact)
+        sparse = True if streamed else self.sparse
+        exact = ascents.is_exact(sparse, learning, wide)
+        given, most = self._names.requested_pairs(self.interactions, X.shape[1], exact)
+        check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
+        kernels = pair_kernels(self.kernel_interaction, self.kernel, exact)
         basis = replace(basis, pair_kernel=kernels[0])
         varying = {j for (j,) in basis.terms}
         given = [pair for pair in given if varying.issuperset(pair)]
         if not exact:
-            self._grids.check_pairs(basis, given, most)
+            ascents.grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
-        make = partial(self._exact_ascent if exact else self._ascent, generator=generator)
-        first = make if wide else partial(self._ascent, generator=generator)
-        ascent = first(basis, learning)
+        make = ascents.exact if exact else ascents.sparse
+        ascent = (make if wide else ascents.sparse)(basis, learning)
         search = TermSearch(
             run=run,
             ascent=ascent,
@@ -202,149 +148,56 @@ class AdditiveGP(GPEstimator):
             exact=exact,
             given=given,
             most=most,
-            finer=partial(self._grids.finer, rows=learning),
+            finer=partial(ascents.grids.finer, rows=learning),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=random_state,
             attributes=self._attributes,
         )
-        search.learn("effects")
-        search.find_pairs()
-        search.prune()
-        search.refine()
+        search.fit()
         if learning is not rows:
             search.reweight(partial(make, rows=rows))
-        run.end(self._attributes(search) | history(search.curve), self._doubts)
+        attributes = self._attributes(search)
+        doubts = partial(
+            doubts_of_bounds,
+            type(self).__name__,
+            attributes["_latents"],
+            self.length_scale_bounds,
+            self._names,
+        )
+        run.end(attributes | history(search.curve), doubts)
         return self
 
-    def _doubts(self):
-        """Return a message, in a list, if length scales ended on the user's bounds; else []."""
-        on_bounds = []
-        for latent in self._latents:
-            lengths = zip(latent.basis.start()["length"], latent.theta["length"], strict=True)
-            for (axis, j), length in lengths:
-                bounds, defaults = self.length_scale_bounds, _LENGTH_BOUNDS
-                if end := described_end(math.exp(length), bounds, defaults):
-                    on_bounds.append(f"the length scale of {self._axis_name(axis, j)} {end}")
-        on_bounds = list(dict.fromkeys(on_bounds))  # several latents may have the same
-        return [bounds_message(type(self).__name__, on_bounds)] if on_bounds else []
-
-    def _axis_name(self, axis, j):
-        """Return the name of a length scale: of an effect, or of a feature in one or all pairs."""
-        if axis == "pairs":
-            return f"{self._name((j,))} in pairs"
-        return (
-            self._name(axis)
-            if len(axis) == 1
-            else f"{self._name((axis[j],))} in {self._name(axis)}"
-        )
-
-    def _learning_rows(self, rows, features):
-        """Return the rows that learn hyperparameters, large weights normalized to mean one.
-
-        Weights are kept if all features are categories: their effects could otherwise not be
-        distinguished from noise.
-        """
-        numbers = any(not (feature.n_levels or feature.constant) for feature in features)
-        heavy = rows.total_weight > _MAX_MEAN_WEIGHT * rows.n_rows
-        return rows.with_normalized_weights() if self._is_gaussian() and numbers and heavy else rows
-
-    def _requested_pairs(self, d, exact):
-        """Return the pairs that the user listed, and how many others may be found."""
-        requested = self.interactions
-        if isinstance(requested, str) and requested == "auto":
-            return [], math.inf if exact else _MAX_PAIRS
-        if requested is None:
-            return [], 0
-        integer = isinstance(requested, (int, np.integer)) and not isinstance(requested, bool)
-        if integer and requested >= 0:
-            check_number("interactions", requested, 0, integer=True)
-            return [], int(requested)
-        names = {name: j for j, name in enumerate(getattr(self, "feature_names_in_", ()))}
-        try:
-            pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in requested]
-        except TypeError:
-            pairs = [()]
-
-        def is_column(j):
-            return isinstance(j, (int, np.integer)) and not isinstance(j, bool) and 0 <= j < d
-
-        for pair in pairs:
-            if len(pair) != 2 or pair[0] == pair[1] or not all(map(is_column, pair)):
-                raise ValueError(
-                    f"interactions={requested!r} must be None, 'auto', the number of pairs to look "
-                    "for, or a list of pairs of different features, by name or by number below "
-                    f"{d}."
-                )
-        return sorted(set(pairs)), 0
-
-    def _pair_kernels(self, exact):
-        """Return the candidate kernels of pairs, among which the evidence decides."""
-        if self.kernel_interaction is not None:
-            return [self.kernel_interaction]
-        return [_ROUGH, self.kernel] if exact else [self.kernel]
-
     @property
-    def _grids(self):
+    def _names(self):
+        return TermNames(getattr(self, "feature_names_in_", None))
+
+    def _ascents(self, generator):
         sizes = self.n_inducing, self.n_inducing_interaction
-        return Grids(*sizes, self.length_scale_bounds, self.measure == "empirical")
-
-    def _ascent(self, basis, rows, generator):
-        least = self._grids.least_lengths(basis.n_inducing, basis.n_inducing_pair)
-        return self._ascent_of(GaussianAscent, SiteAscent, least, basis, rows, generator)
-
-    def _is_exact(self, rows, wide, streamed):
-        """Return whether the fit ends without inducing points.
-
-        ``wide`` is whether there would be more inducing points than rows.
-        """
-        if self.sparse != "auto":
-            return not self.sparse
-        if streamed or self.covariance != "full":
-            return False
-        wide = wide and self.n_inducing is not None
-        if not self._is_gaussian():
-            learns_noise = len(self._make_likelihood().parameters()) > 0
-            return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
-        few = rows.n_rows <= min(_MAX_ROWS, _MAX_NUMBERS / self.n_features_in_)
-        return (few or wide) and not rows.are_repeated()
-
-    def _exact_ascent(self, basis, rows, generator):
-        least = [self.length_scale_bounds[0]] * 2
-        basis = replace(basis, tabled=frozenset(), shares=True)
-        basis.measure_by_atoms(rows, self.measure == "empirical")
-        return self._ascent_of(ExactGaussianAscent, ExactSiteAscent, least, basis, rows, generator)
-
-    def _ascent_of(self, gaussian, other, least, basis, rows, generator):
-        high = self.length_scale_bounds[1]
-        limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
-        form = self.covariance, self.rank
-        given = basis, rows, limits, form, self.shrinkage, self.tol
-        if self._is_gaussian():
-            return gaussian(*given)
-        sites, batch_size = self._make_likelihood(), self.batch_size
-        return other(*given, sites=sites, batch_size=batch_size, generator=generator)
+        return Ascents(
+            grids=Grids(*sizes, self.length_scale_bounds, self.measure == "empirical"),
+            sites=None if self.likelihood == "gaussian" else self._make_likelihood(),
+            form=(self.covariance, self.rank),
+            shrinkage=self.shrinkage,
+            tol=self.tol,
+            batch_size=self.batch_size,
+            generator=generator,
+        )
 
     def _attributes(self, search):
         """Return the fitted attributes of a `TermSearch`, a dict."""
-        ascent, state = search.ascent, search.state
-        # New rows need not be at the values of the fit's rows.
-        basis = replace(ascent.basis, tabled=frozenset())
-        posteriors = ascent.posteriors(state)
-        latents = []
-        for own, posterior in zip(ascent.latents(state), posteriors, strict=True):
-            theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
-            latents.append(AdditiveLatent(basis, theta, {}, posterior.form).at(posterior))
+        latents, names = fitted_latents(search.ascent, search.state), self._names
+        basis, state = latents[0].basis, search.state
         return {
             **self._described(latents),
             "terms_": list(basis.terms),
-            "term_names_": [self._name(term) for term in basis.terms],
-            "dropped_terms_": [self._name(term) for term in search.dropped],
+            "term_names_": [names.term(term) for term in basis.terms],
+            "dropped_terms_": [names.term(term) for term in search.dropped],
             "interaction_scores_": {
-                self._name(pair): score.z
+                names.term(pair): score.z
                 for pair, score in sorted(search.scores.items(), key=lambda item: -item[1].z)
             },
-            "sparse_": posteriors[0].form is not None,
+            "sparse_": latents[0].form is not None,
             "kernel_interaction_": basis.pair_kernel if basis.pairs else None,
             "elbo_": state.elbo,
             "_likelihood": self.likelihood,
@@ -354,10 +207,6 @@ class AdditiveGP(GPEstimator):
     def _of_noise(self, noise):
         """Return fitted attributes of the noise, a dict, from the logarithms of its parameters."""
         return {"_noise": noise.numpy()}
-
-    def _name(self, term):
-        names = getattr(self, "feature_names_in_", None)
-        return " & ".join(f"x{j}" if names is None else str(names[j]) for j in term)
 
     # More rows
 
@@ -382,46 +231,29 @@ class AdditiveGP(GPEstimator):
                 "A fit without inducing points takes no more rows: start with partial_fit, or fit "
                 "with sparse=True."
             )
-        self._warn_of_new_ranges(X, weights)
+        basis, names = self._latents[0].basis, self._names
+        columns = sorted({j for term in self.terms_ for j in term})
+        if new := new_features(basis.features, columns, X, weights):
+            warn(
+                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
+                "of the first call's, or with categories that it lacked, in "
+                f"{', '.join(names.term((j,)) for j in new)}. "
+                "Such a number counts as the end of the range, and such a category has no effect; "
+                "its contribution is attributed to the other terms. Pass rows of the whole range "
+                "to the first call, or fit again."
+            )
         rows = WeightedDataset(
             X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin
         )
         run = Run(self, shown, y, X, targets, weights, self._latents)
         generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
-        ascent = self._ascent(self._latents[0].basis, rows, generator)
-        like = rows.weights
-        length, variance = (
-            like.new_tensor(np.stack([part.theta[kind] for part in self._latents]))
-            for kind in ("length", "variance")
-        )
-        earlier = [
-            [like.new_tensor(part.arrays[name]) for name in ("gram", "cross")]
-            for part in self._latents
-        ]
-        noise = like.new_tensor(self._noise)
-        state = ascent.init_update(length, variance, noise, earlier)
+        ascent = self._ascents(generator).sparse(basis, rows)
+        state = update_state(ascent, self._latents, self._noise)
         curve = run.run("more rows", ascent, state, self.max_iter)
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
         latents = [latent.at(posterior) for latent, posterior in pairs]
         run.end(self._described(latents) | history(curve))
         return self
-
-    def _warn_of_new_ranges(self, X, weights):
-        """Warn of features with many new rows outside the range or the levels of the first call."""
-        features = self._latents[0].basis.features
-        names = []
-        for j in sorted({j for term in self.terms_ for j in term}):
-            new = features[j].is_new(X[:, j])
-            if new.sum() > _MAX_OUTSIDE and weights[new].sum() > _MAX_SHARE_OUTSIDE * weights.sum():
-                names.append(self._name((j,)))
-        if names:
-            warn(
-                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
-                f"of the first call's, or with categories that it lacked, in {', '.join(names)}. "
-                "Such a number counts as the end of the range, and such a category has no effect; "
-                "its contribution is attributed to the other terms. Pass rows of the whole range "
-                "to the first call, or fit again."
-            )
 
     # Effects
 

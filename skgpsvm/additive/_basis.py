@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 import torch
 
 from .._quadrature import gauss_legendre
+from ._defaults import DEFAULTS
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
-
-_MAX_ATOMS = 100  # of the measure of a number; more values are merged
-_LENGTH, _PAIR_LENGTH = 0.4, 0.6  # initial length scales, on the unit interval
 
 
 @dataclass
@@ -216,8 +214,8 @@ class AdditiveBasis:
         """
         places = [(pair, k) for pair in self.pairs for k, j in enumerate(pair) if self.is_number(j)]
         in_pairs = [("pairs", j) for j in self.pair_axes] if self.shares else places
-        lengths = dict.fromkeys([((j,), 0) for j in self.axes], math.log(_LENGTH))
-        lengths |= dict.fromkeys(in_pairs, math.log(_PAIR_LENGTH))
+        lengths = dict.fromkeys([((j,), 0) for j in self.axes], math.log(DEFAULTS.length))
+        lengths |= dict.fromkeys(in_pairs, math.log(DEFAULTS.pair_length))
         variances = {term: math.log(0.5) if len(term) == 2 else 0.0 for term in self.terms}
         variances |= dict.fromkeys(self.absent, math.log(0.5))
         return {"length": lengths, "variance": variances}
@@ -261,7 +259,7 @@ class AdditiveBasis:
             Whether the measure is that of the rows; else numbers are uniform on the unit interval.
         """
         X, _, weights = rows.take(slice(None))
-        uniform, u = gauss_legendre(_MAX_ATOMS, weights), self.unit(X)
+        uniform, u = gauss_legendre(DEFAULTS.atoms, weights), self.unit(X)
         self.atoms = {}
         for j in {*self.axes, *self.pair_axes}:
             own = _atoms(u[:, j], weights) if empirical else uniform
@@ -273,11 +271,11 @@ def _atoms(u, weights):
     u, weights = u[~u.isnan()], weights[~u.isnan()]
     values, place = u.unique(return_inverse=True)  # sorted
     mass = torch.zeros_like(values).index_add(0, place, weights / weights.sum())
-    if len(values) > _MAX_ATOMS:
-        place = ((mass.cumsum(0) - 0.5 * mass) * _MAX_ATOMS).long().clamp_max(_MAX_ATOMS - 1)
+    most = DEFAULTS.atoms
+    if len(values) > most:
+        place = ((mass.cumsum(0) - 0.5 * mass) * most).long().clamp_max(most - 1)
         sums = (
-            torch.zeros_like(values[:_MAX_ATOMS]).index_add(0, place, x)
-            for x in (mass * values, mass)
+            torch.zeros_like(values[:most]).index_add(0, place, x) for x in (mass * values, mass)
         )
         moment, mass = sums
         values, mass = (moment / mass)[mass > 0], mass[mass > 0]

@@ -9,8 +9,8 @@ import torch
 
 from .._linalg import cholesky, gaussian_kl, upper_inverse
 from .._posteriors import Posterior
+from ._defaults import DEFAULTS
 
-_MAX_RANK_LOSS = 1e-2  # nats of the ELBO, of the default rank
 _ROUNDING, _EPSILON = 1e-14, torch.finfo(torch.float64).eps
 
 
@@ -218,7 +218,7 @@ def reduction(gram, effects, covariance, rank):
 def chosen_rank(values):
     """Return the smallest rank that loses less than 0.01 nats, given ascending eigenvalues."""
     losses = 0.5 * (values - values.log1p()).cumsum(0)
-    return max(int((losses >= _MAX_RANK_LOSS).sum()), 1)
+    return max(int((losses >= DEFAULTS.rank_loss).sum()), 1)
 
 
 def quadratic(weights, matrix):

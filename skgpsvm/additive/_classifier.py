@@ -5,6 +5,7 @@ from sklearn.utils.metaestimators import available_if
 from .._estimators import GPClassifier, all_or_nothing
 from .._predictive import classification_sites
 from ._base import AdditiveGP, takes_more_rows
+from ._defaults import DEFAULTS
 
 
 class AdditiveGPClassifier(AdditiveGP, GPClassifier):
@@ -139,7 +140,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     True
     """
 
-    _constant = 25.0
+    _constant = DEFAULTS.constant_of_classes
 
     def __init__(
         self,
@@ -254,9 +255,6 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
             If parameters, data or weights are not valid, or y has an unknown class.
         """
         return self._partial_fit(X, y, sample_weight, classes)
-
-    def _is_gaussian(self):
-        return False
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

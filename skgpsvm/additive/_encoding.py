@@ -11,6 +11,7 @@ from scipy.stats import skew, yeojohnson_normmax
 from .._data import CHUNK_ROWS
 from .._validation import is_missing
 from ._basis import Feature
+from ._defaults import DEFAULTS
 
 _CATEGORICAL_TYPES = (
     "category",
@@ -26,8 +27,9 @@ _CATEGORICAL_TYPES = (
 )
 _DATES = ("date", "time", "period", "duration")
 _N_POWER_ROWS = 20_000  # rows that the power of a feature is estimated from
-_SKEWED = 0.5  # skewness from which on a feature is transformed
 _POWERS = (-2.0, 4.0)
+# New rows outside a range: more than this many, and more than this share, are told of.
+_MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 _ROUNDING = 1e-9  # relative, of a sum of weights
 
 
@@ -256,8 +258,28 @@ def _power(column):
     if not scale > 0:
         return 0.0, 1.0, 1.0
     column = (column - center) / scale
-    if abs(skew(column)) < _SKEWED:
+    if abs(skew(column)) < DEFAULTS.skewness:
         return center, scale, 1.0
     with np.errstate(invalid="ignore"):
         power = yeojohnson_normmax(column)
     return center, scale, float(np.clip(power, *_POWERS))
+
+
+def new_features(features, columns, X, weights):
+    """Return the columns with many rows outside the range, or with unknown levels.
+
+    Parameters
+    ----------
+    features : list of Feature
+        Descriptions of all columns of the first rows.
+    columns : list of int
+        Columns to look at.
+    X : ndarray of shape (n, d)
+    weights : ndarray of shape (n,)
+    """
+    found = []
+    for j in columns:
+        new = features[j].is_new(X[:, j])
+        if new.sum() > _MAX_OUTSIDE and weights[new].sum() > _MAX_SHARE_OUTSIDE * weights.sum():
+            found.append(j)
+    return found

@@ -5,13 +5,9 @@ import math
 import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
+from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
 from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
-from ._learning import (
-    AdditiveAscent,
-    GaussianAscent,
-    SiteAscent,
-    stacked_moments,
-)
+from ._site_ascent import SiteAscent
 
 
 class _AllRows(AdditiveAscent):

@@ -4,14 +4,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ._basis import AdditiveBasis
+from ._defaults import DEFAULTS
 from ._encoding import distinct
 
-_PAIR_LENGTH = 0.25  # lower bound of length scales of pairs, unless their grids are fine
-_ROUGH_LENGTH = 1.5  # grids are refined if a length scale is below this multiple of its bound
 _MAX_GRID_POINTS = 2**14  # of pairs with a point at every value; matrices then take 2 GiB each
-_PAIR_POINTS, _MAX_PAIR_POINTS = 8, 2048  # of each feature of a pair at first, and of all grids
-_POLYNOMIALS, _MAX_POLYNOMIALS = 3.2, 64  # per inverse of the smallest length scale, and in all
-_MIN_POINTS = 10, 5  # of an effect, and of each feature of a pair, for any number of rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,9 @@ class Grids:
         """Return the `AdditiveBasis` with one effect for each feature that varies."""
         varying = [j for j, feature in enumerate(features) if not feature.constant]
         most = _max_points(rows, len(varying))
-        in_pairs = _PAIR_POINTS if self.n_inducing_pair == "auto" else self.n_inducing_pair
+        in_pairs = (
+            DEFAULTS.first_pair_points if self.n_inducing_pair == "auto" else self.n_inducing_pair
+        )
         requested = self.n_inducing, in_pairs
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
@@ -90,10 +88,10 @@ class Grids:
         logarithms ``length`` (c, a), is near the lower bound that the grid sets.
         """
         n = basis.n_inducing_pair
-        most = math.isqrt(_MAX_PAIR_POINTS // max(len(basis.pairs), 1))
+        most = math.isqrt(DEFAULTS.grid_points // max(len(basis.pairs), 1))
         finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
-        rough = length[:, len(basis.axes) :] < math.log(_ROUGH_LENGTH * low)
+        rough = length[:, len(basis.axes) :] < math.log(DEFAULTS.rough_length * low)
         if self.n_inducing_pair != "auto" or lower >= low or not rough.any():
             return None
         size = _n_polynomials(lower)
@@ -105,16 +103,18 @@ class Grids:
         """Return lower bounds of the length scales of effects and of pairs, given their points."""
         low, high = self.length_scale_bounds
         return [
-            min(max(low, least), high) for least in (1 / points, min(_PAIR_LENGTH, 2 / pair_points))
+            min(max(low, least), high)
+            for least in (1 / points, min(DEFAULTS.least_pair_length, 2 / pair_points))
         ]
 
 
 def _max_points(rows, n_varying):
     """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
     by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
-    return [max(least, n) for least, n in zip(_MIN_POINTS, by_rows, strict=True)]
+    leasts = DEFAULTS.points, DEFAULTS.pair_points
+    return [max(least, n) for least, n in zip(leasts, by_rows, strict=True)]
 
 
 def _n_polynomials(low):
     """Return the number of polynomials of a feature whose length scales are not below ``low``."""
-    return min(math.ceil(_POLYNOMIALS / low) + 2, _MAX_POLYNOMIALS)
+    return min(math.ceil(DEFAULTS.polynomials / low) + 2, DEFAULTS.most_polynomials)

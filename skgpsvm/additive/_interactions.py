@@ -2,9 +2,9 @@
 
 import torch
 
+from ._defaults import DEFAULTS
 from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels
 
-_LENGTH, _POINTS = 0.5, 4  # length scale and number of inducing points of the tested effects
 _MAX_FEATURES = 256  # of a pair; pairs of categories with more are not tested
 _FEATURES_AT_ONCE = 1024
 
@@ -68,7 +68,7 @@ def _features(basis, j, column):
     if basis.features[j].n_levels:
         levels = Levels(mean)
         return levels.features(levels.at(column))
-    points = torch.linspace(0, 1, _POINTS).to(column)
-    length, polynomials = column.new_tensor(_LENGTH), Chebyshev(basis.size, column)
+    points = torch.linspace(0, 1, DEFAULTS.test_points).to(column)
+    length, polynomials = column.new_tensor(DEFAULTS.test_length), Chebyshev(basis.size, column)
     effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
     return effect.features(effect.at(column.clamp(0, 1)))

@@ -12,9 +12,8 @@ from .._predictive import LIKELIHOODS, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
 from ._base import AdditiveGP, takes_more_rows
+from ._defaults import DEFAULTS
 
-_START_NOISE = 0.2  # initial noise variance of the normalized y
-_VAGUE = 100.0  # prior variance of the constant of a log rate
 _USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
@@ -228,7 +227,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @property
     def _constant(self):
-        return 1.0 if self.normalize_y else _VAGUE
+        return DEFAULTS.constant if self.normalize_y else DEFAULTS.constant_of_rates
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -305,9 +304,6 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def _is_gaussian(self):
-        return self.likelihood == "gaussian"
-
     def _has_noise(self):
         return self.likelihood != "poisson"
 
@@ -315,7 +311,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         t = len(self._y_mean)
         if self.likelihood == "poisson":
             return LikelihoodSites(Poisson(), t)
-        return regression_sites(self.likelihood, np.full(t, _START_NOISE))
+        return regression_sites(self.likelihood, np.full(t, DEFAULTS.initial_noise))
 
     def _of_noise(self, noise):
         found = super()._of_noise(noise)

@@ -9,15 +9,9 @@ import torch
 from scipy.stats import gamma
 
 from .._fitting import Run, Stage
+from ._ascent import AdditiveAscent, AdditiveState
+from ._defaults import DEFAULTS
 from ._interactions import score_moments
-from ._learning import AdditiveAscent, AdditiveState
-
-_LEVEL = 0.01  # familywise level of the score test of interactions
-# Expected number of false pairs without inducing points: at the first test and at later ones.
-_FIRST_LEVEL, _LATER_LEVEL = 1.0, 0.1
-_PAIRS_AT_ONCE = 5
-# Nats per row. A smaller advantage in evidence of smooth pairs misled on real functions.
-_CLEAR_GAIN = 0.05
 
 
 class _FixedRounds(Stage):
@@ -93,6 +87,13 @@ class TermSearch:
     dropped: list = field(default_factory=list)
     curve: list = field(default_factory=list)
 
+    def fit(self):
+        """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
+        self.learn("effects")
+        self.find_pairs()
+        self.prune()
+        self.refine()
+
     def learn(self, stage):
         """Run rounds with the current terms until convergence."""
         self._run(stage, self.ascent, self.max_iter)
@@ -105,16 +106,16 @@ class TermSearch:
     def find_pairs(self):
         """Add the pairs that the user listed and those that the score test finds; learn them."""
         if self.exact:
-            found = self._tested(_FIRST_LEVEL) if self.most else []
+            found = self._tested(DEFAULTS.first_level) if self.most else []
             if not (self.given or found or self.ascent.has_points):
                 return
             self._grow(self.given + found, "all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
-            found = self._tested(_LATER_LEVEL if self.exact else _LEVEL)
+            found = self._tested(DEFAULTS.later_level if self.exact else DEFAULTS.level)
             if not found:
                 break
-            found = found[: min(_PAIRS_AT_ONCE, room)]
+            found = found[: min(DEFAULTS.pairs_at_once, room)]
             n_pairs = len(self.ascent.basis.pairs) + len(found)
             self._grow(found, f"effects and {n_pairs} interactions")
 
@@ -151,7 +152,7 @@ class TermSearch:
             tried[kernel] = self.ascent, self.state
         if pairs:
             first, *others = self.kernels
-            least = tried[first][1].objective + _CLEAR_GAIN * ascent.rows.total_weight
+            least = tried[first][1].objective + DEFAULTS.clear_gain * ascent.rows.total_weight
             best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
             best = best if tried[best][1].objective > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
@@ -201,5 +202,5 @@ class TermSearch:
         if len(term) == 1:
             return self.min_gain
         # At fixed hyperparameters, an absent pair exceeds this gain with at most this probability.
-        chance = (_FIRST_LEVEL if self.exact else _LEVEL) / len(self.scores)
+        chance = (DEFAULTS.first_level if self.exact else DEFAULTS.level) / len(self.scores)
         return max(self.min_gain, -math.log(chance))

@@ -1,0 +1,91 @@
+"""Choice of the stage that learns an additive model: exact or with inducing points."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from .._sites import SiteLikelihood
+from ._ascent import GaussianAscent
+from ._defaults import DEFAULTS
+from ._exact_learning import ExactGaussianAscent, ExactSiteAscent
+from ._grids import Grids
+from ._site_ascent import SiteAscent
+
+
+@dataclass(frozen=True)
+class Ascents:
+    """Settings of an estimator from which the stages of a fit are made.
+
+    Attributes
+    ----------
+    grids : Grids
+    sites : LikelihoodSites or None
+        None is Gaussian noise.
+    form : tuple
+        Covariance and rank of the posterior, see `collapsed`.
+    shrinkage, tol : float
+        See `AdditiveAscent`.
+    batch_size : int or None
+    generator : torch.Generator
+    """
+
+    grids: Grids
+    sites: SiteLikelihood | None
+    form: tuple
+    shrinkage: float
+    tol: float
+    batch_size: int | None
+    generator: torch.Generator
+
+    def sparse(self, basis, rows):
+        """Return the `AdditiveAscent` of a basis with inducing points."""
+        least = self.grids.least_lengths(basis.n_inducing, basis.n_inducing_pair)
+        return self._ascent(GaussianAscent, SiteAscent, least, basis, rows)
+
+    def exact(self, basis, rows):
+        """Return the `AdditiveAscent` of a basis without inducing points."""
+        least = [self.grids.length_scale_bounds[0]] * 2
+        basis = replace(basis, tabled=frozenset(), shares=True)
+        basis.measure_by_atoms(rows, self.grids.empirical)
+        return self._ascent(ExactGaussianAscent, ExactSiteAscent, least, basis, rows)
+
+    def _ascent(self, gaussian, other, least, basis, rows):
+        high = self.grids.length_scale_bounds[1]
+        limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
+        given = basis, rows, limits, self.form, self.shrinkage, self.tol
+        if self.sites is None:
+            return gaussian(*given)
+        options = {"batch_size": self.batch_size, "generator": self.generator}
+        return other(*given, sites=self.sites, **options)
+
+    def learning_rows(self, rows, features):
+        """Return the rows that learn hyperparameters, large weights normalized to mean one.
+
+        Weights are kept if all features are categories: their effects could otherwise not be
+        distinguished from noise.
+        """
+        numbers = any(not (feature.n_levels or feature.constant) for feature in features)
+        heavy = rows.total_weight > DEFAULTS.mean_weight * rows.n_rows
+        return rows.with_normalized_weights() if self.sites is None and numbers and heavy else rows
+
+    def is_exact(self, requested, rows, wide):
+        """Return whether a fit ends without inducing points.
+
+        Parameters
+        ----------
+        requested : "auto" or bool
+            Parameter ``sparse`` of an estimator; "auto" decides by the rows.
+        rows : WeightedDataset
+        wide : bool
+            Whether there would be more inducing points than rows.
+        """
+        if requested != "auto":
+            return not requested
+        if self.form[0] != "full":
+            return False
+        wide = wide and self.grids.n_inducing is not None
+        if self.sites is not None:
+            learns_noise = len(self.sites.parameters()) > 0
+            return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
+        most = min(DEFAULTS.exact_rows, DEFAULTS.exact_numbers / rows.X.shape[1])
+        return (rows.n_rows <= most or wide) and not rows.are_repeated()

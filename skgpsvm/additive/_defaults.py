@@ -1,0 +1,118 @@
+"""Constants of additive models that change results, each with its evidence."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Constants of the method. Those of an estimator's signature are not among them.
+
+    Evidence is a commit of this repository or a script of ``benchmarks``.
+
+    Attributes
+    ----------
+    exact_rows, exact_numbers : int
+        Rows, and rows times features, up to which sparse="auto" has no inducing points with
+        Gaussian noise. No evidence recorded beyond time: an evaluation is O(n^3 + n^2 d).
+    mean_weight : float
+        Mean weight of rows with Gaussian noise, above which weights are normalized. That of
+        bootstrap samples is below. No other evidence recorded.
+    pairs : int
+        Maximum number of pairs with inducing points and interactions="auto". No evidence recorded.
+    level : float
+        Familywise level of the score test of interactions, with inducing points. No evidence
+        recorded.
+    first_level, later_level : float
+        Expected number of false pairs without inducing points, at the first test and at later
+        ones; prune removes those that gain too little. No evidence recorded.
+    pairs_at_once : int
+        Pairs that are added after each score test. No evidence recorded.
+    clear_gain : float
+        Nats per row by which smooth pairs must have more evidence than rough ones. A smaller
+        advantage misled on real functions; figures were not recorded.
+    test_length, test_points : float, int
+        Length scale and number of inducing points of the effects of the score test. No evidence
+        recorded.
+    test_rows : int
+        Rows of the score test. No evidence recorded.
+    length, pair_length : float
+        Initial length scales, on the unit interval. No evidence recorded.
+    atoms : int
+        Atoms of the measure of a number; more values are merged. No evidence recorded.
+    points, pair_points : int
+        Least number of inducing points of an effect, and of each feature of a pair. No evidence
+        recorded.
+    first_pair_points, grid_points : int
+        Inducing points of each feature of a pair at first, and of the grids of all pairs at most,
+        with n_inducing_interaction="auto". No evidence recorded.
+    least_pair_length, rough_length : float
+        Lower bound of length scales of pairs, unless their grids are fine, and the multiple of the
+        bound below which grids are refined. No evidence recorded.
+    polynomials, most_polynomials : float, int
+        Polynomials per inverse of the smallest length scale, and at most. For a squared exponential
+        of length scale 0.1, 34 give an error of 1e-8 (`CenteredAtPoints`).
+    round_gain : float
+        Nats over all rows for which another round is taken. No evidence recorded.
+    steps, site_steps : int
+        Steps of L-BFGS-B in a round: with Gaussian noise, and with other likelihoods, whose sites
+        change between rounds. No evidence recorded.
+    trial_rounds, site_trial_rounds : int
+        Rounds that compare kernels of pairs; likewise. No evidence recorded.
+    site_passes : int
+        Passes over the sites before hyperparameters are learned. No evidence recorded.
+    decay : float
+        Exponent by which steps on minibatches shrink with the number of passes. No evidence
+        recorded.
+    initial_variance : float
+        Variance of the latents at which sites start. No evidence recorded.
+    initial_noise : float
+        Initial noise variance of the normalized y. No evidence recorded.
+    constant, constant_of_classes, constant_of_rates : float
+        Prior variance of the constant: of the normalized y, of the latents of classes, and of a log
+        rate. No evidence recorded.
+    skewness : float
+        Skewness of a feature from which on it is transformed. No evidence recorded.
+    rank_loss : float
+        Nats of the ELBO that the default rank may lose. No evidence recorded.
+    """
+
+    exact_rows: int = 1500
+    exact_numbers: int = 20_000
+    mean_weight: float = 2.0
+    pairs: int = 10
+    level: float = 0.01
+    first_level: float = 1.0
+    later_level: float = 0.1
+    pairs_at_once: int = 5
+    clear_gain: float = 0.05
+    test_length: float = 0.5
+    test_points: int = 4
+    test_rows: int = 10_000
+    length: float = 0.4
+    pair_length: float = 0.6
+    atoms: int = 100
+    points: int = 10
+    pair_points: int = 5
+    first_pair_points: int = 8
+    grid_points: int = 2048
+    least_pair_length: float = 0.25
+    rough_length: float = 1.5
+    polynomials: float = 3.2
+    most_polynomials: int = 64
+    round_gain: float = 0.05
+    steps: int = 20
+    site_steps: int = 5
+    trial_rounds: int = 1
+    site_trial_rounds: int = 10
+    site_passes: int = 5
+    decay: float = 0.7
+    initial_variance: float = 0.5
+    initial_noise: float = 0.2
+    constant: float = 1.0
+    constant_of_classes: float = 25.0
+    constant_of_rates: float = 100.0
+    skewness: float = 0.5
+    rank_loss: float = 1e-2
+
+
+DEFAULTS = Defaults()

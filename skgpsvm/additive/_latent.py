@@ -1,0 +1,104 @@
+"""Fitted latent functions of additive models, and the doubts about them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from .._doubts import bounds_message, described_end
+from .._fitted_models import FittedModel
+from ._basis import AdditiveBasis
+from ._bound import AdditivePosterior
+from ._exact import ExactPosterior
+
+LENGTH_BOUNDS = (0.05, 10.0)  # default of the estimators
+
+
+@dataclass
+class AdditiveLatent(FittedModel):
+    """Fitted latent function: its basis, hyperparameters, and the arrays of its posterior.
+
+    Attributes
+    ----------
+    basis : AdditiveBasis
+    theta : dict of ndarray
+        Logarithms of ``length`` and ``variance``.
+    arrays : dict of ndarray
+        Constructor arguments of `AdditivePosterior` or `ExactPosterior`.
+    form : tuple or None
+        Covariance and rank of the posterior; None without inducing points.
+    """
+
+    basis: AdditiveBasis
+    theta: dict
+    arrays: dict
+    form: tuple | None
+    n_latents = 1
+
+    def at(self, posterior):
+        """Return a copy with the arrays of a posterior."""
+        arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
+        return replace(self, arrays=arrays)
+
+    def make_posterior(self, device):
+        theta, arrays = (
+            {name: torch.tensor(part, device=device) for name, part in parts.items()}
+            for parts in (self.theta, self.arrays)
+        )
+        if self.form is None:
+            return ExactPosterior(self.basis, theta, **arrays)
+        return AdditivePosterior(self.basis.at(theta), arrays["gram"], arrays["cross"], *self.form)
+
+
+def fitted_latents(ascent, state):
+    """Return the `AdditiveLatent` of each latent at the state of an `AdditiveAscent`."""
+    # New rows need not be at the values of the fit's rows.
+    basis = replace(ascent.basis, tabled=frozenset())
+    latents = []
+    for own, posterior in zip(ascent.latents(state), ascent.posteriors(state), strict=True):
+        theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
+        latents.append(AdditiveLatent(basis, theta, {}, posterior.form).at(posterior))
+    return latents
+
+
+def update_state(ascent, latents, noise):
+    """Return the state from which an ascent adds its rows to fitted latents.
+
+    Parameters
+    ----------
+    ascent : AdditiveAscent
+    latents : list of AdditiveLatent
+    noise : ndarray of shape (k,)
+        Logarithms of the likelihood's parameters.
+    """
+    like = ascent.rows.weights
+    length, variance = (
+        like.new_tensor(np.stack([part.theta[kind] for part in latents]))
+        for kind in ("length", "variance")
+    )
+    earlier = [
+        [like.new_tensor(part.arrays[name]) for name in ("gram", "cross")] for part in latents
+    ]
+    return ascent.init_update(length, variance, like.new_tensor(noise), earlier)
+
+
+def doubts_of_bounds(estimator, latents, bounds, names):
+    """Return a message, in a list, if length scales ended on the user's bounds; else [].
+
+    Parameters
+    ----------
+    estimator : str
+        Name of its class.
+    latents : list of AdditiveLatent
+    bounds : tuple of two floats
+    names : TermNames
+    """
+    on_bounds = []
+    for latent in latents:
+        lengths = zip(latent.basis.start()["length"], latent.theta["length"], strict=True)
+        for key, length in lengths:
+            if end := described_end(math.exp(length), bounds, LENGTH_BOUNDS):
+                on_bounds.append(f"the length scale of {names.length_scale(*key)} {end}")
+    on_bounds = list(dict.fromkeys(on_bounds))  # several latents may have the same
+    return [bounds_message(estimator, on_bounds)] if on_bounds else []

@@ -1,0 +1,222 @@
+"""The stage that learns additive models of any likelihood, by Gaussian sites of the rows."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from .._data import CHUNK_ROWS
+from .._linalg import add_grams, mirror
+from .._optim import minibatches
+from ._ascent import AdditiveAscent, AdditiveState
+from ._bound import Sums
+from ._defaults import DEFAULTS
+
+_N_NEWTON_STEPS = 20  # for the initial constant
+# Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
+_DIFFERENCE, _MAX_STEP = 0.05, 0.5
+_MIN_PRECISION = 1e-12
+
+
+@dataclass(kw_only=True)
+class SiteState(AdditiveState):
+    """State of an additive model whose rows have Gaussian sites.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (c, r, r)
+        Sums of the sites' precisions over the columns. Without inducing points, the precision of
+        each row's site, (c, n).
+    cross : Tensor of shape (c, r)
+        Sums of the sites' linear terms; likewise (c, n).
+    generator : Tensor
+        State of the generator of minibatches.
+    n_steps : int
+        Number of natural-gradient steps so far.
+    share : float
+        Fraction of the likelihood's step size that is taken. It halves when the ELBO falls.
+    """
+
+    gram: torch.Tensor
+    cross: torch.Tensor
+    generator: torch.Tensor
+    n_steps: int = 0
+    share: float = 1.0
+
+
+class SiteAscent(AdditiveAscent):
+    """Other likelihoods: natural-gradient steps on the summed Gaussian sites of the rows.
+
+    Its states are `SiteState`.
+
+    Parameters
+    ----------
+    sites : LikelihoodSites
+    batch_size : int or None
+        Rows in a minibatch. None takes one step a pass, from all rows.
+    generator : torch.Generator
+
+    Notes
+    -----
+    Source: Khan and Lin (2017), conjugate-computation variational inference. Hyperparameters
+    maximize the collapsed bound given fixed sites. Once the sites have converged, its gradient is
+    that of the ELBO.
+    """
+
+    _steps, _least_step = DEFAULTS.site_steps, 0.0
+    trial_rounds = DEFAULTS.site_trial_rounds
+
+    def __init__(self, *args, sites, batch_size, generator):
+        super().__init__(*args)
+        self._sites, self._batch_size, self._generator = sites, batch_size, generator
+        self._learns_noise = "noise" in self.learned and len(sites.parameters()) > 0
+        self.learned = tuple(name for name in self.learned if name != "noise")
+
+    def _noise(self, state, k):
+        return state.length.new_zeros(())
+
+    def sums(self, state):
+        """Return the `Sums` of each latent."""
+        parts = zip(state.gram, state.cross, strict=True)
+        return [Sums(gram, cross) for gram, cross in parts]
+
+    def init(self, noise, known=None):
+        """Return the state from which a fit starts: sites at the best constant latents."""
+        hyper = self._hyper(known or [{}] * self._sites.n_latents)
+        noise = noise.to(self.rows.device)
+        level = self._level(noise)
+        var = torch.full_like(level, DEFAULTS.initial_variance)
+
+        def at_level(X, columns):
+            return level.expand(len(X), -1), var.expand(len(X), -1)
+
+        gram, cross, *_ = self._site_sums(noise, at_level, None)
+        generator = self._generator.get_state()
+        return SiteState(**hyper, noise=noise, gram=gram, cross=cross, generator=generator)
+
+    def init_update(self, length, variance, noise, earlier):
+        """Return the state from which `step` adds rows; their sites start with no precision."""
+        self.learned, self._earlier, self._learns_noise = (), earlier, False
+        zeros = self._zeros(len(earlier))
+        return SiteState(
+            length=length,
+            variance=variance,
+            noise=noise,
+            gram=zeros,
+            cross=zeros[:, 0],
+            generator=self._generator.get_state(),
+        )
+
+    def _level(self, noise):
+        """Return the constant latents (1, c) of highest likelihood, found by Newton's method.
+
+        A latent stops moving where neither its gradient nor its precision exceeds 1/2. Without a
+        single count, for example, the maximum is at minus infinity.
+        """
+        sites, level = self._sites.at(noise), torch.zeros(1, self._sites.n_latents)
+        y, weights = self.rows.targets, self.rows.weights
+        level = level.to(weights)
+        for _ in range(_N_NEWTON_STEPS):
+            mean = level.expand(len(y), -1)
+            found = sites.sites(y, mean, torch.full_like(mean, DEFAULTS.initial_variance))
+            slope, precision = self.rows.sum(-weights @ found.gradient, weights @ found.precision)
+            moving = (precision > 0.5) | (slope.abs() > 0.5)
+            level = level + moving * (slope / precision.clamp_min(_MIN_PRECISION)).clamp(-1, 1)
+        return level
+
+    def step(self, state):
+        """Take a pass of steps on the sites, then on the rest; set the objective before them."""
+        self._generator.set_state(state.generator)
+        log_prior, n = self._log_priors(state), self.rows.n_rows
+        total = log_prior
+        batches = [None]
+        if self._n_batches() > 1:
+            batches = minibatches(n, self._batch_size, self._generator)
+        for index in batches:
+            share = 1.0 if index is None else n / len(index)
+            posteriors = self.posteriors(state)
+            moments = partial(self._row_moments, posteriors)
+            found = self._site_sums(state.noise, moments, index)
+            gram, cross, loss, *shifted = (share * part for part in found)
+            kl = sum(posterior.kl() for posterior in posteriors)
+            total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
+            self._move(state, gram, cross, len(batches))
+            if self._learns_noise:
+                state.noise = state.noise + _newton(*shifted)
+        # Learned too early, the variances of effects would vanish, and could not recover.
+        if self.learned and state.n_steps >= DEFAULTS.site_passes * len(batches):
+            self._learn_hyperparameters(state)
+        state.generator = self._generator.get_state()
+        if total < state.objective:
+            state.share *= 0.5
+        self._record(state, total.item(), log_prior)
+
+    def residuals(self, state, rows):
+        """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
+        X, y, weights = rows.take(slice(None))
+        moments = self._row_moments(self.posteriors(state), X)
+        found = self._sites.at(state.noise).sites(y, *moments)
+        return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
+
+    def converged(self, state):
+        early = self.learned and state.n_steps <= DEFAULTS.site_passes * self._n_batches()
+        return not early and super().converged(state)
+
+    def _n_batches(self):
+        """Return the number of minibatches in a pass."""
+        return -(-self.rows.n_rows // (self._batch_size or self.rows.n_rows))
+
+    def _drop_columns(self, state, going):
+        columns = self._kept_columns(state, going)
+        state.gram = state.gram[:, columns[:, None], columns]
+        state.cross = state.cross[:, columns]
+
+    def _move(self, state, gram, cross, n_batches):
+        """Take a natural-gradient step on the sums of the sites.
+
+        The first step of rows added to an earlier posterior has size 1.
+        """
+        whole = self._earlier and not state.n_steps
+        size = 1.0 if whole else self._sites.likelihood.step * state.share
+        if n_batches > 1:
+            size = (1 + state.n_steps / n_batches) ** -DEFAULTS.decay / n_batches**0.5
+        state.gram = torch.lerp(state.gram, gram, size)
+        state.cross = torch.lerp(state.cross, cross, size)
+        state.n_steps += 1
+
+    def _site_sums(self, noise, row_moments, index):
+        """Return sums over the rows of an index, or all: of sites, losses and `_shifted_losses`."""
+        sites, gram, parts = self._sites.at(noise), self._zeros(self._sites.n_latents), None
+        for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
+            X, y, weights = self.rows.take(chunk)
+            columns = self.basis(X)
+            T, moments = torch.cat(columns, 1), row_moments(X, columns)
+            found = sites.sites(y, *moments)
+            add_grams(gram, T, weights[:, None] * found.precision)
+            own = [
+                (weights * found.linear.T) @ T,
+                weights @ found.loss,
+                *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
+            ]
+            parts = own if parts is None else [a + b for a, b in zip(parts, own, strict=True)]
+        return self.rows.sum(mirror(gram), *parts)
+
+    def _shifted_losses(self, noise, y, mean, var):
+        """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""
+        if not self._learns_noise:
+            return []
+        moves = _DIFFERENCE * torch.eye(len(noise)).to(noise)
+        return [
+            torch.stack(
+                [self._sites.at(noise + sign * move).loss(y, mean, var) for move in moves], 1
+            )
+            for sign in (-1, 0, 1)
+        ]
+
+
+def _newton(lower, here, higher):
+    """Return Newton steps that lower losses, from their values at three equally spaced points."""
+    slope = (higher - lower) / (2 * _DIFFERENCE)
+    hess = (higher - 2 * here + lower) / _DIFFERENCE**2
+    step = torch.where(hess > 0, -slope / hess, -slope.sign())
+    return step.clamp(-_MAX_STEP, _MAX_STEP)
