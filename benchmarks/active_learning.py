@@ -1,9 +1,9 @@
 """Test error along 100 queries, one at a time, by each query policy: the paper's Figure 5.
 
-Every policy starts from the same random labeled row of each class and is served by the same
-`BayesianSVC`, fitted anew after each query. The stratified 30 % of test rows and the pool of at
-most 2,000 rows belong to the seed. Run ``python -m benchmarks.active_learning``; a run that was
-killed continues. To add a policy, add an entry to ``POLICIES``.
+Every policy starts from the same random labeled row of each class and uses the same `BayesianSVC`,
+fitted anew after each query. The seed determines the test rows (30 %, stratified) and the pool of
+at most 2,000 rows. Run ``python -m benchmarks.active_learning``; a run that was killed continues
+where it stopped. To add a policy, add an entry to ``POLICIES``.
 """
 
 import sys
@@ -22,7 +22,7 @@ from skgpsvm.kernels import Linear
 
 from . import _data, _harness, _report
 
-# Scores of the pool, the highest is queried and ties are broken at random; None is random.
+# Score of the pool by policy: the row with the highest score is queried. None queries at random.
 POLICIES = {
     "variation ratio": variation_ratio,
     "least confident": least_confident,
@@ -41,7 +41,7 @@ SETTINGS = {"optimizer": None, "max_iter": 20}
 
 
 def problem(name, seed):
-    """Standardized pool and test rows with labels, and the rows labeled at the start."""
+    """Return standardized pool and test rows with labels, and the initially labeled rows."""
     data = _data.split_classification(name, seed, test_size=0.3)
     rng = np.random.default_rng(seed)
     pool = rng.permutation(len(data.y_train))
@@ -61,7 +61,7 @@ def problem(name, seed):
 
 
 def classifier(X_pool, seed):
-    """The model of all policies: the default's start, of the pool instead of the labeled rows."""
+    """Return the model of all policies, whose kernel and inducing points are given by the pool."""
     d = X_pool.shape[1]
     smooth = ConstantKernel(5.0) * RBF(np.sqrt(d / 2))
     kernel = smooth + ConstantKernel(5.0) + Linear(np.sqrt(d))
@@ -70,12 +70,12 @@ def classifier(X_pool, seed):
 
 
 def best(scores, rng):
-    """Index of the highest score, ties broken at random."""
+    """Return the index of the highest score; ties are broken at random."""
     return rng.choice(np.flatnonzero(scores == scores.max()))
 
 
 def learn(set, seed, method, steps=STEPS):
-    """Test error after each number of queries in ``steps``."""
+    """Return the test error after each number of queries in ``steps``."""
     X, y, X_test, y_test, labeled, rng = problem(set, seed)
     model, score = classifier(X, seed), POLICIES[method]
     unlabeled = np.delete(np.arange(len(y)), labeled)
@@ -94,7 +94,7 @@ def learn(set, seed, method, steps=STEPS):
 
 
 def draw(errors, rank_curves, path):
-    """Mean rank and mean test error along the queries, as a PNG."""
+    """Draw the mean rank and mean test error along the queries, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -109,7 +109,7 @@ def draw(errors, rank_curves, path):
 
 
 def curves(results, steps):
-    """Mean ranks and mean test errors of the policies at every step, and errors set by set."""
+    """Return mean ranks and mean test errors of the policies at every step, and errors by set."""
     columns = [f"q{step}" for step in steps]
     wide = results.pivot(index=["set", "seed"], columns="method", values=columns)
     mean_ranks = pd.DataFrame(
@@ -122,7 +122,7 @@ def curves(results, steps):
 
 
 def report(results, sets, steps, settings):
-    """The parts of the text report, and the two curves."""
+    """Return the parts of the text report, and the two curves."""
     mean_ranks, errors, along = curves(results, steps)
     parts = [
         _report.header("Active learning: queries one at a time", **settings),
@@ -144,7 +144,7 @@ def report(results, sets, steps, settings):
 
 
 def main():
-    """Run what is missing, write the report and draw the figure."""
+    """Run missing tasks, write the report and draw the figure."""
     sets = _data.classification_sets(min_rows=MIN_ROWS)
     plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=5)
     steps = QUICK_STEPS if plan.quick else STEPS

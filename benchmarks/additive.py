@@ -1,11 +1,12 @@
-"""Additive models on real sets: errors, predictive densities, log-loss and time.
+"""Additive models on real sets: errors, predictive densities, log loss and time.
 
-``AdditiveGPRegressor()`` and ``AdditiveGPClassifier()``, as they come and without pairs, beside
-explainable boosting machines (with and without pairs), pyGAM by its grid search, and ``SVGP*``,
-which is not additive: for regression the sets' own splits (``test_mask``), for classification
-stratified 80/20 splits; rows and targets standardized with training statistics. California housing
-of scikit-learn is left out, as it has to be downloaded. Run ``python -m benchmarks.additive``; a
-run that was killed continues. It needs the extra ``bench``.
+``AdditiveGPRegressor()`` and ``AdditiveGPClassifier()``, by default and without pairs, are compared
+with explainable boosting machines (with and without pairs), pyGAM by its grid search, and
+``SVGP*``, which is not additive. Regression uses the sets' own splits (``test_mask``),
+classification stratified 80/20 splits. Rows and targets are standardized with training statistics.
+scikit-learn's California housing is left out, since it has to be downloaded. Run
+``python -m benchmarks.additive``; a run that was killed continues where it stopped. It needs the
+extra ``bench``.
 """
 
 import sys
@@ -28,7 +29,7 @@ SVGP = {
     "regression": SVGPRegressor(n_inducing=256),
     "classification": SVGPClassifier(n_inducing=64),
 }
-# Of each kind of set: name, whether higher is better, and the title of its table.
+# For each kind of set: name of the metric, whether higher is better, and the title of its table.
 METRICS = {
     "regression": {
         "rmse": (False, "Root mean squared error, in standard deviations of y"),
@@ -41,7 +42,7 @@ MEASURED = ("rmse", "nlpd", "log_loss", "n_pairs", *_measure.MEASURED)
 
 
 def additive(interactions):
-    """`Method.fit` of ours."""
+    """Return `Method.fit` for our additive models."""
 
     def fit(X, y, seed, clock):
         classes = _additive_peers.is_classification(y)
@@ -52,13 +53,13 @@ def additive(interactions):
 
 
 def svgp(X, y, seed, clock):
-    """The sparse process of all features together."""
+    """Fit the sparse Gaussian process of all features jointly."""
     kind = "classification" if _additive_peers.is_classification(y) else "regression"
     return type(SVGP[kind])(**SVGP[kind].get_params() | {"random_state": seed}).fit(X, y)
 
 
 def methods(metrics=()):
-    """All, ours first."""
+    """Return all methods by name, ours first."""
     package = _harness.package_code()
     return {
         OURS: Method(additive("auto"), package, metrics),
@@ -69,12 +70,12 @@ def methods(metrics=()):
 
 
 def kind_of(name):
-    """Whether a set is of regression or classification."""
+    """Return "regression" or "classification" for a set."""
     return "regression" if name in REGRESSION else "classification"
 
 
 def evaluate(set, seed, method):
-    """Fit a method to one split of a set and measure it; seconds are of the processor."""
+    """Fit a method to one split of a set and measure it; seconds are processor time."""
     regression = kind_of(set) == "regression"
     data = (_data.split_regression if regression else _data.split_classification)(set, seed)
 
@@ -95,14 +96,14 @@ def evaluate(set, seed, method):
 
 
 def sets():
-    """`Size` or `Info` by name, smallest set first."""
+    """Return `Size` or `Info` by name, smallest set first."""
     found = {**_data.regression_sets(), **_data.classification_sets()}
     chosen = {name: found[name] for name in (*REGRESSION, *CLASSIFICATION) if name in found}
     return dict(sorted(chosen.items(), key=lambda item: (item[1].n, item[0])))
 
 
 def verdicts(results):
-    """Parts: mean ranks of the additive models by log score, and ours against the best other."""
+    """Return mean ranks of the additive models by log score, and ours against the best other."""
     shown = [name for name in methods() if name != WHOLE]
     means = results.groupby(["set", "method"])[["rmse", "nlpd", "log_loss"]].mean().unstack()
     names = list(dict.fromkeys(results["set"]))
@@ -139,7 +140,7 @@ def verdicts(results):
 
 
 def report(results, plan):
-    """Parts: verdicts, then every set, by kind."""
+    """Return the parts of the report: the verdicts, then every set, by kind."""
     parts = verdicts(results)
     for kind, metrics in METRICS.items():
         names = [name for name in plan.sets if kind_of(name) == kind]
@@ -152,7 +153,7 @@ def report(results, plan):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     plan = _harness.plan(__doc__, sets(), QUICK_SETS, seeds=2)
     path = plan.results("additive")
     results = _harness.run_methods(methods(), evaluate, plan, MEASURED, path)

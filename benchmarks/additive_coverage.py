@@ -1,10 +1,11 @@
-"""Coverage of the bands of effects where features are correlated, by form of the posterior.
+"""Coverage of the bands of effects for correlated features, by form of the posterior.
 
-Friedman's function with the pair of its features given, on rows with a Gaussian copula of
-correlation 0.9 and on independent ones: what the bands of 95 % cover of the true effects, on other
-rows of the same distribution, how wide they are, and the errors. Effects have zero mean over the
-unit interval, whatever the correlation, so that the true ones stay the same. Run
-``python -m benchmarks.additive_coverage [--quick]``; a run that was killed continues.
+The function is Friedman's, and its pair of features is given. Features are independent, or have a
+Gaussian copula of correlation 0.9. On other rows of the same distribution, the report has the
+coverage of the true effects by the 95 % bands, the width of these bands, and the errors. Effects
+have zero mean over the unit interval, so that the true effects do not depend on the correlation.
+Run ``python -m benchmarks.additive_coverage [--quick]``; a run that was killed continues where it
+stopped.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from skgpsvm import AdditiveGPRegressor
 from . import _friedman, _harness, _report
 
 CORRELATIONS, KERNELS = (0.9, 0.0), ("matern52", "rbf")
-# Covariance and rank.
+# Covariance and rank of each form.
 FORMS = {
     "full": ("full", None),
     "precision": ("precision", None),
@@ -30,7 +31,7 @@ BY = ["correlation", "kernel", "form"]
 
 
 def evaluate(n, seed, correlation, kernel, form):
-    """Fit a form of the model to the rows of a seed and judge it; seconds are of the processor."""
+    """Fit a form of the model to the rows of a seed and measure it; seconds are processor time."""
     X, y = _friedman.rows(n, seed, correlation)
     covariance, rank = FORMS[form]
     model = AdditiveGPRegressor(kernel=kernel, covariance=covariance, rank=rank, **SETTINGS)
@@ -42,7 +43,7 @@ def evaluate(n, seed, correlation, kernel, form):
 
 
 def report(results):
-    """Parts: each quantity of all forms."""
+    """Return the parts of the report: a table of all forms for each quantity."""
     results = results[results["error"] == ""]
     names = list(_friedman.TERMS)
     cover = _friedman.over_seeds(results, "cover", BY)
@@ -60,7 +61,7 @@ def report(results):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--seeds", type=int, default=10, help="default 10")

@@ -1,11 +1,11 @@
-"""Time and memory of additive models against rows and against features, drawn and in figures.
+"""Time and memory of additive models against the numbers of rows and of features.
 
-``AdditiveGPRegressor(interactions=None)`` beside pyGAM's grid search and explainable boosting
-machines without pairs, on float32 memmaps of generated rows: 10^3 to 10^6 of 10 features (10^7 with
-``--most-rows``), and 5 to 100 features of 5000 rows; what is of less is printed only. Each fit is
-in a process of its own, which is ended where it takes longer than a limit, as is then its method on
-what is larger. Run
-``python -m benchmarks.additive_scaling [--quick]``; a run that was killed continues.
+``AdditiveGPRegressor(interactions=None)`` is compared with pyGAM's grid search and explainable
+boosting machines without pairs, on float32 memmaps of generated rows: 10^3 to 10^6 rows of 10
+features (10^7 with ``--most-rows``), and 5 to 100 features of 5000 rows. Smaller runs are printed
+only. Each fit has its own process, which is killed if it exceeds a time limit; the method is then
+not run on larger sizes. Run ``python -m benchmarks.additive_scaling [--quick]``; a run that was
+killed continues where it stopped.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from ._measure import PeakMemory, exponent
 
 STEP = 100_000
 ROWS, FEATURES = (10**3, 10**4, 10**5, 10**6, 10**7), (5, 10, 20, 50, 100)
-D, N = 10, 5000  # of the other section
-FROM = 10**4  # rows, from which on exponents are fitted
+D, N = 10, 5000  # features and rows in the section where they do not vary
+FROM = 10**4  # smallest number of rows to which exponents are fitted
 OURS = "AdditiveGP"
 MODELS = {
     OURS: lambda X, y: AdditiveGPRegressor(interactions=None, random_state=0).fit(X, y),
@@ -42,7 +42,7 @@ MEASURED = ("fit_seconds", "anonymous_mib")
 
 
 def generated(path, n, d):
-    """Rows on disk, and targets: an additive function of half of the features, with noise."""
+    """Return rows on disk, and targets: an additive function of half of the features plus noise."""
     X = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
     y = np.empty(n)
     slopes = np.linspace(1, 3, -(-d // 2))
@@ -69,7 +69,7 @@ def fitted(connection, n, d, method):
 
 
 def evaluate(section, n, d, method, limit):
-    """`MEASURED` of a fit; infinite seconds where it was ended."""
+    """Return `MEASURED` of a fit; seconds are infinite if it was killed."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=fitted, args=(sender, n, d, method))
@@ -85,7 +85,7 @@ def evaluate(section, n, d, method, limit):
 
 
 def run(sections, limit, path):
-    """Results of all sections and methods, each up to the size that took longer than the limit."""
+    """Return the results of all sections; a method stops at the first size beyond the limit."""
     found = []
     for method, code in {OURS: _harness.package_code(), **_additive_peers.CODES}.items():
         for section, sizes in sections.items():
@@ -101,7 +101,7 @@ def run(sections, limit, path):
 
 
 def report(results, limit):
-    """Parts: seconds and memory of a section, with exponents."""
+    """Return the parts of the report: seconds and memory of each section, with exponents."""
     parts = []
     for section, rows in results.groupby("section", sort=False):
         slopes = []
@@ -126,7 +126,7 @@ def report(results, limit):
 
 
 def draw(results, path):
-    """Time and memory of both sections."""
+    """Draw the time and memory of both sections."""
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
     labels = {"n": "rows", "d": "features"}
     titles = {"fit_seconds": "processor seconds", "anonymous_mib": "memory, MiB"}
@@ -144,7 +144,7 @@ def draw(results, path):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--most-rows", type=int, default=10**6, help="default 10^6; at most 10^7")

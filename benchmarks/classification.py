@@ -1,12 +1,14 @@
 """Accuracy and probabilities of classifiers on every classification set, default settings.
 
-``BayesianSVC()`` against ``SVC()`` by accuracy, against a temperature-calibrated ``SVC`` by
-log-loss, and against one-vs-rest, two sparse GPs, an exact one and gradient boosting by both:
-stratified 80/20 splits, mean-imputed and standardized with training statistics; sets whose smallest
-class has one row are left out. On the first split the log-loss is watched along the way. Run
-``python -m benchmarks.classification``; a run that was killed continues, and results of an older
-source of the package are computed anew. To add a method, add an entry to ``METHODS``; to add a data
-set, put its archive beside the others.
+``BayesianSVC()`` is compared with ``SVC()`` by accuracy, with a temperature-calibrated ``SVC`` by
+log loss, and with one-vs-rest, two sparse GPs, an exact GP and gradient boosting by both. Splits
+are stratified, 80/20; rows are mean-imputed and standardized with training statistics. Sets whose
+smallest class has one row are left out. On the first split the log loss is recorded during the
+fits.
+
+Run ``python -m benchmarks.classification``. A run that was killed continues where it stopped, and
+results of older code of the package are computed anew. To add a method, add an entry to
+``METHODS``; to add a data set, put its archive beside the others.
 """
 
 import sys
@@ -32,16 +34,16 @@ OURS = "BayesianSVC"
 SAME_M = "BayesianSVC, points moved"
 N_BINS = 15
 N_FOLDS = 5
-N_INDUCING = 64  # of the sparse GPs
+N_INDUCING = 64  # inducing points of the sparse GPs
 MAX_EXACT = 2000
 WATCHED_ROWS = 2000
 
 
 def calibrated_svc(X, y, seed, clock):
-    """`SVC` calibrated by one temperature in 5 folds.
+    """Fit an `SVC` that is calibrated by one temperature in 5 folds.
 
-    Classes of fewer than 5 rows, which the folds refuse, have theirs repeated up to 5: over the
-    sets concerned that gave the peer a lower log-loss than fewer folds.
+    The folds need 5 rows of every class, so rows of smaller classes are repeated. Over the sets
+    with such classes, this gave the peer a lower log loss than fewer folds did.
     """
     rows = [np.arange(len(y))]
     for label, count in zip(*np.unique(y, return_counts=True), strict=True):
@@ -52,7 +54,7 @@ def calibrated_svc(X, y, seed, clock):
 
 
 def exact(X, y, seed, clock):
-    """The exact process, one length scale; too slow for more rows than 2000."""
+    """Fit the exact GP with one length scale; with more than 2000 rows it is too slow."""
     if len(X) > MAX_EXACT:
         return None
     kernel = ConstantKernel() * RBF(np.sqrt(X.shape[1] / 2))
@@ -60,7 +62,7 @@ def exact(X, y, seed, clock):
 
 
 def ours(estimator, *, only_watched=False):
-    """`Method.fit` of an estimator of this package; where asked, of fits that are watched only."""
+    """Return `Method.fit` for an estimator of this package, or only for fits that are watched."""
 
     def fit(X, y, seed, clock):
         if only_watched and not clock.callbacks():
@@ -95,7 +97,7 @@ METHODS = {
     ),
 }
 
-# Name: whether higher is better, and the title of its table.
+# For each metric: whether higher is better, and the title of its table.
 METRICS = {
     "accuracy": (True, "Accuracy on test rows"),
     "log_loss": (False, "Log-loss on test rows, nats"),
@@ -106,7 +108,7 @@ MEASURED = (*METRICS, *_measure.MEASURED)
 
 
 def evaluate(set, seed, method):
-    """Fit a method to one split of a set and measure it; seconds are of the processor."""
+    """Fit a method to one split of a set and measure it; seconds are processor time."""
     data = _data.split_classification(set, seed)
 
     def measure(model):
@@ -124,7 +126,7 @@ def evaluate(set, seed, method):
 
 
 def probability_metrics(model, data):
-    """Log-loss, Brier score and calibration error; classes unknown to the model get zero."""
+    """Return log loss, Brier score and calibration error; classes not in training get zero."""
     p = np.zeros((len(data.y_test), data.n_classes))
     p[:, model.classes_] = model.predict_proba(data.X_test)
     top, right = p.max(1), p.argmax(1) == data.y_test
@@ -138,7 +140,7 @@ def probability_metrics(model, data):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     plan = _harness.plan(__doc__, _data.classification_sets(), QUICK_SETS, seeds=5)
     path = plan.results("classification")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)

@@ -2,9 +2,9 @@
 
 Run ``python -m benchmarks.collapsed [--quick]``. The sections are
 
-- one evaluation of bound and gradient at n = 10,000, d = 20, m = 512 beside the matrix products in
-  it, alternating in one process;
-- a fit at n = 2,000 beside `GaussianProcessRegressor` with the same kernel, both learning it;
+- one evaluation of bound and gradient at n = 10,000, d = 20, m = 512 beside the matrix products it
+  contains, alternating in one process;
+- a fit at n = 2,000 beside `GaussianProcessRegressor`, both learning the same kernel;
 - one evaluation against n, with its fitted exponent.
 """
 
@@ -32,7 +32,7 @@ D = 20
 
 
 class Evaluation:
-    """One evaluation of the bound and its gradient, and the products in it."""
+    """Evaluation of the bound and its gradient, and the matrix products it contains."""
 
     def __init__(self, n, m):
         rng = np.random.default_rng(0)
@@ -44,11 +44,11 @@ class Evaluation:
         self.parts = torch.tensor(kernel.theta), torch.tensor(X[:m]), torch.tensor([-2.0]).double()
 
     def evaluate(self):
-        """Bound and gradient."""
+        """Compute the bound and its gradient."""
         self.bound.value_and_gradient(*self.parts)
 
     def products(self):
-        """The products of an evaluation: two kernel blocks, A, its Gram matrix, the adjoint, dZ."""
+        """Compute the products: two kernel blocks, A, its Gram matrix, the adjoint and dZ."""
         Z = self.parts[1]
         square = torch.eye(len(Z), dtype=Z.dtype)
         for chunk in self.rows.chunks(_CHUNK_ROWS):
@@ -60,7 +60,7 @@ class Evaluation:
 
 
 def evaluation_section(quick):
-    """One evaluation beside its products."""
+    """Return a table of one evaluation beside its products."""
     n, m, repeats = (2_000, 128, 3) if quick else (10_000, 512, 7)
     rows = []
     for threads in (1,) if quick else dict.fromkeys((1, os.cpu_count())):
@@ -78,7 +78,7 @@ def evaluation_section(quick):
 
 
 def exact_section(quick):
-    """A fit beside the exact process, both learning a length scale for each feature."""
+    """Return a table of a fit beside the exact GP, both learning a length scale per feature."""
     torch.set_num_threads(1)
     n, seeds = (500, 1) if quick else (2_000, 2)
     rows = []
@@ -104,7 +104,7 @@ def exact_section(quick):
 
 
 def growth_section(quick):
-    """One evaluation against n."""
+    """Return a table of the time of one evaluation against n."""
     torch.set_num_threads(1)
     sizes = (2_000, 5_000, 10_000) if quick else (10_000, 30_000, 100_000, 300_000)
     times = []
@@ -120,7 +120,7 @@ def growth_section(quick):
 
 def main():
     """Run the sections and write the report."""
-    # The exact process says so where a useless feature's length scale meets its bound.
+    # The exact GP warns if the length scale of an irrelevant feature is on its bound.
     warnings.simplefilter("ignore", ConvergenceWarning)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")

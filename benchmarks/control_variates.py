@@ -1,10 +1,11 @@
-"""Paper 4, Figure 1: what control variates take off the variance of a doubly sampled quadratic.
+"""Paper 4, Figure 1: reduction of a doubly sampled quadratic's variance by control variates.
 
-Evans and Nair (2020), section 4.2, on all rows of kin40k, standardized: the estimate of
-``mu' Phi' Phi mu / sigma^2`` from 500 rows and two draws of 500 of 10,000 random Fourier features,
-and its gradient, by number of support rows; relative to no control variate. ``mu`` is drawn from
-the prior, as in the paper, and is a posterior mean. Kernel and noise are those of an exact process
-on 1000 random rows. Run ``python -m benchmarks.control_variates [--quick]``.
+Evans and Nair (2020), section 4.2, on all rows of kin40k, standardized. ``mu' Phi' Phi mu /
+sigma^2`` and its gradient are estimated from 500 rows and two draws of 500 of 10,000 random Fourier
+features. The report has the variance of both by number of support rows, relative to the variance
+without control variate. ``mu`` is a draw from the prior, as in the paper, and a posterior mean.
+Kernel and noise are those of an exact GP on 1000 random rows. Run
+``python -m benchmarks.control_variates [--quick]``.
 """
 
 import argparse
@@ -31,7 +32,7 @@ N_BASIS, BATCH, PAIRS = 10_000, 500, 250
 SUPPORTS, EVALUATIONS = (30, 100, 300, 1000), 1000
 CONTROLS = ("gram", "interpolating")
 PARTS = ("objective", "gradient")
-# The specification's repetition, 6.2: n = 8000, m = 4000, 300 rows and functions, a prior draw.
+# Values in the specification, 6.2: n = 8000, m = 4000, 300 rows and functions, a prior draw.
 SPECIFIED = {
     ("prior draw", "gram", "objective"): (0.27, 0.077, 0.041, 0.028),
     ("prior draw", "gram", "gradient"): (0.27, 0.107, 0.066, 0.048),
@@ -42,15 +43,15 @@ SPECIFIED = {
 
 
 class Quadratic(FourierBases):
-    """Random features whose weights have a flat prior, so that the gradient is the term's alone."""
+    """Random features with a flat prior of the weights: the gradient is that of the term alone."""
 
     def prior_diag(self, which):
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(super().prior_diag(which))
 
 
 def fitted(X, y, n_learning):
-    """A posterior mean on all rows under hyperparameters of an exact process on some."""
+    """Fit to all rows with the hyperparameters of an exact GP on ``n_learning`` rows."""
     some = np.random.default_rng(0).permutation(len(X))[:n_learning]
     kernel = ConstantKernel() * RBF(np.full(X.shape[1], 2.0)) + WhiteKernel(0.1)
     learned = GaussianProcessRegressor(kernel).fit(X[some], y[some]).kernel_
@@ -67,9 +68,9 @@ def fitted(X, y, n_learning):
 
 
 class Estimates:
-    """Estimates of the term and its gradient at coefficients (1, m), with so many support rows.
+    """Estimates of the term and its gradient at coefficients (1, m), with the given support rows.
 
-    Those of the same number are of the same rows and functions whatever the control variate.
+    Estimates with the same number use the same rows and functions for all control variates.
     """
 
     def __init__(self, latents, X, coef, control, support):
@@ -83,7 +84,7 @@ class Estimates:
             bases,
             latents.basis("cpu"),
             self.rows,
-            # A learning rate of 1, so that a step is the gradient.
+            # With a learning rate of 1, a step is the gradient.
             StepOptions(None, BATCH, PAIRS, control, n_steps=2, learning_rate=1.0),
             torch.Generator(),
         )
@@ -95,7 +96,7 @@ class Estimates:
 
     @torch.no_grad()
     def estimate(self, number):
-        """The estimate and its gradient (m,) of a number."""
+        """Return the estimate with a given number, and its gradient (m,)."""
         generator, steps, state = torch.Generator().manual_seed(number), self.steps, self.state
         index = torch.randperm(len(self.rows), generator=generator)[:BATCH]
         X, support = self.rows.take(index)[0], state.support
@@ -118,13 +119,13 @@ class Estimates:
         return self.precision * value.item(), 2 * (self.coef - state.coef)[0]
 
     def variances(self, n_evaluations):
-        """Of the estimate, and of its gradient, the mean over coordinates."""
+        """Return the variance of the estimate, and of its gradient, averaged over coordinates."""
         values, gradients = zip(*map(self.estimate, range(n_evaluations)), strict=True)
         return np.var(values), torch.stack(gradients).var(0).mean().item()
 
 
 def measured(latents, X, n_evaluations):
-    """Variances by mean and control variate, a column for each number of support rows."""
+    """Return relative variances for each number of support rows, by mean and control variate."""
     order = np.random.default_rng(1).permutation(len(X))
     prior = torch.randn(1, latents.coef.shape[1], generator=torch.Generator().manual_seed(0))
     means = {"prior draw": prior.double(), "posterior mean": torch.tensor(latents.coef)}
@@ -142,14 +143,14 @@ def measured(latents, X, n_evaluations):
 
 
 def table(ratios, title):
-    """Ratios by mean, control variate and part as text."""
+    """Return relative variances by mean, control variate and part, as text."""
     names = ["mu", "control variate", "variance of"]
     frame = pd.DataFrame(ratios, index=SUPPORTS).T.rename_axis(names).reset_index()
     return _report.table(frame, title, digits=4)
 
 
 def draw(found, path):
-    """Figure 1: relative variance against support rows."""
+    """Draw Figure 1: relative variance against the number of support rows."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     for axis, part in zip(axes, PARTS, strict=True):
         for (mean, control, which), ratios in found.items():
@@ -168,7 +169,7 @@ def draw(found, path):
 
 
 def main():
-    """Fit, evaluate and write the report."""
+    """Fit, evaluate the variances and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument(

@@ -1,9 +1,10 @@
-"""The decoupled regressor beside coupled processes of up to 1024 points at equal time.
+"""The decoupled regressor beside coupled GPs with up to 1024 inducing points at equal time.
 
-``DecoupledGPRegressor()`` beside ``SVGPRegressor`` and GPyTorch's sparse variational GP, each with
-512 and 1024 inducing points: the error of those is also that of their best model by the time that
-the decoupled one took. The sets' own first split (``test_mask``), rows and targets standardized.
-Run ``python -m benchmarks.decoupled``; a run that was killed continues.
+``DecoupledGPRegressor()`` is compared with ``SVGPRegressor`` and GPyTorch's sparse variational GP,
+each with 512 and 1024 inducing points. At equal time, the error of these is that of their best
+model within the time of the decoupled fit. The split is the first of each set (``test_mask``); rows
+and targets are standardized. Run ``python -m benchmarks.decoupled``; a run that was killed
+continues where it stopped.
 """
 
 import sys
@@ -26,16 +27,16 @@ SETS = (
 QUICK_SETS = ("yacht",)
 OURS = "DecoupledGPRegressor"
 SIZES = (512, 1024)
-WANTED = {"rmse": 0.09, "nlpd": -0.7, "fit_seconds": 300}  # on kin40k, at most
+WANTED = {"rmse": 0.09, "nlpd": -0.7, "fit_seconds": 300}  # maxima on kin40k
 
 
 def ours(X, y, seed, clock):
-    """`DecoupledGPRegressor` as it comes; of no interest along the way."""
+    """Fit `DecoupledGPRegressor` with its defaults, without measuring it during the fit."""
     return DecoupledGPRegressor(random_state=seed).fit(X, y)
 
 
 def coupled(n_inducing):
-    """`Method.fit` of `SVGPRegressor`."""
+    """Return `Method.fit` for `SVGPRegressor`."""
 
     def fit(X, y, seed, clock):
         model = SVGPRegressor(n_inducing=n_inducing, random_state=seed)
@@ -64,7 +65,7 @@ MEASURED = (*METRICS, *_measure.MEASURED)
 
 
 def evaluate(set, seed, method):
-    """Fit a method to one split of a set and measure it; seconds are of the processor."""
+    """Fit a method to one split of a set and measure it; seconds are processor time."""
     data = _data.split_regression(set, seed)
 
     def measure(model):
@@ -77,13 +78,13 @@ def evaluate(set, seed, method):
 
 
 def least_by(text, seconds):
-    """Least loss of a curve up to a time; infinite where there is no model yet."""
+    """Return the lowest loss of a curve up to a time; infinity if there is no model yet."""
     taken, losses = _measure.curve(text)
     return losses[taken <= seconds].min(initial=np.inf)
 
 
 def at_equal_time(results, sizes):
-    """Part of the report: the peers' best error by the time that the decoupled fit took."""
+    """Return the part of the report on the peers' best error in the time of the decoupled fit."""
     rows = []
     for (name, _), fits in results.groupby(["set", "seed"]):
         fits = fits.set_index("method")
@@ -103,7 +104,7 @@ def at_equal_time(results, sizes):
 
 
 def wanted(results):
-    """Part of the report: whether the figures on kin40k are met."""
+    """Return the part of the report on whether the figures on kin40k are met."""
     rows = results[(results["set"] == "kin40k") & (results["method"] == OURS)]
     lines = [
         f"  {metric}: {value:.3f}, wanted at most {WANTED[metric]}: "
@@ -114,7 +115,7 @@ def wanted(results):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=1)
     if not plan.quick:
         plan = replace(plan, sets={name: plan.sets[name] for name in SETS if name in plan.sets})

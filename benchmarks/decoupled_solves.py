@@ -1,7 +1,7 @@
 """Conjugate gradients of the decoupled regressor beside direct solves by scikit-learn, same bases.
 
-Kernel and ridge are given; 10,000 rows of kin40k, all of them bases beside `KernelRidge`, 2,000
-beside ridge regression on Nystroem features. One thread. Run
+Kernel and ridge are given, on 10,000 rows of kin40k. With all rows as bases, the peer is
+`KernelRidge`; with 2,000 bases, it is ridge regression on Nystroem features. One thread. Run
 ``python -m benchmarks.decoupled_solves [--quick]``.
 """
 
@@ -26,25 +26,25 @@ RBF_OF_SKLEARN = {"kernel": "rbf", "gamma": 0.5 / LENGTH**2}
 
 
 class NystroemRidge:
-    """Ridge regression on given bases by scikit-learn, a Cholesky factor of the features."""
+    """scikit-learn's ridge regression on given bases, by a Cholesky factor of the features."""
 
     def __init__(self, bases):
         self.bases = bases
 
     def fit(self, X, y):
-        """Solve for rows and targets."""
+        """Solve the ridge regression for rows and targets."""
         self._features = Nystroem(**RBF_OF_SKLEARN, n_components=len(self.bases), random_state=0)
         self._features.fit(self.bases)
         self._ridge = Ridge(RIDGE, fit_intercept=False, solver="cholesky")
         self._ridge.fit(self._features.transform(X), y)
 
     def predict(self, X):
-        """Means at rows."""
+        """Return means at rows."""
         return self._ridge.predict(self._features.transform(X))
 
 
 def conjugate_gradients(n_bases, tol):
-    """The solver of `DecoupledGPRegressor`, all hyperparameters given."""
+    """Return a `DecoupledGPRegressor` with its default solver and all hyperparameters given."""
     return DecoupledGPRegressor(
         RBF(LENGTH, "fixed"),
         optimizer=None,
@@ -59,7 +59,7 @@ def conjugate_gradients(n_bases, tol):
 
 
 def solves(quick):
-    """A table: conjugate gradients beside direct solves at one kernel and ridge."""
+    """Return a table of conjugate gradients beside direct solves at one kernel and ridge."""
     n, m = (1_000, 200) if quick else (10_000, 2_000)
     data = _data.split_regression("kin40k", 0)
     X, y = data.X_train[:n], data.y_train[:n]

@@ -1,9 +1,10 @@
 """Time of a stochastic step of the decoupled bound: against the mean's bases, against n.
 
-A step of Algorithm 1 with all bases in place, the columns of the bases' kernel matrix as many as
-the rows of the minibatch, beside a step of Adam on as many rows by `SVGPRegressor`'s
-``inference="gradient"``, whose inducing points serve mean and covariance alike. Generated rows.
-Run ``python -m benchmarks.decoupled_step [--quick | --full]``, on a machine that does nothing else.
+A step of Algorithm 1 with all bases in place uses as many columns of the bases' kernel matrix as
+there are rows in the minibatch. It is compared with a step of Adam on as many rows by
+`SVGPRegressor`'s ``inference="gradient"``, which has the same inducing points for mean and
+covariance. Rows are generated. Run ``python -m benchmarks.decoupled_step [--quick | --full]`` on an
+otherwise idle machine.
 """
 
 import argparse
@@ -28,12 +29,12 @@ from . import _report
 from ._measure import exponent, medians
 
 D, M_COV = 8, 128
-RATE = 1e-6  # so that the work stays the same
-LARGE_MEAN, LARGE_COUPLED = 2**11, 2**10  # from which on exponents are those of the leading term
+RATE = 1e-6  # so small that every step does the same work
+LARGE_MEAN, LARGE_COUPLED = 2**11, 2**10  # sizes from which the leading term dominates the time
 
 
 def generated(n):
-    """Rows and targets: a smooth function with noise."""
+    """Return rows and targets: a smooth function with noise."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, D))
     y = np.sin(2 * X[:, :1]) + 0.3 * rng.standard_normal((n, 1))
@@ -41,12 +42,12 @@ def generated(n):
 
 
 def points(n):
-    """Standard normal bases."""
+    """Return standard normal bases."""
     return torch.tensor(np.random.default_rng(1).standard_normal((n, D)))
 
 
 class DecoupledStep:
-    """Steps of Algorithm 1 with so many bases of the mean."""
+    """Steps of Algorithm 1 with a given number of bases of the mean."""
 
     def __init__(self, rows, batch_size, n_bases):
         kernel = ConstantKernel() * MultiscaleRBF(np.full(D, np.sqrt(D / 2)), n_features=D)
@@ -75,12 +76,12 @@ class DecoupledStep:
         self.index = torch.randint(len(rows), (batch_size,), generator=generator)
 
     def step(self):
-        """A minibatch, which adds no bases."""
+        """Take a step on a minibatch, which adds no bases."""
         self.descent._learn(self.state, self.index)
 
 
 class CoupledStep:
-    """Steps of Adam on everything with so many inducing points."""
+    """Steps of Adam on all parameters with a given number of inducing points."""
 
     def __init__(self, rows, batch_size, m):
         kernel = ConstantKernel() * RBF(np.full(D, np.sqrt(D / 2)))
@@ -100,26 +101,26 @@ class CoupledStep:
         self.index = torch.arange(batch_size)
 
     def step(self):
-        """A minibatch."""
+        """Take a step on a minibatch."""
         self.adam.run(self.state, [self.index])
 
 
 def timed(cases, repeats):
-    """Median seconds of a step of each case; they take turns, after one that does not count."""
+    """Return the median seconds of a step of each case, after one step that is not timed."""
     for case in cases:
         case.step()
     return medians([case.step for case in cases], repeats)
 
 
 def growth(sizes, times, large):
-    """Exponents of time, over all sizes and over the large ones, as text."""
+    """Return the exponents of time over all sizes and over the large ones, as text."""
     some = np.array(sizes) >= large
     last = exponent(np.array(sizes)[some], times[some])
     return f"exponent {exponent(sizes, times):.2f}, from {large} on {last:.2f}"
 
 
 def draw(curves, by_n, path):
-    """Time against the number of bases and against n."""
+    """Draw the time against the number of bases and against n."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     for (name, (sizes, times)), power in zip(curves.items(), (1, 3), strict=True):
         (line,) = left.plot(sizes, times, "o-", label=name)

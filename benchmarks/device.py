@@ -1,6 +1,6 @@
-"""`BayesianSVC` with ``device="cuda"`` beside the CPU: times, agreement, and memory left behind.
+"""`BayesianSVC` with ``device="cuda"`` beside the CPU: times, agreement, and memory not released.
 
-Run ``python -m benchmarks.device``; where torch sees no GPU it says so and ends.
+Run ``python -m benchmarks.device``; it ends with a message if torch finds no GPU.
 """
 
 import argparse
@@ -29,7 +29,7 @@ N_FITS = 50
 
 
 def sweep_section(quick):
-    """Figure 1's sweep and products on both devices."""
+    """Return a table of Figure 1's sweep and products on both devices."""
     n, repeats = (20_000, 3) if quick else (100_000, 7)
     rows = []
     for dtype in (torch.float32, torch.float64):
@@ -52,7 +52,7 @@ def sweep_section(quick):
 
 
 def fit_section(quick):
-    """Times to fit and predict on both devices."""
+    """Return a table of the times to fit and predict on both devices."""
     n = 10_000 if quick else 200_000
     X, y = generated(n, D, C)
     rows = []
@@ -71,7 +71,7 @@ def fit_section(quick):
 
 
 def agreement_section(quick):
-    """Largest difference of the devices' probabilities, by dtype and settings."""
+    """Return a table of the largest difference of the devices' probabilities, by dtype."""
     X, y = generated(2_000 if quick else 20_000, D, C)
     rows = []
     for dtype, tolerance in TOLERANCE.items():
@@ -94,7 +94,7 @@ def agreement_section(quick):
 
 
 def memory_section(quick):
-    """Device memory held after each of many fits; the first may leave the libraries' workspace."""
+    """Return text on device memory after fits; the first may leave a workspace of libraries."""
     X, y = generated(2_000, D, C)
     held = []
     for seed in range(5 if quick else N_FITS):
@@ -111,7 +111,7 @@ SECTIONS = (sweep_section, fit_section, agreement_section, memory_section)
 
 
 def main():
-    """Run the sections and write the report, where there is a GPU."""
+    """Run the sections and write the report, if there is a GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()

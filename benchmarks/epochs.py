@@ -1,8 +1,8 @@
-"""Time and memory of an epoch of minibatches against n, drawn and in figures.
+"""Time and memory of an epoch of minibatches against n.
 
-`SVGPRegressor` (Gaussian and Student-t noise) and `SVGPClassifier` by natural gradients on float32
-memmaps of generated rows, each fit in a process of its own. Processor time of the second and third
-epoch, so that the start, on few rows, does not count. Run
+`SVGPRegressor` (Gaussian and Student-t noise) and `SVGPClassifier` are fitted by natural gradients
+to float32 memmaps of generated rows, each fit in its own process. The processor time is that of the
+second and third epoch, so that the initialization on few rows does not count. Run
 ``python -m benchmarks.epochs [--quick]``.
 """
 
@@ -44,10 +44,10 @@ MODELS = {
 
 
 class Stamps:
-    """A callback that notes the processor time at the end of each iteration."""
+    """Callback that records the processor time at the end of each iteration."""
 
     def setup(self, estimator, context):
-        """Start anew."""
+        """Start a new list of times."""
         self.times = []
 
     def teardown(self, estimator, context):
@@ -57,13 +57,13 @@ class Stamps:
         """Do nothing."""
 
     def on_fit_task_end(self, estimator, context):
-        """Note the time."""
+        """Record the time."""
         if context.task_name == "iteration":
             self.times.append(time.process_time())
 
 
 def generated(path, n):
-    """Rows on disk, and targets: a smooth function with noise."""
+    """Return rows on disk, and targets: a smooth function with noise."""
     X = np.lib.format.open_memmap(path, "w+", np.float32, (n, D))
     y = np.empty(n)
     for i in range(0, n, STEP):
@@ -77,7 +77,7 @@ def generated(path, n):
 
 
 def epoch(name, n):
-    """Seconds of an epoch and growth of memory, in this process."""
+    """Return the seconds of an epoch and the growth of memory, measured in this process."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -96,7 +96,7 @@ def epoch(name, n):
 
 
 def draw(found, path):
-    """Time and memory against n."""
+    """Draw time and memory against n."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axis, field in zip(axes, ("epoch s", "RssAnon MiB"), strict=True):
         for name, rows in found.groupby("model"):
@@ -114,7 +114,7 @@ def draw(found, path):
 
 
 def main():
-    """Run all and write the report."""
+    """Run all fits and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--most-rows", type=int, default=SIZES[-1], help="less: printed only")

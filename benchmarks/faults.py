@@ -1,11 +1,15 @@
 """Faults: killed fits, damaged files and fuzzed fits, over all estimators.
 
-Counts what became of them, and exits with an error where one of them went wrong: a resumed fit that
-is not bit-equal to an uninterrupted one; a damaged file that gives another model, or takes much
-memory; a fuzzed fit whose result is not finite and well formed, or whose refusal is not in words of
-the package or of scikit-learn's validation. Run
+The report counts the outcomes. The exit status is an error if an outcome is wrong:
+
+- a resumed fit is not bit-equal to an uninterrupted one;
+- a damaged file gives another model, or takes much memory;
+- a fuzzed fit has a result that is not finite and well formed, or raises an error that comes
+  neither from the package nor from scikit-learn's validation.
+
+Run it by
 ``python -m benchmarks.faults [kills damage fuzz] [--trials N] [--first I] [--seed S] [--quick]``.
-Trial I of a seed is always the same, but for the moment of a kill. POSIX only; one thread.
+Trial I of a seed is always the same, except for the moment of a kill. POSIX only; one thread.
 """
 
 import argparse
@@ -53,8 +57,8 @@ from skgpsvm.callbacks import Checkpoint
 from . import _fuzz
 
 TRIALS = {"kills": 300, "damage": 500, "fuzz": 5000}
-MAX_MEMORY = 200 * 2**20  # bytes that reading a damaged file may add
-_LONGEST = 900  # seconds, of a child: more is a hang
+MAX_MEMORY = 200 * 2**20  # bytes by which memory may grow when a damaged file is read
+_LONGEST = 900  # seconds after which a child process is considered hung
 
 _small = {"n_inducing": 6, "random_state": 0}
 _net = {"module_params": {"hidden_layer_sizes": (4,), "n_outputs": 3}, **_small}
@@ -90,7 +94,7 @@ FITS = {
 
 
 def data_of(model):
-    """Rows and targets for a model."""
+    """Return rows and targets for a model."""
     rng = np.random.RandomState(0)
     codes = np.arange(36) % 3
     X = 1.5 * rng.normal(size=(3, 2))[codes] + rng.normal(size=(36, 2))
@@ -98,7 +102,7 @@ def data_of(model):
 
 
 def fitted(name, *callbacks):
-    """The fit of a name."""
+    """Return the fitted model of a name in `FITS`, and the messages of its warnings."""
     model = clone(FITS[name]).set_callbacks(*callbacks)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -107,7 +111,7 @@ def fitted(name, *callbacks):
 
 
 def digest(model):
-    """A hash of all that a model has found and predicts."""
+    """Return a hash of a model's fitted attributes and predictions."""
     X, _ = data_of(model)
     parts = {name: value for name, value in vars(model).items() if name.endswith("_")}
     parts["predictions"] = model.predict(X)
@@ -133,7 +137,7 @@ def _bits(value):
 
 
 class Child:
-    """A forked process that does something once, and sends back what it returns."""
+    """Forked process that calls a function once and sends back its result."""
 
     def __init__(self, function, *args):
         receive, send = os.pipe()
@@ -153,14 +157,14 @@ class Child:
         self._pipe = os.fdopen(receive, "rb")
 
     def kill(self):
-        """End it by SIGKILL, and say whether it was still at work."""
+        """Kill the process by SIGKILL, and return whether it was still running."""
         os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         self._pipe.close()
         return os.WIFSIGNALED(status)
 
     def result(self):
-        """What it returned; RuntimeError with its traceback where it failed."""
+        """Return the function's result; raise RuntimeError with its traceback if it failed."""
         with self._pipe:
             found = self._pipe.read()
         _, status = os.waitpid(self.pid, 0)
@@ -171,7 +175,7 @@ class Child:
 
 
 def in_child(function, *args):
-    """What a function returns in a process of its own."""
+    """Return the result of a function that is called in its own process."""
     return Child(function, *args).result()
 
 
@@ -179,13 +183,13 @@ def in_child(function, *args):
 
 
 def saved_fit(name, folder):
-    """Digest and warnings of a fit that saves."""
+    """Return the digest and warnings of a fit that saves checkpoints."""
     model, told = fitted(name, Checkpoint(folder))
     return digest(model), [message for message in told if "checkpoint" in message]
 
 
 def timed_fit(name):
-    """Seconds and digest of a fit that saves, and digest of one that does not."""
+    """Return seconds and digest of a fit that saves checkpoints, and digest of a fit without."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         found, _ = saved_fit(name, folder)
@@ -193,7 +197,7 @@ def timed_fit(name):
 
 
 def kills(trials, first, seed, count):
-    """Kill fits at random moments, one to three times each, then let them end."""
+    """Kill each fit one to three times at random moments, then let it end."""
     known, done, i = {}, 0, first
     while done < trials:
         rng = np.random.default_rng([seed, 0, i])
@@ -231,7 +235,7 @@ class _Stop(Exception):
 
 
 class _StopAt:
-    """A callback that ends a fit before an iteration."""
+    """Callback that ends a fit before an iteration."""
 
     def __init__(self, n):
         self.n = n
@@ -243,7 +247,7 @@ class _StopAt:
         """Do nothing."""
 
     def on_fit_task_begin(self, estimator, context):
-        """Count, and end the fit."""
+        """Count the iterations, and end the fit when none is left."""
         if context.task_name == "iteration":
             if self.n == 0:
                 raise _Stop
@@ -254,7 +258,7 @@ class _StopAt:
 
 
 def checkpoint_of(name, n):
-    """Name and bytes of the checkpoint of a fit that ended before iteration n."""
+    """Return name and bytes of the checkpoint of a fit that ended before iteration n."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             fitted(name, Checkpoint(folder), _StopAt(n))
@@ -265,7 +269,7 @@ def checkpoint_of(name, n):
 
 
 def weights_of(name):
-    """Bytes of the weights of a fit, and its digest."""
+    """Return the bytes of a fit's weight file, and the digest of the fit."""
     model, _ = fitted(name)
     with tempfile.TemporaryDirectory() as folder:
         model.save_weights(Path(folder) / "weights")
@@ -273,7 +277,7 @@ def weights_of(name):
 
 
 def _damaged(rng, good):
-    """A way to damage bytes, and the result."""
+    """Return a random way to damage bytes, and the damaged bytes."""
     n = len(good)
     at, size = int(rng.integers(n)), int(rng.integers(1, 200))
     ways = {
@@ -301,7 +305,7 @@ def _torch_bytes(value):
 
 
 def _forged_checkpoint(rng, good):
-    """A way to change a checkpoint whose checksum is made to match, and the result."""
+    """Return a way to forge a checkpoint with a matching checksum, and the forged bytes."""
     line, _, header, content = good.split(b"\n", 3)
     told = json.loads(header)
     huge = {"seed": torch.zeros(1).expand(10**9, 10**9)}
@@ -354,7 +358,7 @@ _METADATA = {
 
 
 def _forged_weights(rng, good):
-    """A way to change weights and what is said of them, checksum made to match, and the result."""
+    """Return a way to forge a weight file with a matching checksum, and the forged bytes."""
     from safetensors.numpy import load, save
 
     from skgpsvm.hybrid._weights import checksum
@@ -396,11 +400,11 @@ def _forged_weights(rng, good):
 
 
 def _within_memory(function):
-    """What a function returns, and by how many bytes memory grew at most."""
+    """Return the result of a function, and the peak growth of memory in bytes."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before, limits = _memory("VmRSS"), resource.getrlimit(resource.RLIMIT_AS)
-    # Address space too: memory that is claimed but not touched.
+    # The address space is limited too: it includes memory that is allocated but not touched.
     resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + MAX_MEMORY, limits[1]))
     found = function()
     resource.setrlimit(resource.RLIMIT_AS, limits)
@@ -413,7 +417,7 @@ def _memory(name):
 
 
 def resumed(name, file, content):
-    """Digest, warnings and memory of a fit that finds such a checkpoint."""
+    """Return digest, warnings, memory and remaining files of a fit that finds a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / file).write_bytes(content)
         (found, told), grown = _within_memory(lambda: saved_fit(name, folder))
@@ -422,7 +426,7 @@ def resumed(name, file, content):
 
 
 def loaded(name, content):
-    """Digest or refusal, and memory, of weights that are read from such a file."""
+    """Return the digest of a model loaded from a weight file or the refusal, and the memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights"
         path.write_bytes(content)
@@ -440,7 +444,7 @@ def loaded(name, content):
 
 
 def damage(trials, first, seed, count):
-    """Damage checkpoints and files of weights, and use them."""
+    """Damage checkpoints and weight files, and try to use them."""
     hybrids = [name for name in FITS if name.startswith("Hybrid")]
     expected, weights = {}, {}
     for i in range(first, first + trials):
@@ -482,11 +486,11 @@ def damage(trials, first, seed, count):
     }
 
 
-# Fuzz
+# Fuzzing
 
 
 def fuzz(trials, first, seed, count):
-    """Fit all kinds of data by all kinds of parameters, and look at what comes of it."""
+    """Fit all kinds of data with all kinds of parameters, and count the outcomes."""
     for i in range(first, first + trials):
         name, outcome, told = _fuzz.attempt(seed, i)
         count(name, outcome)
@@ -495,12 +499,12 @@ def fuzz(trials, first, seed, count):
     return _fuzz.WRONG
 
 
-# The whole
+# All kinds
 
 
 def run(kinds, trials, first, seed):
-    """Tables of counts, and what was wrong: a list of texts, a Counter."""
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # its lazy imports, before the forks
+    """Return tables of counts, a list of texts, and the wrong outcomes, a Counter."""
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # triggers lazy imports before the forks
     texts, wrong = [], Counter()
     for kind in kinds:
         counts, start = Counter(), time.process_time()
@@ -535,7 +539,7 @@ def _table(kind, counts, bad, which, used):
 
 
 def main():
-    """Do all trials, or those asked for, and write the report."""
+    """Run all trials, or the requested ones, and write the report."""
     from . import _report
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,9 +1,9 @@
 """Active learning on MNIST by a convolutional Bayesian SVM: a pool of 60,000, 100 at a time.
 
-Every policy starts from the same 100 random digits, and queries the 100 highest scores ten times;
-the network is trained anew on what is labeled. Then a pool of a million generated rows, a file on
-disk, is scored in bounded memory. Run ``python -m benchmarks.hybrid_active_learning``; a run that
-was killed continues.
+Every policy starts from the same 100 random digits, and queries the 100 highest scores ten times.
+After each round the network is trained anew on the labeled digits. Then a pool of a million
+generated rows, in a file on disk, is scored in bounded memory. Run
+``python -m benchmarks.hybrid_active_learning``; a run that was killed continues where it stopped.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from . import _harness, _report
 from ._measure import PeakMemory, seconds
 from .hybrid_mnist import load
 
-# Scores of the pool; None is random.
+# Score of the pool by policy; None queries at random.
 POLICIES = {
     "least confident": least_confident,
     "BALD": bald,
@@ -34,11 +34,11 @@ POLICIES = {
 ROUNDS, QUERIES = 10, 100
 POOL, QUICK_POOL = 60_000, 1000
 EPOCHS = 30
-ROWS, FEATURES, CHUNK = 10**6, 20, 10**5  # of the generated pool
+ROWS, FEATURES, CHUNK = 10**6, 20, 10**5  # size of the generated pool, and of its chunks
 
 
 class Small(nn.Sequential):
-    """A network for images (1, 28, 28) a hundred times cheaper than the paper's."""
+    """Network for images (1, 28, 28) that is a hundred times cheaper than the paper's."""
 
     def __init__(self):
         super().__init__(
@@ -52,7 +52,7 @@ class Small(nn.Sequential):
 
 
 def learn(set, n, seed, method, rounds=ROUNDS):
-    """Test error after each round of queries."""
+    """Return the test error after each round of queries."""
     X, y, X_test, y_test = load()
     X, y = X[:n], y[:n]
     rng = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def learn(set, n, seed, method, rounds=ROUNDS):
 
 
 def scored(n_rows):
-    """Seconds and growth of memory of the scores of a pool on disk."""
+    """Return a table of the seconds and memory of scores of a pool on disk."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pool.npy"
         pool = np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, FEATURES))
@@ -90,7 +90,7 @@ def scored(n_rows):
 
 
 def draw(errors, path):
-    """Mean test error along the queries."""
+    """Draw the mean test error along the queries."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -108,7 +108,7 @@ def draw(errors, path):
 
 
 def main():
-    """Run what is missing, write the report and draw the figure."""
+    """Run missing tasks, write the report and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--seeds", type=int, default=3, help="default 3")

@@ -1,9 +1,10 @@
 """MNIST by the paper's network: Bayesian SVM against softmax, attacked, and out of distribution.
 
-Wistuba and Rawat (2018), sections 4.2 and 4.3.2: Figures 4 and 6. Both networks are trained equally
-long in one run; attacks are by the fast gradient sign, on each network its own; the networks out of
-distribution saw digits 0 to 4 only. Run ``python -m benchmarks.hybrid_mnist [--quick]``; the
-results beside are of ``--epochs 8``.
+Wistuba and Rawat (2018), sections 4.2 and 4.3.2: Figures 4 and 6. Both networks are trained for
+the same number of epochs in one run. Attacks are by the fast gradient sign, computed for each
+network separately. For the comparison out of distribution, the networks are trained on digits 0 to
+4 only. Run ``python -m benchmarks.hybrid_mnist [--quick]``; the results in ``results`` are of
+``--epochs 8``.
 """
 
 import argparse
@@ -35,7 +36,7 @@ ATTACKED = 2000
 
 
 def load():
-    """Images (n, 1, 28, 28) of pixels in [0, 1], and digits: training and test."""
+    """Return images (n, 1, 28, 28), with pixels in [0, 1], and digits: training and test rows."""
     with np.load(folder() / "mnist.npz") as file:
         images = {name: file[f"X_{name}"] for name in ("train", "test")}
         digits = [file[f"y_{name}"].astype(int) for name in ("train", "test")]
@@ -44,7 +45,7 @@ def load():
 
 
 def calibration_error(y, p, n_bins=15):
-    """Mean distance of confidence and accuracy over bins of confidence, by rows."""
+    """Return the expected calibration error: mean gap of confidence and accuracy, over bins."""
     confidence, right = p.max(1), p.argmax(1) == y
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     gaps = [abs((right[bins == b] - confidence[bins == b]).sum()) for b in np.unique(bins)]
@@ -52,7 +53,7 @@ def calibration_error(y, p, n_bins=15):
 
 
 def timed(model, X, y):
-    """Seconds of a fit: of the processor, or on another device of the clock."""
+    """Return the seconds of a fit: processor time on the CPU, wall time on another device."""
     clock = time.perf_counter if model.device else time.process_time
     start = clock()
     model.fit(X, y)
@@ -60,7 +61,7 @@ def timed(model, X, y):
 
 
 def quality(y, p):
-    """Accuracy, log-loss and calibration error."""
+    """Return accuracy, log loss and calibration error."""
     return {
         "accuracy": accuracy_score(y, p.argmax(1)),
         "log-loss": log_loss(y, p),
@@ -69,7 +70,7 @@ def quality(y, p):
 
 
 def tempered(logits, y, new_logits):
-    """Probabilities at the temperature that fits held-out labels best."""
+    """Return probabilities at the temperature with the lowest log loss of held-out labels."""
 
     def loss(log_scale):
         return log_loss(y, softmax(np.exp(log_scale) * logits, axis=1))
@@ -79,7 +80,7 @@ def tempered(logits, y, new_logits):
 
 
 def attacked(models, X, y):
-    """Accuracy, mean of 1 - max p and areas under detectors' curves by strength."""
+    """Return a table of accuracy, mean of 1 - max p and area under the ROC curves, by strength."""
     rows = []
     for strength in STRENGTHS:
         row = {"strength": strength}
@@ -96,12 +97,12 @@ def attacked(models, X, y):
 
 
 def latent_variance(model, X):
-    """Largest variance of a row's latents."""
+    """Return the largest variance of each row's latents."""
     return model.latent_mean_and_variance(X)[1].max(1)
 
 
 def draw(frame, path):
-    """Accuracy and score, and the detectors, against strength."""
+    """Draw accuracy and score, and the detectors, against the strength."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     shown = {
         "Bayesian SVM": ("C0", "1 - max p, Bayesian SVM"),
@@ -128,7 +129,7 @@ def draw(frame, path):
 
 
 def main():
-    """Train, attack and write the report."""
+    """Train and attack the networks, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--epochs", type=int, default=3)

@@ -1,11 +1,11 @@
 """Pairs of features found: on functions whose pairs are known, and on bike sharing.
 
-Friedman's function and three others, 5000 rows each: which of the true pairs
-``AdditiveGPRegressor()`` finds and which it adds, with the least score of a true pair and the
-largest of another; of an explainable boosting machine, which always takes as many as it is
-given, whether the true ones are on top by importance. On bike, the pairs of both, by share and by
-importance, with and without the two columns whose sum is the target. Run
-``python -m benchmarks.interactions [--quick]``; a run that was killed continues.
+On Friedman's function and three others, with 5000 rows each, the report has the true pairs that
+``AdditiveGPRegressor()`` finds and the false ones it adds, with the lowest score of a true pair and
+the highest of a false one. An explainable boosting machine always uses as many pairs as it is told
+to: the report has whether the true pairs are the most important ones. On bike, it has the pairs of
+both, by share and by importance, with and without the two columns whose sum is the target. Run
+``python -m benchmarks.interactions [--quick]``; a run that was killed continues where it stopped.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from . import _additive_peers, _data, _harness, _report
 D, N, PEER_SEEDS = 10, 5000, 1
 OURS, PEER = "AdditiveGP", "EBM"
 MEASURED = ("pairs", "scores", "fit_seconds")
-BIKE = {"bike": 17, "bike, counts left out": 15}  # and its first columns
+BIKE = {"bike": 17, "bike, counts left out": 15}  # number of first columns that are used
 BIKE_NAMES = (
     *("year", "month", "day", "season", "year", "month", "hour", "holiday", "weekday"),
     *("workingday", "weather", "temp", "atemp", "humidity", "wind", "casual", "registered"),
@@ -31,27 +31,27 @@ BIKE_NAMES = (
 
 
 def friedman(X):
-    """One pair."""
+    """Return Friedman's function, with one pair."""
     smooth = 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
     return 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + smooth
 
 
 def products(X):
-    """Three pairs of different strength, one of features without effects of their own."""
+    """Return a function with three pairs; the features of one have no effects of their own."""
     u = 2 * X - 1
     pairs = 3 * u[:, 0] * u[:, 1] + 2 * u[:, 2] * u[:, 3] + 1.5 * u[:, 4] * u[:, 5]
     return pairs + 4 * X[:, 0] + np.exp(2 * X[:, 2]) + 2 * np.sin(2 * np.pi * X[:, 6])
 
 
 def kinks(X):
-    """Pairs that are not smooth: a step, an edge and a distance."""
+    """Return a function with three pairs that are not smooth: a step, an edge and a distance."""
     step = 3.0 * ((X[:, 0] > 0.5) & (X[:, 1] > 0.3))
     edge, distance = 4 * np.maximum(X[:, 2], X[:, 3]), 4 * np.abs(X[:, 4] - X[:, 5])
     return step + edge + distance + 3 * X[:, 6]
 
 
 def hub(X):
-    """Four pairs that share features, which are correlated."""
+    """Return a function with four pairs that share features."""
     waves = 2 * np.sin(2 * np.pi * X[:, 0]) * X[:, 1] + 3 * X[:, 0] * X[:, 2]
     return waves + 3 * np.cos(np.pi * X[:, 0] * X[:, 3]) + 4 * X[:, 2] * X[:, 4] ** 2 + 3 * X[:, 5]
 
@@ -66,7 +66,7 @@ FUNCTIONS = {
 
 
 def generated(name, n, seed):
-    """Rows with uniform features, and targets with unit noise."""
+    """Return rows with uniform features, and targets with unit noise."""
     function, correlation, _ = FUNCTIONS[name]
     rng = np.random.default_rng(seed)
     common = np.sqrt(correlation) * rng.standard_normal((n, 1))
@@ -75,7 +75,7 @@ def generated(name, n, seed):
 
 
 def evaluate(set, n, seed, method):
-    """The pairs of a method, the strongest first, with their scores; processor seconds."""
+    """Return a method's pairs, the strongest first, their scores, and processor seconds."""
     if set in BIKE:
         data = _data.split_regression("bike", seed)
         X, y = data.X_train[:n, : BIKE[set]], data.y_train[:n]
@@ -101,12 +101,12 @@ def evaluate(set, n, seed, method):
 
 
 def pairs_in(text):
-    """Pairs as they were written."""
+    """Return the pairs that `evaluate` wrote as text."""
     return [tuple(map(int, pair.split(","))) for pair in text.split()]
 
 
 def known(results):
-    """The table of the functions whose pairs are known: a row for a fit."""
+    """Return a table of the functions with known pairs, with one row per fit."""
     rows = []
     for _, row in results[results["set"].isin(FUNCTIONS)].iterrows():
         true = FUNCTIONS[row["set"]][2]
@@ -133,7 +133,7 @@ def known(results):
 
 
 def report(results):
-    """Parts: known pairs in sum and by fit, and those of bike."""
+    """Return the parts of the report: known pairs in total and by fit, and the pairs of bike."""
     parts, table = [], known(results)
     if len(table):
         count = {
@@ -168,7 +168,7 @@ def report(results):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument(

@@ -1,8 +1,8 @@
-"""Odd against even digits of MNIST by `QSGPClassifier`: accuracy, log-loss, seconds, memory.
+"""Odd against even digits of MNIST by `QSGPClassifier`: accuracy, log loss, seconds, memory.
 
-Evans and Nair (2020), section 5.1, with a squared exponential of one length scale, which is
-learned, and a constant mean. The log-loss is of the probabilities and, as in the paper, of the
-predictive median. Run ``python -m benchmarks.mnist_odd_even [--quick]``.
+Evans and Nair (2020), section 5.1. The kernel is a squared exponential with one learned length
+scale, and the mean is constant. The report has the log loss of the probabilities and, as in the
+paper, of the predictive median. Run ``python -m benchmarks.mnist_odd_even [--quick]``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ._measure import PeakMemory, seconds
 from .reproduce.paper2_mnist import load
 
 ROWS, QUICK_ROWS, QUICK_BASIS = 60_000, 2000, 2000
-WANTED = 0.975  # accuracy, at least, on two cores
+WANTED = 0.975  # minimum accuracy, on two cores
 PUBLISHED = pd.DataFrame(
     {
         "the paper's": ["m = 10^6, 2 % drawn", "m = 10^7, 0.2 % drawn", "SVGP, Hensman et al."],
@@ -35,7 +35,7 @@ PUBLISHED = pd.DataFrame(
 
 
 def measured(model, data, device):
-    """Fit a model and measure it on the test digits: a row of the report."""
+    """Fit a model, and return its measurements on the test digits and its warnings."""
     with warnings.catch_warnings(record=True) as caught, PeakMemory() as memory:
         warnings.simplefilter("always")
         processor = time.process_time()
@@ -60,7 +60,7 @@ def measured(model, data, device):
 
 
 def main():
-    """Fit, measure and write the report."""
+    """Fit and measure the model, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--rows", type=int, default=ROWS, help="the first so many; printed only")

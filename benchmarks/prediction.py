@@ -1,8 +1,8 @@
 """Measure the time of predictions of 1 row and of 1,000 rows, beside scikit-learn's.
 
-Processor time of one thread, the least of several repeats. The first call, which makes the
-posterior, does not count. Models are fitted to 2,000 synthetic rows of 8 features with given
-kernels, since a model's size does not depend on how well it fits. Run
+Times are processor time of one thread, the minimum of several repeats. The first call, which
+computes the posterior, does not count. Models are fitted to 2,000 synthetic rows of 8 features with
+given kernels, since a model's size does not depend on how well it fits. Run
 ``python -m benchmarks.prediction [--quick]``.
 """
 
@@ -60,7 +60,7 @@ def milliseconds(function, repeats, calls):
 
 
 def predictions(quick):
-    """Return a table of the milliseconds of `predict` and, of classifiers, `predict_proba`."""
+    """Return a table of the milliseconds of `predict`, and of `predict_proba` of classifiers."""
     n, repeats = (300, 1) if quick else (2000, 7)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, D))
@@ -83,7 +83,7 @@ def predictions(quick):
 
 
 def main():
-    """Time all and write the report."""
+    """Time all models and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()

@@ -1,10 +1,11 @@
 """Time and memory of a quadruply stochastic step: against the number of functions, against rows.
 
-A step of ``solver="sgd"`` with its defaults: interpolating control variate, split linear term,
-Nystroem covariance, against m also mean field; minibatches of 512 rows, 1024 frequencies in each
-draw, 256 support rows, float32. Generated rows, from a memmap where they take over 256 MiB. Times
-of all sizes take turns; memory is of a process for each size. Run
-``python -m benchmarks.quadruply_stochastic_step [--quick]``, on a machine that does nothing else.
+The step is that of ``solver="sgd"`` with its defaults: interpolating control variate, split linear
+term and Nystroem covariance; against m, also mean field. Minibatches have 512 rows, each draw 1024
+frequencies, and there are 256 support rows, in float32. Rows are generated, and read from a memmap
+if they take over 256 MiB. The sizes are timed in turn; memory is measured in a separate process for
+each size. Run ``python -m benchmarks.quadruply_stochastic_step [--quick]`` on an otherwise idle
+machine.
 """
 
 import argparse
@@ -34,13 +35,13 @@ from ._measure import PeakMemory, exponent, medians
 
 D, BATCH, SAMPLED, SUPPORT, M_COV = 8, 512, 1024, 256, 256
 SIZES = (10**4, 10**5, 10**6, 10**7)
-CHUNK = 10**6  # rows generated at a time
+CHUNK = 10**6  # number of rows generated at a time
 WARM_UP, MEASURED_STEPS = 5, 20
-FLAT = 1.2  # wanted of the ratio to the smallest size, at most
+FLAT = 1.2  # maximum ratio to the time of the smallest size
 
 
 def generated(n, folder):
-    """Rows on disk, float32, and targets: a smooth function with noise."""
+    """Return rows on disk, in float32, and targets: a smooth function with noise."""
     path = Path(folder) / f"X{n}.npy"
     X = np.lib.format.open_memmap(path, "w+", np.float32, (n, D))
     y = np.empty((n, 1), dtype=np.float32)
@@ -55,7 +56,7 @@ def generated(n, folder):
 
 
 class Step:
-    """Steps with m functions on n rows, of a mean-field covariance where ``n_dense`` is 0."""
+    """Steps with m functions on n rows; the covariance is mean field if ``n_dense`` is 0."""
 
     def __init__(self, m, n, folder, n_dense=None):
         X, y = generated(n, folder)
@@ -70,7 +71,7 @@ class Step:
             FourierBases(torch_kernel(kernel), theta, FourierFeatures(m // 2, 0), D),
             WhitenedBasis(torch_kernel(kernel), theta, Z),
             self.rows,
-            # No steps in all, so that every step averages.
+            # With n_steps=0, every step averages.
             StepOptions(n_dense, BATCH, SAMPLED, "interpolating", n_steps=0),
             self.generator,
         )
@@ -81,23 +82,23 @@ class Step:
 
     @torch.no_grad()
     def step(self):
-        """A minibatch."""
+        """Take a step on a minibatch."""
         index = torch.randint(len(self.rows), (BATCH,), generator=self.generator)
         self.steps.update(self.state, index)
 
     def held(self):
-        """Size of the state, MiB."""
+        """Return the size of the state, in MiB."""
         tensors = (part for part in vars(self.state).values() if isinstance(part, torch.Tensor))
         return sum(tensor.nbytes for tensor in tensors) / 2**20
 
 
 def measure_memory(m, n, n_dense):
-    """Memory of the state and of the steps, above that before them, in this process; MiB."""
+    """Return the memory of the state and its growth during steps in this process, in MiB."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         case = Step(m, n, folder, n_dense)
         case.step()
-        ctypes.CDLL(None).malloc_trim(0)  # lest steps live on what was freed before
+        ctypes.CDLL(None).malloc_trim(0)  # so that steps cannot reuse memory that was freed before
         with PeakMemory() as peak:
             for _ in range(MEASURED_STEPS):
                 case.step()
@@ -105,7 +106,7 @@ def measure_memory(m, n, n_dense):
 
 
 def measured(sizes, repeats, n_dense=None):
-    """Times and memory of steps of functions and rows ``sizes``, a list of pairs."""
+    """Return a table of times and memory of steps; ``sizes`` are pairs of functions and rows."""
     with tempfile.TemporaryDirectory() as folder:
         cases = [Step(m, n, folder, n_dense) for m, n in sizes]
         for case in cases:
@@ -122,7 +123,7 @@ def measured(sizes, repeats, n_dense=None):
 
 
 def section(found, by, what="Against"):
-    """Part of the report: growth against a column."""
+    """Return the part of the report on growth against a column."""
     found = found.assign(ratio=found["step ms"] / found["step ms"].iloc[0])
     worst = found["ratio"].max()
     title = (
@@ -133,7 +134,7 @@ def section(found, by, what="Against"):
 
 
 def draw(parts, path):
-    """Time against each size, beside the band of what counts as flat."""
+    """Draw the time against each size, with the band of times that count as constant."""
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
     names = {"m": "functions m", "n": "rows n"}
     for axis, (by, found) in zip(axes, parts.items(), strict=True):

@@ -1,10 +1,10 @@
 """Error and predictive density of regressors on every regression set, against time.
 
-``SVGPRegressor()`` beside GPyTorch's sparse variational GP with as many inducing points, an exact
-GP where it can be had, and gradient boosting: the sets' own splits (``test_mask``), rows and
-targets standardized with training statistics. On the first split the density is watched along the
-way. Run ``python -m benchmarks.regression``; a run that was killed continues. To add a method, add
-an entry to ``METHODS``.
+``SVGPRegressor()`` is compared with GPyTorch's sparse variational GP with as many inducing points,
+an exact GP if the set is small enough, and gradient boosting. The splits are the sets' own
+(``test_mask``); rows and targets are standardized with training statistics. On the first split the
+density is recorded during the fits. Run ``python -m benchmarks.regression``; a run that was killed
+continues where it stopped. To add a method, add an entry to ``METHODS``.
 """
 
 import sys
@@ -29,7 +29,7 @@ MAX_EXACT = 2000
 
 
 def exact(X, y, seed, clock):
-    """The exact process with the default kernel of ours; too slow for more rows than 2000."""
+    """Fit the exact GP with our default kernel; with more than 2000 rows it is too slow."""
     if len(X) > MAX_EXACT:
         return None
     scales = np.full(X.shape[1], np.sqrt(X.shape[1] / 2))
@@ -38,7 +38,7 @@ def exact(X, y, seed, clock):
 
 
 def ours(X, y, seed, clock):
-    """`SVGPRegressor` as it comes."""
+    """Fit `SVGPRegressor` with its defaults."""
     model = SVGPRegressor(n_inducing=N_INDUCING, random_state=seed)
     return model.set_callbacks(*clock.callbacks()).fit(X, y)
 
@@ -62,7 +62,7 @@ MEASURED = (*METRICS, *_measure.MEASURED)
 
 
 def evaluate(set, seed, method):
-    """Fit a method to one split of a set and measure it; seconds are of the processor."""
+    """Fit a method to one split of a set and measure it; seconds are processor time."""
     data = _data.split_regression(set, seed)
     fit, metrics = METHODS[method].fit, METHODS[method].metrics
 
@@ -77,7 +77,7 @@ def evaluate(set, seed, method):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=5)
     path = plan.results("regression")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)

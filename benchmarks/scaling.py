@@ -5,8 +5,8 @@ Run ``python -m benchmarks.scaling [--quick] [--only sweep growth memory ovr]``.
 - sweep: one coordinate-ascent sweep at n = 100,000, d = 20, m = 256, C = 10 beside the matrix
   products that it cannot avoid, alternating in one process;
 - growth: sweep time against n and against C, with fitted exponents;
-- memory: fit and predict_proba on a float32 memmap of 2,000,000 x 8, in a process of its own;
-- ovr: the multi-class model against one-vs-rest on letter at equal iterations.
+- memory: fit and predict_proba on a float32 memmap of 2,000,000 x 8, in a separate process;
+- ovr: the multi-class model against one-vs-rest on letter, with equal numbers of iterations.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WARM_UP = 3
 
 
 def generated(n, d, c, seed=0):
-    """Standard normal rows, labeled by the largest of c linear functions with noise."""
+    """Return standard normal rows, labeled by the largest of c linear functions with noise."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d), dtype=np.float32)
     scores = X @ rng.standard_normal((d, c), dtype=np.float32)
@@ -48,10 +48,10 @@ def generated(n, d, c, seed=0):
 
 
 class Sweep:
-    """A coordinate ascent past its first sweeps: what one sweep more takes, and its products.
+    """Further sweep of a coordinate ascent after its first sweeps, and its matrix products.
 
-    Features are computed anew in every sweep unless ``held``, which a fit does for as long as they
-    take at most 256 MiB.
+    Features are computed anew in every sweep unless ``held``. A fit holds them if they take at most
+    256 MiB.
     """
 
     def __init__(self, n, c, dtype, device="cpu", contrast="soft", *, held=False):
@@ -71,16 +71,16 @@ class Sweep:
             self.ascent.sweep(self.state)
 
     def sweep(self):
-        """One more sweep."""
+        """Run one more sweep."""
         if not self.held:
             self.ascent.basis = self.ascent.basis
         self.ascent.sweep(self.state)
 
     def products(self, n_latents=2):
-        """The kernel block, the triangular solve, and Gram matrices of two latents a row.
+        """Compute the kernel block, the triangular solve, and Gram matrices of two latents per row.
 
-        Rows are taken in the sweep's chunks, and a chunk's rows stand in for any that the classes
-        have: the gathering, weighting and summing of the sweep are left out.
+        Rows are taken in the sweep's chunks. The Gram matrices are of equal parts of a chunk, not
+        of the rows of each class: the gathering, weighting and summing of the sweep are left out.
         """
         Z = self.Z.to(self.rows.dtype) / np.sqrt(D / 2)
         z2 = Z.square().sum(1)
@@ -95,7 +95,7 @@ class Sweep:
 
 
 def sweep_row(n, dtype, device, contrast, repeats):
-    """Times of the sweep with and without held features, and of its products."""
+    """Return the times of the sweep with and without held features, and of its products."""
     fresh = Sweep(n, C, dtype, device, contrast)
     held = Sweep(n, C, dtype, device, contrast, held=True)
     sweep, later, products = medians([fresh.sweep, held.sweep, fresh.products], repeats, device)
@@ -113,7 +113,7 @@ def sweep_row(n, dtype, device, contrast, repeats):
 
 
 def sweep_section(quick):
-    """Figure 1: a sweep beside its matrix products."""
+    """Return the table of Figure 1: a sweep beside its matrix products."""
     n, repeats = (1_000, 2) if quick else (100_000, 7)
     rows = []
     for threads in (1,) if quick else dict.fromkeys((1, os.cpu_count())):
@@ -132,7 +132,7 @@ def sweep_section(quick):
 
 
 def growth_section(quick):
-    """Figure 1: sweep time against n and C."""
+    """Return the tables of Figure 1: sweep time against n and C."""
     torch.set_num_threads(1)
     sizes = (500, 1_000, 2_000) if quick else (10_000, 20_000, 50_000, 100_000, 200_000)
     classes = (2, 3, 5) if quick else (2, 3, 5, 10, 20, 50)
@@ -155,7 +155,7 @@ def growth_section(quick):
 
 
 def measure_memory(n, d, c, settings):
-    """Rows for the memory table: `fit` and `predict_proba` on a memmap, in this process."""
+    """Return rows of the memory table: `fit` and `predict_proba` on a memmap, in this process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "X.npy"
         X = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
@@ -179,7 +179,7 @@ def measure_memory(n, d, c, settings):
 
 
 def memory_section(quick):
-    """Figure 2: memory on a memmap."""
+    """Return the table of Figure 2: memory on a memmap."""
     n, d, c = (20_000 if quick else 2_000_000), 8, 3
     settings = {"max_iter": 3}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -195,7 +195,7 @@ def memory_section(quick):
 
 
 def ovr_section(quick):
-    """Figure 4: one multi-class model against one model a class."""
+    """Return the table of Figure 4: one multi-class model against one model per class."""
     torch.set_num_threads(1)
     X, y = _data.load_classification("letter")
     X, _ = _data.prepared(X, X[:1])

@@ -1,9 +1,9 @@
 """Speed of expectation propagation: against its matrix products, and of two ranks against one.
 
-Run ``python -m benchmarks.sweep [--quick]``, on a machine that does nothing else. At n = 100,000,
-m = 200 one iteration of a batch fit is measured, features computed anew in it: of the sites alone,
-and with a step of the hyperparameters. Then ranks of one thread share the rows by gloo, their
-result beside that of one.
+Run ``python -m benchmarks.sweep [--quick]`` on an otherwise idle machine. At n = 100,000 and
+m = 200, one iteration of a batch fit is timed, including the computation of features: with updates
+of the sites alone, and with a step of the hyperparameters. Then two ranks of one thread each share
+the rows by gloo, and their result is compared with that of one rank.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from . import _report
 from ._measure import medians
 
 D = 20
-RATE = 1e-6  # so that features change, and the work stays the same
+RATE = 1e-6  # so small that features change in every step, but the work stays the same
 
 
 class Iteration:
-    """Iterations of a batch fit on a share of generated rows, and the products in them."""
+    """Iterations of a batch fit on a share of generated rows, and their matrix products."""
 
     def __init__(self, n, m, dtype, *, learning, share=slice(None)):
         rng = np.random.default_rng(0)
@@ -49,14 +49,14 @@ class Iteration:
         self.state = self.fit.init({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
     def step(self):
-        """One iteration."""
+        """Run one iteration."""
         if not self.learning:
             self.state.theta = self.state.theta + RATE
         self.state.values = []
         self.fit.step(self.state)
 
     def products(self):
-        """The products of an iteration: features, variances and Gram matrix; the step's."""
+        """Compute the products: features, variances, Gram matrix, and those of the step."""
         Z = self.Z.to(self.rows.dtype)
         square = torch.eye(len(Z), dtype=Z.dtype)
         for chunk in self.rows.chunks():
@@ -73,7 +73,7 @@ class Iteration:
 
 
 def product_section(n, m, repeats):
-    """One iteration beside its products."""
+    """Return a table of one iteration beside its products."""
     rows = []
     for dtype in (torch.float64, torch.float32):
         for threads in dict.fromkeys((1, os.cpu_count())):
@@ -100,7 +100,7 @@ def product_section(n, m, repeats):
 
 
 def share_of_rank(rank, n_ranks, folder, n, m, n_steps):
-    """Iterations of one rank of a group: their wall time and the posterior mean, saved."""
+    """Run iterations of one rank of a group; save their mean wall time and the posterior mean."""
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=n_ranks)
@@ -115,19 +115,19 @@ def share_of_rank(rank, n_ranks, folder, n, m, n_steps):
             case.step()
         found[learning] = (time.perf_counter() - start) / n_steps, case.state.mean
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()  # no rank leaves while another still talks to it
+    dist.barrier()  # no rank leaves before the others have finished communicating
     dist.destroy_process_group()
 
 
 def run_ranks(n_ranks, *sizes):
-    """What each of some ranks found."""
+    """Return the results of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(share_of_rank, (n_ranks, folder, *sizes), nprocs=n_ranks)
         return [torch.load(f"{folder}/{rank}.pt") for rank in range(n_ranks)]
 
 
 def rank_section(n, m, n_steps, n_turns):
-    """Two ranks of one thread that share the rows, and one, in turn."""
+    """Return a table of two ranks of one thread each that share the rows, beside one rank."""
     turns = [[run_ranks(n_ranks, n, m, n_steps) for n_ranks in (1, 2)] for _ in range(n_turns)]
     rows = []
     for learning in (False, True):

@@ -1,13 +1,14 @@
 """Weak signal: is every estimator, by default, as good as a constant and a linear model?
 
-Pure noise, weak linear and weak smooth functions, one strong feature among idle ones, and rare
-classes, at several numbers of rows and features, with two and four classes and with numbers to
-predict. Of each problem the expected log loss, or negative log density, on other rows over that of
-the better of two baselines: the constant, and a regularized linear model whose strength is
-cross-validated. The mean over draws should be at most .005 nats per row, or two standard errors,
-above; intervals of 95 % of regressors should cover 88 to 98 %. Run
+The problems are pure noise, weak linear and weak smooth functions, one strong feature among
+irrelevant ones, and rare classes. Each has several numbers of rows and features, two and four
+classes, and numeric targets. The expected log loss, or negative log density, on other rows is
+compared with the better of two baselines: the constant, and a regularized linear model whose
+regularization is cross-validated. The mean excess over draws should be at most .005 nats per row,
+or two standard errors. The regressors' 95 % intervals should cover 88 to 98 %. Run
 ``python -m benchmarks.weak_signal [--quick] [--rows N ...] [--features D ...] [--draws K]``; a run
-that was killed continues. The whole grid takes days: the report says which part was run.
+that was killed continues where it stopped. The whole grid takes days: the report says which part
+was run.
 """
 
 import argparse
@@ -38,31 +39,31 @@ CELL = ["task", "problem", "n", "d"]
 
 
 def weak_linear(X):
-    """A slope of a half."""
+    """Return a linear function with a slope of one half."""
     return 0.5 * X[:, 0]
 
 
 def weak_smooth(X):
-    """A wave, in the first two features where there are two."""
+    """Return a wave of the first two features, or of the only one."""
     return 0.7 * np.sin(1.5 * X[:, 0]) * np.cos(X[:, min(1, X.shape[1] - 1)])
 
 
 def strong(X):
-    """One feature that says nearly all, among others that say nothing."""
+    """Return a strong function of one feature; the others are irrelevant."""
     return 3.0 * np.sin(1.5 * X[:, 0])
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A function of the features, and how rare the other classes are.
+    """Problem with a function of the features, and odds of the classes.
 
     Attributes
     ----------
     function : callable or None
-        Rows (n, d) to values (n,); None is zero.
+        Function that maps rows (n, d) to values (n,); None is zero.
     odds : float or None
-        Of each other class against the first at a value of zero; None is even odds. Only classes
-        have them.
+        Odds of each other class against the first class where the function is zero; None is even
+        odds. They are used in classification only.
     """
 
     function: object = None
@@ -80,11 +81,11 @@ PROBLEMS = {
     "linear 1:500": Problem(weak_linear, 1 / 500),
 }
 TASKS = {"regression": 0, "2 classes": 2, "4 classes": 4}
-FEWEST = 2  # rows of each class in a draw
+FEWEST = 2  # minimum number of rows of each class in a draw
 
 
 def drawn(task, problem, n, d, seed, part=0):
-    """Rows, targets, and the truth: class probabilities (n, c), or means (n,) with unit noise."""
+    """Return rows, targets and the truth: class probabilities (n, c), or means (n,)."""
     kind, n_classes = PROBLEMS[problem], TASKS[task]
     rng = np.random.default_rng((seed, part))
     X = rng.normal(size=(n, d))
@@ -92,38 +93,38 @@ def drawn(task, problem, n, d, seed, part=0):
     if not n_classes:
         return X, values + rng.normal(size=n), values
     logits = np.zeros((n, n_classes))
-    # Each class but the first has the values of the function along other features.
+    # Each class except the first has the values of the function of other features.
     for k in range(1, n_classes):
         shifted = values if kind.function is None else kind.function(np.roll(X, 1 - k, axis=1))
         logits[:, k] = shifted + np.log(kind.odds or 1.0)
     truth = softmax(logits, axis=1)
     y = (rng.random((n, 1)) > truth.cumsum(1)[:, :-1]).sum(1)
-    if part == 0:  # classes that a draw of few rows misses, or has once, get rows all the same
+    if part == 0:  # classes with fewer than two rows in a small draw get two
         for k in np.flatnonzero(np.bincount(y, minlength=n_classes) < FEWEST):
             y[rng.choice(np.flatnonzero(y == 0), FEWEST, replace=False)] = k
     return X, y, truth
 
 
 def log_loss(P, truth):
-    """Expected log loss of probabilities (n, c) over that of the truth, nats per row."""
+    """Return the expected excess log loss of probabilities (n, c) over the truth, nats per row."""
     P = np.clip(P, 1e-15, 1)
     return float((truth * np.log(np.clip(truth, 1e-300, 1) / P)).sum(1).mean())
 
 
 def log_density_loss(mean, std, truth):
-    """Expected negative log density of Gaussian predictions over that of the truth, per row."""
+    """Return the expected excess negative log density of Gaussian predictions, nats per row."""
     gap = (1 + (truth - mean) ** 2) / std**2
     return float((np.log(std) + 0.5 * (gap - 1)).mean())
 
 
 def covered(mean, std, truth):
-    """Share of new targets, of unit noise, that the intervals of 95 % hold."""
+    """Return the coverage of new targets with unit noise by the 95 % intervals."""
     reach = norm.ppf(0.975) * std
     return float((norm.cdf(mean + reach - truth) - norm.cdf(mean - reach - truth)).mean())
 
 
 def evaluate(task, problem, n, d, seed, method):
-    """Fit a method by default and judge it; processor seconds."""
+    """Fit a method with its defaults and measure it; seconds are processor time."""
     d = n if d == "n" else int(d)
     X, y, _ = drawn(task, problem, n, d, seed)
     others, _, truth = drawn(task, problem, N_OTHERS, d, seed, 1)
@@ -144,7 +145,7 @@ def evaluate(task, problem, n, d, seed, method):
 
 
 def probabilities(method, X, y, others):
-    """Class probabilities of a classifier by default."""
+    """Return class probabilities of a classifier with its defaults."""
     if method == CONSTANT:
         return np.tile(np.bincount(y) / len(y), (len(others), 1))
     if method == LINEAR:
@@ -156,7 +157,7 @@ def probabilities(method, X, y, others):
 
 
 def predictions(method, X, y, others):
-    """Means and standard deviations of a regressor by default; the noise is cross-validated."""
+    """Return means and standard deviations of a regressor; the baseline's are cross-validated."""
     if method == CONSTANT:
         return np.full(len(others), y.mean()), np.full(len(others), y.std(ddof=1))
     if method == LINEAR:
@@ -168,30 +169,31 @@ def predictions(method, X, y, others):
 
 
 def seeded(method):
-    """The one parameter that is set, where there is one."""
+    """Return ``random_state``, the only parameter that is set, if the estimator has it."""
     parameters = inspect.signature(getattr(skgpsvm, method)).parameters
     return {"random_state": 0} if "random_state" in parameters else {}
 
 
 def estimators(task):
-    """Names of the package's classifiers or regressors."""
+    """Return the names of the package's classifiers or regressors."""
     names = (name for name in skgpsvm.__all__ if name != "__version__")
     wanted = bool(TASKS[task])
     return [name for name in names if is_classifier(getattr(skgpsvm, name)()) == wanted]
 
 
 def excesses(results):
-    """Mean losses of each cell and method over the better baseline's, and whether they are near.
+    """Return the mean excess loss over the better baseline, for each cell and method.
 
     Parameters
     ----------
     results : DataFrame
-        Of `run_tasks`, without failures.
+        Results of `run_tasks`, without failures.
 
     Returns
     -------
     cells : DataFrame
-        With ``excess``, ``error`` (its standard error), ``near``, ``coverage``, ``fit_seconds``.
+        Cells with ``excess``, ``error`` (its standard error), ``near`` (whether the excess is
+        within the margin), ``coverage`` and ``fit_seconds``.
     """
     rows = []
     for cell, found in results.groupby(CELL, sort=False):
@@ -220,7 +222,7 @@ def excesses(results):
 
 
 def report(results):
-    """Parts: a line for each method, what lies above the margin, and mean excesses by problem."""
+    """Return the report: a line per method, cells above the margin, and mean excess by problem."""
     failed = _report.failures(results, (*CELL, "seed", "method"))
     parts, results = [failed], results[results["error"] == ""]
     cells = excesses(results)
@@ -253,7 +255,7 @@ def report(results):
 
 
 def main():
-    """Run what is missing and write the report."""
+    """Run missing tasks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, metavar="N")
