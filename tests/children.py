@@ -1,7 +1,8 @@
-"""Children of a process that has fitted models with two threads; run as a script by test_forks.
+"""Child processes of a process that has fitted models with two threads; run by test_forks.
 
-``children.py METHOD NAME...`` fits estimators of `ESTIMATORS`, and lets a child predict with them
-and fit them anew. ``children.py http`` serves one by workers that are forked before they serve.
+``children.py METHOD NAME...`` fits estimators of `ESTIMATORS`, and starts a child process that
+predicts with them and fits them anew. ``children.py http`` serves predictions of one estimator by
+HTTP, with two forked workers.
 """
 
 import http.server
@@ -16,12 +17,12 @@ import numpy as np
 import torch
 from every_estimator import ESTIMATORS, assert_same, fitted, predictions, problem
 
-N = 600  # rows that PyTorch and scikit-learn share out to two threads
+N = 600  # enough rows for PyTorch and scikit-learn to use two threads
 TIMEOUT = 90  # seconds
 
 
 def work(models, expected):
-    """Predict with models of the parent's and fit them anew: both are the same to the last bit."""
+    """Predict with the parent's models, fit them anew, and require bit-equal predictions."""
     assert torch.get_num_threads() == 2
     for name, model in models.items():
         assert_same(predictions(model, N), expected[name])
@@ -29,7 +30,7 @@ def work(models, expected):
 
 
 def start_child(method, names):
-    """Fit in this process, then work in a child, and once more in this process."""
+    """Fit in this process, call `work` in a child process, and predict again in this process."""
     models = {name: fitted(name, N) for name in names}
     expected = {name: predictions(model, N) for name, model in models.items()}
     child = multiprocessing.get_context(method).Process(target=work, args=(models, expected))
@@ -44,7 +45,7 @@ def start_child(method, names):
 
 
 def serve():
-    """Predict by two forked workers that share a socket and a model loaded before."""
+    """Predict by two forked workers that share a socket and a model fitted before the fork."""
     model = fitted("svgp, laplace", N)
     X, _ = problem(model, N)
 

@@ -1,4 +1,4 @@
-"""The configurations of all estimators that scikit-learn's checks and the golden outputs use."""
+"""Configurations of all estimators for scikit-learn's checks and for the golden outputs."""
 
 from sklearn.gaussian_process.kernels import RBF
 

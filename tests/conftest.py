@@ -1,9 +1,9 @@
-"""Environment, hypothesis profile, markers and fixtures that all tests share."""
+"""Environment variables, hypothesis profile, markers and fixtures that all tests share."""
 
 import os
 from pathlib import Path
 
-# scikit-learn skips, without failing, its array-API checks unless SciPy was imported with this set.
+# scikit-learn skips its array-API checks unless this is set before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # On small tensors a second thread costs more time than it saves.
@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(items):
-    """Skip tests marked `cuda` where torch sees no device."""
+    """Skip tests marked `cuda` if torch finds no CUDA device."""
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="torch sees no CUDA device")
@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=HINGES)
 def hinge(request):
-    """Each of the Bayesian SVM's hinges as sites."""
+    """Return the sites of each hinge of the Bayesian SVM."""
     return HINGES[request.param]()
 
 
 @pytest.fixture(scope="session")
 def benchmark_data():
-    """Folder of the benchmark data sets; SKGPSVM_DATA names it, ../shared/data unless set."""
+    """Return the folder of the benchmark data sets: SKGPSVM_DATA, or ../shared/data by default."""
     beside_checkout = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("SKGPSVM_DATA", beside_checkout))
     if not folder.is_dir():

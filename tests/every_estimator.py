@@ -1,4 +1,4 @@
-"""A small fit of every estimator, and all that it predicts."""
+"""A small fit of every estimator, and all of its predictions."""
 
 import numpy as np
 from numpy.testing import assert_array_equal
@@ -25,7 +25,7 @@ from skgpsvm import (
 
 
 class Noisy(nn.Sequential):
-    """A network that draws random numbers in training."""
+    """Network that draws random numbers in training."""
 
     def __init__(self):
         super().__init__(nn.Linear(3, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 8))
@@ -60,7 +60,7 @@ ESTIMATORS = {
 
 
 def problem(estimator, n=120):
-    """Rows of three features, and targets or two classes."""
+    """Return rows of three features, and targets or labels of two classes."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=n)
@@ -68,13 +68,13 @@ def problem(estimator, n=120):
 
 
 def fitted(name, n=120):
-    """The estimator of a name, fitted."""
+    """Return the fitted estimator of a name."""
     estimator = clone(ESTIMATORS[name])
     return estimator.fit(*problem(estimator, n))
 
 
 def predictions(model, n=120):
-    """All that a model predicts of its own rows, by name."""
+    """Return all predictions of a model at its training rows, by name."""
     X, _ = problem(model, n)
     found = dict(zip(("mean", "variance"), model.latent_mean_and_variance(X), strict=True))
     found["draws"] = model.sample_latent(X[:20], 3, random_state=0)
@@ -93,7 +93,7 @@ def predictions(model, n=120):
 
 
 def assert_same(found, expected):
-    """Two dicts of arrays are equal to the last bit."""
+    """Require that two dicts of arrays are equal to the last bit."""
     assert found.keys() == expected.keys()
     for name in expected:
         assert_array_equal(found[name], expected[name], err_msg=name)

@@ -1,8 +1,8 @@
 """Record fitted attributes and predictions, and compare this code with the record.
 
-``python tests/golden_outputs.py`` prints how far this code is from the record of each case; with
-``--record`` it writes the record anew, in a commit of its own that says why. Each case is a file of
-``tests/golden``, with numbers to nine digits.
+``python tests/golden_outputs.py`` prints the distance of this code's outputs from the record, for
+each case. With ``--record``, it writes the record anew; commit that separately, with the reason.
+Each case has a file in ``tests/golden``, with numbers to nine digits.
 """
 
 import argparse
@@ -41,24 +41,24 @@ from skgpsvm import (
 
 FOLDER = Path(__file__).parent / "golden"
 N_PREDICTED = 12
-MAX_ENTRIES = 60  # of an array that is recorded as it is
-# A change of structure alone changes no bits on one machine. The instructions of an older processor
-# (ATEN_CPU_CAPABILITY=default, MKL_ENABLE_INSTRUCTIONS=SSE4_2) change outputs by up to 1e-6, since
-# L-BFGS amplifies another order of sums (2026-11-26).
+MAX_ENTRIES = 60  # larger arrays are recorded as a few sums
+# On one machine, a change of structure alone changes no bits. The instruction set of an older
+# processor (ATEN_CPU_CAPABILITY=default, MKL_ENABLE_INSTRUCTIONS=SSE4_2) changes outputs by up to
+# 1e-6, since L-BFGS amplifies a different order of summation (2026-11-26).
 RTOL = 1e-4
 
 
 @dataclass(frozen=True)
 class Case:
-    """An estimator and the data that it is fitted to.
+    """Estimator, and the data to which it is fitted.
 
     Attributes
     ----------
     name : str
-        Also of the file.
+        Name of the case and of its file.
     estimator : BaseEstimator
     data : callable
-        Gives features and targets.
+        Function that returns features and targets.
     """
 
     name: str
@@ -67,11 +67,11 @@ class Case:
 
     @property
     def path(self):
-        """File of the record."""
+        """File with the record of this case."""
         return FOLDER / f"{self.name}.json"
 
     def outputs(self):
-        """Summaries of fitted attributes and predictions, by name."""
+        """Return summaries of fitted attributes and predictions, by name."""
         X, y = self.data()
         model = clone(self.estimator)
         if "random_state" in model.get_params():
@@ -83,19 +83,19 @@ class Case:
 
 
 def waves():
-    """80 rows, one output."""
+    """Return a regression problem with 80 rows and one output."""
     return make_friedman1(80, n_features=5, noise=0.5, random_state=0)
 
 
 def blobs():
-    """Three classes that overlap, 80 rows."""
+    """Return three overlapping classes with 80 rows."""
     rng = np.random.RandomState(0)
     y = np.arange(80) % 3
     return 1.5 * rng.normal(size=(3, 3))[y] + rng.normal(size=(80, 3)), y
 
 
 def standardized(load, step=1):
-    """A function that gives every ``step``-th row of a data set, standardized."""
+    """Return a function that returns every ``step``-th row of a data set, standardized."""
 
     def data():
         X, y = load(return_X_y=True)
@@ -106,7 +106,7 @@ def standardized(load, step=1):
 
 
 def checked(number, estimator):
-    """The case of one of the configurations that scikit-learn's checks use."""
+    """Return the case of a configuration that scikit-learn's checks use."""
     data = blobs if is_classifier(estimator) else waves
     return Case(f"{number:02}-{type(estimator).__name__}", estimator, data)
 
@@ -137,7 +137,7 @@ CASES = [checked(i, model) for i, model in enumerate([*DETERMINISTIC, *STOCHASTI
 
 
 def attributes(model):
-    """Public fitted attributes that are numbers, or kernels."""
+    """Return summaries of the public fitted attributes that are numbers or kernels."""
     found = {}
     for name, value in sorted(vars(model).items()):
         if name.startswith("_") or not name.endswith("_"):
@@ -150,7 +150,7 @@ def attributes(model):
 
 
 def predictions(model, X):
-    """All that a model predicts."""
+    """Return summaries of all predictions of a model."""
     found = dict(zip(("mean", "variance"), model.latent_mean_and_variance(X), strict=True))
     if is_classifier(model):
         found["predict_proba"] = model.predict_proba(X)
@@ -161,18 +161,18 @@ def predictions(model, X):
 
 
 def summary(values):
-    """Shape and entries of an array, or a few sums where it is large."""
+    """Return the shape and entries of an array, or a few sums if it is large."""
     values = np.asarray(values, float)
     entries = values.ravel()
     if values.size > MAX_ENTRIES:
-        weights = np.cos(np.arange(values.size))  # so that an exchange of two entries shows
+        weights = np.cos(np.arange(values.size))  # so that a swap of two entries changes a sum
         sums = entries.mean(), entries.std(), entries @ weights / values.size**0.5
         entries = np.array(sums)
     return {"shape": list(values.shape), "entries": [float(f"{entry:.9g}") for entry in entries]}
 
 
 def distance(found, recorded):
-    """Largest difference of two summaries, relative to the recorded one; inf where unlike."""
+    """Return the largest difference of two summaries, relative to the record; inf if unlike."""
     if found["shape"] != recorded["shape"]:
         return np.inf
     new, old = np.array(found["entries"]), np.array(recorded["entries"])

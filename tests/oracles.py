@@ -1,4 +1,4 @@
-"""Slow, dense NumPy references that the tests compare with, and the tiny problems they share."""
+"""Slow, dense NumPy references for comparison in the tests, and tiny problems that they share."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ T1 = SimpleNamespace(
 )
 T1.Sig = T1.chol @ T1.chol.transpose(0, 2, 1)
 
-# Its binary sibling, section 8.4: inputs, inducing inputs and kernel of T1, one latent function.
+# Binary version of T1, section 8.4: the same inputs, inducing inputs and kernel, with one latent.
 T1_BINARY = SimpleNamespace(
     X=T1.X,
     y=np.array([0, 0, 1, 1]),
@@ -27,13 +27,13 @@ T1_BINARY.Sig = T1_BINARY.chol @ T1_BINARY.chol.T
 
 
 def rbf(A, B, var=1.0, ls=1.0):
-    """Squared exponential covariance of the rows of A (n, d) and B (m, d)."""
+    """Return the squared exponential covariance of the rows of A (n, d) and B (m, d)."""
     d2 = ((A[:, None, :] - B[None, :, :]) ** 2).sum(-1)
     return var * np.exp(-0.5 * d2 / ls**2)
 
 
 def precompute(X, Z, var=1.0, ls=1.0, jitter=0.0):
-    """Kzz (m, m), the projection kappa (n, m) and the conditional variances (n,)."""
+    """Return Kzz (m, m), the projection kappa (n, m) and the conditional variances (n,)."""
     K = rbf(Z, Z, var, ls) + jitter * np.eye(len(Z))
     Knp = rbf(X, Z, var, ls)
     kappa = np.linalg.solve(K, Knp.T).T
@@ -41,32 +41,32 @@ def precompute(X, Z, var=1.0, ls=1.0, jitter=0.0):
 
 
 def latent_moments(kappa, kt, mu, Sig):
-    """Means and variances (n, c) of the latent functions of q(u_j) = N(mu_j, Sig_j)."""
+    """Return means and variances (n, c) of the latent functions with q(u_j) = N(mu_j, Sig_j)."""
     return kappa @ mu.T, kt[:, None] + np.einsum("np,cpq,nq->nc", kappa, Sig, kappa)
 
 
 def contrast(m, y):
-    """The wrong class with the largest mean, the first one on ties."""
+    """Return the wrong class with the largest mean; the first one on ties."""
     m = m.copy()
     m[np.arange(len(y)), y] = -np.inf
     return m.argmax(1)
 
 
 def b_moments(m, v, y, t):
-    """E[b] and E[b^2] of the margin violation of class y against class t."""
+    """Return E[b] and E[b^2] of the margin violation of class y against class t."""
     n = np.arange(len(y))
     Eb = 1 + m[n, t] - m[n, y]
     return Eb, Eb**2 + v[n, t] + v[n, y]
 
 
 def row_terms(Eb, Eb2, alpha=None):
-    """Terms (n,) of the objective at alpha, or at the best alpha if it is None."""
+    """Return the terms (n,) of the objective at alpha, or at the best alpha if it is None."""
     a = Eb2 if alpha is None else alpha
     return -Eb - 0.5 * (np.sqrt(a) + Eb2 / np.sqrt(a))
 
 
 def gaussian_kl(mean0, cov0, mean1, cov1):
-    """KL(N(mean0, cov0) || N(mean1, cov1)) of dense Gaussians."""
+    """Return KL(N(mean0, cov0) || N(mean1, cov1)) of dense Gaussians."""
     difference = mean1 - mean0
     return 0.5 * (
         np.trace(np.linalg.solve(cov1, cov0))
@@ -78,7 +78,7 @@ def gaussian_kl(mean0, cov0, mean1, cov1):
 
 
 def objective(K, kappa, kt, mu, Sig, y, t, alpha=None):
-    """Objective of the multi-class Bayesian SVM, collapsed if alpha is None."""
+    """Return the objective of the multi-class Bayesian SVM; it is collapsed if alpha is None."""
     m, v = latent_moments(kappa, kt, mu, Sig)
     terms = row_terms(*b_moments(m, v, y, t), alpha)
     zero = np.zeros(len(K))
@@ -86,7 +86,7 @@ def objective(K, kappa, kt, mu, Sig, y, t, alpha=None):
 
 
 def sweep(K, kappa, kt, mu, Sig, y, t, sequential=True, rho=1.0):
-    """One closed-form pass of coordinate ascent over the classes at fixed contrast classes t."""
+    """Return the moments after one pass of coordinate ascent at fixed contrast classes t."""
     mu, Sig, Ki, n = mu.copy(), Sig.copy(), np.linalg.inv(K), np.arange(len(y))
     m, v = latent_moments(kappa, kt, mu, Sig)
     w = b_moments(m, v, y, t)[1] ** -0.5
@@ -104,27 +104,27 @@ def sweep(K, kappa, kt, mu, Sig, y, t, sequential=True, rho=1.0):
 
 
 def binary_b_moments(kappa, kt, mu, Sig, s):
-    """E[b] and E[b^2] of b = 1 - s f with one latent function; s holds +1 and -1."""
+    """Return E[b] and E[b^2] of b = 1 - s f with one latent function; s holds +1 and -1."""
     m, v = latent_moments(kappa, kt, mu[None], Sig[None])
     Eb = 1 - s * m[:, 0]
     return Eb, Eb**2 + v[:, 0]
 
 
 def binary_objective(K, kappa, kt, mu, Sig, s):
-    """Collapsed objective of the binary Bayesian SVM."""
+    """Return the collapsed objective of the binary Bayesian SVM."""
     terms = row_terms(*binary_b_moments(kappa, kt, mu, Sig, s))
     return terms.sum() - gaussian_kl(mu, Sig, np.zeros(len(K)), K)
 
 
 def binary_sweep(K, kappa, kt, mu, Sig, s):
-    """One closed-form update of the binary Bayesian SVM."""
+    """Return the moments after one closed-form update of the binary Bayesian SVM."""
     w = binary_b_moments(kappa, kt, mu, Sig, s)[1] ** -0.5
     Sig = np.linalg.inv(np.linalg.inv(K) + (kappa * w[:, None]).T @ kappa)
     return Sig @ kappa.T @ (s * (1 + w)), Sig
 
 
 def exact_gp_regression(kernel, X, y, X_new, noise_var):
-    """Noise-free posterior mean (n_new,), covariance (n_new, n_new) and log evidence.
+    """Return noise-free posterior mean (n_new,), covariance (n_new, n_new) and log evidence.
 
     `kernel` is a scikit-learn kernel, or any callable of one or two arrays of rows.
     """
@@ -138,7 +138,7 @@ def exact_gp_regression(kernel, X, y, X_new, noise_var):
 
 
 def collapsed(kernel, Z, bases, X, y, noise):
-    """The collapsed decoupled bound, of its specification, section 10.3."""
+    """Return the collapsed decoupled bound, by its specification, section 10.3."""
     n = len(X)
 
     def explained(points):
@@ -152,7 +152,7 @@ def collapsed(kernel, Z, bases, X, y, noise):
 
 
 def means_at(kernel, bases, X, y, noise, X_new, weights=None):
-    """Of the mean that bases span, by the normal equations."""
+    """Return the means at ``X_new`` of the posterior with given bases, by the normal equations."""
     weights = np.ones(len(X)) if weights is None else weights
     cross = kernel(X, bases)
     system = cross.T @ (weights[:, None] * cross) + noise * kernel(bases)
@@ -160,7 +160,7 @@ def means_at(kernel, bases, X, y, noise, X_new, weights=None):
 
 
 def elbo(posterior, likelihood, X, y, n_total, weights=None):
-    """Unbiased estimate of the evidence lower bound from a batch of ``n_total`` rows, nats.
+    """Return an unbiased estimate of the ELBO of ``n_total`` rows from a batch, in nats.
 
     ``n_total / b * sum(weights * E_q[log p(y | f)]) - KL(q || prior)``: multi-class Bayesian SVM
     specification, (S10) and "Sample weights" in section 3.5.

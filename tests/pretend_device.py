@@ -1,7 +1,7 @@
-"""A device of torch that is the CPU's memory under another name, and does not mix with it.
+"""A torch device that uses the CPU's memory under another name, and does not mix with the CPU.
 
-What holds on every accelerator can so be tested where there is none: that all tensors of a fit are
-made and kept on the device, and that the results are those of the CPU.
+It tests on a machine without accelerator what must hold on every accelerator: all tensors of a fit
+are made and kept on the device, and results are the same as on the CPU.
 """
 
 import torch
@@ -10,11 +10,11 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "pretend"
 _MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_local_scalar_dense"}
-_INDEXING = ("aten::index", "aten::_index")  # as on other devices, by tensors of the CPU
+_INDEXING = ("aten::index", "aten::_index")  # CPU tensors may be indices, as on other devices
 
 
 class Pretend(torch.Tensor):
-    """A tensor on the device."""
+    """Tensor on the device."""
 
     @staticmethod
     def __new__(cls, raw):
@@ -35,7 +35,7 @@ class Pretend(torch.Tensor):
     def __repr__(self):
         return f"Pretend({self.raw})"
 
-    # What torch makes tensors of, beside its dispatcher
+    # Methods in which torch makes tensors without its dispatcher
 
     def __getitem__(self, index):
         return torch.Tensor.__getitem__(self, _as_index(index))
@@ -70,7 +70,7 @@ def _as_index(index):
 
 
 def _on_raw(op, *args, **kwargs):
-    """An operation on the memory of its arguments."""
+    """Run an operation on the CPU memory of its arguments."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     own = {id(t.raw): t for t in tensors if isinstance(t, Pretend)}
     name = op._schema.name
@@ -99,7 +99,7 @@ def _raw(x):
 
 
 def _on_device(make):
-    """A function of torch that makes its result on the CPU and then moves it."""
+    """Return a version of a torch function that makes its result on the CPU and then moves it."""
 
     def made(*args, device=None, **options):
         data, *others = args
@@ -120,7 +120,7 @@ _MADE = {
 
 
 def register():
-    """Let torch know the device, in a process that has not taken derivatives yet."""
+    """Register the device with torch, in a process that has not taken derivatives yet."""
     _setup_privateuseone_for_python_backend(NAME)
     register.library = torch.library.Library("_", "IMPL")
     register.library.fallback(_on_raw, "PrivateUse1")

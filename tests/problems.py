@@ -1,4 +1,4 @@
-"""Small problems that several tests share, and the short ways to a fit of them."""
+"""Small problems that several tests share, and helper functions that fit them."""
 
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ HINGES = {
     "hard": partial(ContrastSites, 3, "hard"),
     "soft": partial(ContrastSites, 3, "soft"),
 }
-# Of features, at which every model gives finite predictions.
+# Transformations of features after which every model must give finite predictions.
 EDGES = {
     "rows all alike": lambda X: np.tile(X[:1], (len(X), 1)),
     "duplicated rows": lambda X: np.repeat(X[: len(X) // 2], 2, axis=0),
@@ -57,7 +57,7 @@ def rows_of(X, y, weights=None, dtype=torch.float64):
 
 
 def weighted_rows(n=50, d=3, seed=0):
-    """Rows in order, as `merged_rows` leaves them, class codes, and weights, every third one 0."""
+    """Return rows sorted as by `merged_rows`, class codes, and weights, every third of them 0."""
     rng = np.random.RandomState(seed)
     weights = rng.uniform(0.5, 2, size=n)
     weights[::3] = 0
@@ -71,7 +71,7 @@ def ascent_of(hinge, kernel, X, y, Z, weights=None):
 
 
 def swept(ascent, n_sweeps, state=None):
-    """The state after some sweeps, from the prior unless given."""
+    """Return the state after some sweeps, from a given state or the prior."""
     state = ascent.init() if state is None else state
     for _ in range(n_sweeps):
         ascent.sweep(state)
@@ -79,27 +79,27 @@ def swept(ascent, n_sweeps, state=None):
 
 
 def weights_of(state):
-    """Means and roots of the weights."""
+    """Return means and roots of the weights."""
     return state.mean, state.root
 
 
 def undamped(ascent, mean, root):
-    """The state at given moments of the weights whose next step is a whole one."""
+    """Return the state at given moments of the weights whose next step is undamped."""
     return replace(ascent.init(mean, root), n_steps=0)
 
 
 def upper(cov):
-    """Upper triangular R with R R^T = cov."""
+    """Return the upper triangular R with R R^T = cov."""
     return torch.linalg.cholesky(cov.flip(-2, -1)).flip(-2, -1)
 
 
 def moments(ascent, state, X):
-    """Latent means and variances at rows."""
+    """Return latent means and variances at rows."""
     return InducingPosterior(ascent.basis, state.mean, state.root).marginals(t64(X))
 
 
 def ring(n, n_classes, seed=0):
-    """Overlapping classes around a circle: X (n, 2), codes (n,)."""
+    """Return overlapping classes around a circle: X (n, 2), codes (n,)."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % n_classes
     angle = 2 * np.pi * y / n_classes
@@ -107,7 +107,7 @@ def ring(n, n_classes, seed=0):
 
 
 class Unwhitened:
-    """A tiny problem of the specification: its dense oracle with the package's jitter."""
+    """Tiny problem of the specification, with its dense oracle at the package's jitter."""
 
     def __init__(self, T, var=1.0):
         self.T, self.kernel = T, ConstantKernel(var) * RBF(1.0)
@@ -118,7 +118,7 @@ class Unwhitened:
         return ascent_of(hinge, self.kernel, self.T.X, self.T.y, self.T.Z, weights)
 
     def start(self, ascent):
-        """The state at the problem's own moments of the inducing values."""
+        """Return the state at the problem's own moments of the inducing values."""
         mu, chol = np.atleast_2d(self.T.mu), self.T.chol.reshape(-1, 2, 2)
         mean, root = (
             np.linalg.solve(self.chol, mu[..., None])[..., 0],
@@ -127,13 +127,13 @@ class Unwhitened:
         return undamped(ascent, t64(mean), upper(t64(root @ root.transpose(0, 2, 1))))
 
     def moments(self, state):
-        """Means and covariances of the inducing values."""
+        """Return means and covariances of the inducing values."""
         mean, root = state.mean.numpy(), self.chol @ state.root.numpy()
         return mean @ self.chol.T, root @ root.transpose(0, 2, 1)
 
 
 class FixedContrast(ContrastSites):
-    """Every class against the next one, undamped: concave, with a unique optimum."""
+    """Hinge of every class against the next one, undamped: concave, with a unique optimum."""
 
     def __init__(self, n_classes=3):
         super().__init__(n_classes, "hard")
@@ -146,22 +146,22 @@ class FixedContrast(ContrastSites):
 
 
 def waves(n=80, d=3, seed=0, noise=0.1):
-    """A smooth function of the first two features, with noise."""
+    """Return rows, and targets: a smooth function of the first two features, with noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     return X, np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)
 
 
 def sinc(n=500, seed=0, noise=0.1):
-    """Specification of decoupled GPs, section 8.9: rows, targets and the function."""
+    """Return rows, targets and function of the decoupled GPs' specification, section 8.9."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-5, 5, size=(n, 1))
     f = np.sinc(X[:, 0])
     return X, f + noise * rng.normal(size=n), f
 
 
-# Data R of the specification of decoupled GPs, section 8; bases are points, then logarithms of
-# multipliers.
+# Data R of the specification of decoupled GPs, section 8. A basis is a point followed by the
+# logarithms of its multipliers.
 R = SimpleNamespace(
     X=t64([(-1, 0.5), (0, -0.5), (0.5, 1), (1.5, 0), (-0.5, -1)]),
     Y=t64((0.3, -0.2, 0.8, 0.1, -0.6))[:, None],
@@ -178,7 +178,7 @@ R.beta = torch.cat([t64([(0, -0.5), (1, 0.5)]), R.multipliers.log()], 1)
 
 
 def unit_gram(A, B):
-    """Of bases of norm one, with the length scales of data R."""
+    """Return the Gram matrix of bases of norm one, with the length scales of data R."""
     return t64(MultiscaleRBF([0.9, 1.3])(A.numpy(), B.numpy()))
 
 
@@ -187,7 +187,7 @@ def gaussian_sites(noise=R.noise, t=1):
 
 
 def begun_solve(kernel, Z, bases, rows, noise, tol=1e-10, row_shares=None, kind=DecoupledInference):
-    """Inference at given bases, with its first state."""
+    """Return the inference at given bases, and its initial state."""
     tk, theta = torch_kernel(kernel), t64(kernel.theta)
     basis = WhitenedBasis(tk, theta, t64(Z), _bases.JITTER)
     index = torch.arange(len(bases)) % len(rows)
@@ -198,7 +198,7 @@ def begun_solve(kernel, Z, bases, rows, noise, tol=1e-10, row_shares=None, kind=
 
 
 def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
-    """Inference at given bases, with its end state."""
+    """Return the inference at given bases, and its final state."""
     rows = rows_of(X, y.reshape(len(X), -1), weights)
     inference, state = begun_solve(kernel, Z, bases, rows, noise, **options)
     for _ in range(200):
@@ -209,14 +209,14 @@ def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
 
 
 def given(kernel, Z, **parameters):
-    """A decoupled regressor whose hyperparameters and inducing points Z stay as they are."""
+    """Return a decoupled regressor with fixed hyperparameters and inducing points Z."""
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "tol": 1e-10}
     fixed["mean"] = "zero"
     return DecoupledGPRegressor(kernel, inducing_points=Z, **{**fixed, **parameters})
 
 
 def finite_bases(kind):
-    """Seven bases, their kernel, and dense prior precisions (2, 7, 7) of two latents' weights."""
+    """Return seven bases, their kernel, and prior precisions (2, 7, 7) of two latents' weights."""
     rng = np.random.default_rng(0)
     kernel, points = 1.5 * RBF([0.7, 2.0]), 2 * rng.normal(size=(7, 2))
     parts = torch_kernel(kernel), t64(kernel.theta), t64(points)
@@ -231,7 +231,7 @@ def friedman(n=1000, seed=0, noise=1.0):
 
 
 def few_valued(n, seed=0):
-    """Rows of three numbers of which two have few values, and targets."""
+    """Return rows with three features, two of which have few distinct values, and targets."""
     rng = np.random.RandomState(seed)
     data = np.c_[rng.randint(2, size=n), rng.randint(5, size=n) ** 2, rng.uniform(size=n)]
     return data, data[:, 0] - np.sqrt(data[:, 1]) + np.sin(4 * data[:, 2]) + rng.normal(size=n)

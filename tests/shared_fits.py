@@ -1,4 +1,4 @@
-"""Fits that ranks share, and the shards they get; run by torchrun from test_distributed."""
+"""Fits that ranks share, and the ranks' shards of rows; test_distributed runs it by torchrun."""
 
 import sys
 import traceback
@@ -20,11 +20,11 @@ CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row":
 
 
 def problem(n_classes):
-    """Rows by class code, so that shards lack classes, string labels, weights and a target."""
+    """Return rows, sorted so that shards lack classes, string labels, weights and targets."""
     rng = np.random.RandomState(0)
     codes = np.sort(np.arange(N) % n_classes)
     X = rng.normal(size=(N, 3)) + np.eye(3)[codes % 3] * 2
-    X = np.column_stack([X, np.full(N, 0.1)])  # which rounding makes vary
+    X = np.column_stack([X, np.full(N, 0.1)])  # constant up to rounding
     weights = rng.uniform(0.5, 2, size=N)
     weights[::17] = 0
     target = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
@@ -45,14 +45,14 @@ FITS = {
     "svc, three classes": (BayesianSVC(**COMMON), 3, "blocks"),
     "svc, one-vs-rest": (BayesianSVC(**COMMON, multi_class="ovr"), 3, "one row"),
     "svgp": (SVGPRegressor(1.0 * RBF(1.5), **COMMON, optimizer=None), 0, "empty"),
-    # One length scale: those of the constant column are flat, and steps there amplify rounding.
+    # One length scale: the bound is flat in a constant column's, and steps there amplify rounding.
     "svgp, learned": (SVGPRegressor(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0), 0, "uneven"),
 }
 STREAMS = ("sep", "svc, two classes")
 
 
 def fit(name, shard=slice(None)):
-    """The estimator of a name fitted to a part of its problem."""
+    """Return the estimator of a name, fitted to a part of its problem."""
     estimator, n_classes, _ = FITS[name]
     estimator = clone(estimator)
     X, y, weights, target = problem(n_classes or 2)
@@ -60,13 +60,13 @@ def fit(name, shard=slice(None)):
 
 
 def shard(name, rank):
-    """The rows of a rank of three."""
+    """Return the slice of rows of one of three ranks."""
     cuts = CUTS[FITS[name][2]]
     return slice(*((0, *cuts, N)[rank : rank + 2]))
 
 
 def stream(name, start=0, step=1):
-    """The estimator of a name on the even rows of its problem, then on the odd ones."""
+    """Return an estimator after `partial_fit` on the even rows, then on the odd rows."""
     estimator = clone(FITS[name][0])
     X, y, _, _ = problem(2)
     for half in (0, 1):
@@ -76,17 +76,17 @@ def stream(name, start=0, step=1):
 
 
 def told(function):
-    """The error that a function ends with."""
+    """Return the error that a function raises, or None."""
     try:
         function()
-    except Exception as error:  # of any kind: the caller compares it with what is expected
+    except Exception as error:  # any error: the caller compares it with the expected one
         traceback.print_exc()
         return error
     return None
 
 
 def failing_fits(rank):
-    """Errors of fits that one rank cannot do, or does otherwise."""
+    """Return the errors of fits that fail on one rank, or differ between ranks."""
     X, y, _, target = problem(2)
     part = slice(rank, None, 3)
     X, y, target = X[part].copy(), y[part], target[part]
@@ -129,7 +129,7 @@ def failing_fits(rank):
 
 
 def main(folder):
-    """Save the models and errors of this rank; rank 1 then leaves in the midst of a fit."""
+    """Save the models and errors of this rank; rank 1 then exits while the others fit."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=20))
     rank = dist.get_rank()

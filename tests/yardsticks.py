@@ -1,9 +1,9 @@
-"""Print how hard the package is to follow: ``python tests/yardsticks.py``.
+"""Print measures of how hard the package is to follow: ``python tests/yardsticks.py``.
 
-They show where the structure stands and set no limits. For each estimator: package classes among
-its ancestors, private members, private members that a subclass overrides, and package files that
-`fit` and `predict` enter. For the package: lines, classes, functions, uses of dict states, module
-constants, and the longest list of parameters.
+The measures show the state of the structure; they are not limits. For each estimator, they are the
+package classes among its ancestors, its private members, the private members that a subclass
+overrides, and the package files that `fit` and `predict` enter. For the package, they are its
+lines, classes, functions, uses of dict states, module constants, and longest list of parameters.
 """
 
 import ast
@@ -23,7 +23,7 @@ CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
 
 
 def ancestors(kind):
-    """Return the classes of the package that an estimator is made of, itself included."""
+    """Return the package classes from which an estimator inherits, including itself."""
     return [base for base in kind.__mro__ if base.__module__.startswith("skgpsvm")]
 
 
@@ -53,7 +53,7 @@ def files_entered(function, *args):
 
 
 def of_estimators():
-    """Print a line for each estimator."""
+    """Print a line of measures for each estimator."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=60)
@@ -74,7 +74,7 @@ def of_estimators():
 
 
 def of_package():
-    """Print the numbers of the whole package."""
+    """Print the measures of the whole package."""
     sources = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     nodes = [node for text in sources.values() for node in ast.walk(ast.parse(text))]
     constants = 0
