@@ -1,4 +1,4 @@
-"""Scores against closed forms and quadrature; query functions and scikit-activeml's rules."""
+"""Scores against closed forms and quadrature; query functions; scikit-activeml's conventions."""
 
 import functools
 import pickle
@@ -40,14 +40,14 @@ LATENT_SCORES = [variation_ratio, mean_softmax_entropy, bald]
 
 
 class Given(ClassifierMixin, BaseEstimator):
-    """Class probabilities are the columns of X."""
+    """Classifier whose class probabilities are the columns of X."""
 
     def predict_proba(self, X):
         return X.toarray() if isinstance(X, csr_array) else np.asarray(X, dtype=float)
 
 
 class Latent(ClassifierMixin, BaseEstimator):
-    """Means and variances of the latents are the left and right half of X's columns."""
+    """Classifier whose latent means and variances are the left and right halves of X's columns."""
 
     def __init__(self, C=1.0):
         self.C = C
@@ -81,7 +81,7 @@ def random_latents(n, c=3):
 
 
 def mutual_information(mean, var, model, n_nodes):
-    """Of one point's label and latents, by a product Gauss-Hermite rule."""
+    """Return that of one point's label and latents, by a product Gauss-Hermite rule."""
     x, w = np.polynomial.hermite.hermgauss(n_nodes)
     c = len(mean)
     nodes = np.stack(np.meshgrid(*[x] * c, indexing="ij"), -1).reshape(-1, c)
@@ -95,7 +95,7 @@ def mutual_information(mean, var, model, n_nodes):
 
 def test_closed_forms():
     X = np.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
-    # Differences and logarithms of numbers of order one: a few units in the last place.
+    # Differences and logarithms of numbers of order one err by a few units in the last place.
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-15)
     close(least_confident(Given(), X), [0.5, 0, 2 / 3, 0.5])
     close(margin(Given(), X), [0.8, 0, 1, 1])
@@ -115,7 +115,7 @@ def test_two_classes_are_ranked_alike():
     np.testing.assert_array_equal(orders[0], orders[2])
 
 
-# Of the specification's problem T1: means, variances and the variation ratio.
+# Means, variances and variation ratios of the specification's problem T1.
 T1 = [
     ([0.2279358913, 0.3419038369, -0.0569839728], [0.5618573233, 0.4157345312, 0.6722612107]),
     ([-0.0580981916, 0.0705762972, 0.0638131681], [0.9913292459, 0.9930868047, 1.0028578498]),
@@ -143,7 +143,7 @@ def test_variation_ratio_is_one_minus_the_frequency_of_the_winner(n_classes, mul
     X, y = ring(60, n_classes)
     model = BayesianSVC(n_inducing=8, optimizer=None, multi_class=multi_class, random_state=0)
     scores = variation_ratio(model.fit(X, y), X)
-    # Whatever probabilities are made of the latents.
+    # The score does not depend on the calibration of probabilities.
     assert model.spread_ != 1
     np.testing.assert_array_equal(
         scores, variation_ratio(model.set_params(probability="argmax"), X)
@@ -188,7 +188,7 @@ def test_bald_is_what_observing_the_latents_would_tell():
 
 
 def test_bald_is_neither_negative_nor_above_the_predictive_entropy():
-    X = random_latents(2000, 3) * np.repeat([1, 1e-6], 3)  # small variances: all rounding
+    X = random_latents(2000, 3) * np.repeat([1, 1e-6], 3)  # small variances: all rounding error
     assert (bald(Latent(), X) >= 0).all()
     X = random_latents(2000, 3)
     assert (bald(Latent(), X) <= np.log(3)).all()
@@ -203,7 +203,7 @@ def test_any_number_of_draws(n_samples):
 
 def test_draws_are_standard_normal():
     z = active_learning._normal_draws(2**12, 26, np.random.RandomState(0))
-    # A lattice of 1 / 4096: moments err by the tails that it cuts, z^2 / 4096 at z = 3.7.
+    # The draws are a lattice of spacing 1 / 4096. Moments err by its tails, z^2 / 4096 at z = 3.7.
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=2e-3)
     np.testing.assert_allclose(z.var(axis=0), 1, atol=1e-2)
 
@@ -250,7 +250,7 @@ def test_memory_does_not_grow_with_the_draws():
     bald(Latent(), X, n_samples=256)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # All latents at once: 20000 x 256 x 3 numbers, 123 MB an array, and several arrays.
+    # All latents at once would be several arrays of 20000 x 256 x 3 numbers, 123 MB each.
     assert peak < 60e6
 
 
@@ -356,7 +356,7 @@ def test_ties():
         for seed in range(60)
     ]
     assert {first for first, _ in draws} == {4}
-    # The chance that one of three misses in 60 draws is 8e-11; seeds are fixed anyway.
+    # The probability that one of three is missing in 60 draws is 8e-11, and seeds are fixed.
     assert {second for _, second in draws} == {1, 2, 3}
     again, _ = margin_sampling(Given(), X, 2, random_tie_break=True, random_state=3)
     np.testing.assert_array_equal(again, draws[3])
@@ -373,7 +373,7 @@ def test_more_or_less_than_the_pool_holds(n_instances):
 
 @pytest.fixture
 def iris():
-    """Points, their labels with most of them missing, and the labeled rows."""
+    """Return points, labels most of which are missing, and the labeled rows."""
     X, labels = load_iris(return_X_y=True)
     y = np.full(len(X), np.nan)
     labeled = np.arange(0, 150, 10)
@@ -398,7 +398,7 @@ def test_query_fits_the_labeled_and_chooses_of_the_unlabeled(iris, score):
     np.testing.assert_array_equal(indices, np.argsort(-expected)[:3])  # NaN sorts last
     assert utilities.shape == (3, 150)
     for row, chosen in zip(utilities, indices, strict=True):
-        # The pool in other batches: rounding of a matrix product.
+        # The pool is scored in other batches: a matrix product rounds differently.
         np.testing.assert_allclose(row, expected, rtol=1e-12)
         expected[chosen] = np.nan
 

@@ -1,4 +1,4 @@
-"""Additive models as users see them: terms, streams, interactions, behavior."""
+"""Additive models through their public interface: terms, streams, interactions, behavior."""
 
 import pickle
 from copy import deepcopy
@@ -26,7 +26,7 @@ from skgpsvm.additive._bound import (
 )
 from skgpsvm.callbacks import Checkpoint
 
-on_set_bounds = pytest.mark.filterwarnings(  # those of `quick`
+on_set_bounds = pytest.mark.filterwarnings(  # bounds set by `quick`
     "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
 )
 quick = {"sparse": True, "interactions": None, "n_inducing": 8, "length_scale_bounds": (0.2, 10.0)}
@@ -50,7 +50,7 @@ def test_friedman_is_found():
     assert model.term_names_ == ["x0", "x1", "x2", "x3", "x4", "x0 & x1"]
     assert model.dropped_terms_ == ["x5"]
     shares = [0.197310, 0.197310, 0.093267, 0.349751, 0.087438, 0.074924]
-    assert_allclose(model.sobol_indices_, shares, atol=0.05)  # a thousand rows' sampling
+    assert_allclose(model.sobol_indices_, shares, atol=0.05)  # sampling error of a thousand rows
     new, truth = friedman(500, seed=1, noise=0.0)
     mean, std = model.predict(new, return_std=True)
     assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.25
@@ -94,7 +94,7 @@ def test_the_order_of_columns_does_not_matter():
     options = {"interactions": 2, "n_inducing": 8, "n_inducing_interaction": 4}
     one = AdditiveGPRegressor(**options).fit(data, y)
     other = AdditiveGPRegressor(**options).fit(data[:, order], y)
-    # Where the optimizer stops depends on rounding.
+    # The point where the optimizer stops depends on rounding.
     assert_allclose(one.predict(data), other.predict(data[:, order]), atol=5e-3)
     assert {frozenset(order[j] for j in term) for term in other.terms_} == set(
         map(frozenset, one.terms_)
@@ -134,7 +134,7 @@ def test_rows_without_a_count_have_a_small_rate(weight):
         model = AdditiveGPRegressor(likelihood="poisson").fit(X, y, sample_weight=weights)
         rates = model.predict(X).reshape(200, -1)
         assert (rates[:, 0] > 0).all()
-        # Less than one count among all rows, but for the prior where these weigh two.
+        # The rows expect less than one count in all; with a total weight of 2, the prior adds some.
         assert (rates[:, 0] < 1 / weights.sum()).all()
         assert_allclose(rates[:, 1:], 1, atol=0.01)
 
@@ -297,7 +297,7 @@ def test_the_objective_is_the_bound_and_the_prior_of_effects(kind):
     model = kind(**quick, shrinkage=3.0, min_gain=0).fit(X, y)
     stds = np.exp(0.5 * model._latents[0].theta["variance"])
     prior = gamma(2, scale=1 / 3).logpdf(stds).sum()
-    # A classifier's last bound is of the variances before its last step.
+    # The last entry of a classifier's curve is the bound before its last step on the variances.
     assert_allclose(model.objective_curve_[-1] - model.elbo_, prior, atol=0.05)
     alone = kind(**quick, shrinkage=0, min_gain=0).fit(X, y)
     assert_allclose(alone.objective_curve_[-1], alone.elbo_)
@@ -322,7 +322,7 @@ def test_found_pair_must_gain_more_than_chance_would():
     data = rng.uniform(size=(500, 3))
     y = np.sin(4 * data[:, 0]) + 0.7 * (data[:, 0] - 0.5) * (data[:, 1] - 0.5)
     y = y + 0.5 * rng.normal(size=500)
-    # The test sees this pair; its gain is below log(3 pairs / 0.01), though above min_gain.
+    # The test finds this pair. Its gain is above min_gain, but below log(3 pairs / 0.01).
     search = {**quick, "interactions": 1}
     found = AdditiveGPRegressor(**search).fit(data, y)
     assert "x0 & x1" in found.dropped_terms_
@@ -385,7 +385,7 @@ def test_memmaps_are_read_in_chunks(tmp_path, monkeypatch):
     whole = AdditiveGPRegressor(**quick).fit(data, y)
     monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 0)
     monkeypatch.setattr("skgpsvm._data._MAX_MERGED", 0)
-    # Rows in another order: where the optimizer stops depends on rounding.
+    # Rows are in another order: the point where the optimizer stops depends on rounding.
     read = AdditiveGPRegressor(**quick).fit(mapped, y)
     assert_allclose(read.predict(data), whole.predict(data), rtol=1e-4)
 

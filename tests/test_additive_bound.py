@@ -1,4 +1,4 @@
-"""The bounds of additive models with inducing points: numbers of the specification, oracles."""
+"""The bounds of additive models with inducing points: the specification's numbers, and oracles."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ THETA = {
     "variance": t64([1.0, 0.7, 0.9]).log(),
     "noise": t64(0.25).log(),
 }
-DIGITS = {"rtol": 0, "atol": 2e-8}  # the specification's tolerance, and its rounding
+DIGITS = {"rtol": 0, "atol": 2e-8}  # the specification's tolerance plus its rounding
 FORMS = {"full": ("full", None), "mean_field": ("mean_field", None), "rank 2": ("precision", 2)}
 forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
@@ -56,7 +56,7 @@ def no_jitter(monkeypatch):
 
 
 def tiny(points=None, size=34):
-    """The tiny example's basis; at these inducing points, or its own."""
+    """Return the tiny example's basis, with its own or the given inducing points."""
     mean, second = (part.numpy() for part in uniform_moments(size))
     own = t64([0.25, 0.75])
     return AdditiveBasis(
@@ -158,7 +158,7 @@ def test_importance_at_the_gaussian_optimum(no_jitter):
     assert_allclose(found, [0.0398978917, 0.0021602536, 0.0364145440], **DIGITS)
 
 
-# The converged sites of the specification's labels; the second column is the best of rank 2.
+# Values at converged sites of the specification's labels; the second column has the best rank 2.
 @pytest.mark.parametrize(
     ("likelihood", "form", "value"),
     [
@@ -181,7 +181,7 @@ def test_sites_converge_to_the_optimum(no_jitter, likelihood, form, value):
     state = ascent.init_update(*theta, torch.empty(0, dtype=torch.float64), earlier)
     for _ in range(40):
         ascent.step(state)
-    # Nodes of the quadrature: 32 here, 20 there.
+    # The quadrature has 32 nodes here and 20 in the specification.
     assert_allclose(state.objective, value, rtol=0, atol=1e-7)
 
 
@@ -199,7 +199,7 @@ def test_slopes_are_those_of_differences(form):
                 moved[name].view(-1)[k] += sign * h
                 ends.append(collapsed(basis.at(moved), sums, moved["noise"], *form).item())
             slope = (ends[1] - ends[0]) / (2 * h)
-            # Error of the difference is of the order h^2.
+            # The error of the difference quotient is of order h^2.
             assert_allclose(slopes[name].reshape(-1)[k], slope, rtol=1e-6, atol=1e-7)
 
 
@@ -224,7 +224,7 @@ def test_polynomials_interpolate():
     assert_allclose(polynomials(u) @ (polynomials.transform @ values), (3 * u).sin(), atol=1e-13)
     mean, second = uniform_moments(20)
     fine = polynomials((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000)
-    assert_allclose(fine.mean(0), mean, atol=2e-6)  # of the midpoint rule
+    assert_allclose(fine.mean(0), mean, atol=2e-6)  # error of the midpoint rule
     assert_allclose(fine.T @ fine / len(fine), second, atol=2e-6)
 
 
@@ -255,7 +255,7 @@ def test_equal_to_exact_regression_under_the_summed_kernel(monkeypatch):
     new = rng.uniform(-0.2, 1.2, size=(8, 2))
     mean, std = exact.predict(new, return_std=True)
     found_mean, found_var = posterior.marginals(t64(new))
-    # The root of the jitter.
+    # The error is of the order of the root of the jitter.
     assert_allclose(found_mean[:, 0], mean, atol=1e-6)
     assert_allclose(found_var[:, 0], std**2, atol=1e-6)
     evidence = multivariate_normal(cov=kernel(data) + 0.25 * np.eye(len(y))).logpdf(y)
@@ -310,7 +310,7 @@ def test_rows_by_their_columns_and_divergence_are_those_of_dense_matrices(form):
     posterior = posterior_of(basis, form)
     mean, var = posterior.row_marginals(basis(t64(X)))
     direct_mean, direct_var = posterior.marginals(t64(X))
-    # Of the interpolation by polynomials.
+    # Error of the interpolation by polynomials.
     assert_allclose(mean, direct_mean[:, 0], atol=1e-9)
     assert_allclose(var, direct_var[:, 0], atol=1e-9)
     cov, w = np.eye(11) - posterior.reduction.numpy(), posterior.weights.numpy()
@@ -327,7 +327,7 @@ def test_bounds_are_in_order():
 
 
 def test_the_specifications_run():
-    """Section 9.4: y's moments, and bounds at the starting values."""
+    """Compare y's moments, and bounds at the starting values, with section 9.4."""
     rng = np.random.default_rng(0)
     data = rng.random((5000, 6))
     x = data.T
@@ -366,7 +366,7 @@ def test_slopes_of_the_prior_are_those_of_differences():
         batch_size=None,
         generator=torch.Generator(),
     )
-    # Of effects that are next to nothing, usual, and far too large.
+    # Variances of effects that are negligible, typical, and far too large.
     variance, h = t64([-12.0, 0.0, 8.0]), 1e-5
     _, slopes = ascent._log_prior({"variance": variance})
     for k, move in enumerate(h * torch.eye(3, dtype=torch.float64)):

@@ -1,4 +1,4 @@
-"""Tables as additive models take them: categories, gaps, dates, scales of columns."""
+"""Encoding of tables for additive models: categories, missing values, dates, scales of columns."""
 
 import numpy as np
 import pandas as pd
@@ -97,7 +97,7 @@ def test_numbers_that_only_now_are_missing_have_the_priors_variance(sparse):
     assert_array_equal(effects[:, [0, 3]], 0)
     own, pair = np.exp(0.5 * model._latents[0].theta["variance"][[0, 3]]) * model._y_std
     assert_allclose(std[:, 0], own)
-    # Of a pair with a level that is known, as it is centered.
+    # The pair with a known level has this variance, since the level's effect is centered.
     shares = complete["kind"].value_counts(normalize=True)
     share = complete["kind"].map(shares).astype(float)
     assert_allclose(std[:, 3], pair * np.sqrt(1 - share**2 / (shares**2).sum()))
@@ -269,14 +269,14 @@ def test_numbers_out_of_the_range_of_skewed_columns_stay_apart(sign, sigma):
     data = sign * np.random.RandomState(0).lognormal(sigma=sigma, size=(500, 1))
     (feature,) = described(data, np.ones(500), np.zeros(1, int), "power")
     assert feature.power != 1
-    # The function itself would put all of a long tail at the end of the range.
+    # The power function alone would map all of a long tail to the end of the range.
     far = feature.unit(t64(data[np.abs(data).argmax()] * 10.0 ** np.arange(5)))
     assert (sign * far.diff() > 0.04).all()
     assert abs(far[-1]) > 50
     other = feature.unit(t64(-sign * np.array([1.0, 10.0, 100.0])))
     assert (sign * other < 0).all() if sign == 1 else (other > 1).all()
     assert (sign * other.diff() < -0.1).all()
-    # It goes on where the range ends.
+    # The map is continuous at the ends of the range.
     ends = t64([data.min(), data.max()])
     assert_allclose(feature.unit(ends + 1e-6) - feature.unit(ends - 1e-6), 0, atol=1e-4)
     assert_allclose(feature.unit(ends), [0, 1], atol=1e-12)

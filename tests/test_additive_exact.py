@@ -1,4 +1,4 @@
-"""Additive models without inducing points: evidence, slopes, posteriors, equivalences."""
+"""Additive models without inducing points: evidence, gradients, posteriors, equivalences."""
 
 import pickle
 import warnings
@@ -35,7 +35,7 @@ exact = {"sparse": False, "min_gain": 0}
 
 
 def mixed_basis(data, shares):
-    """Two numbers, of which the second may be missing, and three levels; all pairs."""
+    """Return a basis of two numbers, the second partly missing, three levels, and all pairs."""
     basis = AdditiveBasis(
         features=[Feature(), Feature(missing=True), Feature(n_levels=3)],
         terms=[(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)],
@@ -59,7 +59,7 @@ def mixed_basis(data, shares):
 
 
 def mixed(n=23, shares=True, seed=0):
-    """A basis, hyperparameters that differ, and sums of rows."""
+    """Return a basis, hyperparameters that differ between terms, and sums over rows."""
     rng = np.random.default_rng(seed)
     data = np.c_[rng.random((n, 2)), rng.integers(3, size=n)]
     data[::5, 1] = np.nan
@@ -72,7 +72,7 @@ def mixed(n=23, shares=True, seed=0):
 
 
 def dense(basis, theta, u, v):
-    """Prior covariances of the constant and each term, written out."""
+    """Return the prior covariances of the constant and each term, by their definitions."""
     lengths = dict(zip(basis.start()["length"], theta["length"].exp(), strict=True))
     variances = dict(zip(basis.start()["variance"], theta["variance"].exp(), strict=True))
 
@@ -207,7 +207,7 @@ def test_posterior_is_that_of_dense_algebra():
 
 
 def test_shares_are_of_effects_and_their_draws():
-    """Against effects' own moments at all products of values, by their numbers of rows."""
+    """Compare shares with the effects' moments at all products of values, by their counts."""
     posterior = posterior_of(40)
     basis, u = posterior.basis, posterior.u
     found = posterior.variances()
@@ -220,7 +220,7 @@ def test_shares_are_of_effects_and_their_draws():
         mean, var = (part[:, 1 + place] for part in posterior.effect_marginals(rows))
         assert_allclose(mean.mean(), 0, atol=1e-12)
         assert_allclose(found[place], mean.square().mean(), rtol=1e-10)
-        # A part of a thousandth of a pair's prior is not drawn, and of all only so many are.
+        # A thousandth of a pair's prior variance is not drawn, and the number of draws is finite.
         assert_allclose(drawn[place], (mean.square() + var).mean(), rtol=0.05)
 
 
@@ -310,7 +310,7 @@ SAME = {
     "max_iter": 200,
     "min_gain": 0,
 }
-# At every value, and none.
+# Inducing points at every value, and no inducing points.
 POINTS = [{"sparse": True, "n_inducing_interaction": None}, {"sparse": False}]
 
 
@@ -319,7 +319,7 @@ POINTS = [{"sparse": True, "n_inducing_interaction": None}, {"sparse": False}]
 )
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson"])
 def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
-    # Without points there are priors of noise and length scales too.
+    # Without inducing points, noise and length scales have priors by default.
     monkeypatch.setattr(ExactGaussianAscent, "_log_prior", GaussianAscent._log_prior)
     data, y = few_valued()
     y = np.round(np.abs(y)) if likelihood == "poisson" else y
@@ -328,7 +328,7 @@ def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
         for points in POINTS
     ]
     values = [model.objective_curve_[-1] for model in models]
-    assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
+    assert_allclose(*values, atol=0.1)  # the change in a pass that ends a fit
     assert_allclose(models[0].predict(data), models[1].predict(data), atol=0.02)
     shares = [model.sobol_indices_ for model in models]
     assert_allclose(*shares, atol=0.01)
@@ -343,7 +343,7 @@ def test_points_at_every_value_give_the_same_classes(n_classes):
     y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
     models = [AdditiveGPClassifier(**SAME, **points).fit(data, y) for points in POINTS]
     values = [model.objective_curve_[-1] for model in models]
-    assert_allclose(*values, atol=0.1)  # of a pass, which ends a fit
+    assert_allclose(*values, atol=0.1)  # the change in a pass that ends a fit
     probabilities = [model.predict_proba(data) for model in models]
     assert_allclose(*probabilities, atol=0.02)
 
@@ -351,7 +351,7 @@ def test_points_at_every_value_give_the_same_classes(n_classes):
 def test_weights_repeat_and_remove_rows():
     data, y = friedman(60)
     weights = np.random.RandomState(0).randint(3, size=60)
-    # The range is that of rows with a weight; scales of y are weighted.
+    # The range is that of the rows with positive weight; the scale of y is weighted.
     options = {**exact, "interactions": [(0, 1)], "tol": 1e-8}
     weighted = AdditiveGPRegressor(**options).fit(data, y, sample_weight=weights)
     again = np.repeat(np.arange(60), weights)
@@ -392,7 +392,7 @@ def test_pairs_are_chosen_by_the_evidence():
     smooth = [AdditiveGPRegressor(**own, random_state=0).fit(data, y) for own in options]
     errors = [np.sqrt(np.mean((m.predict(new) - truth) ** 2)) for m in (*smooth, model)]
     assert errors[0] < 1.1 * errors[1]
-    assert errors[2] < 1.4 * errors[1]  # what a rough pair costs where the function is smooth
+    assert errors[2] < 1.4 * errors[1]  # the cost of a rough pair kernel on a smooth function
 
 
 def test_smooth_pairs_where_their_evidence_is_clear():
@@ -415,7 +415,7 @@ def test_priors_of_noise_and_lengths():
     basis, theta = model._latents[0].basis, model._latents[0].theta
     expected = gamma(2, scale=1 / 3).logpdf(np.exp(0.5 * theta["variance"])).sum()
     expected += gamma(2, scale=1 / 1.5).logpdf(np.exp(0.5 * model._noise)).sum()
-    # Of u = length^-1/2 the density is exponential, of log(length) that times u / 2.
+    # The density of u = length^-1/2 is exponential; that of log(length) is u / 2 times it.
     u = np.exp(-0.5 * theta["length"][: len(basis.axes)])
     expected += (expon(scale=1 / 1.5).logpdf(u) + np.log(u / 2)).sum()
     assert_allclose(model.objective_curve_[-1] - model.elbo_, expected, rtol=1e-9)
@@ -435,7 +435,7 @@ def test_few_rows_with_many_features_of_noise():
     rng = np.random.default_rng(0)
     data, y = rng.standard_normal((50, 20)), rng.standard_normal(50)
     mean, std = AdditiveGPRegressor().fit(data, y).predict(rng.normal(size=(500, 20)), True)
-    # Without priors of noise and length scales half of them.
+    # Without priors of noise and length scales, half of them are.
     assert np.mean(np.abs(rng.standard_normal(500) - mean) < 1.96 * std) > 0.8
 
 
@@ -447,7 +447,7 @@ def test_pairs_of_many_features_are_not_chance():
     model = AdditiveGPRegressor().fit(data[:300], y[:300])
     assert model._latents[0].form is None
     assert [name for name in model.term_names_ if "&" in name] == ["x1 & x2"]
-    # Among 190 pairs, all at once, noise had been taken for effects: 0.03 of it were left.
+    # With all 190 pairs at once, effects explained the noise, and 0.03 was left.
     assert 0.35 < np.sqrt(model.noise_variance_) < 0.55
     assert np.sqrt(np.mean((model.predict(data[300:]) - truth[300:]) ** 2)) < 0.35
 
@@ -559,7 +559,7 @@ def test_options_that_make_no_sense(options, message):
 
 
 def test_evidence_holds_with_hardly_any_noise():
-    """The evidence and its slopes, against differences of large numbers."""
+    """Compare the evidence and its gradient with differences of large numbers."""
     basis, theta, sums = mixed()
     theta["noise"] = t64(np.log(1e-9))
     value, slopes = evidence_and_slopes(basis, theta, sums)
@@ -589,7 +589,7 @@ def test_repeated_rows_need_points():
     assert_allclose(models[0].predict(data), models[1].predict(data))
     light = AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=np.full(60, 0.5))
     assert light._latents[0].form is None
-    # A few rows have most of the weight, whose mean is one.
+    # A few rows have most of the weight; the mean weight is one.
     uneven = np.where(np.arange(60) < 6, 5.0, 30 / 54)
     heavy = AdditiveGPRegressor(interactions=None).fit(data, y, sample_weight=uneven)
     assert heavy._latents[0].form == ("full", None)
@@ -670,7 +670,7 @@ def test_more_points_than_rows_are_not_begun_with(monkeypatch):
     model = AdditiveGPRegressor(interactions=1).fit(wide, y)
     assert model._latents[0].form is None
     with pytest.raises(TypeError):
-        AdditiveGPRegressor(interactions=1).fit(*friedman(60))  # where points are fewer
+        AdditiveGPRegressor(interactions=1).fit(*friedman(60))  # fewer points than rows
 
 
 def test_effects_are_not_chosen_among_more_features_than_rows():

@@ -1,4 +1,4 @@
-"""Inducing points and polynomials of additive models: at values, by rows, finer where needed."""
+"""Inducing points and polynomials of additive models: at values, by rows, refined if needed."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_points_at_every_value_give_the_exact_process():
     exact = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None, normalize_y=True)
     mean, std = exact.fit(data, y).predict(data, return_std=True)
     found, found_std = model.predict(data, return_std=True)
-    # The jitter of the inducing points, over the noise.
+    # The error is the jitter of the inducing points over the noise.
     assert_allclose(found, mean, atol=1e-4)
     assert_allclose(found_std, np.sqrt(std**2 + noise * y.var()), atol=1e-4)
     evidence = multivariate_normal(cov=kernel(data) + noise * np.eye(15)).logpdf(exact.y_train_)
@@ -81,7 +81,7 @@ def test_more_rows_may_have_values_that_the_first_had_not():
     model = AdditiveGPRegressor(interactions=None, min_gain=0)
     model.partial_fit(data[first], y[first])
     model.partial_fit(data[~first], y[~first])
-    # The features themselves of all rows, in the place of columns.
+    # Compare with the exact features of all rows instead of interpolated columns.
     theta = {kind: t64(part) for kind, part in model._latents[0].theta.items()}
     basis, var = model._latents[0].basis, np.exp(model._noise[0])
     effects, inside = basis.at(theta), data.copy()
@@ -100,7 +100,7 @@ def test_pairs_have_points_at_every_value():
     model = AdditiveGPRegressor(**options, n_inducing_interaction=None).fit(data[:, :2], y)
     basis = model._latents[0].basis
     assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
-    # What a grid of other points can only approach.
+    # A grid of other points can only approach this bound.
     assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
 
 
@@ -110,7 +110,7 @@ def test_points_at_every_pair_of_many_values_are_refused(interactions):
     options = {"sparse": True, "n_inducing_interaction": None, "interactions": interactions}
     with pytest.raises(ValueError, match="160,000 here, and matrices of 191 GiB; up to 16,384"):
         AdditiveGPRegressor(**options).fit(data, y)
-    few = data.round(1)  # eleven values of a feature
+    few = data.round(1)  # a feature has eleven values
     AdditiveGPRegressor(**options).fit(few[:, :2], y)
 
 

@@ -1,4 +1,4 @@
-"""Attacks raise the loss within their bounds; detection curves; foreign attacks on the network."""
+"""Attacks raise the loss within their bounds; detection curves; another library's attacks."""
 
 import warnings
 
@@ -21,7 +21,7 @@ PIXELS = (0.0, 1.0)
 
 
 def losses(model, X, y):
-    """Cross-entropy of a softmax of the predictive means, by row."""
+    """Return the cross-entropy of a softmax of the predictive means, by row."""
     mean = model.latent_mean_and_variance(X)[0]
     mean = np.c_[np.zeros(len(X)), mean] if mean.ndim == 1 else mean
     codes = np.searchsorted(model.classes_, y)
@@ -29,7 +29,7 @@ def losses(model, X, y):
 
 
 class Images(nn.Sequential):
-    """A small network for digits of shape (1, 8, 8)."""
+    """Small network for digits of shape (1, 8, 8)."""
 
     def __init__(self):
         super().__init__(
@@ -39,7 +39,7 @@ class Images(nn.Sequential):
 
 @pytest.fixture(scope="module")
 def digits():
-    """A network, and test images (n, 1, 8, 8) with their digits."""
+    """Return a fitted network, and test images (n, 1, 8, 8) with their digits."""
     X, y = load_digits(return_X_y=True)
     X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     model = HybridBayesianSVC(Images, max_iter=25, random_state=0).fit(X[:1000], y[:1000])
@@ -48,7 +48,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def table():
-    """A network of two classes in double precision, and its rows."""
+    """Return a fitted network of two classes in double precision, and its rows."""
     rng = np.random.default_rng(0)
     y = np.array(["no", "yes"])[np.arange(60) % 2]
     X = rng.normal(size=(60, 3)) + (y == "yes")[:, None]
@@ -137,7 +137,7 @@ def test_uncertainty_detects_attacks(digits):
     found = detection_roc(model, X, moved)
     assert_array_equal(found.clean, least_confident(model, X))
     assert_array_equal(found.attacked, least_confident(model, moved))
-    # The share of pairs in which the attacked row scores higher, ties halved.
+    # The area is the share of pairs in which the attacked row scores higher; ties count half.
     pairs = found.attacked[:, None] - found.clean
     assert found.auc == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
     assert found.auc > 0.8
@@ -159,7 +159,7 @@ def test_foreign_attack_runs_on_the_network(digits):
     )
     theirs = art.FastGradientMethod(classifier, eps=0.1).generate(X, y)
     ours = fast_gradient_sign(model, X, y, 0.1, clip=PIXELS)
-    # Theirs follows the cross-entropy of calibrated probabilities, ours that of the means.
+    # Their attack uses the cross-entropy of calibrated probabilities, ours that of the means.
     assert model.score(theirs, y) < model.score(X, y) - 0.2
     assert (np.sign(theirs - X) == np.sign(ours - X)).mean() > 0.7
 

@@ -41,7 +41,7 @@ COMPOSITES = [
     2.0 * ANOVARBF(0.3) + ANOVAMatern(0.6, feature=1) + Matern(0.1),
     0.5 * ANOVARBF(0.4) * ANOVARBF(0.6, "fixed", feature=1) * ANOVACategorical([1, 2], feature=2),
 ]
-HALF_DIGIT = 5.1e-13  # of the twelve that are printed, and the rounding of the comparison
+HALF_DIGIT = 5.1e-13  # half of the last of twelve printed digits, plus rounding
 
 
 def each(kernels):
@@ -53,20 +53,20 @@ def column(values):
 
 
 def rows(n=7, seed=0):
-    """Three columns, partly outside all measures; the middle one partly a code."""
+    """Return rows of three columns, partly outside all measures; the second partly holds codes."""
     X = np.random.default_rng(seed).normal(0.4, 0.8, (n, 3))
     X[: n // 2, 1] = np.arange(n // 2) % 3
     return X
 
 
 def base(kernel):
-    """The kernel before its mean is constrained."""
+    """Return the kernel before its mean is constrained."""
     length_scale = float(np.ravel(kernel.length_scale)[0])
     return Matern(length_scale, nu=kernel.nu) if hasattr(kernel, "nu") else RBF(length_scale)
 
 
 def expectation(kernel, function, x=0.0):
-    """Mean of a function, smooth but at x, under the kernel's measure."""
+    """Return the mean under the kernel's measure of a function that is smooth except at x."""
     measure = kernel.measure
     if not isinstance(measure, tuple):
         weighted = np.column_stack([measure, np.ones(len(measure))])[:, :2]
@@ -112,11 +112,11 @@ def test_published_values_are_invariant_to_the_units_of_the_feature():
 )
 def test_published_values_of_long_length_scales(length_scale, expected):
     value = ANOVARBF(length_scale)([[0.2]], [[0.9]]).item()
-    assert value == pytest.approx(expected, rel=5e-12)  # half of the last digit that is printed
+    assert value == pytest.approx(expected, rel=5e-12)  # half of the last printed digit
 
 
 def test_published_moments_of_the_gaussian_measure():
-    # By h(x)^2 = (1 - k(x, x)) H and g(x, x) = 1.
+    # This follows from h(x)^2 = (1 - k(x, x)) H and g(x, x) = 1.
     k = ANOVARBF(0.5, measure=GAUSSIAN)
     h, H = 0.455737689453, 0.450834817334
     assert k.diag([[0.9]]).item() == pytest.approx(1 - h**2 / H, abs=3 * HALF_DIGIT)
@@ -162,7 +162,7 @@ def test_mean_is_zero(kernel):
             return kernel(row, np.full((1, 3), s)).item()
 
         size = max(abs(covariance(s)) for s in (-0.5, 0.1, 0.8))
-        # Rounding and what adaptive quadrature leaves, relative to the kernel.
+        # The error is rounding and that of adaptive quadrature, relative to the kernel.
         assert abs(expectation(kernel, covariance, x)) < 1e-12 * size
 
 
@@ -178,7 +178,7 @@ def test_definition(kernel):
     X = np.zeros((2, 3))
     X[:, kernel.feature] = x, y
     expected = g([[x]], [[y]]).item() - h(x) * h(y) / H
-    # Cancellation of numbers of order one, after adaptive quadrature.
+    # Numbers of order one from adaptive quadrature cancel.
     assert kernel(X[:1], X[1:]).item() == pytest.approx(expected, abs=1e-11)
 
 
@@ -193,20 +193,20 @@ def test_definition(kernel):
 )
 @pytest.mark.parametrize("length_scale", [0.1, 0.6, 3.0, 50.0])
 def test_uniform_measure_is_the_limit_of_atoms(make, tolerance, length_scale):
-    """Gauss-Legendre nodes, of panels between the points, where Matern kernels have kinks."""
+    """Compare with Gauss-Legendre nodes on panels between the points, at which Matern has kinks."""
     X = column([-0.3, 0.0, 0.25, 0.5, 1.0, 1.75])
     nodes, weights = np.polynomial.legendre.leggauss(24)
     panels = np.arange(0, 1, 0.05)
     atoms = np.c_[(panels[:, None] + 0.025 * (1 + nodes)).ravel(), np.tile(weights, len(panels))]
     K, discrete = (make(length_scale, measure=m)(X) for m in (("uniform", 0, 1), atoms))
-    # H errs at the kink of the kernel where nodes are close to one another.
+    # H errs at the kink of the kernel, at nodes that are close to one another.
     assert_allclose(discrete, K, rtol=0, atol=tolerance * np.abs(K).max())
 
 
 @pytest.mark.parametrize("nu", NUS)
 @pytest.mark.parametrize("length_scale", [1e2, 1e4])
 def test_matern_of_long_length_scales(nu, length_scale):
-    """Leading terms of the expansion in 1 / length_scale, which (S4) loses to rounding."""
+    """Compare with the leading terms in 1 / length_scale, which (S4) would lose to rounding."""
     X = column([0.1, 0.4, 0.8])
     K = ANOVAMatern(length_scale, nu=nu)(X)
     assert_array_equal(K, K.T)
@@ -228,7 +228,7 @@ def test_kernels_are_positive_semidefinite(kernel):
     X = np.random.default_rng(1).uniform(-1, 2, (30, 3))
     K = kernel(X)
     assert_array_equal(K, K.T)
-    # The greatest eigenvalue is at most 30; eigenvalues err by some eps times it.
+    # The largest eigenvalue is at most 30; eigenvalues err by a few eps times it.
     assert np.linalg.eigvalsh(K).min() > -1e-13
 
 
@@ -324,7 +324,7 @@ def test_regressor_learns_an_additive_function():
     assert model.log_marginal_likelihood_value_ > fixed.log_marginal_likelihood_value_ + 10
     # The noise is 0.1, and 80 rows leave about half of it in the function.
     assert np.sqrt(np.mean((model.predict(X) - f) ** 2)) < 0.07
-    # The first component alone: its posterior mean has mean zero and is close to the sine.
+    # The posterior mean of the first component has mean zero and is close to the sine.
     grid = np.linspace(0, 1, 201)[:, None] * [1, 0, 0]
     component = model.kernel_.k1.k1.k1.k1(grid, X) @ model.alpha_
     assert abs(np.trapezoid(component, grid[:, 0])) < 1e-4  # error of the trapezoidal rule
@@ -352,7 +352,7 @@ def test_torch_form_equals_scikit_learn(kernel):
 
 @each(CONTINUOUS + COMPOSITES)
 def test_torch_gradients_in_rows_and_theta(kernel):
-    """Also at the ends of the interval; no rows coincide, where Matern 1/2 has a kink."""
+    """Check them also at the ends of the interval; no rows coincide, as Matern 1/2 has a kink."""
     X, Z = rows(4), rows(3, 1)
     X[0, :2], Z[0, :2] = 0.0, 1.0
     k, *inputs = tensors(kernel, X, Z)
@@ -385,7 +385,7 @@ def test_single_precision_of_long_length_scales(kernel):
     X = column([0.0, 0.2, 0.9, 1.4])
     k, theta, tX = tensors(kernel, X.astype(np.float32))
     K = kernel(tX.numpy())
-    # A few roundings of 6e-8, not times the squared length scale.
+    # The error is a few roundings of 6e-8, not multiplied by the squared length scale.
     assert_allclose(k(tX, tX, theta), K, rtol=0, atol=2e-6 * np.abs(K).max())
 
 

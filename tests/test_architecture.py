@@ -1,4 +1,4 @@
-"""The plan of the house, read from the sources: who imports whom, and what no module may touch."""
+"""The architecture, checked in the sources: which imports and which calls are allowed."""
 
 import ast
 import re
@@ -15,11 +15,11 @@ NUMPY_MODULES = {
     "_estimators/_base",  # the boundary of arrays and tensors
     "_estimators/_classifier",  # labels
     "_estimators/_regressor",  # targets
-    "_data",  # the boundary
-    "_parameters",  # values of estimators' parameters, arrays among them
+    "_data",  # the boundary of arrays and tensors
+    "_parameters",  # values of estimators' parameters, which may be arrays
     "inducing",  # scikit-learn's k-means++ works on arrays
-    "active_learning",  # takes and gives what `predict_proba` gives
-    "inspection",  # takes what `explain` gives, for matplotlib
+    "active_learning",  # computes with arrays from `predict_proba`
+    "inspection",  # passes arrays from `explain` to matplotlib
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels
     "kernels/_linear",  # a scikit-learn kernel
@@ -33,7 +33,7 @@ NUMPY_MODULES = {
     "_solved",  # what estimators share
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
-    "_predictive",  # takes and gives latent values as arrays
+    "_predictive",  # arguments and results are arrays
     "_validation",  # checks of arrays
     "additive/_base",  # what the estimators share
     "additive/_encoding",  # columns of tables
@@ -47,7 +47,7 @@ NUMPY_MODULES = {
     "hybrid/_state",  # fitted state, which is NumPy
     "hybrid/_svgp",  # the estimators
     "hybrid/_weights",  # files of arrays
-    "adversarial",  # takes and gives arrays
+    "adversarial",  # arguments and results are arrays
     "quadruply_stochastic/_gp_regressor",  # the estimator
     "quadruply_stochastic/_gp_base",  # what the estimators share
     "quadruply_stochastic/_rvm_base",  # what the estimators share
@@ -56,21 +56,21 @@ NUMPY_MODULES = {
 FORBIDDEN_CALL = re.compile(
     r"print"
     r"|(np|numpy)\.random\.seed"
-    r"|torch(\.\w+)*\.(seed|manual_seed)(_all)?"  # a generator's own are fine
+    r"|torch(\.\w+)*\.(seed|manual_seed)(_all)?"  # methods of a generator are allowed
     r"|torch\.(set_(default|num|float32|deterministic|flush)_\w+|use_deterministic_algorithms)"
 )
 
-# A call that is put back: fused operations of a GPU have no other generator than the device's.
+# This call is undone: fused GPU operations can draw only from the device's generator.
 PUT_BACK = {"_isolation": {"torch.cuda.manual_seed"}}
 
 
 def location(path):
-    """Path of a module below the package, without its suffix."""
+    """Return the path of a module below the package, without suffix."""
     return path.relative_to(PACKAGE).with_suffix("").as_posix()
 
 
 def owner(path):
-    """The module as the plan has it, which may have become a package of the same name."""
+    """Return the module or subpackage to which a file belongs in the architecture."""
     return location(path).split("/")[0]
 
 
@@ -79,8 +79,8 @@ def tree(path):
 
 
 def imported_names(path):
-    """Absolute dotted names of all that a module imports, in functions too."""
-    # A relative import of level k starts k - 1 folders above the one that holds the module.
+    """Return the absolute dotted names that a module imports, including imports in functions."""
+    # A relative import of level k starts k - 1 folders above the folder of the module.
     package = path.relative_to(PACKAGE.parent).parent.parts
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -92,19 +92,19 @@ def imported_names(path):
 
 
 def imported_owners(path):
-    """Modules of this package that a module imports from."""
+    """Return the modules of this package from which a module imports."""
     parts = (name.split(".") for name in imported_names(path))
     return {name[1] for name in parts if name[0] == PACKAGE.name and len(name) > 1}
 
 
 def called_names(path):
-    """Dotted names of all that a module calls, as far as they are plain names."""
+    """Return the dotted names of all functions that a module calls by plain names."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             yield ast.unparse(node.func)
 
 
-# What the package's __init__ offers are the methods' estimators; every other module is shared.
+# The package's __init__ imports the methods' estimators; every other module is shared.
 METHODS = imported_owners(PACKAGE / "__init__.py")
 
 

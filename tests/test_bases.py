@@ -1,4 +1,4 @@
-"""Bases of a mean: blocks, what their prior says against dense matrices, the preconditioner."""
+"""Bases of a mean: values by blocks, the prior against dense matrices, the preconditioner."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def no_jitter(monkeypatch):
 
 
 def coefficients():
-    """One row for each of two latents."""
+    """Return coefficients, one row for each of two latents."""
     return np.random.default_rng(1).normal(size=(2, 7))
 
 
@@ -34,7 +34,7 @@ def test_values_by_blocks_are_the_whole(kind, size, monkeypatch):
     X = waves(5, d=2)[0]
     parts, values = zip(*bases.blocks(t64(X)), strict=True)
     assert len(parts) == -(-7 // size)
-    # Rounding of squared distances of size 10.
+    # The error is rounding of squared distances of size 10.
     assert_allclose(torch.cat(values, 1), bases.values(t64(X)), rtol=1e-12)
     expected = kernel(X, bases.points.numpy())
     assert_allclose(torch.cat(values, 1), expected, rtol=1e-12)
@@ -69,7 +69,7 @@ def test_trace_and_log_det_are_those_of_dense_precisions(kind, k):
     trace = sum(np.trace(S @ cov) for S, cov in zip(precisions, covs, strict=True))
     assert bases.prior_trace(t64(diag), t64(columns)).item() == pytest.approx(trace, rel=1e-12)
     log_det = np.linalg.slogdet(precisions)[1].sum()
-    # Rounding times a condition number of less than 100.
+    # The error is rounding times a condition number of less than 100.
     assert bases.prior_log_det(2).item() == pytest.approx(log_det, rel=1e-11)
 
 
@@ -87,5 +87,5 @@ def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
     bases = finite_bases(KernelBases)[0]
     bases.chol = torch.linalg.cholesky(K)
     got = CholeskyPreconditioner(bases, falkon(bases.chol, precision))(product)
-    # Rounding times the condition number, 1e7.
+    # The error is rounding times the condition number, 1e7.
     assert_allclose(got, vectors, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Bayesian SVM: kernel choice, the estimator."""
+"""Bayesian SVM: choice of the kernel, and the estimator."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice, chosen_theta,
 
 
 class Loop:
-    """Runs the stages of a choice without callbacks, and remembers the hyperparameters."""
+    """Loop that runs the stages of a choice without callbacks, and records the hyperparameters."""
 
     def __init__(self):
         self.theta = {}
@@ -35,7 +35,7 @@ class Loop:
 
 
 def loss_at(choice, theta):
-    """Leave-one-out log loss of a fit from the prior."""
+    """Return the leave-one-out log loss of a fit from the prior."""
     return choice.solve(theta)[0]
 
 
@@ -46,7 +46,7 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
 
 
 def chosen(kernel, X, y, loop=None):
-    """What `chosen_theta` finds."""
+    """Return the result of `chosen_theta`."""
     scale, random_state = t64(X.std(0)), np.random.RandomState(0)
     rows, Z = rows_of(X, y), X[:25]
     run = loop or Loop()
@@ -54,7 +54,7 @@ def chosen(kernel, X, y, loop=None):
 
 
 def shells(n, seed, d=3):
-    """Classes inside and outside a sphere, some of them wrong: isotropic."""
+    """Return an isotropic problem: classes inside and outside a sphere, with some wrong labels."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     size = (X**2).sum(1)
@@ -62,7 +62,7 @@ def shells(n, seed, d=3):
 
 
 def waves(n, seed):
-    """Classes that follow the first feature only."""
+    """Return a problem whose classes depend on the first feature only."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 2))
     return X, (np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=n) > 0).astype(int)
@@ -74,7 +74,7 @@ def test_chosen_kernel_predicts_left_out_rows_better(name):
     X, y = ring(60, max(hinge.n_latents, 2))
     choice = choice_of(ConstantKernel(5.0) * RBF(0.2), X, y, hinge)
     theta = choice.compass_search(Loop(), "", choice.start)
-    # From a length scale far too short, much is to be gained: five nats of 40 to 70.
+    # The initial length scale is far too short: the loss of 40 to 70 nats falls by more than five.
     assert loss_at(choice, theta) < loss_at(choice, choice.start) - 5
     assert theta[1] > choice.start[1]
 
@@ -88,7 +88,7 @@ def test_chosen_kernel_stays_within_its_bounds():
     low, high = t64(kernel.bounds).T
     for theta in loop.theta.values():
         assert ((theta >= low) & (theta <= high)).all()
-    # Length scales five times as long are best.
+    # Length scales five times as long would be best, so they end at the upper bound.
     assert loop.theta["kernel"][1] == high[1]
 
 
@@ -96,7 +96,7 @@ def test_fixed_hyper_parameters_are_no_directions():
     X, y = waves(40, seed=0)
     kernel = ConstantKernel(5.0, "fixed") * RBF([0.5, 0.5]) + ConstantKernel(1.0)
     choice = choice_of(kernel, X, y)
-    # One for both length scales, one for the second constant.
+    # One direction moves both length scales, the other the second constant.
     np.testing.assert_array_equal(choice.directions, [[1, 1, 0], [0, 0, 1]])
 
 
@@ -110,7 +110,7 @@ def test_irrelevant_feature_gets_a_longer_length_scale():
         assert apart[2] - apart[1] > math.log(1.5)
         assert torch.equal(theta, common) or torch.equal(theta, apart)
         kept += torch.equal(theta, apart)
-    # A third of the rows is too few to say so of every draw: five of these eight.
+    # A third of the rows is too few to decide so in every draw: five of eight suffice.
     assert kept >= 5
 
 
@@ -122,7 +122,7 @@ def test_length_scales_alike_stay_in_common():
         common = loop.theta["kernel"]
         assert len(common[1:].unique()) == 1
         kept += torch.equal(theta, common)
-    # One standard error is exceeded by chance once in six.
+    # Chance exceeds one standard error once in six draws.
     assert kept >= 6
 
 
@@ -186,7 +186,7 @@ def test_search_stops_at_the_finest_step_asked_for():
     start = t64(np.log([5.0, 0.15, 0.75]))
     coarse = choice.compass_search(Loop(), "", start, finest=2)
     assert loss_at(choice, coarse) < loss_at(choice, start) - 1
-    # Whole steps: both length scales moved by the same factor, e to some power.
+    # With whole steps, both length scales move by the same factor, a power of e.
     shift = coarse - start
     assert shift[1] == pytest.approx(shift[2].item(), abs=1e-12)
     np.testing.assert_allclose(shift, shift.round(), rtol=0, atol=1e-12)
@@ -200,7 +200,7 @@ def test_noise_does_not_promise_a_low_loss():
     rng = np.random.default_rng((2, 0))
     X, y = rng.normal(size=(60, 5)), rng.random(60) > 0.5
     model = BayesianSVC(random_state=0).fit(X, y)
-    # 0.28 and 1.8 by sweeps that end early in the search, at wide and short kernels.
+    # Sweeps that end early in the search, at long and short length scales, give 0.28 and 1.8 below.
     assert model.loo_log_loss_ > 0.55
     P = model.predict_proba(np.random.default_rng(3).normal(size=(1000, 5)))
     assert -0.5 * np.log(P).sum(1).mean() < 0.8
@@ -240,7 +240,7 @@ def test_estimator_reaches_the_oracle_s_optimum():
     X = np.linspace(-3, 3, 7)[:, None]
     _, kappa, kt = oracles.precompute(X, T1.T.Z, var=2.0, jitter=2 * JITTER)
     mean, var = oracles.latent_moments(kappa, kt, mu[None], Sig[None])
-    # Left after a change below 1e-10.
+    # The fit stops at a change below 1e-10.
     np.testing.assert_allclose(
         model.latent_mean_and_variance(X), (mean[:, 0], var[:, 0]), atol=1e-9
     )
@@ -248,7 +248,7 @@ def test_estimator_reaches_the_oracle_s_optimum():
     np.testing.assert_allclose(model.objective_curve_[-1], expected, rtol=1e-12)
     assert (np.diff(model.objective_curve_) > -1e-13).all()
     assert model.n_iter_ == len(model.objective_curve_)
-    # Section 5.5: the sign of the latent.
+    # Section 5.5: the probability of a class is that of the latent's sign.
     p = [0.5 * math.erfc(-m / math.sqrt(2 * v)) for m, v in zip(mean[:, 0], var[:, 0], strict=True)]
     np.testing.assert_allclose(model.predict_proba(X)[:, 1], p, atol=1e-9)
     np.testing.assert_array_equal(model.inducing_points_, T1.T.Z)
@@ -274,10 +274,10 @@ def test_leave_one_out_log_loss_is_that_of_refits():
     for i in range(40):
         others = np.arange(40) != i
         part = BayesianSVC(kernel, inducing_points=X[:15], tol=1e-6).fit(X[others], y[others])
-        # What the left-out loss is about is the model without the row, at the same calibration.
+        # The leave-one-out loss is that of the model without the row, with the same calibration.
         part.temperature_, part.spread_ = model.temperature_, model.spread_
         losses.append(-np.log(part.predict_proba(X[i : i + 1])[0, y[i]]))
-    # The error of the moments, of second order, against the optimism of the training rows.
+    # The error of the moments is of second order, and less than the optimism of the training rows.
     assert abs(model.loo_log_loss_ - np.mean(losses)) < 0.2 * (np.mean(losses) - in_sample)
 
 
@@ -290,8 +290,8 @@ def test_calibrated_probabilities_are_near_the_true_ones_and_argmax_ones_are_not
         model = BayesianSVC(n_inducing=20, probability=probability, random_state=0).fit(X, y)
         p = model.predict_proba(X_new)[:, 1]
         errors[probability] = np.abs(p - expit(1.5 * X_new[:, 0])).mean()
-    # The hinge's latent is flat beyond its margins, where the true log odds still grow: that costs
-    # 0.05 to 0.07 over seeds; the argmax, certain where the latent is, errs by 0.2.
+    # The latent is flat beyond the hinge's margins, where the true log odds still grow: that is an
+    # error of 0.05 to 0.07 over seeds. The argmax, which is too certain, errs by 0.2.
     assert errors["calibrated"] < 0.09
     assert errors["argmax"] > 2 * errors["calibrated"]
 
@@ -322,7 +322,7 @@ def test_left_out_rows_are_those_of_the_optimum_with_fewer_rows_than_features(se
         BayesianSVC(optimizer=None, random_state=0, **tol).fit(X, y).loo_log_loss_
         for tol in ({}, {"tol": 1e-5})
     )
-    # At ten times the tolerance they differ by 0.04 and 0.05.
+    # With ten times the tolerance they differ by 0.04 and 0.05.
     assert abs(given - exact) < 0.01
 
 
@@ -340,5 +340,5 @@ def test_stream_comes_close_to_its_optimum_with_fewer_rows_than_features(seed):
         .latent_mean_and_variance(X)[0]
         for tol in (1e-2, 1e-6)
     )
-    # At ten times the tolerance they differ by 8e-4 and 4e-4.
+    # With ten times the tolerance they differ by 8e-4 and 4e-4.
     assert np.linalg.norm(given - exact) < 2e-4 * np.linalg.norm(exact)

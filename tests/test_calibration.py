@@ -19,7 +19,7 @@ from skgpsvm._calibration import (
 
 
 def logistic_rows(n, c, seed, slope=1.5):
-    """Moments and codes whose probabilities are the softmax of ``slope`` times the means."""
+    """Return moments and codes, with probabilities by the softmax of ``slope`` times the means."""
     rng = np.random.default_rng(seed)
     mean, var = 2 * rng.normal(size=(n, c)), rng.uniform(0.1, 1, size=(n, c))
     p = log_probability(t64(slope * mean)).exp().numpy()
@@ -40,7 +40,7 @@ def test_calibration_minimizes_the_penalized_loss(c):
 
         best = minimize(loss, [0, 0], method="Nelder-Mead", options={"xatol": 1e-7})
         found = Calibration().updated(*rows)
-        # L-BFGS-B stops where a step gains 2e-9 of the loss, which is flat in the spread.
+        # L-BFGS-B stops when a step gains 2e-9 of the loss, which is flat in the spread.
         assert best.fun - 1e-9 <= loss(found.log_scales) < best.fun + 1e-4
         assert found.log_scales == pytest.approx(best.x, abs=0.05)
         assert found.weight == pytest.approx(weights.sum().item())
@@ -56,7 +56,7 @@ def test_calibration_finds_what_made_the_labels(temperature, spread):
     f = mean + (spread * var).sqrt() * t64(rng.normal(size=(n, 1)))
     y = codes((rng.uniform(size=n) < expit(temperature * f[:, 0].numpy())).astype(int))
     found = Calibration().updated(mean, var, y, t64(np.ones(n)))
-    # Four standard deviations, and the error of MacKay's approximation.
+    # The tolerance is four standard deviations plus the error of MacKay's approximation.
     std = np.sqrt(np.diag(np.linalg.inv(found.precision)))
     errors = np.subtract(found.log_scales, np.log([temperature, spread]))
     assert (np.abs(errors) < 4 * std + 0.1).all()
@@ -121,7 +121,7 @@ def test_multiclass_probabilities_average_the_softmax_roughly():
     f = mean[:, None] + np.sqrt(var)[:, None] * nodes
     exact = np.einsum("h,nhc->nc", weights / weights.sum(), torch.softmax(t64(f), -1).numpy())
     p = log_probability(calibrated_scores(t64(mean), t64(var), 1.0)).exp().numpy()
-    # Latent by latent is cruder than the binary formula: 0.011 on average, 0.06 at worst.
+    # The formula by latents is cruder than the binary one: 0.011 on average, 0.06 at most.
     assert np.abs(p - exact).mean() < 0.015
     assert np.abs(p - exact).max() < 0.08
 
@@ -130,7 +130,7 @@ def test_argmax_scores_are_the_published_probabilities():
     T1 = Unwhitened(oracles.T1)
     ascent = T1.ascent(HINGES["hard"]())
     mean, var = moments(ascent, T1.start(ascent), [[0.25], [3.0], [50.0]])
-    # 8.6; jitter.
+    # Section 8.6; the tolerance is for the jitter.
     np.testing.assert_allclose(
         log_probability(argmax_scores(mean, var)).exp(),
         [

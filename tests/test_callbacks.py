@@ -1,4 +1,4 @@
-"""Checkpoints from which killed fits resume, progress bars, scores on the way, early stops."""
+"""Checkpoints from which killed fits resume, progress bars, scores during fits, early stops."""
 
 import errno
 import hashlib
@@ -108,7 +108,7 @@ MODES = {
 
 
 def one_by_one(mode):
-    """Whether a model of three classes has one for each."""
+    """Return whether an estimator fits one model per class."""
     return isinstance(mode, EPClassifier) or getattr(mode, "multi_class", None) == "ovr"
 
 
@@ -116,14 +116,14 @@ modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
 def blobs(n=48, n_classes=3, seed=0):
-    """Classes that overlap, a normal cloud each."""
+    """Return overlapping, normally distributed classes."""
     rng = np.random.RandomState(seed)
     y = np.arange(n) % n_classes
     return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
 
 
 class Recorder:
-    """A callback that keeps the path of names of every task that ends."""
+    """Callback that records the path of names of every task that ends."""
 
     def __init__(self):
         self.tasks = []
@@ -145,17 +145,17 @@ class Recorder:
         self.tasks.append(tuple(reversed(names)))
 
     def iterations(self, stage=None):
-        """Number of iterations, of a stage or of all."""
+        """Return the number of iterations of a stage, or of all stages."""
         stages = [task[-2] for task in self.tasks if task[-1] == "iteration"]
         return len(stages) if stage is None else stages.count(stage)
 
 
 class Killed(Exception):
-    """A fit was interrupted."""
+    """Error that interrupts a fit."""
 
 
 class Interrupt(Recorder):
-    """A callback that ends a fit by an error before its iteration number ``n``, from 0."""
+    """Callback that ends a fit by an error before its iteration number ``n``, counted from 0."""
 
     def __init__(self, n, error=Killed):
         super().__init__()
@@ -176,7 +176,7 @@ def killed(model, n, *args, method="fit"):
 
 
 def assert_same_model(model, other, X):
-    """Two models are the same, to the last bit."""
+    """Require that two models are equal to the last bit."""
     for got, expected in zip(
         (model.predict_proba(X), *model.latent_mean_and_variance(X), model.objective_curve_),
         (other.predict_proba(X), *other.latent_mean_and_variance(X), other.objective_curve_),
@@ -207,7 +207,7 @@ def test_checkpoint_changes_nothing_and_leaves_nothing(mode, tmp_path):
     ids=[*MODES, "saved every 3 iterations"],
 )
 def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monkeypatch):
-    # Rows enough for the second round of the choice of a kernel, which looks at more of them.
+    # There are enough rows for the second round of the kernel choice, which uses more of them.
     monkeypatch.setattr(_kernel_choice, "_FEW", (30, 5))
     X, y = blobs()
     recorder = Recorder()
@@ -230,7 +230,7 @@ def test_fit_killed_in_every_iteration_ends_the_same(mode, every, tmp_path, monk
         finally:
             n_done += interrupt.iterations()
     assert_same_model(model, expected, X)
-    # What was done is not done again, but for the iterations since the last save.
+    # Only the iterations since the last save are repeated.
     assert n_killed >= (recorder.iterations() - 1) // every
     if every == 1:
         assert n_done == recorder.iterations()
@@ -306,7 +306,7 @@ def test_fit_killed_while_it_saves_ends_the_same(tmp_path, monkeypatch):
 
 @pytest.fixture
 def global_random_state():
-    """NumPy's global random state, put back afterwards."""
+    """Restore NumPy's global random state after a test."""
     random_state = check_random_state(None)
     before = random_state.get_state()
     yield random_state
@@ -377,7 +377,7 @@ def test_warm_start_resumes_from_the_model_it_had(tmp_path):
     model.set_params(tol=1e-4)
     expected = pickle.loads(pickle.dumps(model)).set_callbacks().fit(X, y)
     killed(model, 2, X, y)
-    cold = clone(model)  # the same parameters, another start
+    cold = clone(model)  # the same parameters, but a cold start
     assert_same_model(cold.fit(X, y), quick(tol=1e-4).fit(X, y), X)
     assert_same_model(model.fit(X, y), expected, X)
     assert not list(tmp_path.iterdir())
@@ -408,7 +408,7 @@ def test_grid_search_resumes_the_fit_that_was_killed(tmp_path):
 
     whole, rest = Recorder(), Recorder()
     expected = search(whole).fit(X, y)
-    n_first = [task[-1] for task in whole.tasks].index("posterior")  # iterations of the first
+    n_first = [task[-1] for task in whole.tasks].index("posterior")  # its iterations
     with pytest.raises(Killed):
         search(Checkpoint(tmp_path), Interrupt(n_first + 2)).fit(X, y)
     resumed = search(Checkpoint(tmp_path), rest).fit(X, y)
@@ -460,7 +460,7 @@ def test_checkpoint_holds_no_code(tmp_path):
 
 
 class Hostile:
-    """Touches a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -470,13 +470,13 @@ class Hostile:
 
 
 def sealed(header, content):
-    """A checkpoint with a checksum that matches."""
+    """Return a checkpoint with a matching checksum."""
     body = json.dumps(header).encode() + b"\n" + content
     return callbacks._FIRST_LINE + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def spoiled(way, good, path):
-    """The bytes of a checkpoint at a path, made bad."""
+    """Return the bytes of a checkpoint, damaged in some way."""
     header = json.loads(good.split(b"\n", 3)[2])
     if way == "empty":
         return b""
@@ -571,7 +571,7 @@ def test_equal_fits_at_once_share_a_folder(tmp_path):
     second = quick().set_callbacks(Checkpoint(tmp_path))
 
     class Meanwhile(Recorder):
-        """Fits the second estimator whole in the midst of the first one's fit, in a thread."""
+        """Callback that fits the second estimator in a thread, during the fit of the first."""
 
         def on_fit_task_end(self, estimator, context):
             super().on_fit_task_end(estimator, context)
@@ -605,7 +605,7 @@ def test_equal_members_of_an_ensemble_share_a_folder(tmp_path):
 
 
 class Store(Recorder):
-    """A callback that keeps the estimator as it is, pickled."""
+    """Callback that pickles the estimator during the fit."""
 
     stored = None
 
@@ -621,7 +621,7 @@ def test_fit_inside_a_callback_can_be_pickled(tmp_path):
     assert_array_equal(pickle.loads(store.stored).predict_proba(X), model.predict_proba(X))
 
 
-# Fits that end by an error or an interrupt leave no half of a model
+# Fits that end by an error or an interrupt leave no partly fitted model
 
 REGRESSORS = {
     "SVGPRegressor": SVGPRegressor(n_inducing=6, random_state=0),
@@ -664,7 +664,7 @@ def test_interrupted_further_fit_leaves_the_model_as_it_was(model):
         model.set_params(warm_start=True)
         continued.append("fit")
     if getattr(model, "sparse_", True) is False:
-        continued.remove("partial_fit")  # not for a model without inducing points
+        continued.remove("partial_fit")  # a model without inducing points does not support it
     for method in continued:
         before = {name: joblib.hash(value) for name, value in vars(model).items()}
         interrupted(model, 0, X[:-1], y[:-1], method=method)
@@ -697,7 +697,7 @@ def test_callbacks_see_a_tree_of_stages_and_iterations():
 @modes
 def test_scores_of_every_iteration(mode):
     X, y = blobs()
-    table = pd.DataFrame(X, columns=["a", "b"])  # whose names predictions ask for
+    table = pd.DataFrame(X, columns=["a", "b"])  # predictions require these names
     monitor = ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
     model = clone(mode).set_callbacks(monitor).fit(table, y)
     assert_same_model(model, clone(mode).fit(table, y), table)
@@ -705,7 +705,7 @@ def test_scores_of_every_iteration(mode):
     last = log[log.task_name == "fit"]
     assert last.accuracy.item() == model.score(table, y)
     iterations = log[log.task_name == "iteration"]
-    if one_by_one(mode):  # a model of one class has no score
+    if one_by_one(mode):  # the model of a single class has no score
         assert not len(iterations)
         return
     assert len(iterations) == model.n_iter_
@@ -764,7 +764,7 @@ def test_callbacks_of_the_guide_in_a_pipeline_in_a_search(capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "GridSearchCV - fit" in shown
     assert shown.count("posterior") == 5
-    (log,) = monitor.get_logs(select="all")  # of one run, that of the search
+    (log,) = monitor.get_logs(select="all")  # the log of one run, that of the search
     assert (log.data_as_pandas["task_name"] == "fit").sum() == 5
     assert not list(tmp_path.iterdir())
 
@@ -790,7 +790,7 @@ def test_checkpoint_belongs_on_the_estimator(tmp_path):
 
 
 class StopAt(Recorder):
-    """A callback that ends a stage after so many iterations."""
+    """Callback that ends a stage after a number of iterations."""
 
     def __init__(self, n, stage="posterior"):
         super().__init__()
@@ -814,7 +814,7 @@ def test_callback_stops_a_fit(mode):
     stage = "network" if hybrid else stage
     others = "class" in stage or not getattr(mode, "sparse", True)
     with warnings.catch_warnings():
-        # The models of the other classes, or of all rows, go on, and do not converge.
+        # The models of the other classes, or of all rows, continue, and do not converge.
         warnings.simplefilter("ignore" if others else "error", ConvergenceWarning)
         model.set_callbacks(StopAt(2, stage)).fit(X, y)
     if not others:
@@ -845,7 +845,7 @@ def test_stop_is_kept_in_the_checkpoint(tmp_path):
 
 
 class EarlyStopping(Recorder):
-    """A callback that ends a fit when the log loss on other rows no longer falls."""
+    """Callback that ends a fit when the log loss on other rows no longer falls."""
 
     def __init__(self, X, y):
         super().__init__()

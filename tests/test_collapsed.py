@@ -59,7 +59,7 @@ def test_noise_may_be_one_for_all_outputs():
     assert_allclose(by_theta, apart[1], rtol=1e-10)
     assert_allclose(by_Z, apart[2], rtol=1e-10)
     assert_allclose(by_noise, [apart[3].sum()], rtol=1e-10)
-    # Mere noise of one variance is less likely than of two, and within bounds than without.
+    # Pure noise is less likely with one variance than with two, and with bounds than without.
     gains = [bound.gain_over_noise(theta, Z, part) for part in (noise, noise.expand(2))]
     assert gains[0] > gains[1]
     assert bound.gain_over_noise(theta, Z, noise, (-1.0, -1.0)) > gains[0]
@@ -130,7 +130,7 @@ def test_length_scales_are_those_of_the_kernel():
         bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
     )
     found = learning._length_scales(t64(kernel.theta), t64(X[:8]))
-    # A step of a tenth of a standard deviation; beyond ten, the most that counts.
+    # The step is a tenth of a standard deviation; values are limited to ten standard deviations.
     assert_allclose(found[:2], [0.5, 2.0], rtol=0.02)
     assert_allclose(found[2], 10 * X.std(0)[2])
 

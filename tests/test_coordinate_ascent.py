@@ -1,4 +1,4 @@
-"""Coordinate ascent against published numbers, identities and refits without a row."""
+"""Coordinate ascent against published numbers, identities, and refits without a row."""
 
 import math
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_one_sweep_of_t1_is_the_published_simultaneous_update():
         ],
         **close,
     )
-    # The same jitter: rounding only.
+    # The jitter is the same, so that the error is rounding only.
     expected = oracles.sweep(
         *T1.parts, T1.T.mu, T1.T.Sig, T1.T.y, np.array([1, 0, 2, 1]), sequential=False
     )
@@ -93,7 +93,7 @@ def test_t1_converges_to_the_published_optimum():
     np.testing.assert_allclose(objective, -9.272159649614, rtol=0, atol=1e-5)
     published = [[0.22852687, -0.62605820], [0.39927291, 0.62221917], [-0.62779978, 0.00383903]]
     np.testing.assert_allclose(mu, published, rtol=0, atol=3e-3)
-    # Summed over the classes the updates vanish, so the sum of the means has shrunk by all steps.
+    # The sum of the updates over classes is zero, so the sum of the means shrinks in every step.
     np.testing.assert_allclose(mu.sum(0), 0, rtol=0, atol=5e-3)
 
 
@@ -102,7 +102,7 @@ def test_first_sweep_from_the_prior_contrasts_all_wrong_classes_equally():
     K, kappa, kt = T1.parts
     C, y = 3, T1.T.y
     pi = (np.arange(C) != y[:, None]) / (C - 1)
-    # (S23) at the prior: means zero, variances those of the kernel.
+    # (S23) at the prior: means are zero, and variances those of the kernel.
     w = pi / np.sqrt(1 + 2 * (kt + np.einsum("np,pq,nq->n", kappa, K, kappa)))[:, None]
     for name in ("hard", "soft"):
         ascent = T1.ascent(HINGES[name]())
@@ -129,7 +129,7 @@ def test_integer_weights_are_repeated_rows(name):
         values = [a.sweep(s) for a, s in zip((weighted, longer), states, strict=True)]
         if sweep == 0 and name == "hard":
             np.testing.assert_allclose(values, -15.9194875646, rtol=0, atol=2e-5)
-        # The same terms summed in another order.
+        # The terms are the same, summed in another order.
         np.testing.assert_allclose(*values, rtol=1e-13)
         for part in ("mean", "root"):
             ends = (getattr(state, part) for state in states)
@@ -198,10 +198,10 @@ def test_undamped_ascent_is_monotone_where_nothing_is_chosen_anew(make, seed):
     weights = rng.uniform(0.1, 3, size=30)
     kernel = rng.uniform(0.5, 50) * RBF(rng.uniform(0.3, 3)) + ConstantKernel(1.0) + Linear(0.7)
     ascent = ascent_of(hinge, kernel, X, y, X[:8], weights)
-    # The first step of several classes contrasts all of them and so maximizes something else.
+    # With several classes, the first step contrasts all of them and maximizes another objective.
     state = swept(ascent, 1)
     values = [ascent.sweep(state) for _ in range(25)]
-    # Rounding of sums of about 100.
+    # The error is rounding of sums of about 100.
     assert (np.diff(values) > -1e-11).all()
     assert max(values) < 0
 
@@ -245,7 +245,7 @@ def test_sweep_is_a_natural_gradient_step():
     in_cov = (in_cov + in_cov.mT) / 2
     target = undamped(ascent, *weights_of(start))
     assert ascent.sweep(target) == pytest.approx(objective.item(), rel=1e-12)
-    # Identity 3 of section 8.2; a floor of 1e-12 under variances.
+    # Identity 3 of section 8.2; variances are floored at 1e-12.
     np.testing.assert_allclose(
         in_mean - 2 * (in_cov @ mean[..., None])[..., 0].detach(),
         target.linear - start.linear,
@@ -285,7 +285,7 @@ def test_relabelled_classes_permute_the_latents(name):
     kernel = 2.0 * RBF(1.0) + ConstantKernel(1.0)
     a = swept(ascent_of(HINGES[name](), kernel, X, y, X[:6]), 6)
     b = swept(ascent_of(HINGES[name](), kernel, X, order[y], X[:6]), 6)
-    # Sums over rows in another order.
+    # Sums over rows are in another order.
     np.testing.assert_allclose(b.mean[order], a.mean, rtol=0, atol=1e-11)
 
 
@@ -304,7 +304,7 @@ def test_means_of_the_classes_sum_to_zero_at_the_optimum():
     for _ in range(2):
         states.append(swept(ascent, 150, replace(states[-1])))
     sums = [state.mean.sum(0).abs().max() for state in states]
-    # The slowest mode of simultaneous updates; it decays geometrically.
+    # This is the slowest mode of simultaneous updates; it decays geometrically.
     assert sums[1] < 0.1 * sums[0]
     assert sums[2] < 0.1 * sums[1]
     assert sums[2] < 1e-3 * states[2].mean.abs().max()
@@ -324,7 +324,7 @@ def test_held_features_chunks_and_recomputed_ones_agree(hinge, monkeypatch):
     assert all(map(torch.equal, held, results()))
     monkeypatch.setattr(WeightedDataset, "chunks", partialmethod(WeightedDataset.chunks, 7))
     for a, b in zip(held, results(), strict=True):
-        # The same sums, chunk by chunk.
+        # The sums are the same, computed chunk by chunk.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -371,14 +371,14 @@ def test_stream_starts_from_its_prior():
 
 
 class Bold(LikelihoodSites):
-    """Sites whose steps are always whole, and so too long for some likelihoods."""
+    """Sites whose steps are never damped, and thus too long for some likelihoods."""
 
     def step(self, n_steps):
         return 1.0
 
 
 def overshooting(seed):
-    """An ascent whose next whole step lowers the objective, and the state before it."""
+    """Return an ascent whose next whole step lowers the objective, and the state before it."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(40, 1))
     y = np.sin(2 * X) + 0.05 * rng.standard_t(2, size=(40, 1))
@@ -427,14 +427,14 @@ def test_uphill_sweep_shortens_a_step_that_would_go_down(seed):
     value = ascent.uphill_sweep(state)
     assert value == pytest.approx(ascent.elbo(start), rel=1e-12)
     assert ascent.elbo(state) >= value - 1e-9 * abs(value)
-    # The same direction of natural parameters, halved some times.
+    # The direction in natural parameters is the same, halved several times.
     for name in ("precision", "linear"):
         full, taken = (getattr(end, name) - getattr(start, name) for end in (whole, state))
         share = ((taken * full).sum() / full.square().sum()).item()
         assert share == pytest.approx(2.0 ** round(math.log2(share)), rel=1e-9)
         assert 2**-10.5 < share < 0.6
         np.testing.assert_allclose(taken, share * full, rtol=0, atol=1e-9 * full.abs().max())
-    # Moments follow their natural parameters; it counts as one step.
+    # Moments match their natural parameters; all halvings count as one step.
     mean, root = weight_moments(state.precision, state.linear)
     assert torch.equal(state.mean, mean)
     assert torch.equal(state.root, root)
@@ -459,7 +459,7 @@ def test_uphill_sweeps_never_lower_the_objective(likelihood, n_latents):
     state = ascent.init()
     values = [ascent.uphill_sweep(state) for _ in range(30)]
     assert values[-1] > values[0] + 10
-    # Rounding of sums; steps of ten halvings, if any, are a thousandth of a whole one.
+    # The error is rounding of sums; after ten halvings, a step is a thousandth of a whole one.
     assert (np.diff(values) >= -2e-9 * np.abs(values[1:])).all()
 
 
@@ -477,7 +477,7 @@ def test_uphill_sweep_is_a_sweep_where_that_goes_up():
 
 
 def ascended(ascent, n_steps, state=None):
-    """The state after some quasi-Newton steps, from the prior unless given, and the objectives."""
+    """Return the state after some quasi-Newton steps, from a state or the prior, and objectives."""
     state = ascent.init() if state is None else state
     return state, [ascent.ascend(state) for _ in range(n_steps)]
 
@@ -499,7 +499,7 @@ def test_quasi_newton_steps_end_where_the_objective_has_its_only_maximum(hinge):
     for name in ("precision", "linear", "mean"):
         old = getattr(before, name)
         assert (getattr(target, name) - old).norm() < 1e-4 * old.norm()
-    # Few steps, no halving, and from elsewhere to the same place.
+    # The ascent takes few steps, without halving, and reaches the same optimum from another state.
     assert values[25] > values[-1] - 1e-3 * 150
     assert (np.diff(values) > -1e-6).all()
     generator = torch.Generator().manual_seed(0)
@@ -531,7 +531,7 @@ def test_change_is_that_of_the_undamped_step(start):
         whole = undamped(ascent, *weights_of(state))
         ascent.sweep(whole)
         ascent.ascend(state)
-        # The covariances of the two differ by the damping.
+        # The two covariances differ by the damping.
         assert state.change == pytest.approx(whole.change, rel=0.1)
 
 
@@ -556,7 +556,7 @@ def test_steps_that_lower_the_objective_are_halved_until_they_raise_it(monkeypat
         else:
             accepted.append(value)
         assert state.n_steps == before.n_steps + 1
-        # Moments and natural parameters stay those of one posterior.
+        # Moments and natural parameters still match.
         mean, root = weight_moments(state.precision, state.linear)
         np.testing.assert_allclose(state.mean, mean, atol=1e-8)
         np.testing.assert_allclose(state.root, root, atol=1e-8)
@@ -582,7 +582,7 @@ def test_hard_contrast_takes_the_shrinking_steps_of_sweeps():
     for _ in range(30):
         assert ascent.ascend(a) == ascent.sweep(b)
         assert torch.equal(a.mean, b.mean)
-    # It has no fixed point: a whole step still moves the means after many.
+    # There is no fixed point: after many steps, a whole step still moves the means.
     state = swept(ascent, 300)
     whole = undamped(ascent, *weights_of(state))
     ascent.sweep(whole)
@@ -607,7 +607,7 @@ def test_quasi_newton_steps_of_a_stream_start_from_its_prior():
 
 
 def refitted(make, kernel, X, y, Z, n_sweeps):
-    """Moments of every row under a fit without it."""
+    """Return the moments of every row under a fit without that row."""
     mean, var = [], []
     for i in range(len(X)):
         others = np.arange(len(X)) != i
@@ -621,9 +621,9 @@ def refitted(make, kernel, X, y, Z, n_sweeps):
 @pytest.mark.parametrize(
     ("make", "n_sweeps", "mean_factor", "var_factor"),
     [
-        # One Newton step leaves the second order of a row's influence.
+        # One Newton step has an error of second order in a row's influence.
         (BinarySites, 25, 0.2, 0.2),
-        # Off-diagonal curvature between latents is only approximate, and rivals may change.
+        # Off-diagonal curvature between latents is approximate, and the strongest class may change.
         (FixedContrast, 25, 0.4, 0.25),
         (HINGES["soft"], 40, 0.3, 0.25),
     ],
@@ -658,7 +658,7 @@ def test_left_out_row_of_integer_weight_loses_one_copy(hinge):
     b = longer.leave_one_out(swept(longer, 6))
     np.testing.assert_array_equal(a[3], weights)
     for of_weighted, of_repeated in zip(a[:3], b[:3], strict=True):
-        # Sums in another order.
+        # Sums are in another order.
         np.testing.assert_allclose(of_weighted[repeated], of_repeated, rtol=0, atol=1e-11)
 
 

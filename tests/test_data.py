@@ -1,4 +1,4 @@
-"""Training rows: weights, chunks, subsets, layouts in memory, and rows that are alike."""
+"""Training rows: weights, chunks, subsets, memory layouts, and equal rows."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from skgpsvm import _data
 from skgpsvm._data import WeightedDataset, merged_rows, to_tensor, winsorized
 
 CPU = torch.device("cpu")
-N = 50  # of `weighted_rows`
+N = 50  # number of rows of `weighted_rows`
 
 LAYOUTS = {
     "C": lambda X: X,
@@ -23,13 +23,13 @@ LAYOUTS = {
 
 @pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS)
 def layout(request):
-    """A function that lays an array out in memory in one of several ways, its values kept."""
+    """Return a function that changes the memory layout of an array, but not its values."""
     return request.param
 
 
 @pytest.fixture(params=[True, False], ids=["held", "streamed"])
 def held(request, monkeypatch):
-    """Whether rows are moved to the device at once or chunk by chunk."""
+    """Return whether rows are moved to the device at once or chunk by chunk."""
     monkeypatch.setattr(_data, "_HELD_BYTES", 2**28 if request.param else 0)
     return request.param
 
@@ -126,7 +126,7 @@ def test_subset_draws_rows_by_their_weight(held):
         index = [place[tuple(x)] for x in X_some.tolist()]
         assert (drawn.numpy() <= weights[index]).all()
         mean[index] += drawn.numpy() / 500
-    # Each unit is drawn with one probability; the error is about three standard deviations.
+    # Each unit is drawn with the same probability; the tolerance is three standard deviations.
     assert_allclose(mean[:3], weights[:3] * 10 / units, rtol=0.1)
     assert_allclose(mean[3:].mean(), 10 / units, rtol=0.1)
 
@@ -188,7 +188,7 @@ def test_values_come_back_in_the_order_of_the_rows_given():
 
 
 def repeated_rows(seed=0):
-    """Rows with repetitions: X (60, 2), codes (60,), weights (60,) of which some are 0."""
+    """Return rows with repetitions: X (60, 2), codes (60,), and weights (60,), some of them 0."""
     rng = np.random.RandomState(seed)
     X, y = rng.randint(3, size=(60, 2)).astype(float), rng.randint(2, size=60)
     weights = rng.randint(4, size=60).astype(float)
@@ -211,7 +211,7 @@ def test_tamed_targets_are_near_their_median():
     same = np.ones((5, 1))
     same[0] = 7
     assert_array_equal(winsorized(same, np.ones(5)), same)
-    # A function of a part of the rows is no error.
+    # Values of a large share of the rows are not gross errors.
     partly = np.where(np.arange(100) < 60, 1e-6 * rng.normal(size=100), 3)[:, None]
     assert_array_equal(winsorized(partly, np.ones(100)), partly)
 

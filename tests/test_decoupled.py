@@ -26,7 +26,7 @@ from skgpsvm import (
 from skgpsvm._inference import pcg
 from skgpsvm.kernels import MultiscaleRBF
 
-# The exact process
+# The exact GP
 
 
 def test_all_rows_as_bases_and_inducing_points_are_the_exact_process():
@@ -79,7 +79,7 @@ def test_fewer_bases_than_rows_solve_the_normal_equations():
 
 
 class Identity:
-    """No preconditioner."""
+    """Preconditioner that does nothing."""
 
     def __init__(self, bases, gram):
         pass
@@ -93,7 +93,7 @@ def test_preconditioner_saves_most_iterations(monkeypatch):
     monkeypatch.setattr(pcg, "_GRAM_SPEED", 0)
     settings = {"n_mean_bases": 100, "noise_variance": 0.01, "random_state": 0}
     model = given(RBF(0.5), X[:20], **settings, tol=1e-6).fit(X, y)
-    # The specification's gap falls below 1e-4 in ten; a residual of 1e-6 asks for more.
+    # The specification's gap falls below 1e-4 in ten iterations; a residual of 1e-6 needs more.
     assert model.n_iter_ <= 25
     early = clone(model).set_params(tol=1e-2).fit(X, y)
     assert early.n_iter_ < model.n_iter_
@@ -115,27 +115,27 @@ def test_passes_that_take_as_long_as_the_matrix_are_followed_by_its_inverse(n_ou
     models = [given(kernel, X[:20], **settings, tol=1e-2).fit(X, Y)]
     monkeypatch.setattr(pcg, "_GRAM_SPEED", 0)
     models += [clone(models[0]).fit(X, Y)]
-    # Three passes with the first preconditioner, one with the inverse.
+    # There are three passes with the first preconditioner and one with the inverse.
     assert models[0].n_iter_ == 4
     assert models[1].n_iter_ > 20
     for model in models:
         mean = model.predict(X).reshape(600, n_outputs)
         for j, target in enumerate(Y.T):
             expected = means_at(kernel, model.mean_bases_, X, target, noise, X)
-            # What is left of the bound, a hundredth of a nat a row, is half of this over the noise.
+            # The bound is within 0.01 nats per row of its maximum: this error over twice the noise.
             assert np.square(mean[:, j] - expected).mean() < 2e-2 * noise
 
 
 def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
     monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 0)
-    # Hundreds of iterations, as of fewer landmarks, are not the same on any number of threads.
+    # With fewer landmarks, hundreds of iterations would depend on the number of threads.
     monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 100)
     X, y = waves(300)
     kernel, noise = RBF(1.0), 1e-4
     model = given(kernel, X[:20], noise_variance=noise, tol=1e-2, max_iter=1000).fit(X, y)
     expected = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, y).predict(X)
-    # What is left of the bound, a hundredth of a nat a row, is half of this over the noise; twice
-    # that, as the preconditioner of a hundred rows estimates it.
+    # The bound is within 0.01 nats per row of its maximum: this error over twice the noise. A
+    # factor of two is for the estimate by the preconditioner of a hundred rows.
     assert np.square(model.predict(X) - expected).mean() < 4e-2 * noise
 
 
@@ -148,10 +148,10 @@ def test_iterations_end_where_ten_have_gained_next_to_nothing(monkeypatch):
     model = given(kernel, X[:20], **settings, max_iter=1000).fit(X, y)
     gained = np.subtract(model.objective_curve_[10:], model.objective_curve_[:-10]) / len(X)
     assert gained[-1] < tol < gained[:-1].min()
-    # What is left, of a system that has no preconditioner, is twice that.
+    # Without a preconditioner, the remaining gap is about twice the tolerance.
     expected = means_at(kernel, model.mean_bases_, X, y, noise, X)
     assert np.square(model.predict(X) - expected).mean() < 3 * 2 * tol * noise
-    # By what it estimates to be left, it would have gone on.
+    # The estimate of the remaining gap alone would not have stopped the iterations.
     monkeypatch.setattr(pcg, "_DELAY", 1000)
     assert model.n_iter_ < clone(model).fit(X, y).n_iter_ - 20
 
@@ -169,7 +169,7 @@ def test_conjugate_gradients_raise_the_bound_to_its_end():
     X, y, _ = sinc(200)
     model = given(RBF(0.5), X[:20], n_mean_bases=50, noise_variance=0.01, random_state=0)
     curve = model.fit(X, y).objective_curve_
-    # Rounding, at the end.
+    # At the end, the error is rounding.
     assert (np.diff(curve) > -1e-12 * np.abs(curve[1:])).all()
     assert curve[-1] > curve[0] + 0.1
     assert model.elbo_ == pytest.approx(curve[-1], rel=1e-9)
@@ -213,7 +213,7 @@ def test_weights_are_repetitions_and_zeros_remove(solver):
             weighted.predict(X_new, return_std=True),
             strict=True,
         ):
-            # The order of sums.
+            # Sums are in another order.
             assert_allclose(got, expected, rtol=1e-9)
 
 
@@ -229,7 +229,7 @@ def test_outputs_are_solved_as_if_alone():
         for got, expected in zip(
             both.predict(X, return_std=True), one.predict(X, return_std=True), strict=True
         ):
-            # Of residuals of 1e-10, relative to the first.
+            # Residuals end at 1e-10, relative to the first.
             assert_allclose(got[:, j], expected, rtol=1e-7, atol=1e-7)
     assert both.elbo_ == pytest.approx(sum(one.elbo_ for one in alone), rel=1e-9)
 
@@ -263,8 +263,8 @@ def test_all_rows_as_bases_agree_with_sparse_variational_gps(case):
     (mean, var), (expected_mean, expected_var) = (
         model.latent_mean_and_variance(X_new) for model in (ours, sparse)
     )
-    # Means are left at a change of 3e-4, with sites of latents a step ago; the sparse models'
-    # jitter is 1e-6.
+    # Iterations end at a change of the means of 3e-4, with sites of the step before; the sparse
+    # models' jitter is 1e-6.
     assert_allclose(mean, expected_mean, atol=0.01)
     assert_allclose(var, expected_var, atol=3e-3)
     assert ours.elbo_ == pytest.approx(sparse.elbo_, abs=3e-3)
@@ -304,7 +304,7 @@ def test_a_row_repeated_far_away_does_not_set_the_noise(seed):
     weights = np.ones(600)
     weights[0] = 300
     model = DecoupledGPRegressor(n_inducing=20, random_state=seed)
-    # The truth is .01; .6 where all 300 were held out.
+    # The truth is .01; with all 300 units held out, it would be .6.
     assert 0.003 < model.fit(X, y, sample_weight=weights).noise_variance_ < 0.04
 
 
@@ -324,7 +324,7 @@ def test_stream_of_gaussian_noise_solves_the_normal_equations_of_all_rows(n_outp
     mean = stream.predict(X).reshape(120, n_outputs)
     for j, target in enumerate(Y.T):
         expected = means_at(kernel, X[:50], X, target, 0.1, X, weights)
-        # The jitter of 1e-9 over the noise, summed over rows, through two more factors.
+        # The jitter of 1e-9 over the noise, summed over rows, passes through two more factors.
         assert_allclose(mean[:, j], expected, atol=5e-5)
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "mean": "zero"}
     sparse = SVGPRegressor(kernel, inducing_points=X[:10], noise_variance=0.1, **fixed)
@@ -364,7 +364,7 @@ def test_stream_of_classes_approaches_the_fit_of_all_rows():
     first = clone(model).fit(X[:150], y[:150])
     probabilities = whole.predict_proba(X)
     gaps = [np.abs(m.predict_proba(X) - probabilities).mean() for m in (stream, first)]
-    # Sites of the first half stay as they were without the second.
+    # Sites of the first half are those of a fit without the second half.
     assert gaps[0] < 0.02
     assert gaps[0] < 0.5 * gaps[1]
 
@@ -385,7 +385,7 @@ def test_shuffled_stream_of_stochastic_gradients_approaches_a_fit():
     for part in np.split(np.arange(1500), 10):
         stream.partial_fit(X[part], y[part])
     assert len(stream.mean_bases_) == 50
-    # Sixty steps each, of other minibatches.
+    # Both take sixty steps, on different minibatches.
     assert stream.score(X, f) > 0.85
     assert abs(stream.score(X, f) - whole.score(X, f)) < 0.1
 
@@ -399,7 +399,7 @@ def test_single_rows_move_bases_in_the_unit_of_the_first_ones(method):
     ).fit(X, y)
     before, rate = model.mean_bases_[:, :3], 0.05  # by default
     getattr(model.set_params(max_iter=1), method)(X[:1], y[:1])
-    # A step of Adam is of about the rate, in units of the features' standard deviation.
+    # A step of Adam is about the learning rate, in units of the features' standard deviation.
     assert np.abs(model.mean_bases_[:, :3] - before).max() < 3 * rate * X.std()
 
 
@@ -513,8 +513,8 @@ def test_single_precision_agrees_with_double():
     (mean, std), (expected_mean, expected_std) = (
         each.predict(X, return_std=True) for each in (single, double)
     )
-    # Single precision of products, times the condition number of the bases' kernel matrix over
-    # that of the preconditioned system.
+    # The error is single precision of products, times the condition number of the bases' kernel
+    # matrix over that of the preconditioned system.
     assert_allclose(mean, expected_mean, atol=0.02)
     assert_allclose(std, expected_std, atol=1e-4)
     assert single.elbo_ == pytest.approx(double.elbo_, abs=0.05)
@@ -567,7 +567,7 @@ def test_edges_of_data_give_finite_predictions(kind, solver, edge, method):
         assert np.isfinite(model.predict(X, return_std=True)).all()
 
 
-# Mean functions, streams and steps back
+# Mean functions, streams and steps that are taken back
 
 
 @pytest.mark.parametrize("mean", ["zero", "constant"])
@@ -588,7 +588,7 @@ def test_calibrated_variances_are_the_priors_far_away(mean):
 
 
 def test_streams_follow_nearly_straight_functions():
-    # Rows of a kernel matrix that is singular to rounding.
+    # The rows have a kernel matrix that is singular up to rounding.
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
     y = X @ [3.0, 2.0, 1.0] + 0.01 * rng.normal(size=120)

@@ -1,4 +1,4 @@
-"""Stochastic gradients of decoupled GPs: the bound in its forms, new bases, descent."""
+"""Stochastic gradients of decoupled GPs: the bound in all forms, new bases, descent."""
 
 from itertools import combinations, product
 
@@ -28,13 +28,13 @@ COEF = t64([[0.4, 0.7, -0.3]])
 FACTOR = t64([[[1.5, 0], [-0.5, 0.8]]])
 ROWS = torch.ones(5, dtype=torch.float64)
 BASES = torch.arange(3)
-DIGITS = {"rtol": 0, "atol": 6e-9}  # of a gradient's printed ones
+DIGITS = {"rtol": 0, "atol": 6e-9}  # printed digits of gradients
 FACTORS = PARAMETRIZATIONS[2:]
 
 
 @pytest.fixture
 def no_jitter(monkeypatch):
-    """Kernel matrices of bases as they are, so that printed digits are reached."""
+    """Remove the jitter from kernel matrices of bases, so that printed digits are matched."""
     monkeypatch.setattr(_bases, "JITTER", 0)
     monkeypatch.setattr(_stochastic, "_JITTER", 0)
 
@@ -52,7 +52,7 @@ def decoupled():
 
 
 def whitened(form):
-    """The parameters of section 8.4."""
+    """Return the parameters of section 8.4."""
     chol = torch.linalg.cholesky(unit_gram(BETA, BETA))
     inverse = torch.linalg.inv(chol)
     raw = upper(inverse @ t64([(0.3, 0.1), (0.1, 0.4)]) @ inverse.T)
@@ -65,7 +65,7 @@ def whitened(form):
 
 
 def left_of_bases(Z, bases):
-    """Squared norms of what inducing points leave of bases."""
+    """Return the squared norms of bases after projection on inducing points is subtracted."""
     cross = unit_gram(Z, bases)
     left = 1 - (cross * torch.linalg.solve(unit_gram(Z, Z), cross)).sum(0)
     return left.clamp_min(1e-2)
@@ -83,12 +83,12 @@ def posterior_of(bound, parameters):
 
 
 def full(bound, parameters):
-    """The bound of data R."""
+    """Return the bound of data R."""
     return bound.value(parameters, X, Y, ROWS, 1.0, torch.arange(bound.n_bases(parameters)))
 
 
 def random_parameters(form, c=1, m=3, M=6, seed=0):
-    """In two dimensions."""
+    """Return random parameters in two dimensions."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -119,7 +119,7 @@ def test_one_row_and_one_base_by_hand():
     value = bound.value(parameters, zero, zero, one[0], 1.0, torch.arange(1))
     assert value.item() == pytest.approx(-2.2655121235, abs=1e-10)
     posterior = posterior_of(bound, parameters)
-    # The jitter of 1e-6.
+    # The tolerance is for the jitter of 1e-6.
     assert posterior.kl().item() == pytest.approx(0.5965735903, abs=1e-6)
     assert posterior.marginals(zero)[1].item() == pytest.approx(0.5, abs=1e-6)
 
@@ -132,7 +132,7 @@ def test_decoupled_bound_and_its_gradients_are_the_specification_s():
     assert_allclose(parts["coef"].grad, [[-10.83593145, -5.93652709, -7.77231118]], **DIGITS)
     by_factor = parts["factor"].grad[0]
     assert_allclose(by_factor, [[4.17372901, 0], [2.16817327, 5.99798191]], **DIGITS)
-    # The first is the logarithm of the variance, half of which is that of rho.
+    # The first entry is for the log variance, which is twice log rho.
     by_theta = [-53.05123782 / 2, 2.30121659, -3.48336402]
     assert_allclose(parts["theta"].grad, by_theta, **DIGITS)
     assert_allclose(parts["noise"].grad, [26.65620114], **DIGITS)
@@ -163,8 +163,8 @@ def test_sampled_columns_have_their_diagonal_exactly():
     bound, parameters = bound_of("decoupled"), decoupled()
     whole = 0.3205172318
     expected = {(0, 2): 0.3205578246}
-    # The plain estimates of the specification, M / (2 |S|) times the diagonal of S turned into
-    # half of all of it.
+    # In the specification's plain estimates, the diagonal of S has a factor of M / (2 |S|). Here,
+    # half of the whole diagonal replaces it.
     diagonal = COEF[0].square()
     for columns, plain in {(0, 1): 0.4859792870, (1, 2): 0.3375145840}.items():
         inside = 3 / 4 * diagonal[list(columns)].sum() - 0.5 * diagonal.sum()
@@ -180,7 +180,7 @@ def test_minibatch_estimate_is_the_specification_s():
     some = torch.tensor([1, 3])
     columns = torch.tensor([0, 2])
     value = bound_of("decoupled").value(decoupled(), X[some], Y[some], ROWS[some], 2.5, columns)
-    # Printed with plain columns, 0.1380578246; here with their diagonal exactly.
+    # The printed value is for plain columns, 0.1380578246; here the diagonal is exact.
     expected = -23.2145039749 + 0.1380578246 - 0.3205578246
     assert value.item() == pytest.approx(expected, abs=3e-10)
 
@@ -224,7 +224,7 @@ def test_all_rows_as_bases_are_the_exact_process(no_jitter):
     value = full(bound, leaves)
     assert value.item() == pytest.approx(-5.4115503112, abs=1e-9)
     by_coef, by_factor = torch.autograd.grad(value, (leaves["coef"], leaves["factor"]))
-    # Of coefficients with ten digits and a Hessian of size 100; the factor is exact.
+    # Coefficients have ten digits and the Hessian is of size 100; the factor is exact.
     assert_allclose(by_coef, 0, atol=1e-7)
     assert_allclose(by_factor, 0, atol=1e-12)
     posterior = posterior_of(bound, parts)
@@ -238,7 +238,7 @@ def test_bound_of_classes_is_the_specification_s():
     bound = bound_of("decoupled", likelihood=LikelihoodSites(Logistic(), 1))
     parts = {**decoupled(), "noise": torch.empty(0, dtype=torch.float64)}
     value = bound.value(parts, X, torch.tensor([1, 0, 1, 1, 0]), ROWS, 1.0, BASES)
-    # Quadrature.
+    # The tolerance is for the quadrature.
     assert value.item() == pytest.approx(-4.2750539559, abs=1e-7)
 
 
@@ -248,7 +248,7 @@ def test_explicit_features_give_the_same_gaussian(no_jitter):
     variance, scale = 1.7**2, 0.8
 
     def features(points, logs):
-        """On a grid, of norm one."""
+        """Return the features on a grid, with norm one."""
         width = scale * np.exp(logs)
         height = (2 / (np.pi * width**2)) ** 0.25
         return np.sqrt(0.1) * height * np.exp(-(((grid[:, None] - points) / width) ** 2))
@@ -269,7 +269,7 @@ def test_explicit_features_give_the_same_gaussian(no_jitter):
     precision = np.eye(len(grid)) + psi @ psi.T
     cov = np.linalg.inv(precision)
     divergence = np.trace(cov) + mu @ mu - len(grid) + np.linalg.slogdet(precision)[1]
-    # Of numerical integration, whose error falls faster than any power of the spacing.
+    # The error of numerical integration falls faster than any power of the spacing.
     assert posterior.kl().item() == pytest.approx(0.5 * divergence, rel=1e-9)
     x = np.linspace(-3, 3, 7)
     phi = 1.7 * features(x, 0 * x)
@@ -307,7 +307,7 @@ def test_orthogonal_form_is_the_hybrid_one_with_bases_taken_off(no_jitter):
     moved = {**parts, "coef": coef, "mean": parts["mean"] - coef @ taken.T}
     values = full(bound_of("orthogonal"), parts), full(hybrid, moved)
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-12)
-    # The units of the orthogonal form's coefficients are held in a step.
+    # The units of the orthogonal form's coefficients are constant during a step.
     for got, expected in zip(
         *(torch.autograd.grad(value, parts.values(), retain_graph=True) for value in values),
         strict=True,
@@ -327,7 +327,7 @@ def test_gradient_is_the_derivative_of_the_bound(form):
             full(bound, {**parameters, name: part + sign * 1e-6 * along}).item() for sign in (1, -1)
         ]
         slope = (leaves[name].grad * along).sum().item()
-        # Rounding of values of size 1e2 over the step.
+        # The error is rounding of values of size 1e2 over the step.
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-6)
 
 
@@ -342,7 +342,7 @@ def test_estimates_average_to_the_bound_and_its_gradient(form):
     for some, chosen in product(map(list, batches), map(torch.tensor, columns)):
         values.append(bound.value(leaves, X[some], Y[some], ROWS[some], 2.5, chosen))
     mean = sum(values) / len(values)
-    # Rounding: the same jitter on both sides.
+    # The jitter is the same on both sides, so that the error is rounding.
     assert mean.item() == pytest.approx(expected[0], rel=1e-12)
     for got, part in zip(torch.autograd.grad(mean, leaves.values()), expected[1], strict=True):
         assert_allclose(got, part, rtol=1e-10, atol=1e-10)
@@ -417,7 +417,7 @@ def test_optimum_is_stationary_for_the_stochastic_bound(no_jitter):
 
 
 def grown(form, Z, bases, c=1):
-    """A bound, random parameters, and those with data R as new bases."""
+    """Return a bound, random parameters, and the parameters with data R as new bases."""
     bound = bound_of(form, likelihood=gaussian_sites(t=c))
     parts = random_parameters(form, c=c)
     return bound, parts, bound.with_new_bases(parts, X, Y.expand(-1, c), Z=Z, bases=bases)
@@ -473,7 +473,7 @@ def test_rows_that_are_bases_already_are_not_added(form):
     bound = bound_of(form)
     parts = bound.with_new_bases(random_parameters(form, m=0, M=0), X[:3], Y[:3], Z=9, bases=9)
     assert len(parts["Z"]) == len(parts["bases"]) == 3
-    # A covariance of about 1 - 1e-8, and one of 0.99.
+    # Their correlations with existing bases are about 1 - 1e-8 and 0.99.
     again = torch.cat([X[:3] + 1e-4, X[:1] + 0.1])
     parts = bound.with_new_bases(parts, again, Y[:4], Z=9, bases=9)
     for name in ("Z", "bases"):
@@ -483,13 +483,13 @@ def test_rows_that_are_bases_already_are_not_added(form):
 def test_new_inducing_points_leave_the_orthogonal_posterior_as_it_is(no_jitter):
     bound, *both = grown("orthogonal", Z=6, bases=8)
     before, after = (posterior_of(bound, parts) for parts in both)
-    # Rounding of solves with Gram matrices of a condition of about a thousand.
+    # The error is rounding of solves with Gram matrices of condition number about 1000.
     assert_allclose(after.marginals(X_NEW)[0], before.marginals(X_NEW)[0], rtol=1e-9)
     assert after.kl().item() == pytest.approx(before.kl().item(), rel=1e-9)
 
 
 def descended(form, n_mean_bases):
-    """Error of the specification's check, in units of the function's variance."""
+    """Return the error of the specification's check, in units of the function's variance."""
     X, y, f = sinc()
     model = DecoupledGPRegressor(
         solver="sgd",

@@ -1,4 +1,4 @@
-"""Scales of the features and the kernels in them."""
+"""Scales of the features, and default kernels in these scales."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from skgpsvm._hyperparameters.default_kernels import feature_scales, linear_kern
 
 
 def scattered(n=50, seed=0):
-    """Rows of three features of different means and spreads, and weights, some of them 0."""
+    """Return rows of three features of different means and spreads, and weights, some of them 0."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3)) * [1.0, 20.0, 0.01] + [0.0, 300.0, -5.0]
     weights = rng.uniform(0.5, 2, n)
@@ -29,7 +29,7 @@ def test_scales_are_the_weighted_moments(monkeypatch):
     mean = np.average(X, axis=0, weights=weights)
     assert_allclose(scaler.mean_, mean, rtol=1e-13)
     var = np.average((X - mean) ** 2, axis=0, weights=weights)
-    # The means of chunks, to rounding of 1e-16, against deviations a five-hundredth of them.
+    # Means of chunks have rounding errors of 1e-16, and are five hundred times the deviations.
     assert_allclose(scaler.var_, var, rtol=1e-10)
     assert_allclose(scaler.scale_, np.sqrt(var), rtol=1e-10)
 
@@ -77,7 +77,7 @@ def test_rows_whose_squares_overflow_are_refused():
         feature_scales(1e200 * X, weights)
 
 
-# Kernels to start from
+# Default kernels
 
 
 def test_smooth_kernel_has_a_length_scale_from_each_feature_s_spread():
@@ -87,7 +87,7 @@ def test_smooth_kernel_has_a_length_scale_from_each_feature_s_spread():
     scales = X.std(0) * np.sqrt(3 / 2)
     expected = ConstantKernel(5.0) * RBF(scales)
     assert_allclose(kernel(X), expected(X), rtol=1e-12)
-    # Two random rows are 2 d standard deviations apart, squared: a correlation of exp(-2).
+    # The mean squared distance of two standardized rows is 2 d: a correlation of exp(-2).
     Z = (X - X.mean(0)) / X.std(0)
     difference = Z[:, None] - Z
     assert_allclose(kernel(X), 5.0 * np.exp(-(difference**2).sum(-1) / 3), rtol=1e-9)

@@ -15,8 +15,8 @@ from sklearn.gaussian_process.kernels import RBF
 
 import skgpsvm
 
-# An operation takes much longer there than on the CPU, so that only one case of a classifier
-# searches for its kernel.
+# Operations on the pretend device take much longer than on the CPU, so that only one case of a
+# classifier chooses its kernel.
 CASES = {
     "AdditiveGPClassifier": [{}, {"sparse": False}],
     "AdditiveGPRegressor": [
@@ -49,7 +49,7 @@ CASES = {
 }
 
 
-# The device must be known before the first derivative, and other tests are better off without it.
+# The device must be registered before the first derivative, and should not affect other tests.
 PROGRAM = """
 import sys
 import pretend_device
@@ -60,7 +60,7 @@ getattr(test_devices, sys.argv[1])(*sys.argv[2:])
 
 
 def run_there(*command):
-    """Run a function of this module in a process that knows the device; what it wrote of errors."""
+    """Run a function of this module in a process that knows the device; return its error output."""
     process = [sys.executable, "-c", PROGRAM, *command]
     done = subprocess.run(process, capture_output=True, text=True, cwd=Path(__file__).parent)
     return done.stderr if done.returncode else ""
@@ -71,7 +71,7 @@ def predicted(model, X):
 
 
 def compare(name):
-    """Fit by each case on the CPU and on the device, and compare the predictions."""
+    """Fit each case on the CPU and on the device, and compare the predictions."""
     kind = getattr(skgpsvm, name)
     X, y = waves(50, d=2)
     if is_classifier(kind()):
@@ -84,12 +84,12 @@ def compare(name):
         ]
         if hasattr(models[0], "partial_fit"):
             models = [model.partial_fit(X[:30], y[:30]) for model in models]
-        # The same operations in the same order, but of a few sums of other memory layouts.
+        # Operations are the same and in the same order, except for sums over other memory layouts.
         assert_allclose(*(predicted(model, X) for model in models), rtol=1e-4, atol=1e-5)
 
 
 def mix():
-    """Add a tensor of the CPU to one of the device."""
+    """Add a tensor on the CPU to a tensor on the device."""
     torch.ones(3, device=NAME) + torch.ones(3)
 
 

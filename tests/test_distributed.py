@@ -1,4 +1,4 @@
-"""Fits that three processes share: equal models, the model of all rows, failures that are told."""
+"""Fits that three processes share: equal models, the model of all rows, failures reported."""
 
 import os
 import re
@@ -27,13 +27,13 @@ from skgpsvm._distributed import (
 from skgpsvm.exceptions import DistributedError
 
 ROOT = Path(__file__).parents[1]
-# By L-BFGS-B, whose path multiplies the rounding of the sums.
+# Tolerances of fits by L-BFGS-B, whose path amplifies the rounding of sums.
 LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of three ranks found, started as a user starts them."""
+    """Return the results of three ranks that torchrun starts."""
     folder = tmp_path_factory.mktemp("ranks")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     done = subprocess.run(
@@ -48,7 +48,7 @@ def ranks(tmp_path_factory):
 
 
 def numbers(model):
-    """All that a model has learned, as one vector."""
+    """Return all learned numbers of a model as one vector."""
     parts = [(part.kernel.theta, part.Z, part.mean, part.root) for part in model._latents]
     return np.concatenate([np.ravel(array) for arrays in parts for array in arrays])
 

@@ -1,7 +1,7 @@
-"""Docstrings of everything public, held to numpydoc's checks as pyproject.toml configures them.
+"""Docstrings of all public names pass numpydoc's checks as pyproject.toml configures them.
 
-The examples in docstrings, README and documentation are run by pytest itself (`--doctest-modules`
-and `--doctest-glob`).
+pytest itself runs the examples in docstrings, README and documentation (`--doctest-modules` and
+`--doctest-glob`).
 """
 
 import importlib
@@ -20,7 +20,7 @@ import skgpsvm
 ROOT = Path(__file__).parents[1]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CHECKS = get_validation_checks(set(CONFIG["tool"]["numpydoc_validation"]["checks"]))
-NO_SECTION = {"PR01", "RT01"}  # parameters, returned value not described
+NO_SECTION = {"PR01", "RT01"}  # parameters or returned value are not described
 
 
 def is_ours(thing):
@@ -36,7 +36,7 @@ def public_modules():
 
 
 def offered(module):
-    """What a module lists in `__all__` or, without one, the public things defined in it."""
+    """Return what a module lists in `__all__` or, without one, its public classes and functions."""
     defined_here = [
         name
         for name, thing in vars(module).items()
@@ -47,7 +47,7 @@ def offered(module):
 
 
 def public_things():
-    """Public classes and functions, each with the shortest dotted name that users have for it."""
+    """Return public classes and functions, each with its shortest public dotted name."""
     names = {}
     for module_name in public_modules():
         for name, thing in offered(importlib.import_module(module_name)).items():
@@ -56,11 +56,11 @@ def public_things():
 
 
 def public_names():
-    """Names of public things and of the members that classes have from us, with their checks.
+    """Yield names of public classes, functions and our members of the classes, with their checks.
 
-    Estimators describe every argument of every method. Other classes may describe once, in their
-    own docstring, what their methods take and return, and a method that overrides another may
-    leave its docstring to that one.
+    Estimators must describe every argument of every method. Other classes may describe arguments
+    and results of their methods in the class docstring. A method that overrides another may
+    inherit its docstring.
     """
     for thing, name in public_things().items():
         if not inspect.isclass(thing):

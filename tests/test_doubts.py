@@ -1,4 +1,4 @@
-"""Fits that end on bounds of their user's, or at mere noise, say so."""
+"""Fits warn if they end on bounds set by the user, or explain nothing but noise."""
 
 import warnings
 
@@ -62,7 +62,7 @@ def blobs(n=40, seed=0):
 
 
 def told(model, X, y):
-    """What a fit warns of, but for iterations that were too few."""
+    """Return the warnings of a fit, except those of too few iterations."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         clone(model).fit(X, y)
@@ -77,7 +77,7 @@ def told(model, X, y):
         (RBF(9.0, (2.0, 9.0)), ["kernel_.length_scale = 9 on its upper bound 9"]),
         (1.0 * RBF([2.0, 3.0, 9.0], (2.0, 9.0)), ["kernel_.k2.length_scale[0]", "..[2]"]),
         (WhiteKernel(0.5, (0.1, 0.5)) + RBF(), ["kernel_.k1.noise_level = 0.5 on its upper"]),
-        (RBF(1e5) + ConstantKernel(1e-5), []),  # scikit-learn's bounds, not the user's
+        (RBF(1e5) + ConstantKernel(1e-5), []),  # scikit-learn's default bounds, not set by the user
         (RBF(2.0, (1e-5, 2.0)), ["kernel_.length_scale = 2 on its upper bound 2"]),
         (RBF(2.1, (2.0, 9.0)), []),
         (RBF(2.0, "fixed"), []),
@@ -95,7 +95,7 @@ def test_values_on_bounds_are_named(kernel, expected):
 
 @learners
 def test_every_estimator_tells_of_the_user_s_bounds(model):
-    # So near each other that every value is on one of them.
+    # The bounds are so close to each other that every value is on one of them.
     kernel = RBF(1.0, (1.0, 1.0015)) + RBF(3.0, "fixed")
     message = told(model.set_params(kernel=kernel), *blobs())[0]
     assert message.startswith(f"{type(model).__name__} ended with hyperparameters on bounds")
@@ -128,7 +128,7 @@ def test_another_period_than_the_data_s_is_told():
 @pytest.mark.parametrize(
     "parameters",
     [
-        {},  # the default kernel ends at noise, and rightly
+        {},  # the default kernel correctly ends at noise
         {"kernel": RBF(1.0, (1.0, 1.0015)), "optimizer": None},
         {"kernel": 1.0 * RBF(1.0)},
         {"kernel": ConstantKernel(0.01, "fixed") * RBF(0.1, "fixed")},  # only noise is learned
