@@ -1,4 +1,4 @@
-"""Methods against each other, where they must coincide or come close."""
+"""Methods compared with each other on problems for which they must agree, exactly or nearly."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,12 +23,12 @@ from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
 
 def objective_at(ascent, state):
-    """Objective of the moments in a state."""
+    """Return the objective at the moments of a state."""
     return ascent.sweep(ascent.init(state.mean, state.root))
 
 
 def maximize_elbo(ascent, kernel, rate, n_steps):
-    """The state after steps of Adam on the posterior, all rows at once."""
+    """Return the state after steps of Adam on the posterior, with all rows in every step."""
     free = ["mean", "raw_root"]
     adam = AdamSteps(
         ascent.likelihood,
@@ -49,13 +49,13 @@ def maximize_elbo(ascent, kernel, rate, n_steps):
 
 @pytest.fixture(scope="module")
 def iris():
-    """The problem of section 8.7 of the specification: X, y, Z and kernel."""
+    """Return X, y, Z and kernel of the problem in section 8.7 of the specification."""
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
     return X, y, X[::10], ConstantKernel(1.0) * RBF(2.0)
 
 
-# One objective
+# The same objective
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_sweeps_gradients_and_elbo_have_one_objective(hinge, likelihood, n_class
     )
     at_once = minibatches(30, 30, torch.Generator().manual_seed(0))
     state = InterleavedState(**state.as_dict(), generator=torch.empty(0))
-    # The same sums in other orders.
+    # The sums are the same, in other orders.
     np.testing.assert_allclose(adam.run(replace(state), at_once), value, rtol=1e-12)
     np.testing.assert_allclose(objective_at(ascent, state), value, rtol=1e-11)
 
@@ -93,7 +93,7 @@ def test_fixed_contrast_on_iris_reaches_the_published_optimum(iris):
     state = ascent.init()
     values = [ascent.sweep(state) for _ in range(400)]
     assert values[0] == pytest.approx(-409.8076211, abs=1e-6)
-    # Published with the same jitter; 400 simultaneous sweeps leave about 1e-7.
+    # The published value has the same jitter; after 400 simultaneous sweeps about 1e-7 is left.
     assert values[-1] == pytest.approx(-33.3748235, abs=1e-6)
 
 
@@ -106,13 +106,13 @@ def test_gradients_and_sweeps_find_the_same_unique_optimum(hinge, n_classes):
     ascent = ascent_of(hinge, kernel, X, y, X[:8])
     swept_state, climbed_state = swept(ascent, 200), maximize_elbo(ascent, kernel, 0.05, 300)
     best, found = (objective_at(ascent, state) for state in (swept_state, climbed_state))
-    # Concave in both sets of parameters: the sweeps are there, Adam comes close from below.
+    # The objective is concave: the sweeps have reached the optimum, Adam comes close from below.
     assert best - 1e-3 * abs(best) < found < best + 1e-6
     np.testing.assert_allclose(climbed_state.mean, swept_state.mean, rtol=0, atol=0.1)
 
 
 def soft_objective(A, residual, y, mean, root, sharpness=2.0):
-    """The objective of section 3.5, densely: the smooth maximum of the hinges of wrong classes."""
+    """Return the objective of section 3.5, with the smooth maximum of the wrong classes' hinges."""
     m = A @ mean.T
     v = residual[:, None] + torch.einsum("np,cpq->ncq", A, root).square().sum(-1)
     if len(mean) == 1:
@@ -128,7 +128,7 @@ def soft_objective(A, residual, y, mean, root, sharpness=2.0):
 
 
 def best_by_lbfgs(ascent, n_latents):
-    """The largest `soft_objective` that L-BFGS finds over means and triangular roots."""
+    """Return the maximum of `soft_objective` by L-BFGS over means and triangular roots."""
     X, y, _ = ascent.rows.take(slice(None))
     A, residual = ascent.basis(X)
     p = A.shape[1]
@@ -154,7 +154,7 @@ def scaled(X, y):
 
 
 def real_problem(name, request):
-    """Standardized rows, class codes and inducing points."""
+    """Return standardized rows, class codes and inducing points."""
     if name in ("iris", "wine"):
         X, y = scaled(*{"iris": load_iris, "wine": load_wine}[name](return_X_y=True))
         return X, y, X[::10]
@@ -190,7 +190,7 @@ def test_default_fit_ends_within_a_thousandth_of_a_nat_per_row_of_the_optimum(na
     assert best - 1e-3 * len(X) < found < best + 1e-5 * len(X)
     # Shrinking steps that contrast two classes took up to 200 sweeps for 0.01 to 0.1 nats per row.
     assert model.n_iter_ < 50
-    # `tol` is about the undamped step.
+    # `tol` refers to the undamped step.
     nearby = undamped(ascent, state.mean, state.root)
     ascent.sweep(nearby)
     assert nearby.change < model.tol
@@ -223,8 +223,9 @@ def test_minibatches_reach_the_optimum_of_all_rows(n):
     state, generator = ascent.init(), torch.Generator().manual_seed(0)
     for _ in range(60):
         ascent.stochastic_sweep(state, minibatches(n, 25, generator))
-    # Steps of t^-0.6 at t = 480 average over about 40 minibatches, five times all rows; the
-    # objective errs by the square of the noise left, 1e-5 here. A row over must not spoil that.
+    # Steps of t^-0.6 at t = 480 average over about 40 minibatches, five times all rows. The error
+    # of the objective is the square of the remaining noise, 1e-5. With n = 201, a single row is
+    # left over by full minibatches.
     assert best - 1e-4 * abs(best) < objective_at(ascent, state) <= best + 1e-9
 
 
@@ -242,13 +243,13 @@ def test_two_classes_in_the_multiclass_model_reach_the_published_optimum():
         state = swept(ascent, 100)
         mu, root = state.mean.numpy() @ L.T, L @ state.root.numpy()
         Sig = root @ root.transpose(0, 2, 1)
-        # One wrong class, so nothing is chosen anew; jitter and shrinking steps.
+        # With one wrong class, nothing is chosen. The error is due to jitter and shrinking steps.
         assert objective_at(ascent, state) == pytest.approx(-6.6003135164, abs=1e-5)
         np.testing.assert_allclose(mu[1], [-0.7639877532, 0.7728871528], rtol=0, atol=1e-4)
         np.testing.assert_allclose(mu[0], -mu[1], rtol=0, atol=1e-4)
         published = [[0.3881751780, 0.0026460452], [0.0026460452, 0.4543618608]]
         np.testing.assert_allclose(Sig, [published] * 2, rtol=0, atol=1e-4)
-        # (S16): the binary objective with twice the kernel, less what f0 + f1 adds.
+        # (S16): the binary objective with twice the kernel, minus the part of f0 + f1.
         delta, total, S = mu[1] - mu[0], mu[0] + mu[1], Sig[0] + Sig[1]
         D = Sig[1] - Sig[0]
         binary = oracles.binary_objective(2 * K, kappa, 2 * kt, delta, S, T1.s)
@@ -269,7 +270,7 @@ def test_one_against_the_rest_is_the_binary_models():
         one = BayesianSVC(kernel, **settings).fit(X, y == j)
         one_mean, one_var = one.latent_mean_and_variance(X)
         for column, alone in ((mean, one_mean), (var, one_var / one.spread_)):
-            # The same arithmetic.
+            # The arithmetic is the same.
             np.testing.assert_allclose(column[:, j], alone, rtol=1e-12)
     assert whole.score(X, y) > 0.7
 
@@ -293,7 +294,7 @@ def test_exact_features_are_what_enough_inducing_points_give():
     for kernel in (DotProduct(1.0), Exponentiation(DotProduct(1.0), 1)):
         model = BayesianSVC(kernel, inducing_points=X[:3], optimizer=None)
         models.append(model.fit(X, y))
-    # Jitter of 1e-6 times a variance of 2, against a smallest eigenvalue of about 0.1.
+    # The jitter is 1e-6 times a variance of 2, relative to a smallest eigenvalue of about 0.1.
     np.testing.assert_allclose(
         *(np.stack(model.latent_mean_and_variance(X)) for model in models), rtol=0, atol=1e-4
     )
@@ -312,12 +313,12 @@ def test_all_rows_as_inducing_points_are_the_dense_model():
         w = ((1 - s * mean) ** 2 + np.diag(cov)) ** -0.5
         cov = K - K @ np.linalg.solve(K + np.diag(1 / w), K)
         mean = cov @ (s * (1 + w))
-    # Jitter 2e-6 against 1 / w of about one.
+    # The jitter is 2e-6, relative to 1 / w of about one.
     np.testing.assert_allclose(m[:, 0], mean, rtol=0, atol=1e-4)
     np.testing.assert_allclose(v[:, 0], np.diag(cov), rtol=0, atol=1e-4)
 
 
-# Weights, dtypes, starts
+# Weights, dtypes, initial values
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -328,7 +329,7 @@ def test_integer_weights_are_repeated_rows_for_the_whole_fit(n_classes):
     settings = {"n_inducing": 8, "random_state": 0}
     a = BayesianSVC(**settings).fit(X, y, sample_weight=weights)
     b = BayesianSVC(**settings).fit(X[repeated], y[repeated])
-    # Sums in another order, through a search and a fit that stop by comparisons.
+    # Sums are in another order, and the search and the fit stop by comparisons.
     np.testing.assert_allclose(a.kernel_.theta, b.kernel_.theta, rtol=0, atol=1e-6)
     np.testing.assert_allclose(a.predict_proba(X), b.predict_proba(X), rtol=0, atol=1e-6)
     assert a.loo_log_loss_ == pytest.approx(b.loo_log_loss_, rel=1e-6)
@@ -349,7 +350,7 @@ def test_float32_and_float64_agree():
     settings = {"inducing_points": X[:10], "optimizer": None}
     kernel = ConstantKernel(2.0) * RBF(1.0) + ConstantKernel(1.0)
     models = [BayesianSVC(kernel, dtype=d, **settings).fit(X, y) for d in ("float32", "float64")]
-    # Rounding of 6e-8 in the rows' passes, through a projection of norm below 100.
+    # The error is rounding of 6e-8 in passes over rows, times a projection of norm below 100.
     np.testing.assert_allclose(*(model.predict_proba(X) for model in models), rtol=0, atol=1e-3)
 
 
@@ -373,5 +374,5 @@ def test_gradient_estimator_agrees_with_the_default_one():
     a = BayesianSVC(kernel, **settings).fit(X, y)
     b = BayesianSVC(kernel, inference="gradient", tol=1e-3, max_iter=500, **settings).fit(X, y)
     assert b.objective_curve_[-1] == pytest.approx(a.objective_curve_[-1], rel=0.02)
-    # Both stop near the optimum, not at it.
+    # Both stop near the optimum, but not at it.
     assert np.abs(a.predict_proba(X) - b.predict_proba(X)).mean() < 0.02

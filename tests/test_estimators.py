@@ -1,4 +1,4 @@
-"""Every estimator of the package, as scikit-learn and its users expect one to behave."""
+"""Every estimator of the package behaves as scikit-learn and its users expect."""
 
 import pickle
 import random
@@ -69,7 +69,7 @@ from skgpsvm.exceptions import DivergenceError, NumericalWarning
 
 ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0] != "_"]
 
-# Hyperparameters as given and few inducing points, where learning them is not what is tested.
+# Given hyperparameters and few inducing points, for tests that are not about learning them.
 quick = partial(BayesianSVC, n_inducing=8, optimizer=None, random_state=0)
 MODES = {
     "coordinate ascent": {},
@@ -86,19 +86,19 @@ modes_and_learned_kernel = pytest.mark.parametrize(
 
 
 def blobs(n=60, d=2, n_classes=3, seed=0):
-    """Classes that overlap, a normal cloud each; labels are integers."""
+    """Return overlapping, normally distributed classes with integer labels."""
     rng = np.random.RandomState(seed)
     y = np.arange(n) % n_classes
     return 1.5 * rng.normal(size=(n_classes, d))[y] + rng.normal(size=(n, d)), y
 
 
 def predictions(model, X):
-    """All that a model predicts for rows."""
+    """Return all predictions of a model for rows."""
     return (model.predict(X), model.predict_proba(X), *model.latent_mean_and_variance(X))
 
 
 def assert_same_bits(model, other, X, other_X=None):
-    """Two models predict the same, to the last bit."""
+    """Require that two models predict the same, to the last bit."""
     other_X = X if other_X is None else other_X
     for got, expected in zip(predictions(model, X), predictions(other, other_X), strict=True):
         assert_array_equal(got, expected)
@@ -108,14 +108,14 @@ def assert_probabilities(P, n_classes):
     assert P.shape[1] == n_classes
     assert np.isfinite(P).all()
     assert (P >= 0).all()
-    # A few roundings of numbers up to 1.
+    # The error is a few roundings of numbers up to 1.
     assert_allclose(P.sum(1), 1, atol=1e-12)
 
 
 # scikit-learn's own checks
 
 
-# On data without structure many fits end by max_iter, and first calls have few rows; they say so.
+# On data without structure many fits reach max_iter, and first calls have few rows: both warn.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:.* first call")
 @parametrize_with_checks([*DETERMINISTIC, *STOCHASTIC])
@@ -123,7 +123,7 @@ def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 
-# In the hands of scikit-learn's meta-estimators
+# Inside scikit-learn's meta-estimators
 
 
 def test_grid_search_over_a_pipeline_in_two_processes():
@@ -135,7 +135,7 @@ def test_grid_search_over_a_pipeline_in_two_processes():
     }
     search = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss", n_jobs=2).fit(X, y)
     alone = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, y)
-    # The number of threads, and with it the order of sums, may differ in a worker.
+    # The number of threads, and thus the order of sums, may differ in a worker.
     assert_allclose(
         search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], rtol=1e-6
     )
@@ -159,7 +159,7 @@ def test_calibrated_classifier(method):
     frozen = FrozenEstimator(quick(probability="argmax").fit(X[:60], y[:60]))
     calibrated = CalibratedClassifierCV(frozen, method=method).fit(X[60:], y[60:])
     assert_probabilities(calibrated.predict_proba(X), 3)
-    if method == "temperature":  # a monotone map of `decision_function`
+    if method == "temperature":  # the result is a monotone function of `decision_function`
         assert_array_equal(calibrated.predict(X), frozen.predict(X))
         before, after = (log_loss(y[60:], m.predict_proba(X[60:])) for m in (frozen, calibrated))
         assert after <= before + 1e-6  # its optimizer's tolerance
@@ -220,7 +220,7 @@ def test_pickles_predict_the_same_and_hold_no_tensors(mode, tmp_path):
 
 def test_fitted_state_does_not_grow_with_the_data():
     sizes = [len(pickle.dumps(quick(n_inducing=5).fit(*blobs(n)))) for n in (60, 600)]
-    # `objective_curve_` has 8 bytes an iteration.
+    # `objective_curve_` has 8 bytes per iteration.
     assert abs(sizes[1] - sizes[0]) < 8 * 100
 
 
@@ -239,7 +239,7 @@ def test_output_containers_do_not_concern_predictions():
         assert all(type(part) is np.ndarray for part in predictions(model, X))
 
 
-# Data in
+# Input data
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
@@ -250,7 +250,7 @@ def test_data_frames(frame):
     model = quick().fit(table, labels)
     assert_array_equal(model.feature_names_in_, ["a", "b"])
     assert_array_equal(model.classes_, ["u", "v", "w"])
-    # Frames are laid out by columns, so that sums run in another order.
+    # Data frames are stored by columns, so that sums are in another order.
     expected = quick().fit(X, y).predict_proba(X)
     assert_allclose(model.predict_proba(table), expected, rtol=1e-10)
     with pytest.raises(ValueError, match="feature names should match"):
@@ -300,7 +300,7 @@ def test_constant_features_change_nothing():
     X, y = blobs()
     constant = np.c_[np.full(60, 1e6), X, np.zeros(60)]
     expected = quick().fit(X, y).predict_proba(X)
-    # Inducing points are clusters of the same rows; only roundings of their sums differ.
+    # Inducing points are clusters of the same rows; only rounding of their sums differs.
     assert_allclose(quick().fit(constant, y).predict_proba(constant), expected, atol=1e-8)
 
 
@@ -339,7 +339,7 @@ def test_scale_of_the_data_does_not_matter(mode, scale):
     expected = quick(**mode).fit(X, y).predict_proba(X)
     for scales in (scale, np.array([scale, 1.0])):
         got = quick(**mode).fit(X * scales, y).predict_proba(X * scales)
-        # Roundings of 1e-16, which learning a kernel and inducing points may magnify.
+        # Learning a kernel and inducing points may amplify rounding errors of 1e-16.
         assert_allclose(got, expected, atol=1e-5)
 
 
@@ -348,7 +348,7 @@ def test_scale_of_float32_data_does_not_matter(scale):
     X, y = blobs()
     small = (X * scale).astype(np.float32)
     expected = quick().fit(X, y).predict_proba(X)
-    # The precision of float32, 1e-7, times what the kernel's projection magnifies.
+    # The precision of float32 is 1e-7, which the kernel's projection amplifies.
     assert_allclose(quick().fit(small, y).predict_proba(small), expected, atol=1e-3)
 
 
@@ -361,7 +361,7 @@ def test_rows_all_alike_leave_class_frequencies(mode, value, n):
     P = model.predict_proba(X)
     assert_probabilities(P, 3)
     assert_array_equal(P, np.tile(P[0], (n, 1)))
-    assert_array_equal(model.predict(X), 2)  # half of the rows
+    assert_array_equal(model.predict(X), 2)  # its rows have half of the weight
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_no_optimizer_keeps_the_kernel_as_given():
 NOTHING = {"n_inducing": 8, "random_state": 0}
 BY_ROWS = {**NOTHING, "basis": "inducing", "n_basis": 20}
 NETWORK = {"module_params": {"hidden_layer_sizes": (4,)}, "max_iter": 2, "random_state": 0}
-# Ways to a posterior, each by an estimator that has one.
+# Ways to compute a posterior, each with an estimator that uses it.
 WAYS = [
     BayesianSVC(**NOTHING),
     BayesianSVC(**NOTHING, learn_inducing=True),
@@ -550,7 +550,7 @@ def test_fits_with_nothing_to_learn(model, kernel, optimizer):
     if "optimizer" in model.get_params():
         model.set_params(optimizer=optimizer)
     if optimizer is None and "approximation" in model.get_params():
-        model.set_params(approximation="auto")  # others are ways to learn
+        model.set_params(approximation="auto")  # the other values are for learning
     model.fit(X, y)
     assert np.isfinite(model.predict(X)).all()
     if optimizer is None and "optimizer" in model.get_params():
@@ -558,7 +558,7 @@ def test_fits_with_nothing_to_learn(model, kernel, optimizer):
         assert_allclose(own, kernel.theta, rtol=1e-12)
 
 
-# Numbers
+# Numerical accuracy
 
 
 @modes_and_learned_kernel
@@ -569,7 +569,7 @@ def test_single_and_double_precision_agree(mode):
     for model, rows in [(quick(**mode, dtype="float32"), X), (quick(**mode), np.float32(X))]:
         single = model.fit(rows, y).predict_proba(rows)
         assert single.dtype == np.float64
-        # Features are projected by the inverse of a Cholesky factor of condition up to 1e3.
+        # Features are projected by the inverse of a Cholesky factor of condition number up to 1e3.
         assert_allclose(single, double, atol=1e-3)
 
 
@@ -581,7 +581,7 @@ def test_predictions_are_consistent(mode, n_classes):
     P, scores = model.predict_proba(X), model.decision_function(X)
     assert_probabilities(P, n_classes)
     assert_array_equal(model.predict(X), model.classes_[P.argmax(1)])
-    # Roundings of 1e-16 in exp and log.
+    # The error is rounding of 1e-16 in exp and log.
     if n_classes == 2:
         assert scores.shape == (60,)
         assert_allclose(P[:, 1], expit(scores), atol=1e-14)
@@ -596,7 +596,7 @@ def test_rows_are_predicted_each_for_itself(monkeypatch):
     model = quick().fit(X, y)
     P = model.predict_proba(X)
     monkeypatch.setattr(_estimators.GPEstimator, "_chunk_rows", 7)
-    # Matrix products of other shapes sum in another order.
+    # Matrix products of other shapes have sums in another order.
     assert_allclose(model.predict_proba(X[::-1])[::-1], P, rtol=1e-10)
 
 
@@ -613,7 +613,7 @@ def test_other_seed_other_inducing_points():
 
 
 def global_state():
-    """What a library could change behind its user's back."""
+    """Return the global state that a library could change without its user's knowledge."""
     return {
         "torch seed": torch.get_rng_state().tolist(),
         # None stands for NumPy's global random state.
@@ -655,7 +655,7 @@ def test_default_dtype_of_torch_does_not_matter():
 
 
 class AnonymousMemory:
-    """Highest memory of this process that no file backs, above that at the start, in bytes."""
+    """Context that measures peak growth of this process's anonymous memory, in bytes."""
 
     status = Path("/proc/self/status")
 
@@ -698,7 +698,7 @@ def test_read_only_memmap_is_never_copied_whole(tmp_path, monkeypatch):
     X = np.memmap(tmp_path / "X", np.float32, "r", shape=(n, d))
     model = quick(kernel=RBF(10.0), inducing_points=np.array(X[:4]), max_iter=1)
     with pytest.warns(ConvergenceWarning):
-        model.fit(X[:5000], y[:5000])  # what a first fit loads and reserves once
+        model.fit(X[:5000], y[:5000])  # loads and allocates what only a first fit does
     with AnonymousMemory() as memory, pytest.warns(ConvergenceWarning):
         P = model.fit(X, y).predict_proba(X)
     assert_probabilities(P, 2)
@@ -729,7 +729,7 @@ def test_weight_zero_removes_a_class():
     model = quick().fit(X, y, (y != 1).astype(float))
     assert_array_equal(model.classes_, [0, 2])
     removed = quick().fit(X[y != 1], y[y != 1])
-    # Sums of as many numbers, zeros left out, round differently.
+    # Sums with and without zeros round differently.
     assert_allclose(model.predict_proba(X), removed.predict_proba(X), rtol=1e-10)
 
 
@@ -792,7 +792,7 @@ def test_shuffled_stream_approaches_a_fit(multi_class, n_classes):
     P, P_stream, P_first = (
         model.predict_proba(X) for model in (whole, stream, quick(**options).fit(X[:100], y[:100]))
     )
-    # Sites of old rows are held as they were; what is left of 600 rows is a small difference.
+    # Sites of old rows are not updated, which makes a small difference for 600 rows.
     assert np.abs(P_stream - P).mean() < 0.5 * np.abs(P_first - P).mean()
     assert np.abs(P_stream - P).mean() < 0.03
     assert stream.score(X, y) > whole.score(X, y) - 0.02
@@ -893,7 +893,7 @@ def test_warm_start_continues(mode):
     if not model.learn_inducing:
         assert_array_equal(model.inducing_points_, Z)
     assert len(warm) <= len(cold)
-    # Steps of Adam and of minibatches go up and down a little.
+    # The objective fluctuates a little in steps of Adam and of minibatches.
     assert warm[0] > cold[0] + 0.8 * (cold[-1] - cold[0])
 
 
@@ -929,7 +929,7 @@ def test_failing_warm_start_leaves_the_model_as_it_was(change, message):
 
 @pytest.fixture
 def diverging(monkeypatch):
-    """Make the objective of the second sweep infinite."""
+    """Make the objective of the second sweep infinite in a test."""
     values = iter([0.0, np.inf])
 
     def sweep(ascent, state):
@@ -998,11 +998,11 @@ def test_html_representation_describes_every_parameter(kind):
     assert "Documentation for" in html
 
 
-# Tools that log every fit of scikit-learn's estimators see ours only
+# Tools that log every fit of scikit-learn's estimators see only ours
 
 
 def every_fit():
-    """Classes of scikit-learn with the methods that fit them."""
+    """Yield scikit-learn's classes with the methods that fit them."""
     for _, kind in all_estimators():
         for method in ("fit", "fit_transform", "fit_predict"):
             if method in vars(kind):
@@ -1017,7 +1017,7 @@ def test_no_estimator_of_scikit_learn_is_fitted_inside(kind, monkeypatch):
     for owner, method in every_fit():
         monkeypatch.setattr(owner, method, refuse)
     X, y = blobs(60, d=3, n_classes=2)
-    X = np.c_[X, np.exp(2 * X[:, 0]), X[:, 0] > 0]  # skewed, and of few values
+    X = np.c_[X, np.exp(2 * X[:, 0]), X[:, 0] > 0]  # a skewed feature, and one with few values
     options = {"n_inducing": 8, "max_iter": 3, "random_state": 0, "categorical_features": [4]}
     known = kind().get_params()
     model = kind(**{name: value for name, value in options.items() if name in known})
@@ -1073,7 +1073,7 @@ def test_probabilities_average_those_of_draws(probability, n_classes):
     P = model.predict_proba_from_latent(draws)
     assert P.shape == (4000, 60, n_classes)
     assert_allclose(P.sum(-1), 1, atol=1e-12)
-    # Four standard errors of 4000 draws; the calibrated average is an approximation besides.
+    # Four standard errors of 4000 draws; the calibrated average is an approximation, too.
     error = 4 * np.sqrt(0.25 / 4000) + (0.05 if probability == "calibrated" else 0)
     assert_allclose(P.mean(0), model.predict_proba(X), atol=error)
 
@@ -1085,19 +1085,19 @@ def test_latents_of_another_shape_are_refused():
         model.predict_proba_from_latent(np.zeros((5, 2)))
 
 
-# Anything
+# Arbitrary data
 
 
 @st.composite
 def problems(draw):
-    """Small data sets of all sorts, valid ones, with a model."""
+    """Draw a small, valid data set of any kind, and a model."""
     n_classes = draw(st.integers(2, 4))
     counts = draw(st.lists(st.integers(1, 8), min_size=n_classes, max_size=n_classes))
     n, d = sum(counts), draw(st.integers(1, 4))
     rng = np.random.RandomState(draw(st.integers(0, 1000)))
     y = rng.permutation(np.repeat(rng.permutation(n_classes), counts))
     X = rng.normal(size=(n, d)) + draw(st.sampled_from([0, 1, 5])) * y[:, None]
-    X = X[rng.randint(n, size=n)] if draw(st.booleans()) else X  # rows twice
+    X = X[rng.randint(n, size=n)] if draw(st.booleans()) else X  # repeated rows
     X = np.round(X) if draw(st.booleans()) else X
     X[:, rng.uniform(size=d) < draw(st.sampled_from([0, 0.5]))] = 1  # constant features
     X = X * 10.0 ** rng.choice(draw(st.sampled_from([[0], [-12], [12], [-12, 0, 12]])), size=d)
@@ -1183,7 +1183,7 @@ def test_anything_works_or_is_refused_in_words(rows, labels, weights, data):
     model = quick(n_inducing=4, max_iter=20)
     refusal = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of scikit-learn and NumPy about such data
+        warnings.simplefilter("ignore")  # scikit-learn and NumPy warn about such data
         try:
             model.fit(X, y, weights)
         except (ValueError, TypeError) as error:
@@ -1206,7 +1206,7 @@ def test_cuda_agrees_with_the_cpu(mode):
     X, y = blobs()
     on_cpu = quick(**mode).fit(X, y)
     on_cuda = quick(**mode, device="cuda").fit(X, y)
-    # Other orders of sums, 1e-16 each, magnified by up to 100 iterations.
+    # Sums are in other orders, with errors of 1e-16 that up to 100 iterations amplify.
     assert_allclose(on_cuda.predict_proba(X), on_cpu.predict_proba(X), atol=1e-5)
     assert_allclose(
         np.hstack(on_cuda.latent_mean_and_variance(X)),

@@ -1,4 +1,4 @@
-"""The exact log evidence: scikit-learn's, finite differences, weights, noise of other rows."""
+"""The exact log evidence: scikit-learn's value, gradient, weights, noise refitted to rows."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_gradient_of_the_evidence_is_its_derivative():
                 else evidence.value(theta, Z, noise + sign * step)
                 for sign in (1, -1)
             )
-            # Rounding of values of size 1e2 over the step.
+            # The error is rounding of values of size 1e2 over the step.
             assert slope[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
 
 
@@ -81,7 +81,7 @@ def test_noise_that_predicts_other_rows_best_is_found():
             return -weights @ norm.logpdf(y[40:], mean, np.sqrt(std**2 + np.exp(log)))
 
         best = minimize_scalar(loss, bounds=(-6, 2), method="bounded")
-        # Of a maximum found to a relative gain of 1e-9.
+        # The maximum is found to a relative gain of 1e-9.
         assert found == pytest.approx(best.x, abs=1e-3)
         total -= best.fun - 0.5 * np.log(2 * np.pi) * weights.sum()
     assert density == pytest.approx(total, abs=1e-5)
@@ -122,7 +122,7 @@ def test_entries_of_a_hyper_parameter_have_one_direction():
 
 def test_common_factors_move_entries_together_within_their_bounds():
     X, y = waves(30)
-    # The second length scale is at its bound: it moves downwards alone.
+    # The second length scale is at its upper bound and can only decrease.
     kernel = 1.5 * RBF([1.0, 2.0, 3.0], (0.1, 2.0))
     evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]))
     bounds, theta = t64(kernel.bounds), t64(np.log([1.5, 1.0, 2.0, 1.2]))

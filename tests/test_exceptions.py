@@ -1,4 +1,4 @@
-"""Errors and warnings: what they can be caught as."""
+"""Errors and warnings: the classes by which they can be caught."""
 
 import pytest
 from problems import waves

@@ -1,4 +1,4 @@
-"""Expectation propagation: acceptance numbers, dense oracle, gradients, ways of learning."""
+"""Expectation propagation: the specification's numbers, dense oracle, gradients, learning."""
 
 import warnings
 from dataclasses import replace
@@ -38,7 +38,7 @@ from skgpsvm.expectation_propagation._propagation import (
     probit_ratios,
 )
 
-# Specification, section 9; case B without its noise, folded into the amplitude: T14 (iv).
+# Specification, section 9. In case B, the amplitude absorbs the noise: T14 (iv).
 CASES = {
     "A": (
         np.array([-2, -1.2, -0.4, 0.3, 1.1, 2])[:, None],
@@ -65,7 +65,7 @@ CASES = {
     ),
 }
 EVIDENCE = {"A": -4.604637649019, "B": -5.639696015173}
-# At convergence, in our order: log variance, log lengths, Z row by row.
+# Gradient at convergence, in our order: log variance, log length scales, Z row by row.
 GRADIENT_A = [-0.353604479006, -0.400247343093, -0.375253460570, 0.065383088540, 0.359101429596]
 EXACT_A = [-0.251318090885, -0.260327147724, -0.275470987673, 0.034947150008, 0.263943342651]
 
@@ -205,7 +205,7 @@ def test_predictions():
 
 
 def dense(X, y, kernel, n_sweeps=300):
-    """Return mean, covariance and log evidence of the exact process.
+    """Return mean, covariance and log evidence of the exact GP.
 
     Sequential expectation propagation on the function values (Rasmussen and Williams, algorithm
     3.5).
@@ -355,7 +355,7 @@ def test_powers_have_the_derivatives_of_the_closed_form_near_one():
 def test_probit_ratios_are_accurate_in_the_tail():
     z = t64([-1e6, -1e3, -60.0, -49.0, -5.0, 0.0, 5.0, 50.0])
     ratio, fall = probit_ratios(z)
-    # phi / Phi from 30 digits of Mills' ratio for the negative, by definition else.
+    # phi / Phi is by 30 digits of Mills' ratio for negative z, and by definition for the others.
     reference = np.exp(norm.logpdf(z[4:]) - norm.logcdf(z[4:]))
     np.testing.assert_allclose(ratio[4:], reference, rtol=1e-12)
     np.testing.assert_allclose(ratio[:2], [1e6 + 1e-6, 1e3 + 1e-3 - 2e-9], rtol=1e-14)
@@ -529,7 +529,7 @@ def test_minibatches_of_given_hyperparameters_end_at_the_same_posterior():
     whole = EPClassifier(**settings).fit(X, y)
     parts = EPClassifier(**settings, batch_size=40).fit(X, y)
     np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), atol=1e-7)
-    assert type(parts._latents[0]) is SparseModel  # which keeps no sums of sites
+    assert type(parts._latents[0]) is SparseModel  # this model keeps no sums of sites
 
 
 # Learning
@@ -590,7 +590,7 @@ def test_converged_sites_are_those_of_many_updates():
 
 
 class Failing(Propagation):
-    """A propagation that fails at log amplitudes above two."""
+    """Propagation that fails at log amplitudes above two."""
 
     n_failures = 0
 
@@ -681,7 +681,7 @@ def test_rows_streamed_a_few_at_a_time_count_in_full():
     precisions = []
     for size in (0, 50, 2):
         model = EPClassifier(3.0 * RBF(0.7), **settings).partial_fit(X[:150], y[:150])
-        model.set_params(tol=0.1)  # a few rows change the means by less
+        model.set_params(tol=0.1)  # a few rows change the means by less than this
         for i in range(150, 200, size) if size else ():
             model.partial_fit(X[i : i + size], y[i : i + size])
         root = model._latents[0].root[0]
@@ -746,7 +746,7 @@ def test_leave_one_out_loss_is_close_to_that_of_refits():
 def test_leave_one_out_probabilities_are_by_row_as_given(n_classes):
     X, y = blobs(n_classes)
     weights = np.arange(len(X)) % 3.0
-    index = np.r_[:150, :4]  # four rows come twice
+    index = np.r_[:150, :4]  # four rows are repeated
     twice = X[index], y[index], weights[index]
     model = EPClassifier(n_inducing=10, max_iter=30, tol=0.05, random_state=0)
     order = np.random.RandomState(1).permutation(len(twice[0]))
@@ -783,7 +783,7 @@ def test_evidence_at_other_hyperparameters(n_classes):
         / 2e-4
         for step in steps
     ]
-    # Sites have converged to 1e-6.
+    # Sites have converged up to 1e-6.
     np.testing.assert_allclose(gradient, differences, rtol=1e-4, atol=1e-4)
     assert model.log_marginal_likelihood_value_ == value
     with pytest.raises(ValueError, match="pass the rows of fit as X and y"):

@@ -1,4 +1,4 @@
-"""Random Fourier features: the counter's known answers, the kernels that they tend to."""
+"""Random Fourier features: known answers of the counter-based generator, and limit kernels."""
 
 import pickle
 
@@ -96,7 +96,7 @@ def test_error_of_the_kernel_is_that_of_pairs():
     kernels = ((gap[1] - gap[0]) @ frequencies.T).cos().view(draws, n_pairs).mean(1)
     rho = np.exp(-0.5 / 1.3**2)
     assert kernels.mean().item() == pytest.approx(rho, abs=4 * np.sqrt(0.01 / draws))
-    # The specification's tolerance; the standard error of the variance is 0.7 %.
+    # This is the specification's tolerance; the standard error of the variance is 0.7 %.
     assert kernels.var().item() == pytest.approx((1 - rho**2) ** 2 / (2 * n_pairs), rel=0.05)
 
 
@@ -108,7 +108,7 @@ def test_error_falls_with_the_root_of_the_number():
         values = (bases_of(RBF(1.5), 3, n_pairs, seed).values(X) for seed in range(10))
         squares = [((V @ V.T - exact) ** 2).mean().item() for V in values]
         scaled.append(np.sqrt(n_pairs * np.mean(squares)))
-    # Ten draws of some hundred dependent entries; a rate of 1/m or none would be off by ten.
+    # Ten draws have some hundred dependent entries each. A wrong rate would be off by ten.
     assert_allclose(scaled, scaled[0], rtol=0.25)
 
 
@@ -128,7 +128,7 @@ def test_error_falls_with_the_root_of_the_number():
 def test_products_of_features_tend_to_the_kernel(kernel, orthogonal):
     X = points()
     values = bases_of(kernel, 3, 60_000, orthogonal=orthogonal).values(X)
-    # Variance of each term of cosines is at most its own squared, over the pairs of each.
+    # The variance of each cosine term is at most its squared kernel variance, over its pairs.
     assert_allclose(values @ values.T, kernel(X.numpy()), atol=4 * 2.5 * np.sqrt(1 / 60_000))
 
 
@@ -139,7 +139,7 @@ def test_orthogonal_frequencies_are_orthogonal_and_of_the_same_lengths():
     off = gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2))
     assert off.abs().max() < 1e-12
     lengths = gram.diagonal(dim1=1, dim2=2).flatten()
-    # Of chi squared with 8 degrees of freedom, to four standard errors.
+    # The mean of chi squared with 8 degrees of freedom, to four standard errors.
     assert lengths.mean().item() == pytest.approx(8, abs=4 * np.sqrt(16 / 8000))
     index = torch.tensor([11, 3, 799])
     assert_array_equal(features.normals(index, 8), drawn.view(-1, 8)[index])

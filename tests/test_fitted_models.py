@@ -1,4 +1,4 @@
-"""Fitted models: arrays as a state and back, and the posterior that each defines."""
+"""Fitted models: conversion of arrays to a state and back, and their posteriors."""
 
 import pickle
 from dataclasses import fields, replace
@@ -95,7 +95,7 @@ def test_latents_of_their_own_state_are_the_same():
     assert_allclose(same.kernel.theta, part.kernel.theta, rtol=1e-15)
     for name in ("Z", "noise", "mean", "root"):
         assert_array_equal(getattr(same, name), getattr(part, name))
-    # A copy: steps on the state leave the latents as they are.
+    # The state is a copy: steps on it do not change the latents.
     before = part.Z.copy()
     state["Z"] += 1
     assert_array_equal(part.Z, before)

@@ -1,4 +1,4 @@
-"""The loop of a fit: stages, their ends, what callbacks see, resuming from a checkpoint."""
+"""The loop of a fit: stages and their ends, callbacks, resuming from a checkpoint."""
 
 import math
 import warnings
@@ -20,15 +20,15 @@ X, Y = np.zeros((3, 1)), np.arange(3)
 
 @dataclass
 class Halved(State):
-    """A number, and the sum of those before it."""
+    """State with a number, and the sum of the numbers before it."""
 
-    value: object = None  # a tensor, as is the sum
+    value: object = None  # a tensor, like the sum
     total: object = None
     stage: int = 0
 
 
 class Half(Stage):
-    """Iterate a method of the estimator until its number is below a threshold."""
+    """Stage that repeats a method of the estimator until the number is below a threshold."""
 
     def __init__(self, method, threshold):
         self.method, self.threshold = method, threshold
@@ -41,7 +41,7 @@ class Half(Stage):
 
 
 class Halving(GPEstimator):
-    """Halves a number from one; its objective is minus the number."""
+    """Estimator that starts from one and halves it; its objective is minus the number."""
 
     def __init__(self, max_iter=5, finished_below=0.0, converged_below=None, n_stages=1):
         self.max_iter = max_iter
@@ -81,7 +81,7 @@ class Halving(GPEstimator):
 
 
 class Recorder:
-    """Notes every task; stops an iteration's stage where the value is below a threshold."""
+    """Callback that records every task, and stops a stage when the value is below a threshold."""
 
     def __init__(self, stop_below=0.0):
         self.stop_below = stop_below
@@ -189,7 +189,7 @@ class Killed(Exception):
 
 
 class Interrupted(Halving):
-    """Raises in a given call of `step`, counted over all stages; -1 is never."""
+    """Estimator that raises in a given call of `step`, counted over all stages; -1 is never."""
 
     kill_at, calls = -1, 0
 
@@ -201,7 +201,7 @@ class Interrupted(Halving):
 
 
 def interrupted(directory, kill_at, every, **parameters):
-    """A fit, killed at a call and then resumed by a new object; and the calls it still took."""
+    """Return a fit, killed at a call and resumed by a new object, and its number of later calls."""
     killed = Interrupted(n_stages=2, **parameters).set_callbacks(Checkpoint(directory, every))
     killed.kill_at = kill_at
     with pytest.raises(Killed):
@@ -218,7 +218,7 @@ def test_killed_fit_resumes_to_the_same_end(tmp_path, kill_at, every):
     model, calls = interrupted(tmp_path, kill_at, every, max_iter=4)
     assert model.curves_ == whole.curves_
     assert model.states_ == whole.states_
-    # Saved after every (second) iteration and after the last one of a stage.
+    # States are saved after every (second) iteration, and after the last one of a stage.
     assert calls == 8 - (kill_at - 1) // every * every
     assert not list(tmp_path.iterdir())
 
@@ -241,7 +241,7 @@ def test_remembered_value_outlives_the_kill(tmp_path):
     with pytest.raises(Killed):
         killed.fit(X, Y)
     assert Random().set_callbacks(Checkpoint(tmp_path)).fit(X, Y).seed_ == 3
-    # Forgotten with the fit.
+    # The value is forgotten when the fit has ended.
     assert Random().set_callbacks(Checkpoint(tmp_path)).fit(X, Y).seed_ == 5
 
 

@@ -1,4 +1,4 @@
-"""Children of a process that has computed with several threads: they fit and predict as it does."""
+"""Child processes of a process with several threads fit and predict as it does."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ import children
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# By a fork, which copies the parent, one of each family; few where the child is a new process.
+# One estimator of each family for a fork, which copies the parent; few for a new process.
 NAMES = {
     "fork": (
         "svc, gradient",
@@ -39,7 +39,7 @@ def test_child_of_a_process_with_threads(method):
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "2",
-            "OMP_WAIT_POLICY": "passive",  # the threads of other tests need the cores, too
+            "OMP_WAIT_POLICY": "passive",  # leaves the cores to other tests' threads
         },
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Fitted attributes and predictions are as recorded, see `golden_outputs`."""
+"""Fitted attributes and predictions are those recorded by `golden_outputs`."""
 
 import golden_outputs
 import numpy as np

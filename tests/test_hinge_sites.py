@@ -1,4 +1,4 @@
-"""The hinge as Gaussian sites: what rows touch, updates, gradients, contrasts."""
+"""The hinge as Gaussian sites: latents that rows depend on, updates, gradients, contrasts."""
 
 import math
 
@@ -14,7 +14,7 @@ from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
 
 
 def touched_moments(hinge, n=40, seed=0):
-    """Codes, latent means, and means and variances of the latents that each row touches."""
+    """Return codes, latent means, and moments of the latents on which each row depends."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(*shape):
@@ -71,7 +71,7 @@ def test_loss_is_the_negative_expected_log_prob():
         (HINGES["hard"](), MulticlassHinge()),
     ):
         y, mean, var, *active = touched_moments(hinge)
-        # The same function, called with differently gathered arguments.
+        # The function is the same, called with differently gathered arguments.
         np.testing.assert_allclose(
             hinge.sites(y, *active).loss,
             -likelihood.expected_log_prob(y, mean, var),
@@ -88,7 +88,7 @@ def test_gradient_and_curvature_are_the_derivatives_of_the_loss(hinge):
         torch.autograd.grad(column.sum(), mean, retain_graph=True)[0][:, j]
         for j, column in enumerate(gradient.T)
     ]
-    # A floor of 1e-12 under the variance of the violation, relative to at least 0.05.
+    # The floor of 1e-12 of the violation's variance is relative to at least 0.05.
     np.testing.assert_allclose(sites.gradient.detach(), gradient.detach(), rtol=0, atol=1e-10)
     np.testing.assert_allclose(sites.curvature.detach(), torch.stack(curvature, 1), atol=1e-9)
 
@@ -149,7 +149,7 @@ def test_soft_contrast_with_equal_rivals_is_the_hinge_of_either():
     np.testing.assert_allclose(both.loss, one.loss, rtol=1e-14)
     for name in ("linear", "precision", "gradient"):
         of_both, of_one = getattr(both, name), getattr(one, name)
-        # The true class has the whole site, each rival half of it.
+        # The true class has the whole site, each of the two strongest wrong classes half of it.
         np.testing.assert_allclose(of_both.gather(1, y[:, None])[:, 0], of_one[:, 0], rtol=1e-14)
         for t in rivals.T:
             half = of_both.gather(1, t[:, None])[:, 0]
@@ -178,7 +178,7 @@ def test_sites_stay_finite_far_from_and_exactly_on_the_margin(hinge):
         assert (sites.loss >= 0).all()
         assert (sites.precision > 0).all()
         assert (sites.curvature >= 0).all()
-    # Far inside the margin, loss is V / (2 |E b|), V of one or two latents of variance one.
+    # Far inside the margin, loss is V / (2 |E b|), with V of one or two latents of variance one.
     expected = (1 if hinge.n_latents == 1 else 2) / (2 * 29.0)
     np.testing.assert_allclose(sites.loss[4], expected, rtol=2e-3)
 
@@ -194,7 +194,7 @@ def test_steps_of_the_hard_contrast_start_whole_and_shrink_so_that_their_sum_div
     steps = np.array([hinge.step(n) for n in range(10000)])
     assert steps[0] == 1
     assert (np.diff(steps) <= 0).all()
-    # Robbins and Monro: the sum grows by the same for each tenfold number, the squares do not.
+    # Robbins and Monro: each decade adds the same to the sum of steps, but less to that of squares.
     tail = [steps[10**k : 10 ** (k + 1)] for k in (2, 3)]
     np.testing.assert_allclose(tail[0].sum(), tail[1].sum(), rtol=0.02)
     assert (tail[1] ** 2).sum() < 0.2 * (tail[0] ** 2).sum()

@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 class Images(nn.Sequential):
-    """A small network for digits of shape (1, 8, 8)."""
+    """Small network for digits of shape (1, 8, 8)."""
 
     def __init__(self, n_filters=8, n_outputs=16):
         super().__init__(
@@ -58,7 +58,7 @@ class Images(nn.Sequential):
 
 
 class WithNoise(nn.Sequential):
-    """A network of two features whose layers behave differently in training."""
+    """Network of two features whose layers behave differently in training."""
 
     def __init__(self):
         super().__init__(
@@ -67,7 +67,7 @@ class WithNoise(nn.Sequential):
 
 
 class Wrong(nn.Module):
-    """A network with an invalid output."""
+    """Network with an invalid output."""
 
     def __init__(self, output):
         super().__init__()
@@ -78,7 +78,7 @@ class Wrong(nn.Module):
 
 
 class WithDraws(nn.Module):
-    """A network with random values that are not in its state dict."""
+    """Network with random values that are not in its state dict."""
 
     def __init__(self):
         super().__init__()
@@ -89,21 +89,21 @@ class WithDraws(nn.Module):
 
 
 class HalfFrozen(nn.Sequential):
-    """A network of two features whose first layer is not trained."""
+    """Network of two features whose first layer is not trained."""
 
     def __init__(self):
         super().__init__(nn.Linear(2, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))
 
 
 class Stream(IterableDataset):
-    """A Dataset without a length."""
+    """Dataset without a length."""
 
     def __iter__(self):
         yield torch.zeros(2), 0
 
 
 class Ragged(Dataset):
-    """A Dataset with rows of two shapes."""
+    """Dataset with rows of two shapes."""
 
     def __len__(self):
         return 6
@@ -113,7 +113,7 @@ class Ragged(Dataset):
 
 
 def blobs(n=80, n_classes=3, seed=0):
-    """Return normal classes that overlap."""
+    """Return overlapping, normally distributed classes."""
     rng = np.random.RandomState(seed)
     y = np.arange(n) % n_classes
     return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(n, 2)), y
@@ -121,7 +121,7 @@ def blobs(n=80, n_classes=3, seed=0):
 
 @pytest.fixture(scope="module")
 def digits():
-    """Training and test images (n, 1, 8, 8) with pixels in [0, 1], and their labels."""
+    """Return training and test images (n, 1, 8, 8) with pixels in [0, 1], and their labels."""
     X, y = load_digits(return_X_y=True)
     X = (X / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     return train_test_split(X, y, train_size=400, test_size=300, random_state=0, stratify=y)
@@ -201,7 +201,7 @@ def test_objective_of_minibatches_is_unbiased(monkeypatch):
     assert np.mean(parts) == pytest.approx(whole, rel=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:.*ended at mere noise")  # as nothing was learned
+@pytest.mark.filterwarnings("ignore:.*ended at mere noise")  # since nothing was learned
 def test_first_objective_is_that_of_the_prior(monkeypatch):
     # (S9): 1 + sqrt(1 + 2 variance) per row; the initial means of 0.01 add a little.
     X, y = blobs()
@@ -236,7 +236,7 @@ def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypat
     state = ascent.init()
     for _ in range(300):
         ascent.sweep(state)
-    # Adam's steps end by their schedule and not by convergence, within 0.5 % of the optimum.
+    # Adam's steps end by their schedule, not by convergence, within 0.5 % of the optimum.
     assert reached == pytest.approx(ascent.elbo(state), rel=5e-3)
 
 
@@ -244,7 +244,7 @@ def test_features_are_normalized_over_the_training_rows(digits):
     X, _, y, _ = digits
     model = HybridBayesianSVC(Images, max_iter=10, random_state=0).fit(X, y)
     features = network_of(model).features(torch.from_numpy(X))
-    # Running moments lag by some steps, and exclude held-out rows.
+    # Running moments lag by a few steps, and exclude held-out rows.
     assert_allclose(features.mean(0), 0, atol=0.15)
     assert_allclose(features.std(0), 1, atol=0.15)
 
@@ -284,7 +284,7 @@ def test_every_class_is_trained_on_however_much_is_held_out():
     ("losses", "n_iter"),
     [
         ([[3.0], [1.0], [2.0], [2.5], [0.5]], 4),
-        # The second loss falls for longer.
+        # The second loss falls longer.
         ([[3.0, 9.0], [1.0, 8.0], [1.5, 7.0], [1.5, 6.0], [1.5, 6.5], [1.5, 6.0], [0.5, 1.0]], 6),
     ],
 )
@@ -702,7 +702,7 @@ def test_unsaved_random_values_of_a_module_are_reproduced(monkeypatch):
 
 
 def test_normalization_by_batches_never_meets_a_single_row():
-    X, y = blobs(285)  # of which 257 are training rows, one more than go through at a time
+    X, y = blobs(285)  # 257 of them are training rows, one more than a chunk
     HybridBayesianSVC(WithNoise, max_iter=1, n_inducing=8, random_state=0).fit(X, y)
 
 
@@ -810,7 +810,7 @@ def test_torch_module_gives_the_logits_of_the_probabilities(head, n_classes):
     module = model.to_torch()
     assert not module.training
     p = module(torch.from_numpy(X)).softmax(1)
-    # The same values, computed in another way.
+    # The values are the same, computed in another way.
     assert_allclose(p, model.predict_proba(X), atol=1e-10)
     spread = model._latent_spread()
     mean, var = module.latents(torch.from_numpy(X))
@@ -928,7 +928,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def weights_file(tmp_path_factory):
-    """A fitted regressor of two outputs, rows, and the arrays and description of its file."""
+    """Return a fitted regressor of two outputs, rows, and arrays and description of its file."""
     safetensors = pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
     X, y = waves(40)
     model = HybridSVGPRegressor(module_params={"hidden_layer_sizes": (3,)}, n_inducing=5)
@@ -942,7 +942,7 @@ def weights_file(tmp_path_factory):
 
 
 def forged(path, weights, text):
-    """Write weights with a valid checksum."""
+    """Write a weight file with a valid checksum."""
     from safetensors.numpy import save_file
 
     text = text if isinstance(text, str) else json.dumps(text)

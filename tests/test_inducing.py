@@ -1,4 +1,4 @@
-"""Inducing points: equivalences to the last bit, what is read, degenerate data, quality."""
+"""Inducing points: equivalences to the last bit, rows that are read, degenerate data, quality."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ METHODS = ["kmeans", "random"]
 
 
 def clusters(n=3000, d=5, seed=0):
-    """Points around 30 centers of different width."""
+    """Return points around 30 centers of different width."""
     rng = np.random.RandomState(seed)
     which = rng.randint(30, size=n)
     return (
@@ -31,7 +31,7 @@ def inertia(X, Z):
 
 
 def assert_valid(Z, X, n_inducing):
-    """What every answer must be: distinct finite points in the box that the data span."""
+    """Require distinct, finite points in the box that the data span."""
     assert Z.dtype == np.float64
     assert Z.ndim == 2
     assert 1 <= len(Z) <= n_inducing
@@ -81,7 +81,7 @@ def test_rounding_does_not_make_rows_distinct():
     assert len(np.unique(one, axis=0)) > 4
     assert len(select_inducing_points(one, 4)) == 1
     three = np.arange(3)[rng.randint(3, size=50), None] + 1e-9 * rng.normal(size=(50, 2))
-    # Nine digits of the three points survive.
+    # Nine digits of the three points are kept.
     Z = select_inducing_points(three, 4)
     np.testing.assert_allclose(Z, [[0, 0], [1, 1], [2, 2]], rtol=0, atol=1e-8)
 
@@ -136,7 +136,7 @@ def test_subsample_is_drawn_by_weight(monkeypatch):
     rng = np.random.RandomState(0)
     rows, mass = inducing._working_rows(X, 5, weights, rng)
     assert (rows % 2 == 1).all()
-    # One draw from each of 1000 equal shares of the weight: exact up to the share at the border.
+    # One draw is from each of 1000 equal shares of the weight; only that at the border varies.
     share = mass[rows[:, 0] < 25_000].sum() / mass.sum()
     np.testing.assert_allclose(share, 0.75, atol=1e-3)
 
@@ -155,7 +155,7 @@ def test_random_points_are_drawn_by_weight():
 def test_kmeans_centers_are_weighted_means():
     X = np.array([[0.0], [1.0], [10.0], [12.0]])
     Z = select_inducing_points(X, 2, sample_weight=[3, 1, 1, 3], random_state=0)
-    np.testing.assert_allclose(Z, [[0.25], [11.5]], rtol=1e-14)  # a handful of operations
+    np.testing.assert_allclose(Z, [[0.25], [11.5]], rtol=1e-14)  # a few operations
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -189,12 +189,12 @@ def test_units_do_not_matter(scale):
     factors = np.array([1, scale, 1 / scale if 1e-300 < scale < 1e300 else 1, 1, -1])
     Z = select_inducing_points(X, 30, random_state=0)
     scaled = select_inducing_points(X * factors, 30, random_state=0) / factors
-    # A mirrored column turns the order of rows, hence the random draws: compare the others.
+    # A mirrored column changes the order of rows and thus the random draws: compare the inertia.
     assert inertia(X, scaled) < 1.3 * inertia(X, Z)
     factors[4] = 1
     scaled = select_inducing_points(X * factors, 30, random_state=0) / factors
-    # Standardized values differ by rounding before they are rounded to 1e-5: the same clusters,
-    # hence the same means up to the rounding of a sum, relative to the column's spread.
+    # Standardized values differ by rounding errors before they are rounded to 1e-5. The clusters
+    # are thus the same, and the means equal up to rounding relative to the column's spread.
     np.testing.assert_allclose(np.unique(scaled, axis=0), Z, rtol=0, atol=1e-12)
 
 
@@ -250,12 +250,12 @@ def test_kmeans_is_nearly_as_good_as_scikit_learn_s(n, m):
             lambda seed: select_inducing_points(X, m, "random", random_state=seed),
         )
     )
-    # Measured: 0.97 to 1.01 of the gain over random rows; the rest is the luck of three seeds.
+    # Measured: 0.97 to 1.01 of the gain over random rows; the rest is chance with three seeds.
     assert rows - few > 0.95 * (rows - full)
 
 
 class Counted(np.memmap):
-    """Memory map that records how many rows each access takes."""
+    """Memory map that records how many rows each access reads."""
 
     def __getitem__(self, index):
         rows = super().__getitem__(index)
@@ -358,7 +358,7 @@ def test_clusters_are_those_of_scikit_learn(far):
     X, weights = clusters(400, 3), np.random.RandomState(1).uniform(0.1, 1, 400)
     start = X[:20].copy()
     if far:
-        start[:3] += 1e3  # of which no row is the nearest
+        start[:3] += 1e3  # centers that are nearest to no row
     options = {"n_init": 1, "max_iter": inducing._LLOYD_ITERATIONS, "tol": 0}
     expected = KMeans(20, init=start, **options).fit(X, sample_weight=weights).labels_
     np.testing.assert_array_equal(inducing._lloyd(X, weights, start), expected)

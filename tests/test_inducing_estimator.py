@@ -43,5 +43,5 @@ def test_rows_count_as_much_one_by_one_as_at_once(model):
     for i in range(300, 330):
         model.partial_fit(data[i : i + 1], y[i : i + 1])
     added = [np.trace(precisions(m) - before, axis1=1, axis2=2) for m in (model, at_once)]
-    # Sites at other means; steps of 0.7 or 0.5 would leave 30 % of the rows out, or half.
+    # Sites are at other means. Steps of 0.7 or 0.5 would lose 30 % or half of the rows' precision.
     assert_allclose(*added, rtol=0.05)

@@ -122,8 +122,8 @@ def test_linear_term_has_the_variance_that_rows_want():
 def test_few_rows_of_many_features_are_learned_from_the_best_of_several_starts(kind):
     X, y = make_friedman1(1150, n_features=50, noise=1, random_state=2)
     model = kind(random_state=0).fit(X[:150], y[:150])
-    # From one start 0.75 and -75; scikit-learn's process with the same kernel 0.92 and -34.
+    # One start gives 0.75 and -75; scikit-learn's GP with the same kernel 0.92 and -34.
     assert model.score(X[150:], y[150:]) > 0.91
     assert model.elbo_ > -42
-    # All rows are points: others could say no more.
+    # All rows are inducing points, so that other points could not be better.
     assert_array_equal(model.inducing_points_, np.unique(X[:150], axis=0))

@@ -1,4 +1,4 @@
-"""Displays of effects: their numbers are those of `explain`, and each has its panel."""
+"""Displays of effects: the numbers are those of `explain`, and each effect has its panel."""
 
 import builtins
 
@@ -17,7 +17,7 @@ from sklearn.svm import SVC
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.inspection import ComponentEffectDisplay
 
-pytestmark = pytest.mark.filterwarnings(  # those of SMALL
+pytestmark = pytest.mark.filterwarnings(  # bounds set by SMALL
     "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
 )
 SMALL = {
@@ -27,7 +27,7 @@ SMALL = {
     "min_gain": 0,
     "tol": 1e-2,
 }
-# The display computes on codes what `explain` computes on tables: the same operations.
+# The display computes with codes and `explain` with tables, but the operations are the same.
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
@@ -51,7 +51,7 @@ def numbers(n=120, d=3):
 
 
 def mixed(n=150):
-    """A table with categories, one of them missing at times, and numbers that are, too."""
+    """Return a table of categories and numbers, both partly missing."""
     rng = np.random.default_rng(1)
     table = pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""Whatever modes, defaults and threads surround them, fits and predictions have the same bits."""
+"""Fits and predictions are bit-equal under any torch modes, defaults and threads of the caller."""
 
 import random
 import time
@@ -27,13 +27,13 @@ each = pytest.mark.parametrize("name", ESTIMATORS)
 
 @pytest.fixture(scope="module")
 def expected():
-    """All predictions of every estimator, fitted where nothing surrounds it."""
+    """Return all predictions of every estimator, fitted with torch's initial modes and defaults."""
     return {name: predictions(fitted(name)) for name in ESTIMATORS}
 
 
 @contextmanager
 def default_dtype(dtype):
-    """Another default dtype of the process."""
+    """Set another default dtype of the process in a block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -44,7 +44,7 @@ def default_dtype(dtype):
 
 @contextmanager
 def modes():
-    """Modes of this thread that forbid derivatives, lower the precision, and keep no numbers."""
+    """Set modes of this thread: no derivatives, lower precision, and tensors without data."""
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         yield
 
@@ -91,9 +91,9 @@ def test_networks_of_torch_are_as_they_were_made():
 
 
 def state_of_the_process():
-    """What another thread would notice, but for scikit-learn's `check_array`.
+    """Return the global state that other threads could notice, except for warning filters.
 
-    It guards a conversion by `warnings.catch_warnings`, which is the process's.
+    scikit-learn's `check_array` changes these for the whole process, by `warnings.catch_warnings`.
     """
     return {
         "torch": torch.get_rng_state().tolist(),
@@ -138,7 +138,7 @@ def test_a_model_predicts_in_many_threads(expected):
 
 
 class Wide(nn.Module):
-    """A network that draws in many ways, from one generator."""
+    """Network that draws random numbers in many ways."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ def test_a_network_draws_what_it_would_from_the_global_generator():
 
 
 def test_every_random_operation_of_torch_can_be_given_a_generator():
-    """Where none of its forms takes one, it is made of others, or is fused for GPUs."""
+    """Check that operations without such an overload are composite, or fused for GPUs."""
     fused = ("attention", "rnn", "lstm", "gru", "dropout", "_sdp_", "mask", "nested")
     for name in torch._C._dispatch_get_all_op_names():
         base, _, overload = name.removeprefix("aten::").partition(".")

@@ -49,7 +49,7 @@ def X():
 
 
 def with_multipliers(X, seed=1, log_scale=0.5):
-    """Rows X with random multipliers of their own."""
+    """Return rows X with random multipliers of their own."""
     return np.hstack([X, log_scale * np.random.default_rng(seed).standard_normal(X.shape)])
 
 
@@ -143,7 +143,7 @@ def test_sizes_that_do_not_fit_the_rows(name, X):
 
 
 def test_regressor_finds_the_length_scale_of_greatest_evidence():
-    """Of one slope w ~ N(0, 1 / l^2) and noise s^2 the evidence is greatest where
+    """With one slope w ~ N(0, 1 / l^2) and noise s^2, the evidence is largest where
     1 / l^2 + s^2 / |x|^2 is the squared least-squares slope."""
     rng = np.random.default_rng(0)
     X, noise_var = rng.standard_normal((40, 1)) + 2, 0.1
@@ -151,7 +151,7 @@ def test_regressor_finds_the_length_scale_of_greatest_evidence():
     model = GaussianProcessRegressor(Linear(5.0, offset=2.0), alpha=noise_var).fit(X, y)
     x = X[:, 0] - 2
     slope_var = (x @ y / (x @ x)) ** 2 - noise_var / (x @ x)
-    # The optimizer stops at a gradient of 1e-5, the evidence having curvature of about one.
+    # The optimizer stops at a gradient of 1e-5, and the curvature of the evidence is about one.
     assert_allclose(model.kernel_.length_scale, 1 / np.sqrt(slope_var), rtol=1e-4)
     assert model.kernel_.offset == 2.0
 
@@ -175,7 +175,7 @@ def test_multiscale_blocks_of_the_specification():
             [0.137001104, 0.383322793, 1],
         ]
     )
-    half_digit = 5.1e-10  # of the nine that are printed, and the rounding of the comparison
+    half_digit = 5.1e-10  # half of the last of nine printed digits, plus rounding
     assert_allclose(kernel(R.alpha), K, rtol=0, atol=half_digit)
     assert_allclose(kernel(R.beta), [[1, 0.438755093], [0.438755093, 1]], rtol=0, atol=half_digit)
     row = R.rho * kernel(R.X[1:2], R.alpha)[0]
@@ -211,7 +211,7 @@ def test_multipliers_of_one_make_no_difference(kernel, X):
 def test_length_scale_and_multipliers_enter_by_their_product(X):
     scaled = with_multipliers(X)
     moved = scaled + np.repeat([0, np.log(2)], 3)
-    # A rounding of each logarithm, times exponents below 20.
+    # The error is rounding of each logarithm, times exponents below 20.
     assert_allclose(MultiscaleRBF(ARD)(moved), MultiscaleRBF(2 * ARD)(scaled), rtol=1e-13)
 
 
@@ -220,8 +220,8 @@ def test_multiscale_is_the_inner_product_of_its_features():
     X[:3, 1] = 0
     length_scale = 0.8
     width = length_scale * np.exp(X[:, 1:])
-    # The trapezoidal rule on Gaussians converges faster than any power: what it leaves at this
-    # spacing, and what is beyond the ends, is below exp(-50).
+    # The trapezoidal rule on Gaussians converges faster than any power: its error at this spacing,
+    # and the integral beyond the ends, are below exp(-50).
     z = np.arange(-40, 40, 0.2 * width.min())
     features = (2 / (np.pi * width**2)) ** 0.25 * np.exp(-(((z - X[:, :1]) / width) ** 2))
     expected = features @ features.T * (z[1] - z[0])
@@ -238,7 +238,7 @@ def test_points_and_bases_have_a_joint_covariance(d, log_scale):
     bases = with_multipliers(centers, d, log_scale)
     kernel = MultiscaleRBF(0.7, n_features=d)
     K = np.block([[kernel(X), kernel(X, bases)], [kernel(bases, X), kernel(bases)]])
-    # Eigenvalues err by some eps times the greatest, which is at most 30.
+    # Eigenvalues err by a few eps times the largest, which is at most 30.
     assert np.linalg.eigvalsh(K).min() > -1e-14 * len(K)
 
 

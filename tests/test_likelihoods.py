@@ -1,4 +1,4 @@
-"""Likelihood terms against published numbers, closed forms, quadrature and one another."""
+"""Likelihood terms against published numbers, closed forms, quadrature and each other."""
 
 import inspect
 import itertools
@@ -55,7 +55,7 @@ def likelihood(request):
 
 
 def rows(likelihood, b=12, dtype=torch.float64, seed=0):
-    """Observations, means and variances of b rows."""
+    """Return observations, means and variances of b rows."""
     generator = torch.Generator().manual_seed(seed)
     n_latents = 2 if isinstance(likelihood, REGRESSION) else 1
     n_latents = 3 if isinstance(likelihood, MULTICLASS) else n_latents
@@ -70,7 +70,7 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
     return y, mean.to(dtype), var.to(dtype)
 
 
-# What every likelihood promises
+# Properties of every likelihood
 
 
 def test_every_likelihood_is_tested_here():
@@ -90,7 +90,7 @@ def test_every_likelihood_is_tested_here():
 def test_zero_variance_gives_log_prob(likelihood, method):
     y, mean, var = rows(likelihood)
     value = getattr(likelihood, method)(y, mean, torch.zeros_like(var))
-    # A floor of 1e-12 under the variance, times curvatures of order one.
+    # Variances are floored at 1e-12, and curvatures of order one.
     torch.testing.assert_close(value, likelihood.log_prob(y, mean), rtol=0, atol=1e-10)
 
 
@@ -121,7 +121,7 @@ def test_float32_keeps_its_dtype(likelihood, method):
         y.double() if y.is_floating_point() else y, mean.double(), var.double()
     )
     assert value.dtype == torch.float32
-    # A few roundings of 6e-8, and the floor of 1e-8 under the variance.
+    # The error is a few roundings of 6e-8, and variances are floored at 1e-8.
     torch.testing.assert_close(value.double(), exact, rtol=3e-6, atol=1e-6)
     for prediction in likelihood.predict(mean, var):
         assert prediction.dtype == torch.float32
@@ -189,7 +189,7 @@ def test_parameters_are_named_and_trainable(likelihood):
                 parameter -= 2 * step
                 down = getattr(likelihood, method)(y, mean, var).sum()
                 parameter += step
-            # Central differences: step^2, and rounding of 1e-15 / step.
+            # The error of central differences is step^2, and rounding of 1e-15 / step.
             assert float(gradient) == pytest.approx(float(up - down) / (2 * step), rel=1e-6)
 
 
@@ -235,10 +235,10 @@ def test_closed_forms_equal_quadrature(name):
             row_marginal += math.log(
                 gaussian_expectation(lambda f, g=log_prob: math.exp(g(f)), *moments, kinks)
             )
-        # Adaptive quadrature to 1e-12; 32 nodes are good to 1e-7 at a variance of 2.
+        # Adaptive quadrature errs by 1e-12, 32 nodes by up to 1e-7 at a variance of 2.
         assert float(marginal[i]) == pytest.approx(row_marginal, abs=1e-7)
         if name == "BinaryHinge":
-            # The collapsed bound of the scale mixture, not the expectation itself.
+            # The value is the collapsed bound of the scale mixture, not the expectation itself.
             assert float(expected[i]) < row_expected
         else:
             assert float(expected[i]) == pytest.approx(row_expected, abs=1e-7)
@@ -263,7 +263,7 @@ def test_gaussian_predictive_variance_includes_the_noise():
 
 @pytest.mark.parametrize("var", [1e-4, 1.0, 1e6])
 def test_laplace_marginal_is_accurate_for_any_variance(var):
-    # A noise of 1e-3 under a variance of 1e6 is almost the Gaussian alone, and the reverse.
+    # With noise of 1e-3 and a variance of 1e6, the result is almost Gaussian; and vice versa.
     y, mean = t64([[0.5]]), t64([[-0.2]])
     if var == 1e6:
         value = Laplace(1e-3).log_marginal(y, mean, t64([[var]]))
@@ -279,7 +279,7 @@ def test_probit_probability():
 
 
 def test_probit_far_tail():
-    # The range in which torch's own derivatives of log Phi lose all digits.
+    # In this range, torch's own derivatives of log Phi lose all digits.
     z = t64([[-1e4], [-300.0], [-40.0], [-5.0], [-0.0], [5.0], [30.0]]).requires_grad_()
     value = Probit().log_prob(torch.ones(7, dtype=torch.int64), z)
     (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
@@ -288,7 +288,7 @@ def test_probit_far_tail():
     np.testing.assert_allclose(value.detach(), log_ndtr(x[:, 0]), rtol=1e-12)
     ratio = math.sqrt(2 / math.pi) / erfcx(-x / math.sqrt(2))
     np.testing.assert_allclose(first.detach(), ratio, rtol=1e-12)
-    # The limit of the far tail is -1, to 1 / z^2.
+    # In the far tail the limit is -1, up to 1 / z^2.
     exact = np.where(x < -100, -1.0, -ratio * (ratio + x))
     np.testing.assert_allclose(second, exact, rtol=2e-5, atol=1e-12)
     y = torch.zeros(1, dtype=torch.int64)
@@ -317,14 +317,14 @@ def test_logistic_predictions_are_symmetric():
 def test_published_terms_of_poisson():
     y, mean, var = t64([[2.0]]), t64([[0.3]]), t64([[0.8]])
     first, second = Poisson().expected_derivatives(y, mean, var)
-    half_digit = 5e-11  # of the ten that are printed
+    half_digit = 5e-11  # half of the last of ten printed digits
     value = float(Poisson().expected_log_prob(y, mean, var))
     assert value == pytest.approx(-2.1068998880, abs=half_digit)
     assert float(second) == pytest.approx(-2.0137527075, abs=half_digit)
     assert float(first) == pytest.approx(2 - math.exp(0.7), rel=1e-15)
 
 
-@pytest.mark.parametrize("shift", [0.0, 60.0])  # on either side of where the rate is continued
+@pytest.mark.parametrize("shift", [0.0, 60.0])  # on either side of where the rate becomes linear
 def test_poisson_derivatives_are_those_of_its_expectation(shift):
     y, mean, var = rows(Poisson())
     closed = Poisson().expected_derivatives(y, mean + shift, var)
@@ -339,7 +339,7 @@ def test_poisson_is_a_distribution_over_counts():
     np.testing.assert_allclose(Poisson().log_prob(y, f), poisson.logpmf(y[:, 0], math.exp(3)))
     probability = Poisson().log_marginal(y, f, var).exp()
     mean, variance = (float(moment[0]) for moment in Poisson().predict(f, var))
-    # What lies beyond 400 is 4.7 standard deviations of the latent out, times squared counts.
+    # Counts beyond 400 are 4.7 standard deviations of the latent away, times squared counts.
     first, second = (float(probability @ y[:, 0] ** power) for power in (1, 2))
     assert float(probability.sum()) == pytest.approx(1.0, abs=1e-5)
     assert first == pytest.approx(mean, rel=1e-4)
@@ -361,8 +361,8 @@ def test_poisson_marginal_of_large_counts(y, mean, var):
         for ends in itertools.pairwise([-40.0, -5.0, 0.0, 5.0, 40.0])
     )
     value = float(Poisson().log_marginal(t64([[y]]), t64([[mean]]), t64([[var]])))
-    # 32 nodes are good to 3e-6 at a variance of 4; the floor of 1e-12 under the variance counts as
-    # often as the squared slope.
+    # 32 nodes err by up to 3e-6 at a variance of 4. The variance's floor of 1e-12 is multiplied by
+    # the squared slope.
     tolerance = 3e-6 + 1e-12 * (y - math.exp(mean)) ** 2
     assert value == pytest.approx(math.log(spread * total) + height, abs=tolerance)
 
@@ -382,7 +382,7 @@ def test_continued_rate_is_smooth_and_concave():
     f = torch.linspace(40, 60, 201, dtype=torch.float64)[:, None].requires_grad_()
     value = Poisson().log_prob(torch.zeros(201, 1).double(), f)
     (slope,) = torch.autograd.grad(value.sum(), f)
-    # Rounding of the exponent.
+    # The error is rounding of the exponent.
     assert (slope.diff(dim=0) <= 1e-13 * math.exp(50)).all()
     assert float(slope[-1]) == pytest.approx(-math.exp(50))
     # Steps of 0.1 at most along the tangent, and rounding.
@@ -440,7 +440,7 @@ def test_derivatives_of_the_expected_hinge():
 def test_expected_hinge_does_not_cancel_in_float32():
     h, _ = expected_hinge(torch.tensor(-30.0), torch.tensor(0.01))
     exact = 0.01 / (30 + math.sqrt(900.01))
-    # Naively 1.6594e-4. A few roundings of 6e-8.
+    # The naive formula gives 1.6594e-4. The error is a few roundings of 6e-8.
     assert float(h) == pytest.approx(exact, rel=3e-7)
     assert exact == pytest.approx(1.66666e-4, abs=1e-9)
 
@@ -524,7 +524,7 @@ def test_oracle_reproduces_the_published_objectives():
 def test_discontinuity_where_wrong_classes_tie_in_mean():
     y, mean = torch.tensor([0, 0]), torch.zeros(2, 3).double()
     var = t64([[0.5, 0.2, 2.0], [0.5, 2.0, 0.2]])
-    # Printed to six decimals. The first of the two is taken.
+    # Printed to six decimals. On ties, the first class is taken.
     value = MulticlassHinge().expected_log_prob(y, mean, var)
     np.testing.assert_allclose(value, [-2.303841, -2.870829], rtol=0, atol=1e-6)
 
@@ -547,7 +547,7 @@ def test_only_the_true_and_the_contrast_class_get_gradients():
     compared = torch.zeros(4, 3, dtype=torch.bool).scatter(1, torch.stack([y, t], 1), True)
     assert torch.equal(mean.grad != 0, compared)
     assert torch.equal(var.grad != 0, compared)
-    # Pushing the two classes apart by the same force.
+    # The gradients of the two classes are equal and opposite.
     torch.testing.assert_close(mean.grad.sum(-1), torch.zeros(4).double(), rtol=0, atol=1e-15)
 
 
@@ -653,7 +653,7 @@ def test_binary_hinge_predicts_the_sign_of_the_latent_function():
     np.testing.assert_allclose(probability[:, 1], expected, rtol=0, atol=1e-11)
 
 
-# Other parameters
+# Other values of parameters
 
 
 @pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT])
@@ -664,7 +664,7 @@ def test_likelihood_at_other_parameters_is_a_new_one(make):
     parameters = torch.cat([value.detach() for value in other.parameters()]).requires_grad_()
     value = likelihood.at(parameters).expected_log_prob(y, mean, var)
     expected = other.expected_log_prob(y, mean, var)
-    # The same function at the same numbers.
+    # The function and its arguments are the same.
     assert torch.equal(value, expected)
     (gradient,) = torch.autograd.grad(value.sum(), parameters)
     assert torch.equal(gradient, *torch.autograd.grad(expected.sum(), other.parameters()))
@@ -702,7 +702,7 @@ def test_columns_may_have_parameters_of_their_own(make):
 
 
 def differences(likelihood, y, mean, var, step=1e-3):
-    """First and second central differences of `expected_log_prob` in each latent's mean."""
+    """Return first and second central differences of `expected_log_prob` in each latent's mean."""
     first, second = torch.empty_like(mean), torch.empty_like(mean)
     for j in range(mean.shape[1]):
         shift = step * torch.eye(mean.shape[1], dtype=mean.dtype)[j]
@@ -719,8 +719,8 @@ def differences(likelihood, y, mean, var, step=1e-3):
 def test_expected_derivatives_are_those_in_the_mean(name):
     likelihood = LIKELIHOODS[name]()
     y, mean, var = rows(likelihood)
-    # Errors of step^2 = 1e-6 times higher derivatives; for Student's t, twice the derivative in the
-    # variance and the second one in the mean differ by the quadrature.
+    # The error is step^2 = 1e-6 times higher derivatives. For Student's t, quadrature makes a
+    # difference between twice the derivative in the variance and the second one in the mean.
     error = 5e-3 if name == "StudentT" else 1e-5
     for found, expected in zip(
         likelihood.expected_derivatives(y, mean, var),
@@ -735,10 +735,10 @@ def test_expected_derivatives_of_several_classes_are_those_in_the_means(make):
     likelihood = make()
     y, mean, var = rows(likelihood)
     found = likelihood.expected_derivatives(y, mean, var)
-    # As above; quadrature of 1e-9, times log odds of 7, over step^2.
+    # Also, the quadrature errs by 1e-9, times log odds of 7, over step^2.
     for a, b, error in zip(found, differences(likelihood, y, mean, var), (2e-5, 2e-2), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=error)
-    # A common shift changes nothing.
+    # The sum is zero since a common shift changes nothing.
     np.testing.assert_allclose(found[0].sum(1), 0, rtol=0, atol=1e-9)
 
 
@@ -758,7 +758,7 @@ def test_log_concave_likelihoods_bend_down_everywhere(make):
     for var in (1e-8, 1.0, 1e4):
         for scale in (1.0, 30.0):
             _, second = likelihood.expected_derivatives(y, scale * mean, torch.full_like(mean, var))
-            # Rounding next to zero.
+            # The error is rounding next to zero.
             assert (second <= 1e-300).all()
 
 
@@ -793,8 +793,8 @@ def test_student_t_predictive_variance_includes_the_noise():
 
 @pytest.mark.parametrize(
     ("scale", "dof", "var", "error"),
-    # The density's poles are at a distance of scale * sqrt(dof): the nearer to the real axis, in
-    # standard deviations of the latent, the cruder the 32 nodes.
+    # The density has poles at a distance of scale * sqrt(dof) from the real axis. The smaller this
+    # is in standard deviations of the latent, the larger is the error of 32 nodes.
     [(2.0, 4.0, 0.5, 1e-11), (2.0, 4.0, 2.0, 1e-9), (0.7, 4.0, 0.5, 1e-6), (0.7, 4.0, 2.0, 5e-3)],
 )
 def test_student_t_expectations_equal_quadrature(scale, dof, var, error):
@@ -817,7 +817,7 @@ def test_student_t_with_many_degrees_of_freedom_is_gaussian():
     y, mean, var = rows(StudentT())
     a = StudentT(0.8, 1e7).expected_log_prob(y, mean, var)
     b = Gaussian(0.64).expected_log_prob(y, mean, var)
-    # Fourth powers of residuals, up to about 1e3, over the degrees of freedom.
+    # The error is fourth powers of residuals, up to about 1e3, over the degrees of freedom.
     torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
 
 
@@ -833,7 +833,7 @@ def test_student_t_forgives_an_outlier_that_gaussian_noise_does_not():
 
 
 def product_rule(mean, var, n_nodes=40):
-    """Latent values (b, n_nodes^3, 3) and weights of a product Gauss–Hermite rule."""
+    """Return latent values (b, n_nodes^3, 3) and weights of a product Gauss–Hermite rule."""
     x, w = gauss_hermite(n_nodes, mean)
     nodes = torch.cartesian_prod(x, x, x)
     return mean[:, None] + var.sqrt()[:, None] * nodes, torch.cartesian_prod(w, w, w).prod(1)
@@ -849,7 +849,7 @@ def test_softmax_expectations_equal_a_product_rule(size, of_log, of_probability)
     f, w = product_rule(mean, var)
     log_p = torch.log_softmax(f, -1)
     p = log_p.exp()
-    # 128 equally weighted points; the tolerances are about twice the largest error.
+    # There are 128 equally weighted points; the tolerances are about twice the largest error.
     expected = torch.einsum("h,bhc->bc", w, log_p).gather(1, y[:, None])[:, 0]
     value = likelihood.expected_log_prob(y, mean, var)
     np.testing.assert_allclose(value, expected, rtol=0, atol=of_log)
@@ -874,7 +874,7 @@ def test_softmax_of_two_classes_is_the_logistic_function_of_their_difference():
     y = torch.randint(2, (20,), generator=generator)
     difference, total = mean[:, [1]] - mean[:, [0]], var.sum(-1, keepdim=True)
     for method in ("expected_log_prob", "log_marginal"):
-        # 128 points in the plane against 32 nodes.
+        # 128 points in the plane are compared with 32 nodes.
         torch.testing.assert_close(
             getattr(Softmax(), method)(y, mean, var),
             getattr(Logistic(), method)(y, difference, total),
@@ -892,7 +892,7 @@ def test_robust_max_expectations_equal_samples(c):
     y = torch.arange(4) % c
     f = mean + var.sqrt() * torch.randn(n, 4, c, generator=generator, dtype=torch.float64)
     log_p = likelihood.log_prob(y, f)
-    # Five standard errors of the samples' mean; the quadrature's 1e-9 is nothing beside it.
+    # Five standard errors of the samples' mean; the quadrature's error of 1e-9 is negligible.
     for value, samples in (
         (likelihood.expected_log_prob(y, mean, var), log_p),
         (likelihood.log_marginal(y, mean, var).exp(), log_p.exp()),
@@ -908,7 +908,7 @@ def test_robust_max_is_a_distribution_of_the_labels(noise):
     np.testing.assert_allclose(p.sum(1), 1, rtol=0, atol=1e-15)
     np.testing.assert_allclose(p.amax(1), 1 - noise, rtol=1e-14)
     np.testing.assert_allclose(p.sort(1).values[:, :2], noise / 2, rtol=1e-14)
-    # Nothing is surer than a label without noise, nor less sure than a wrong one.
+    # Probabilities lie between those of a certainly wrong and a certainly right label.
     predicted = likelihood.predict(f, var)
     assert ((predicted >= noise / 2) & (predicted <= 1 - noise)).all()
 

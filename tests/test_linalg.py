@@ -30,7 +30,7 @@ def random_covariance(*shape, seed=0):
 
 
 def with_smallest_eigenvalue(value, m=5, seed=0):
-    """A matrix of eigenvalues 1, except for one."""
+    """Return a matrix whose eigenvalues are 1, except for one."""
     generator = torch.Generator().manual_seed(seed)
     Q, _ = torch.linalg.qr(torch.randn(m, m, generator=generator, dtype=torch.float64))
     eigenvalues = torch.ones(m, dtype=torch.float64)
@@ -40,7 +40,7 @@ def with_smallest_eigenvalue(value, m=5, seed=0):
 
 def test_no_jitter_is_exact():
     K = random_covariance(3, 6, 6)
-    # The same algorithm on the same numbers: equal to the last bit.
+    # The algorithm and numbers are the same, so results are equal to the last bit.
     assert torch.equal(cholesky(K, jitter=0), torch.linalg.cholesky(K))
 
 
@@ -50,7 +50,7 @@ def test_jitter_is_relative_to_the_mean_diagonal_of_each_matrix(scale):
     L = cholesky(K, jitter=1e-3)
     added = (L @ L.mT - K).diagonal(dim1=-2, dim2=-1)
     expected = 1e-3 * K.diagonal(dim1=-2, dim2=-1).mean(-1)
-    # A difference of numbers 1e3 times larger: 1e-16 becomes 1e-13.
+    # This is a difference of numbers that are 1e3 times larger: 1e-16 becomes 1e-13.
     torch.testing.assert_close(added, expected[:, None].expand(3, 6), rtol=1e-11, atol=0)
 
 
@@ -59,7 +59,7 @@ def test_algebra_is_float64_for_float32_input():
     K = torch.exp(-0.5 * (x[:, None] - x).square() / 0.1**2)
     L = cholesky(K)
     assert L.dtype == torch.float64
-    # Float32 algebra would leave 1e-7 or fail: this matrix has eigenvalues below 1e-15.
+    # Float32 algebra would err by 1e-7 or fail: this matrix has eigenvalues below 1e-15.
     expected = K.double() + 1e-6 * torch.eye(64, dtype=torch.float64)
     torch.testing.assert_close(L @ L.T, expected, rtol=0, atol=1e-14)
 
@@ -139,7 +139,7 @@ def test_upper_inverse():
     L = cholesky(random_covariance(2, 5, 5))
     root = upper_inverse(L)
     assert torch.equal(root, root.triu())
-    # Well conditioned (about 10), so a few ulps.
+    # The condition number is about 10, so that the error is a few ulps.
     torch.testing.assert_close(L.mT @ root, torch.eye(5, dtype=L.dtype).expand(2, 5, 5))
 
 
@@ -148,7 +148,7 @@ def test_products_with_triangular_matrices(p):
     generator = torch.Generator().manual_seed(2)
     A = torch.randn(9, p, generator=generator, dtype=torch.float64)
     T = torch.randn(p, p, generator=generator, dtype=torch.float64).triu()
-    # Sums of up to 300 products of order one.
+    # The error is that of sums of up to 300 products of order one.
     torch.testing.assert_close(triangular_product(A, T), A @ T, rtol=0, atol=1e-12)
     torch.testing.assert_close(root_norms(A, T), (A @ T).square().sum(1), rtol=1e-13, atol=0)
     total = torch.ones(p, p, dtype=torch.float64)
@@ -170,7 +170,7 @@ def test_weight_moments_invert_the_natural_parameters():
     root = np.tril(rng.normal(size=(3, 5, 5))) + 2 * np.eye(5)
     precision, linear = t64(root @ root.transpose(0, 2, 1)), t64(rng.normal(size=(3, 5)))
     mean, factor = weight_moments(precision, linear)
-    # Rounding and a jitter of 1e-14, times a condition number below 1e3.
+    # The error is rounding and a jitter of 1e-14, times a condition number below 1e3.
     np.testing.assert_allclose((precision @ mean[..., None])[..., 0], linear, atol=1e-10)
     np.testing.assert_allclose(factor @ factor.mT, torch.linalg.inv(precision), atol=1e-10)
 
