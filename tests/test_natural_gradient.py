@@ -1,4 +1,4 @@
-"""Ways to the posterior: what moves, what stays, and that the objective rises."""
+"""Inference of the posterior: which parts are updated, and that the objective rises."""
 
 import copy
 import math
@@ -26,7 +26,7 @@ from skgpsvm.likelihoods import Gaussian, Logistic, Softmax, StudentT
 
 
 def inference_of(method, hinge, kernel, X, y, Z, trained, rate, bounds=None, batch_size=None):
-    """An inference and its start, on all rows at once unless a batch size is given."""
+    """Return an inference and its initial state; all rows are one batch if batch_size is None."""
     ascent = ascent_of(hinge, kernel, X, y, Z)
     bounds = t64(kernel.bounds if bounds is None else bounds)
     adam = AdamSteps(hinge, torch_kernel(kernel), ascent.rows, trained, rate, bounds, t64(X.std(0)))
@@ -63,7 +63,7 @@ def test_first_adam_step_moves_every_parameter(hinge):
         if name == "raw_root":
             assert not step[:, ~above].any()
             step = step[:, above]
-        # Adam's first step is its rate in every direction of non-zero gradient g, less 1e-8 / |g|.
+        # Adam's first step is its rate in every direction of non-zero gradient g, up to 1e-8 / |g|.
         np.testing.assert_allclose(step, rate, rtol=0.01, err_msg=name)
     assert torch.equal(state.root, upper_root(state.raw_root))
 
@@ -77,7 +77,7 @@ def test_adam_climbs_the_objective_of_the_sweeps():
     values = [stepped(inference, state) for _ in range(20)]
     assert (np.diff(values) > 0).all()
     ascent = ascent_of(BinarySites(), kernel, X, y, X[:5])
-    # The epoch's objective is that before its only step, as is the sweep's.
+    # The objective of the epoch and of the sweep are those before their only step.
     held = ascent.init(state.mean, state.root)
     assert ascent.sweep(held) == pytest.approx(stepped(inference, state), rel=1e-10)
 
@@ -89,7 +89,7 @@ def test_gradient_estimates_of_a_partition_average_to_the_objective(hinge):
     )
     full = ascent_of(hinge, 2.0 * RBF(1.0), X, y, X[:5])
     expected = full.sweep(full.init(state.mean, state.root))
-    # A rate of zero: the four steps of an epoch are at the same point.
+    # The rate is zero, so that the four steps of an epoch are at the same point.
     assert stepped(inference, state) == pytest.approx(expected, rel=1e-10)
 
 
@@ -125,7 +125,7 @@ def test_learned_hyper_parameters_stay_within_their_bounds(method):
     for _ in range(6):
         inference.step(state)
         assert ((state.theta >= low) & (state.theta <= high)).all()
-    # A rate of 0.3 against bounds 0.1 and 0.2 apart: they were met.
+    # The rate is 0.3, and the bounds are 0.1 and 0.2 apart, so that they are reached.
     assert ((state.theta == low) | (state.theta == high)).any()
 
 
@@ -161,14 +161,14 @@ def test_sweeps_after_learning_converge_to_the_optimum():
 
 
 def waves(n=60, noise=0.2, seed=0):
-    """A smooth function of two features, with noise: X (n, 2), targets (n, 1)."""
+    """Return X (n, 2), and targets (n, 1): a smooth function of two features, with noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 2))
     return X, np.sin(2 * X[:, :1]) + 0.5 * X[:, 1:] + noise * rng.normal(size=(n, 1))
 
 
 def natural(likelihood, X, y, trained, rate=0.05, batch_size=None, kernel=None, n_latents=1):
-    """An inference by natural gradients and its start."""
+    """Return an inference by natural gradients and its initial state."""
     kernel = 2.0 * RBF([1.0, 1.0]) if kernel is None else kernel
     sites = LikelihoodSites(likelihood, n_latents)
     return inference_of(
@@ -184,7 +184,7 @@ def test_nothing_learned_is_the_closed_form_after_one_pass():
     value = stepped(inference, state)
     assert value > first
     for name, part in held.items():
-        # The same numbers again, to rounding.
+        # The numbers are the same, up to rounding.
         np.testing.assert_allclose(getattr(state, name), part, rtol=0, atol=1e-10)
     assert stepped(inference, state) == pytest.approx(value, rel=1e-12)
     assert inference.converged(state)
@@ -223,8 +223,8 @@ def test_natural_gradients_learn_hyper_parameters_that_raise_the_bound():
         bounds[trained] = inference.at(state).elbo(state)
     values = list(bounds.values())
     assert (np.diff(values) > 1).all()
-    # The last: four standard errors of the variance estimate, 0.04 sqrt(2 / 100), and the bound's
-    # own, which takes what the inducing points miss for noise.
+    # Four standard errors of the last variance estimate, 0.04 sqrt(2 / 100), plus its bias: what
+    # the inducing points do not explain counts as noise.
     assert 0.2**2 * (1 - 0.6) < state.noise.exp().item() < 0.2**2 * (1 + 1.0)
 
 
@@ -239,7 +239,7 @@ def test_natural_gradients_raise_the_objective_in_every_pass(likelihood, n_class
     # Rounding.
     assert (np.diff(values) > -1e-8).all()
     assert values[-1] > values[0] + 5
-    # At the optimum: no direction of the mean and the root goes up.
+    # At the optimum, the gradient in the mean vanishes.
     ascent = inference.at(state)
     mean, root = (getattr(state, name).clone().requires_grad_() for name in ("mean", "root"))
     A, residual = ascent.basis(t64(X))
@@ -250,7 +250,7 @@ def test_natural_gradients_raise_the_objective_in_every_pass(likelihood, n_class
     )
     loss = sites.loss(ascent.rows.targets, *marginals).sum() + gaussian_kl(mean, root).sum()
     (gradient,) = torch.autograd.grad(loss, mean)
-    # Against slopes of ten and more at the prior.
+    # At the prior, entries of the gradient are ten and more.
     assert gradient.abs().max() < 0.05
 
 
@@ -261,14 +261,14 @@ def test_minibatches_of_natural_gradients_come_close_to_all_rows():
         value = stepped(whole, best)
     inference, state = natural(Gaussian(0.04), X, y, [], batch_size=25)
     estimates = [stepped(inference, state) for _ in range(30)]
-    # One step for each of eight minibatches.
+    # There is one step for each of eight minibatches.
     assert state.n_steps == 30 * 8
     before = state.mean
     estimates.append(stepped(inference, state))
     assert state.change == relative_change(state.mean, before)
     # Steps of t^-0.6 at t = 240 average over 27 minibatches, three times all rows.
     assert value - 2 < inference.at(state).elbo(state) <= value + 1e-9
-    # The mean of a pass's estimates errs by the bound's spread between its steps.
+    # The mean of a pass's estimates errs by the variation of the bound between its steps.
     assert np.mean(estimates[-10:]) == pytest.approx(value, rel=0.05)
 
 
@@ -282,7 +282,7 @@ def test_minibatches_keep_what_they_start_from():
         {part: getattr(best, part) for part in ("theta", "Z", "noise", "mean", "root")}
     )
     inference.ascent.stochastic_sweep(state, inference._minibatches(25)[:1])
-    # A first step of 2^-0.6 would lose 17 nats, where 9^-0.6 loses less than three.
+    # A first step of 2^-0.6 would lose 17 nats, while 9^-0.6 loses less than three.
     assert value - 5 < whole.at(state).elbo(state) < value
 
 
@@ -294,9 +294,9 @@ def test_many_minibatches_learn_between_them(monkeypatch):
     monkeypatch.setattr(inference.adam, "run", lambda *args: runs.append(args[1]) or run(*args))
     monkeypatch.setattr("skgpsvm._inference.natural_gradient._STEP_ROWS", 3)
     inference.step(state)
-    # Thirty minibatches in groups of ten, ten steps before each but the first, at the prior.
+    # Thirty minibatches are in groups of ten, with ten steps before each group except the first.
     assert [len(batches) for batches in runs] == [10, 10]
-    # Those twenty take each row once.
+    # These twenty minibatches have each row once.
     assert torch.cat([*runs[0], *runs[1]]).unique().numel() == 60
     assert state.n_steps == 30
 
@@ -309,10 +309,10 @@ def test_learning_ends_where_it_gains_no_more():
     for _ in range(80):
         values.append(stepped(inference, state))
         noise.append(state.noise.item())
-    # The first pass, at the prior, learns nothing.
+    # The first pass is at the prior and learns nothing.
     still = next(i for i in range(2, 80) if noise[i] == noise[i - 1])
     assert still > 5
-    # Until then five passes changed the objective by more than 0.002 nats a row, and then by less.
+    # Before that, five passes changed the objective by more than 0.002 nats per row, then by less.
     changes = [abs(values[i] - values[i - 5]) for i in range(5, still)]
     assert changes[-1] <= 0.002 * 60 < min(changes[:-1])
     assert len(set(noise[still:])) == 1
@@ -326,9 +326,9 @@ def test_learning_ends_when_most_iterations_are_spent():
     for _ in range(30):
         inference.step(state)
         noise.append(state.noise.item())
-        # Not before the last steps on the noise.
+        # The inference does not converge before the last steps on the noise.
         assert len(noise) >= 21 or not inference.converged(state)
-    # A way so long, at this rate, gains all the time, until 70 % of 30 iterations are over.
+    # At this rate the objective keeps rising, so that learning ends after 70 % of 30 iterations.
     assert len(set(noise[:21])) == 21
     assert len(set(noise[20:])) == 1
 
@@ -349,7 +349,7 @@ def test_state_is_all_that_natural_gradients_need_to_continue():
 
 def test_noise_stays_within_its_bounds():
     X, y = waves(40)
-    # A constant that fits without error: the less noise the better.
+    # A constant fits these targets without error, so that the best noise is the smallest.
     inference, state = natural(
         Gaussian(0.1), X, 0 * y, ["noise"], rate=0.5, kernel=ConstantKernel(1.0)
     )

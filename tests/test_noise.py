@@ -1,4 +1,4 @@
-"""`WhiteKernel`: the noise of regressors, as in scikit-learn's process, and nothing else."""
+"""`WhiteKernel` is the noise of regressors, as in scikit-learn's GP; others refuse it."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ exact_process = partial(GaussianProcessRegressor, alpha=1e-12)
 
 
 def sine(n=60, n_outputs=None, seed=0):
-    """Rows in [-3, 3], and a noisy sine, or several outputs in units of their own."""
+    """Return rows in [-3, 3], and a noisy sine or several outputs of different units."""
     rng = np.random.default_rng(seed)
     X = np.sort(rng.uniform(-3, 3, n))[:, None]
     y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=n)
@@ -41,7 +41,7 @@ def sine(n=60, n_outputs=None, seed=0):
 
 
 def at_all_rows(X, **parameters):
-    """Regressors whose points are all rows, whose predictions are those of the exact process."""
+    """Return regressors with all rows as inducing points, equivalent to the exact GP."""
     points = {"inducing_points": X, "n_inducing": len(X), "learn_inducing": False, "mean": "zero"}
     points |= parameters
     return [
@@ -104,7 +104,7 @@ def test_kernels_without_noise_at_the_top_are_left_as_they_are():
 def test_noise_is_that_of_the_exact_process(fixed, normalize_y, n_outputs):
     X, y = sine(n_outputs=n_outputs)
     shared = {"kernel": RBF(0.8) + WhiteKernel(0.09), "optimizer": None}
-    if fixed:  # with nothing to learn
+    if fixed:  # nothing is learned
         shared = {"kernel": RBF(0.8, "fixed") + WhiteKernel(0.09, "fixed")}
     shared["normalize_y"] = normalize_y
     exact, X_new = exact_process(**shared).fit(X, y), sine(20, seed=1)[0]

@@ -1,4 +1,4 @@
-"""The evidence lower bound against exact evidences, published values and its own minibatches."""
+"""The ELBO against exact evidences, published values and its estimates from minibatches."""
 
 import numpy as np
 import oracles
@@ -25,7 +25,7 @@ def basis(kernel, Z, theta=None):
 
 
 def upper_root(cov):
-    """Upper triangular R with R R^T = cov."""
+    """Return the upper triangular R with R R^T = cov."""
     return torch.linalg.cholesky(cov.flip(-2, -1)).flip(-2, -1)
 
 
@@ -36,7 +36,7 @@ def regression(n=20):
 
 
 def best_posterior(features, X, y):
-    """The maximizer over q of the bound with Gaussian noise."""
+    """Return the posterior that maximizes the bound with Gaussian noise."""
     A, _ = features(t64(X))
     cov = torch.linalg.inv(torch.eye(features.size) + A.T @ A / NOISE_VAR)
     mean = cov @ A.T @ t64(y) / NOISE_VAR
@@ -49,7 +49,7 @@ def bound(posterior, X, y, weights=None):
 
 
 def inducing_t1(T, mu, chol, theta, Z):
-    """Posterior of T1's kernel with given moments of the *inducing values*, differentiable."""
+    """Return T1's posterior at given moments of the *inducing values*; it is differentiable."""
     kernel = torch_kernel(T1_KERNEL)
     Lz = cholesky(kernel(Z, Z, theta))
     mean = torch.linalg.solve_triangular(Lz, mu[..., None], upper=False)[..., 0]
@@ -59,21 +59,21 @@ def inducing_t1(T, mu, chol, theta, Z):
 
 @pytest.fixture
 def t1():
-    """Leaves mu, chol, theta and Z of problem T1."""
+    """Return mu, chol, theta and Z of problem T1 as leaf tensors."""
     T1 = oracles.T1
     leaves = {"mu": T1.mu, "chol": T1.chol, "theta": np.zeros(2), "Z": T1.Z}
     return {name: t64(value).requires_grad_() for name, value in leaves.items()}
 
 
-# Gaussian noise, where the evidence is known
+# Gaussian noise, for which the evidence is known
 
 
 def test_is_the_evidence_at_the_exact_posterior():
     X, y = regression()
     posterior = best_posterior(basis(KERNEL, X), X, y)
     _, _, evidence = oracles.exact_gp_regression(KERNEL, X, y, X, NOISE_VAR)
-    # The jitter, 1.5e-6 a row, costs at most 20 * 1.5e-6 / (2 * 0.2) = 8e-5 through the residual
-    # variances, and no more through the features.
+    # The jitter is 1.5e-6 per row. It lowers the bound by at most 20 * 1.5e-6 / (2 * 0.2) = 8e-5
+    # through the residual variances, and by no more through the features.
     assert evidence - 2e-4 < bound(posterior, X, y) < evidence
 
 
@@ -100,7 +100,7 @@ def test_is_below_the_evidence_everywhere():
         turned = upper_root(turn @ best.root @ best.root.mT @ turn.mT)
         for mean, root in ((best.mean + shift, best.root), (best.mean, turned)):
             value = bound(InducingPosterior(best.basis, mean, root), X, y)
-            # The cost is quadratic in the shift, with curvatures of at least 1.
+            # The loss is quadratic in the shift, with curvatures of at least 1.
             assert value < evidence - scale**2
 
 
@@ -110,7 +110,7 @@ def test_gradient_vanishes_at_the_best_posterior():
     best.mean.requires_grad_()
     best.root.requires_grad_()
     bound(best, X, y).backward()
-    # Gradients of the two parts are of size 100 and cancel.
+    # Gradients of the two terms are of size 100 and cancel.
     np.testing.assert_allclose(best.mean.grad, 0, rtol=0, atol=1e-11)
     np.testing.assert_allclose(best.root.grad.triu(), 0, rtol=0, atol=1e-10)
 
@@ -123,7 +123,7 @@ def test_integer_weights_are_repeated_rows_and_zeros_removed_ones():
     posterior = best_posterior(basis(KERNEL, X[:6]), X, y)
     weights = np.resize([0, 1, 3], len(X))
     repeated = np.repeat(X, weights, 0), np.repeat(y, weights)
-    # The same terms summed in another order.
+    # The terms are the same, summed in another order.
     np.testing.assert_allclose(
         bound(posterior, X, y, t64(weights)), bound(posterior, *repeated), rtol=1e-13
     )
@@ -177,8 +177,8 @@ def test_t1_at_the_prior():
     mean, root = t64(np.zeros((3, 2))), t64(np.eye(2)).expand(3, -1, -1)
     prior = InducingPosterior(features, mean, root)
     value = elbo(prior, MulticlassHinge(), t64(T1.X), torch.as_tensor(T1.y), 4)
-    # -N (1 + sqrt(1 + 2 variance)), whatever data, inducing points and jitter; the variance of the
-    # violation is floored by 1e-12.
+    # The value is -N (1 + sqrt(1 + 2 variance)) for all data, inducing points and jitter; the
+    # variance of the violation is floored at 1e-12.
     np.testing.assert_allclose(value, -4 * (1 + np.sqrt(3)), rtol=1e-12)
 
 

@@ -28,7 +28,7 @@ def test_lbfgs_finds_the_constrained_optimum_of_a_quadratic(seed):
     best, value = lbfgs(by_autograd(objective), torch.zeros(5, dtype=torch.float64), bounds, 200)
     assert ((best >= -0.5) & (best <= 0.5)).all()
     assert value == pytest.approx(objective(best).item(), rel=1e-12)
-    # Karush–Kuhn–Tucker: no slope inside, and outward slopes at the bounds.
+    # Karush–Kuhn–Tucker: the gradient is zero inside the bounds and points outward on them.
     slope = -H @ (best - center)
     inside = best.abs() < 0.5
     assert 0 < (~inside).sum()
@@ -44,7 +44,7 @@ def test_lbfgs_reaches_an_optimum_inside_and_counts_iterations():
 
     start, bounds = t64([1.0, 1.0]), t64([[-2.0, 2.0]] * 2)
     best, value = lbfgs(by_autograd(objective), start, bounds, 100)
-    # The default tolerance of the gradient, 1e-5, over a curvature of 2.
+    # The error is the default tolerance of the gradient, 1e-5, over a curvature of 2.
     np.testing.assert_allclose(best, center, rtol=0, atol=1e-5)
     assert value == pytest.approx(0, abs=1e-9)
     once, _ = lbfgs(by_autograd(objective), start, bounds, 1)
@@ -101,7 +101,7 @@ def test_lbfgs_takes_gradients_from_either_source():
     best, value = lbfgs(by_hand, start, bounds, 100)
     automatic = by_autograd(lambda x: -((x - center) ** 4 + (x - center) ** 2).sum())
     same, same_value = lbfgs(automatic, start, bounds, 100)
-    # The same steps, but for rounding of the gradients.
+    # The steps are the same, up to rounding of the gradients.
     np.testing.assert_allclose(best, same, rtol=0, atol=1e-9)
     assert value == pytest.approx(same_value, rel=1e-12)
     np.testing.assert_allclose(best, [0.3, 0.0], rtol=0, atol=1e-5)
@@ -160,7 +160,7 @@ def test_minibatches_cover_all_rows_once_in_nearly_equal_parts(batch_size):
     sizes = [len(batch) for batch in batches]
     assert len(batches) == math.ceil(10 / batch_size)
     assert max(sizes) <= batch_size
-    # A last batch of a few rows would stand for all rows as much as the others do.
+    # A last batch of a few rows would have the same influence as the others.
     assert max(sizes) - min(sizes) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Parameters of all estimators: checked, used or refused in each mode, and later."""
+"""Parameters of all estimators: checks, effects or refusal in each mode, later changes."""
 
 import inspect
 import pickle
@@ -47,7 +47,7 @@ def without(options, *names):
     return {name: value for name, value in options.items() if name not in names}
 
 
-# A kernel with one start of its length scales, so that learning is quick.
+# A kernel with a single set of initial length scales, so that learning is quick.
 LEARNED = {
     "kernel": 1.5 * RBF(1.0, "fixed"),
     "n_inducing": 5,
@@ -145,7 +145,7 @@ SLOW_MODES = {
     "hybrid SVGP regressor, stopping": HybridSVGPRegressor(**STOPPED),
 }
 
-# Other values of each parameter; a mode is tried with those that it has not.
+# Other values of each parameter; each mode is tried with those that differ from its own.
 CHANGES = {
     "approximation": ["sep", "gfitc"],
     "augment": [True],
@@ -202,18 +202,19 @@ CHANGES = {
     "validation_fraction": [0.3],
     "warm_start": [True],
 }
-# They have no effect on some fits, and are accepted: where a fit runs, how the next one
-# starts, draws of a fit that draws nothing, and the shape that rows to come may have.
+# Parameters that are accepted although they have no effect on some fits: the device, the start of
+# the next fit, the seed of a fit without random draws, and the shape of rows.
 HARMLESS = {"device", "warm_start", "random_state", "input_shape"}
-# Their values may be what "auto" or None stands for.
+# A value of these may be the same as "auto" or None.
 SYNONYMS = {"approximation", "inference", "mean", "optimizer"}
-# optimizer=None of the first holds the points too; a learning rate makes "auto" take steps.
+# Parameters accepted without an effect: optimizer=None also fixes the points. Parameters refused
+# although they would change a fit: with a learning rate, "auto" would take steps.
 CONSISTENT, NEEDLESS = {(EPClassifier, "learn_inducing")}, {(SVGPRegressor, "learning_rate")}
-# One round ends as more do on these rows; points that are not used still take random numbers, and
-# where they are not learned either, they may be moved or not.
+# On these rows, one round has the same result as several. Inducing points that are not used still
+# draw random numbers, and learn_inducing has no effect on them.
 CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
 CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_inducing")}
-CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # a few passes never stop early
+CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # so few passes never stop early
 NEEDLESS |= {(QSGPRegressor, "n_inducing"), (QSGPRegressor, "inducing_points")}
 
 
@@ -222,7 +223,7 @@ def targets(model):
 
 
 def call(model, method="fit"):
-    """A model that has learned, or the message of an error."""
+    """Return a fitted model, or the message of an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -232,7 +233,7 @@ def call(model, method="fit"):
 
 
 def found(model):
-    """What a fit has found, as arrays."""
+    """Return the results of a fit as arrays."""
     arrays = [*model.latent_mean_and_variance(X), model.objective_curve_]
     return [*arrays, model.predict_proba(X) if is_classifier(model) else model.noise_variance_]
 
@@ -242,7 +243,7 @@ def differ(one, other):
 
 
 def changes(model):
-    """Names and values of parameters, each another than the model's, that it can have."""
+    """Yield names and values of parameters that differ from a model's and are valid for it."""
     for name, now in model.get_params(deep=False).items():
         for value in CHANGES[name]:
             if now is value or (isinstance(now, type(value)) and now == value):
@@ -255,7 +256,7 @@ def changes(model):
 
 
 def refusal(model):
-    """Why a parameter is refused as one without effect."""
+    """Return the error message that a parameter has no effect, or None."""
     try:
         _parameters.check_uses(model, model._uses)
     except ValueError as error:
@@ -428,7 +429,7 @@ def test_other_values_are_checked(kind):
                 if name.replace("_", " ") not in str(error).lower().replace("_", " "):
                     wrong.append(f"{name}={value!r}: {error}")
             else:
-                if (name, value) != ("categorical_features", -1):  # the last column
+                if (name, value) != ("categorical_features", -1):  # -1 is the last column
                     wrong.append(f"{name}={value!r} is accepted")
     assert not wrong
 

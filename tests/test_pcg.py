@@ -1,4 +1,4 @@
-"""Means by conjugate gradients against dense oracles, with and without a factor."""
+"""Means by conjugate gradients against dense oracles, with and without a Cholesky factor."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def test_collapsed_bound_is_the_dense_one_and_below_the_evidence(seed):
     evidence = exact_gp_regression(kernel, X, y, X, 0.1)[2]
     inference, state = solve_of(kernel, Z, bases, X, y, 0.1)
     bound = inference.bound(state)
-    # The jitter of 1e-9 in a kernel matrix with a condition number of 1e4.
+    # The error is the jitter of 1e-9 in a kernel matrix with a condition number of 1e4.
     assert bound == pytest.approx(collapsed(kernel, Z, bases, X, y, 0.1), rel=1e-7)
     assert bound < evidence
     inference, state = solve_of(kernel, Z, Z, X, y, 0.1)
@@ -177,7 +177,7 @@ def test_row_weights_are_repetitions():
 
 @pytest.fixture
 def no_factor(monkeypatch):
-    """The solution for many rows, with fewer landmarks than rows."""
+    """Use the solution for many rows, with fewer landmarks than rows."""
     monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 0)
     monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 30)
 
@@ -188,7 +188,7 @@ def test_solution_without_a_factor_is_the_exact_process(no_factor):
     ours = given(kernel, X, noise_variance=0.05).fit(X, y)
     exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
     X_new = waves(50, seed=1)[0]
-    # Residuals of 1e-10, relative to the first; no jitter in the mean.
+    # Residuals end at 1e-10, relative to the first, and the mean has no jitter.
     assert_allclose(ours.predict(X_new), exact.predict(X_new), atol=1e-8)
     assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-5)
     curve = ours.objective_curve_
@@ -206,7 +206,7 @@ def test_solution_without_a_factor_is_that_with_one(monkeypatch, no_factor):
     monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 80)
     two = clone(model).fit(X, Y, sample_weight=weights)
     assert one.n_iter_ != two.n_iter_
-    # The jitter of 1e-9 over the noise, summed over rows; then through the stream's factors.
+    # The jitter of 1e-9 over the noise, summed over rows; then also times the stream's factors.
     for tol in (5e-6, 5e-5):
         for got, expected in zip(
             one.predict(X, return_std=True), two.predict(X, return_std=True), strict=True

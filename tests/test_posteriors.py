@@ -1,4 +1,4 @@
-"""Posteriors against published numbers, dense oracles and their own samples."""
+"""Posteriors against published numbers, dense oracles and their samples."""
 
 import math
 
@@ -21,10 +21,10 @@ from skgpsvm._posteriors import InducingPosterior, Posterior, WeightPosterior, W
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 
-# Added to the diagonal of the inducing points' kernel matrix, relative to its mean.
+# Jitter of the diagonal of the inducing points' kernel matrix, relative to its mean.
 JITTER = 1e-6
 
-# Exact terms, rest: the split of a sum that `WhitenedBasis` promises, written out by hand.
+# Exact terms and the rest: how `WhitenedBasis` splits a sum, written by hand.
 SPLITS = {
     "smooth": (None, 1.5 * RBF([0.7, 2.0])),
     "finite": (Linear(0.8, offset=[0.3, -0.1]) + ConstantKernel(2.0), None),
@@ -42,13 +42,13 @@ def rows(n, seed, d=2):
 
 
 def whole(split):
-    """The sum of the two parts of a split."""
+    """Return the sum of the two parts of a split."""
     exact, rest = split
     return exact + rest if exact and rest else exact or rest
 
 
 def upper(root):
-    """Upper triangular roots of the same covariances."""
+    """Return upper triangular roots of the same covariances."""
     return torch.linalg.cholesky((root @ root.mT).flip(-2, -1)).flip(-2, -1)
 
 
@@ -57,7 +57,7 @@ def basis(kernel, Z):
 
 
 def random_weights(c, p, seed):
-    """Means and upper triangular roots of the weights of c latents."""
+    """Return random means and upper triangular roots of the weights of c latents."""
     rng = np.random.default_rng(seed)
     root = 0.3 * np.triu(rng.normal(size=(c, p, p)), 1) / math.sqrt(p)
     root[:, np.arange(p), np.arange(p)] = rng.uniform(0.2, 1.5, (c, p))
@@ -65,7 +65,7 @@ def random_weights(c, p, seed):
 
 
 def whitened_t1(kernel, mu, chol, Z):
-    """The posterior whose inducing values have means mu and covariance factors chol."""
+    """Return the posterior whose inducing values have means mu and covariance factors chol."""
     K = kernel(Z)
     Lz = np.linalg.cholesky(K + JITTER * np.diag(K).mean() * np.eye(len(Z)))
     mean, root = np.linalg.solve(Lz, mu[..., None])[..., 0], np.linalg.solve(Lz, chol)
@@ -136,7 +136,7 @@ def test_t1_equals_the_dense_oracle_with_the_same_jitter(t1):
     T1 = oracles.T1
     K, kappa, kt = oracles.precompute(T1.X, T1.Z, jitter=JITTER)
     expected = oracles.latent_moments(kappa, kt, T1.mu, T1.Sig)
-    # Two orders of the same sums: rounding, times a condition number below 3.
+    # Sums are in two orders: the error is rounding times a condition number below 3.
     np.testing.assert_allclose(t1.marginals(t64(T1.X)), expected, rtol=0, atol=1e-13)
     kl = [oracles.gaussian_kl(m, S, np.zeros(2), K) for m, S in zip(T1.mu, T1.Sig, strict=True)]
     np.testing.assert_allclose(t1.kl(), sum(kl), rtol=1e-12)
@@ -145,14 +145,14 @@ def test_t1_equals_the_dense_oracle_with_the_same_jitter(t1):
 # The basis
 
 
-# The algebra of more than 128 features goes in blocks.
+# With more than 128 features, the algebra is in blocks.
 @pytest.mark.parametrize("n_points", [7, 150])
 def test_features_and_residual_covariance_make_up_the_kernel(split, n_points):
     X, kernel = rows(12, seed=0), whole(split)
     features = basis(kernel, rows(n_points, seed=1))
     A, residual = features(t64(X))
     cov = features.residual_cov(t64(X))
-    # Exact for any inducing points, up to the rounding of numbers below 30.
+    # This is exact for any inducing points, up to rounding of numbers below 30.
     np.testing.assert_allclose(A @ A.T + cov, kernel(X), rtol=0, atol=1e-13)
     np.testing.assert_allclose(A.square().sum(1) + residual, kernel.diag(X), rtol=0, atol=1e-13)
     assert (residual >= 0).all()
@@ -162,7 +162,7 @@ def test_features_at_the_inducing_points_are_the_kernel(split):
     X, kernel = rows(12, seed=0), whole(split)
     A, residual = basis(kernel, X)(t64(X))
     noise = kernel(X) - kernel(X, X)
-    # K - K (K + eI)^-1 K is between 0 and eI, e the jitter times the mean variance of the rest.
+    # K - K (K + eI)^-1 K is between 0 and eI; e is the jitter times the mean variance of the rest.
     jitter = JITTER * (split[1].diag(X).mean() if split[1] else 0) + 1e-12
     np.testing.assert_allclose((A @ A.T).numpy() + noise, kernel(X), rtol=0, atol=jitter)
     np.testing.assert_allclose(residual, np.diag(noise), rtol=0, atol=jitter)
@@ -182,15 +182,15 @@ def test_residual_is_never_negative(split, dtype):
 def test_float32_rows_give_float64_results_within_their_precision(split):
     features, X = basis(whole(split), rows(10, seed=1)), t64(rows(30, seed=2))
     single, double = features(X.float()), features(X)
-    # Rounding of the kernel, 6e-8 relative, times the norm of the projection, which is the root of
-    # a condition number of at most about 1e5 here.
+    # The error is rounding of the kernel, 6e-8 relative, times the norm of the projection. This is
+    # the root of a condition number of at most about 1e5.
     np.testing.assert_allclose(single[0], double[0], rtol=0, atol=1e-4)
     np.testing.assert_allclose(single[1], double[1], rtol=0, atol=1e-4)
 
 
 def test_exact_terms_that_outnumber_the_inducing_points_are_projected():
     kernel, X = ConstantKernel(2.0) + Linear(0.7) + RBF(1.0), rows(12, seed=0, d=4)
-    # Two points have room for the constant's feature but not for the four linear ones.
+    # With two points, the constant's feature is exact, but the four linear ones are too many.
     features = basis(kernel, rows(2, seed=1, d=4))
     assert features.size == 1 + 2
     A, _ = features(t64(X))
@@ -199,22 +199,22 @@ def test_exact_terms_that_outnumber_the_inducing_points_are_projected():
     )
 
 
-# Gradients by hand: of a scalar of A A^T, which rotations of the features leave as it is
+# Hand-written gradients of a function of A A^T, which does not depend on rotations of features
 
 
 def scalar_of(X, gram_weights, residual_weights, kernel, theta, Z):
-    """A function of features and residuals, differentiable in theta and Z."""
+    """Return a function of features and residuals that is differentiable in theta and Z."""
     A, residual = WhitenedBasis(kernel, theta, Z)(X)
     return (gram_weights * (A @ A.T)).sum() / 2 + residual_weights @ residual
 
 
 def pulled_back(X, gram_weights, residual_weights, kernel, theta, Z):
-    """The same function's gradients in theta and Z by the two pull-backs."""
+    """Return the function's gradients in theta and Z by the two pull-backs."""
     features = WhitenedBasis(kernel, theta, Z)
     A, _ = features(X)
     projected = A.clone()
     projected[:, features.n_projected :] = 0
-    # Projected features are in the residuals too, by minus their square.
+    # Residuals contain minus the squares of projected features.
     left = torch.cat([gram_weights, -2 * residual_weights.diag()], 1)
     right = torch.cat([A, projected])
     cross = A.double().T @ (left @ right).double()
@@ -242,7 +242,7 @@ def test_pull_backs_give_the_gradients_of_autograd(split):
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == torch.float64
         assert not a.requires_grad
-        # Rounding times a condition number of about 1e3.
+        # The error is rounding times a condition number of about 1e3.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10 * (1 + b.abs().max()))
     assert found[1].any() == (split[1] is not None)
 
@@ -259,7 +259,7 @@ def test_pull_backs_give_finite_differences(split):
                 moved[i].view(-1)[j] += sign * step
                 ends.append(scalar_of(*given, *moved))
             numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
-        # step^2 times third derivatives, and 1e-13 / step.
+        # The error is step^2 times third derivatives, and 1e-13 / step.
         np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=1e-5)
 
 
@@ -267,7 +267,7 @@ def test_pull_backs_of_float32_rows_are_those_of_float64(split):
     exact = pulled_back(*pull_back_problem(split))
     for a, b in zip(pulled_back(*pull_back_problem(split, torch.float32)), exact, strict=True):
         assert a.dtype == torch.float64
-        # 6e-8, through a projection of norm 1e2 and its gradient.
+        # The error is 6e-8, times a projection of norm 1e2 and its gradient.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4 * (1 + b.abs().max()))
 
 
@@ -275,7 +275,7 @@ def test_pull_backs_of_float32_rows_are_those_of_float64(split):
 
 
 def dense_moments(split, Z, X, mean, root):
-    """Means and joint covariances at X from prior conditionals of the values at Z, one latent."""
+    """Return mean and covariance at X of one latent, by prior conditionals of the values at Z."""
     exact, rest = split
     m = len(Z) if rest else 0
     cov = root @ root.T
@@ -297,7 +297,7 @@ def dense_moments(split, Z, X, mean, root):
 
 
 def finite_features(term, X):
-    """Feature map of one finite kernel, from its definition."""
+    """Return the feature map of a finite kernel, by its definition."""
     if isinstance(term, ConstantKernel):
         return np.full((len(X), 1), math.sqrt(term.constant_value))
     if isinstance(term, DotProduct):
@@ -357,8 +357,8 @@ def test_best_weights_under_gaussian_noise_give_the_exact_process(name):
     posterior = InducingPosterior(features, mean[None], root[None])
     m, v = posterior.marginals(t64(X_new))
     exact_mean, exact_cov, _ = oracles.exact_gp_regression(kernel, X, y, X_new, noise_var)
-    # Jitter replaces K by K - e at most, e = 1e-6 * variance <= 5e-6, which the noise variance 0.2
-    # turns into relative changes of about e / 0.2.
+    # Jitter changes K by at most e = 1e-6 * variance <= 5e-6. With a noise variance of 0.2, the
+    # relative changes are about e / 0.2.
     np.testing.assert_allclose(m[:, 0], exact_mean, rtol=0, atol=1e-4)
     np.testing.assert_allclose(v[:, 0], np.diag(exact_cov), rtol=0, atol=1e-4)
 
@@ -410,16 +410,16 @@ def test_samples_have_the_joint_moments(name):
     for j in range(2):
         cov = A.numpy() @ root[j] @ root[j].T @ A.numpy().T + rest
         expected = A.numpy() @ mean[j]
-        # The marginals are those of the same joint distribution.
+        # The marginals are those of the joint distribution.
         m, v = (moment[:, j] for moment in posterior.marginals(t64(X)))
         np.testing.assert_allclose(m, expected, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(v, np.diag(cov), rtol=1e-11)
         white.append(np.linalg.solve(np.linalg.cholesky(cov), (draws[..., j].numpy() - expected).T))
     z = np.vstack(white)
-    # Whitened with the right moments, the 12 numbers of a draw are independent and standard normal:
-    # their means have standard error 1 / sqrt(n) = 0.007, their covariances 0.007 off and 0.01 on
-    # the diagonal. 4.5 standard errors: a right sampler fails 90 such tests with probability 6e-4,
-    # and means off by 0.05 or variances by 7 % are found with near certainty.
+    # Whitened with the right moments, the 12 numbers of a draw are independent and standard normal.
+    # Standard errors are 1 / sqrt(n) = 0.007 for means, 0.007 for covariances and 0.01 for
+    # variances. With 4.5 standard errors, a correct sampler fails 90 such tests with probability
+    # 6e-4, and means off by 0.05 or variances off by 7 % are found almost certainly.
     np.testing.assert_allclose(z.mean(1), 0, rtol=0, atol=4.5 / math.sqrt(n))
     np.testing.assert_allclose(np.cov(z), np.eye(12), rtol=0, atol=4.5 * math.sqrt(2 / n))
 
@@ -432,7 +432,7 @@ def test_samples_are_functions_of_the_row_and_of_the_seed():
     draws = [posterior.sample(X, 3, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.isclose(draws[0], draws[2]).any()
-    # The root of rounding errors, 1e-16 times variances of about 10, is what equal rows differ by.
+    # Draws at equal rows differ by the root of rounding errors, 1e-16 times variances of about 10.
     np.testing.assert_allclose(draws[0][:, :5], draws[0][:, 5:], rtol=0, atol=1e-6)
 
 
@@ -443,7 +443,7 @@ def test_samples_of_float32_rows_are_finite_where_the_residual_vanishes():
     posterior = InducingPosterior(features, t64(mean), t64(1e-3 * root))
     draws = posterior.sample(t64(Z).float(), 50, torch.Generator().manual_seed(0))
     m, v = posterior.marginals(t64(Z))
-    # Six standard deviations; 1e-3 for float32 features.
+    # Six standard deviations, plus 1e-3 for float32 features.
     assert ((draws - m).abs() < 6 * v.sqrt() + 1e-3).all()
 
 
@@ -452,7 +452,7 @@ def test_samples_of_float32_rows_are_finite_where_the_residual_vanishes():
 
 @pytest.fixture(params=[KernelBases, Dictionary])
 def finite(request, monkeypatch):
-    """Seven bases, in two blocks, and dense prior precisions of two latents' weights."""
+    """Return seven bases, in two blocks, and dense prior precisions of two latents' weights."""
     monkeypatch.setattr(_bases, "JITTER", 0)
     monkeypatch.setattr(_bases, "_CHUNK_BASES", 4)
     bases, _, precisions = finite_bases(request.param)
@@ -461,7 +461,7 @@ def finite(request, monkeypatch):
 
 @pytest.fixture(params=[0, 2, 7])
 def weighted(request, finite):
-    """A posterior of so many dense columns, and dense moments (2, 7), (2, 7, 7) of its weights."""
+    """Return a posterior with some dense columns, and moments (2, 7), (2, 7, 7) of its weights."""
     k, rng = request.param, np.random.default_rng(1)
     mean, diag = rng.normal(size=(2, 7)), rng.uniform(0.3, 1.5, (2, 7))
     factor = 0.5 * np.tril(rng.normal(size=(2, 7, 7)), -1)
@@ -472,7 +472,7 @@ def weighted(request, finite):
 
 
 def dense_values(posterior, mean, cov, X):
-    """Means (2, b) and covariances (2, b, b) at rows."""
+    """Return means (2, b) and covariances (2, b, b) at rows."""
     values = posterior.bases.values(t64(X)).numpy()
     return mean @ values.T, values @ cov @ values.T
 
@@ -491,8 +491,8 @@ def test_float32_rows_give_moments_of_weights_within_their_precision(weighted):
     posterior, X = weighted[0], t64(rows(9, seed=4))
     for single, double in zip(posterior.marginals(X.float()), posterior.marginals(X), strict=True):
         assert single.dtype == torch.float32
-        # Half of four roundings, 1.2e-7 each, of squared norms of up to 50 in the kernel, 1.2e-5,
-        # twice that in its square, times moments of size of at most 5.
+        # The kernel errs by half of four roundings, 1.2e-7 each, of squared norms of up to 50:
+        # 1.2e-5. Its square errs by twice that, times moments of at most 5.
         np.testing.assert_allclose(single, double, rtol=0, atol=1.2e-4)
     assert posterior.cov(X.float()).dtype == torch.float64
 
@@ -503,7 +503,7 @@ def test_kl_of_weights_is_that_of_dense_gaussians(weighted, finite):
         oracles.gaussian_kl(mean, cov, np.zeros(7), np.linalg.inv(S))
         for mean, cov, S in zip(*moments, finite[1], strict=True)
     )
-    # Rounding times a condition number of less than 100.
+    # The error is rounding times a condition number of less than 100.
     np.testing.assert_allclose(posterior.kl(), expected, rtol=1e-11)
 
 
@@ -515,8 +515,8 @@ def test_samples_of_weights_have_the_joint_moments(weighted):
     for j, (mean, cov) in enumerate(zip(*dense_values(*weighted, X), strict=True)):
         white.append(np.linalg.solve(np.linalg.cholesky(cov), (draws[..., j].numpy() - mean).T))
     z = np.vstack(white)
-    # As above: independent and standard normal, with standard errors of 1 / sqrt(n) of means and of
-    # covariances, sqrt(2 / n) of variances; 4.5 of them fail one right sampler of 44 numbers with
-    # probability 3e-4.
+    # As above, whitened draws are independent and standard normal. Standard errors are 1 / sqrt(n)
+    # for means and covariances, and sqrt(2 / n) for variances. With 4.5 of them, a correct sampler
+    # fails the test of 44 numbers with probability 3e-4.
     np.testing.assert_allclose(z.mean(1), 0, rtol=0, atol=4.5 / math.sqrt(n))
     np.testing.assert_allclose(np.cov(z), np.eye(8), rtol=0, atol=4.5 * math.sqrt(2 / n))

@@ -1,4 +1,4 @@
-"""Predictive distributions and predictions: noise, checks, draws, moments, cached posteriors."""
+"""Predictions and predictive distributions: noise, checks, draws, moments, cached posteriors."""
 
 import pickle
 import warnings
@@ -34,7 +34,7 @@ REGRESSORS = [kind for kind in EVERY if kind not in CLASSIFIERS]
 
 
 def few(kind, X, y, **parameters):
-    """A fit of an estimator that need not be good."""
+    """Return a quick, rough fit of an estimator."""
     model = kind(random_state=0, **parameters)
     options = {name: value for name, value in FEW.items() if name in model.get_params()}
     with warnings.catch_warnings():
@@ -47,7 +47,7 @@ def test_noise_is_what_its_variance_says(name):
     _, variance = LIKELIHOODS[name](0.3).predict(*torch.zeros(2, 1, 1))
     assert_allclose(variance.item(), 0.3, rtol=1e-6)
     draws = STANDARD_NOISE[name](np.random.RandomState(0), 200_000)
-    # The variance of t with four degrees of freedom converges slowly.
+    # The sample variance of t with four degrees of freedom converges slowly.
     assert_allclose([draws.mean(), draws.var()], [0, 1], atol=0.05)
 
 
@@ -169,7 +169,7 @@ def test_ties_of_probabilities_are_ties_of_all_predictions(kind, n_classes, fact
     model = few(kind, X, y)
     model._latents = [replace(part, mean=factor * part.mean) for part in model._latents]
     p, scores, labels = model.predict_proba(X), model.decision_function(X), model.predict(X)
-    if factor == 1e-20 and kind is not SVGPClassifier:  # whose variances differ
+    if factor == 1e-20 and kind is not SVGPClassifier:  # its variances differ between classes
         assert (p == p[:, :1]).all()
     assert_array_equal(labels, p.argmax(1))
     if n_classes == 2:

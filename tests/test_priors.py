@@ -78,7 +78,7 @@ def test_probabilities_with_fewer_rows_than_features(estimator):
     X = rng.normal(size=(560, 100))
     y = X[:, 0] + X[:, 1] + 0.5 * rng.normal(size=560) > 0
     model = estimator(random_state=0).fit(X[:60], y[:60])
-    # Without the prior 0.44, of expectation propagation 0.35; the shares of the classes have 0.69.
+    # Without the prior it is 0.44, for expectation propagation 0.35; for the class shares 0.69.
     assert log_loss(y[60:], model.predict_proba(X[60:])) < 0.33
 
 
@@ -134,7 +134,7 @@ def test_slopes_cost_their_logarithm_and_idle_features_nothing():
         for h in 1e-6 * torch.eye(4, dtype=torch.float64)
     ]
     assert_allclose(prior.gradient(theta), numeric, atol=1e-8)
-    alike = theta + t64([2.0, 1.0, 1.0, 1.0])  # with the slopes of before
+    alike = theta + t64([2.0, 1.0, 1.0, 1.0])  # the slopes are the same
     assert prior.log_density(alike).item() == pytest.approx(prior.log_density(theta).item())
 
 
@@ -145,7 +145,7 @@ def test_noise_is_not_taken_for_slopes():
     p = SVGPClassifier(random_state=0).fit(X, y).predict_proba(rng.normal(size=(500, 20)))[:, 1]
     loss = -0.3 * np.log(p).mean() - 0.7 * np.log1p(-p).mean()
     share = y.mean()
-    # With slopes of a vague prior and no prior of the length scales it was 0.09 above.
+    # With a vague prior of slopes and no prior of length scales it was 0.09 higher.
     assert loss < -0.3 * np.log(share) - 0.7 * np.log1p(-share) + 0.015
 
 

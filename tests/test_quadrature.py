@@ -29,7 +29,7 @@ from skgpsvm._quadrature import (
 
 def test_rule_integrates_normal_moments_exactly():
     x, w = gauss_hermite(10, t64([]))
-    # Moments of N(0, 1) up to degree 2 * 10 - 1; the largest, 18, is 17!! = 3.4e7.
+    # Moments of N(0, 1) are exact up to degree 2 * 10 - 1; that of degree 18 is 17!! = 3.4e7.
     for k in range(20):
         moment = math.prod(range(k - 1, 0, -2)) if k % 2 == 0 else 0
         assert float(w @ x**k) == pytest.approx(moment, rel=1e-12, abs=1e-7)
@@ -52,12 +52,12 @@ def test_function_gets_a_leading_axis_and_may_reduce_others():
         return f.square().sum(-1)
 
     value = expect(total_square, mean, var, n_nodes=7)
-    # Exact up to the floor of 1e-12 under the variance.
+    # This is exact up to the variance's floor of 1e-12.
     torch.testing.assert_close(value, (mean**2 + var).sum(-1), rtol=0, atol=1e-11)
 
 
 def test_derivative_in_the_variance_holds_at_zero():
-    # d/dvar E[cos f] = -cos(mean) / 2, from differences over a width of 1e-6: four digits or more.
+    # d/dvar E[cos f] = -cos(mean) / 2; differences over a width of 1e-6 have at least four digits.
     mean, var = t64([0.0, 0.7, 2.0]), torch.zeros(3, dtype=torch.float64, requires_grad=True)
     expect(torch.cos, mean, var).sum().backward()
     torch.testing.assert_close(var.grad, -0.5 * mean.cos(), rtol=0, atol=1e-4)
@@ -72,7 +72,7 @@ def test_log_expectation_neither_under_nor_overflows():
     mean, var = t64([0.3, -2.0]), t64([0.5, 2.0])
     for shift in (-1e4, 0.0, 1e4):
         value = log_expect(lambda f, shift=shift: f + shift, mean, var)
-        # log E[exp f] = mean + var / 2; rounding of 1e4.
+        # log E[exp f] = mean + var / 2; the error is rounding of 1e4.
         torch.testing.assert_close(value, shift + mean + 0.5 * var, rtol=0, atol=1e-11)
 
 
@@ -89,7 +89,7 @@ def test_documented_error_for_log_sigmoid(var, error):
             limit=200,
         )
         value = expect(torch.nn.functional.logsigmoid, t64(mean), t64(var))
-        # The floor of 1e-12 under the variance adds less than that.
+        # The variance's floor of 1e-12 adds less than that.
         assert abs(float(value) - exact) < error + 1e-12
 
 
@@ -103,7 +103,7 @@ def test_nodes_made_in_inference_mode_serve_training():
 
 def test_normal_distribution_function_in_both_tails():
     x = torch.linspace(-37, 37, 75, dtype=torch.float64)
-    # The tail is exp(-700): rounding of the exponent, 700 * 1e-16.
+    # The tail is exp(-700), and the error is rounding of the exponent, 700 * 1e-16.
     np.testing.assert_allclose(normal_cdf(x), ndtr(x.numpy()), rtol=1e-12)
 
 
@@ -114,12 +114,12 @@ def test_normal_distribution_function_in_both_tails():
 def test_normal_points_have_the_moments_of_the_standard_normal(c):
     points = normal_points(64, c, t64([]))
     assert points.shape == (128, c)
-    # Mirror images and scaling: to rounding.
+    # Mirror images and scaling make these exact up to rounding.
     np.testing.assert_allclose(points.mean(0), 0, rtol=0, atol=1e-15)
     np.testing.assert_allclose(points.square().mean(0), 1, rtol=1e-14)
     assert not points[:64].add(points[64:]).any()
-    # Up to the sequence's error: covariances of random points would err by 0.12 at least (one
-    # standard deviation of 64 pairs), fourth moments of 3 by 1.2.
+    # The tolerance is for the sequence's error. Covariances of random points would err by at least
+    # 0.12 (one standard deviation of 64 pairs), and fourth moments of 3 by 1.2.
     cov = points.T @ points / 128
     np.testing.assert_allclose(cov, np.eye(c), rtol=0, atol=0.25)
     assert cov.sub(torch.eye(c)).abs().sum() <= 0.06 * c**2
@@ -133,7 +133,7 @@ def test_more_normal_points_integrate_better():
         abs((normal_points(n, 3, slope) @ slope).exp().mean().item() - exact)
         for n in (16, 256, 4096)
     ]
-    # Random pairs of points err by 0.2 / sqrt(n): 0.05, 0.012 and 0.003.
+    # Random pairs of points would err by 0.2 / sqrt(n): 0.05, 0.012 and 0.003.
     assert errors[0] < 0.03
     assert errors[1] < 0.005
     assert errors[2] < 0.0015
@@ -145,7 +145,7 @@ def test_normal_points_are_the_same_each_time_and_of_the_dtype_asked_for(dtype):
     a, b = (normal_points(8, 3, torch.zeros(1, dtype=dtype)) for _ in range(2))
     assert torch.equal(a, b)
     assert a.dtype == dtype
-    # Nobody's random numbers change, nor do the points where a copy is written to.
+    # Global random numbers do not change, nor do the points if a copy is overwritten.
     assert torch.equal(torch.random.get_rng_state(), before)
     a.zero_()
     assert torch.equal(normal_points(8, 3, b), b)
@@ -155,7 +155,7 @@ def test_normal_points_are_the_same_each_time_and_of_the_dtype_asked_for(dtype):
 
 
 def argmax_reference(mean, std):
-    """Composite Gauss–Legendre rule with break points at multiples of every component's std."""
+    """Return it by a Gauss–Legendre rule with break points at multiples of all components' std."""
     multiples = np.array([-9, -7, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 7, 9])
     edges = np.unique(mean[:, None] + std[:, None] * multiples)
     x, w = leggauss(60)
@@ -206,7 +206,7 @@ def test_widest_class_can_be_likeliest_without_the_largest_mean():
 def test_error_is_below_1e_9_at_any_ratio_of_standard_deviations(n_classes, ratio):
     rng = np.random.default_rng(int(n_classes * ratio))
     for draw in range(6):
-        # Either two groups or a spread of scales, with means at the scale of one of them.
+        # Scales are in two groups or spread out, with means at the scale of one component.
         exponent = rng.random(n_classes) if draw % 2 else rng.random(n_classes) < 0.5
         std = ratio ** -np.asarray(exponent, dtype=float)
         mean = rng.normal(size=n_classes) * (1.0, std.min(), std.mean())[draw % 3]
@@ -222,7 +222,7 @@ def test_agrees_with_monte_carlo():
     frequency = np.bincount(largest, minlength=5) / n_samples
     probability = argmax_probability(t64(mean)[None], t64(std**2)[None])[0].numpy()
     standard_error = np.sqrt(probability * (1 - probability) / n_samples)
-    # Four standard errors, and one count for vanishing probabilities.
+    # Four standard errors, plus one count for vanishing probabilities.
     assert (np.abs(frequency - probability) <= 4 * standard_error + 1 / n_samples).all()
 
 
@@ -251,7 +251,7 @@ def test_two_classes_in_closed_form():
 def test_point_masses_and_ties(mean, var, expected):
     mean, var = t64([mean]).requires_grad_(), t64([var]).requires_grad_()
     probability = argmax_probability(mean, var)
-    # Point masses count as standard deviations of 1e-6: tied ones have a maximum 6e-7 higher.
+    # Point masses have standard deviations of 1e-6: the maximum of ties is 6e-7 higher.
     np.testing.assert_allclose(probability.detach()[0], expected, rtol=0, atol=1e-6)
     probability[0, 0].backward()
     assert torch.isfinite(mean.grad).all()
@@ -268,7 +268,7 @@ def random_rows(b, c, seed=0):
 def test_rows_sum_to_one(n_classes):
     probability = argmax_probability(*random_rows(50, n_classes))
     assert (probability >= 0).all()
-    # Rounding of a normalized row.
+    # The error is rounding of a normalized row.
     torch.testing.assert_close(
         probability.sum(-1), torch.ones(50, dtype=torch.float64), rtol=0, atol=1e-14
     )
@@ -310,7 +310,7 @@ def test_float32_in_and_out():
     mean, var = random_rows(20, 4)
     probability = argmax_probability(mean.float(), var.float())
     assert probability.dtype == torch.float32
-    # Rounding the inputs moves means by 1e-7 where standard deviations are 1e-2.
+    # Rounding the inputs changes means by 1e-7, relative to standard deviations of 1e-2.
     torch.testing.assert_close(
         probability.double(), argmax_probability(mean, var), atol=1e-4, rtol=0
     )

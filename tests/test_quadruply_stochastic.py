@@ -1,4 +1,4 @@
-"""Quadruply stochastic GPs: estimates enumerated, bounds, covariances, both ways to a solution."""
+"""Quadruply stochastic GPs: estimates over all draws, bounds, covariances, both solvers."""
 
 import pickle
 from copy import copy
@@ -57,20 +57,20 @@ priors = pytest.mark.parametrize("prior", PRIORS)
 
 
 def drawn(index, rows, n_sampled=None):
-    """Some columns at some rows, each scaled by the share that is drawn."""
+    """Return a draw of columns at some rows, each scaled by the inverse of the drawn share."""
     index = torch.tensor(index)
     scale = torch.full((len(index),), 3 / len(index), dtype=torch.float64)
     return Draw(index, index, scale, PHI[rows][:, index], PHI[SUPPORT][:, index])
 
 
 def sites_of(rows):
-    """Linear terms and precisions, times the rows that each stands for."""
+    """Return linear terms and precisions, times the number of rows that each row represents."""
     precision = torch.full((len(rows), 1), 4 / len(rows) / NOISE, dtype=torch.float64)
     return precision * Y[rows], precision
 
 
 def draws_of(replacement, size=2):
-    """All draws of rows, and twice of columns."""
+    """Yield all combinations of a draw of rows and two draws of columns."""
     choose = (lambda n: product(range(n), repeat=size)) if replacement else None
     choose = choose or (lambda n: combinations(range(n), size))
     for rows, i, j in product(choose(4), choose(3), choose(3)):
@@ -81,7 +81,7 @@ def draws_of(replacement, size=2):
 
 
 def of_means(prior, one, other, rows):
-    """Estimate of the means' term, a number."""
+    """Return the estimate of the means' term, a number."""
     (mine, _), (theirs, _) = one.sums(MU), other.sums(MU)
     value = rows_term(mine, theirs, torch.zeros_like(mine), *sites_of(rows))
     return (value + prior_term(PRIORS[prior], one, other, MU)).item()
@@ -104,12 +104,12 @@ def test_one_draw_used_twice_is_biased_as_the_specification_has_it(replacement, 
 def test_single_draws_are_the_specification_s():
     rows = [0, 2]
     one, other = drawn([0, 2], rows), drawn([1, 2], rows)
-    # In print the first draw has the linear term alone.
+    # The printed value has the linear term of the first draw only.
     linear, precision = sites_of(rows)
     between = (linear * (one.sums(MU)[0] - other.sums(MU)[0])).sum().item()
     value = of_means("gram", one, other, rows) - between
     assert value == pytest.approx(-14.0692575878, abs=1e-9)
-    # Two of the three columns of the factor.
+    # The estimate uses two of the three columns of the factor.
     columns, heads = C.T[:2], C.diagonal()[:2]
     (mine, _), (theirs, _) = one.sums(columns), other.sums(columns)
     none = torch.zeros_like(mine)
@@ -130,7 +130,7 @@ def test_variances_of_a_chevron_average_to_its_term(prior, value):
     steps = steps_of(bases, n_dense=1)
     state = steps.init(THETA, NOISE_LOG, X[SUPPORT])
     state.coef = torch.cat([MU, C[:, :1].T])
-    # So that the diagonal, which has a closed form in the steps, is the given one.
+    # The diagonal, which has a closed form in the steps, is thus the given one.
     every = torch.arange(3)
     state.data = diag**-2 - bases.prior_diag(every)
     found = []
@@ -191,7 +191,7 @@ def test_draws_are_of_one_unit_a_stratum_with_the_inverse_of_its_share():
         found = draw(features, features, 3, X[:1], X[:0], generator)
         assert len(found.coordinates.unique()) == 6
         counts[found.coordinates] += found.scale
-    # A stratum's length times a count of 2000 draws, each in it with probability 1 / length.
+    # This is a stratum's length times its count in 2000 draws, each with probability 1 / length.
     assert_allclose(counts / 2000, 1, atol=4 * np.sqrt(3 / 2000))
 
 
@@ -207,7 +207,7 @@ def steps_of(bases, *, n_dense=None, control=None, symmetric=True, rate=1.0):
 
 
 def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
-    """Of the coefficients, at all draws of a step of rate -1 from MU: estimates of the gradient."""
+    """Return estimates of the gradient: changes from MU by a step of rate -1, for all draws."""
     found = []
     with torch.no_grad():
         steps = steps_of(PRIORS[prior], control=control, symmetric=symmetric, rate=-1.0)
@@ -243,12 +243,12 @@ def test_variance_of_the_gradient_is_the_specification_s(monkeypatch):
     assert variance(None, True) == pytest.approx(188.6143, abs=1e-3)
     assert variance("gram", True) == pytest.approx(72.0418, abs=1e-3)
     monkeypatch.setattr(_stochastic, "_RIDGE", 0.0)
-    # 63.506 without and 62.936 with a variate for S; the specification does not say which.
+    # It is 63.506 without and 62.936 with a variate for S; the specification does not say which.
     assert variance("interpolating", True) == pytest.approx(63.1473, rel=0.01)
 
 
 def larger(control="interpolating", n_dense=None, adagrad=False, n=300, n_steps=1000):
-    """A problem with known optimum: steps, their state, features, precision and right-hand side."""
+    """Return steps, state, features, precision and right side of a problem with known optimum."""
     rng = np.random.default_rng(0)
     places = rng.uniform(-1.7, 1.7, size=(n, 3))
     f = np.sin(2 * places[:, 0]) + places[:, 1] * places[:, 2]
@@ -286,7 +286,7 @@ def test_steps_approach_the_optimum_and_touch_what_is_drawn_alone(adagrad):
             steps.step(state)
     drift = state.at_support - steps.bases.mean(state.support, state.coef)
     assert drift.abs().max() < 1e-9
-    # Those of the specification, section 5.4, on a larger problem: 4.0e-3, and 3.9e-2 for AdaGrad.
+    # The specification's values on a larger problem, section 5.4: 4.0e-3, and 3.9e-2 for AdaGrad.
     assert gap(steps.posterior(state)["coef"][0], A, right) < (0.06 if adagrad else 0.02)
 
 
@@ -303,11 +303,11 @@ def test_running_covariances_are_those_of_all_rows():
             expected = features.T @ features / 0.05
             inverse = torch.linalg.inv(found["root"][0] @ found["root"][0].T)
             scale = expected.diagonal().mean()
-            # Each pass has every row once, in minibatches of equal size.
+            # Each pass contains every row once, in minibatches of equal size.
             expected = expected + torch.eye(40, dtype=torch.float64)
             assert_allclose(inverse / scale, expected / scale, atol=1e-8)
         else:
-            # A coefficient is in about 2 * 90 * 0.2 minibatches of a hundred cosines each.
+            # A coefficient is in about 2 * 90 * 0.2 minibatches, each with a hundred cosines.
             assert_allclose(found["diag"][0] ** -2, A.diagonal(), rtol=0.1)
 
 
@@ -347,7 +347,7 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
         return StochasticSteps(*parts)
 
     def estimate(point):
-        """All rows and functions, at coefficients and a covariance that are held."""
+        """Return value and gradient by all rows and functions, at a fixed posterior."""
         steps = steps_at(point)
         state = steps.init(point[:2], point[2:], t64(places[:10]))
         steps.begin(state)
@@ -357,7 +357,7 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
             state.gram = 3 * torch.eye(10, dtype=torch.float64)[None]
         else:
             state.data = torch.ones(1, bases.size, dtype=torch.float64)
-            state.counts += 1e15  # so that the rows at hand change nothing
+            state.counts += 1e15  # so that these rows change nothing
         with torch.no_grad():
             steps._prepare(state)
             state.at_support = steps.bases.mean(state.support, state.coef)
@@ -385,7 +385,7 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
     steps.begin(state)
     X = t64(places[10:14])
     with torch.no_grad():
-        for _ in range(9):  # 27 steps: 2 of Adam, and 3 are between renewals
+        for _ in range(9):  # 27 steps, 2 of them of Adam; renewals are 3 steps of Adam apart
             steps.step(state)
         assert not torch.equal(state.support_theta, state.theta)
         support = bases.at(state.support_theta).mean(state.support, state.coef)
@@ -410,7 +410,7 @@ def test_noise_and_kernel_are_learned_along_the_steps():
     learned = rows.fit(X, y)
     assert kernel == 1.0 * RBF(1.5)
     assert noise == pytest.approx(2.0 * y.var())
-    # About 70 steps of Adam of 0.05 each; the exact process ends at 0.01.
+    # There are about 70 steps of Adam of 0.05 each; the exact GP has 0.01.
     assert 0.01 < learned.noise_variance_ < noise / 4
     assert learned.objective_curve_[-1] > learned.objective_curve_[20] + 50
     assert learned.kernel_.k2.length_scale > 2
@@ -576,7 +576,7 @@ def test_conjugate_gradients_are_ridge_regression_on_the_functions(kernel, covar
 
 
 def functions_beside(kernel, theta, Z, features, X):
-    """Whitened features of points, and random ones less their interpolation from the points."""
+    """Return whitened features of points, and random ones minus their interpolation from these."""
     basis = WhitenedBasis(kernel, theta, Z, 1e-9)
     rest = basis.projected
     waves_at = FourierBases(rest, theta, features, X.shape[1]).values
@@ -645,7 +645,7 @@ def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covari
     shared |= {"n_basis": 40, "basis": basis, "covariance": covariance}
     if covariance == "chevron":
         shared["n_dense_columns"] = 2
-    # The solution has inducing points, the steps have none: those given draw nothing.
+    # The solution has inducing points, which are given so that they draw nothing; steps have none.
     solved = QSGPRegressor(1.5 * RBF(1.5), inducing_points=X[:20], **shared).fit(X, y)
     steps = {"solver": "sgd", "max_iter": 150, "batch_size": 50, "n_support": 50}
     stepped = QSGPRegressor(1.5 * RBF(1.5), **steps, **shared).fit(X, y)
@@ -654,7 +654,7 @@ def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covari
 
 
 def blobs(n_classes):
-    """Two features of 200 rows about a center a class: X, y."""
+    """Return X (200, 2) around one center per class, and y."""
     rng = np.random.default_rng(0)
     y = np.arange(200) % n_classes
     return 1.5 * rng.normal(size=(n_classes, 2))[y] + rng.normal(size=(200, 2)), y
@@ -668,8 +668,8 @@ def test_stochastic_classification_approaches_the_solution(n_classes):
     stepped = QSGPClassifier(
         2.0 * RBF(1.5), solver="sgd", max_iter=100, batch_size=50, n_support=60, **shared
     ).fit(X, y)
-    # The quadratic bounds lose a little; the specification's tiny problem 0.03 nats of 3. Where the
-    # softmax's follow the means a tenth of the way, 0.019.
+    # The quadratic bounds lose a little: 0.03 nats of 3 in the specification's tiny problem. If the
+    # softmax bounds follow the means by a tenth in each step, the difference is 0.019.
     assert np.abs(stepped.predict_proba(X) - solved.predict_proba(X)).mean() < 0.015
     assert stepped.elbo_ < solved.elbo_ + 5
 
@@ -684,7 +684,7 @@ def test_streams_of_classes_approach_the_solution(n_classes):
     ).fit(X, y)
     for _ in range(20):
         stepped.partial_fit(X, y)
-    # 0.08 with bounds that touch at the prior, which is not where the model is.
+    # It is 0.08 with bounds that are tight at the prior, not at the model's means.
     assert np.abs(stepped.predict_proba(X) - solved).mean() < 0.05
 
 
@@ -718,7 +718,7 @@ def test_more_rows_leave_the_calibration_as_it_is():
     ).fit(X, y)
     noise, power = model.noise_variance_, model.variance_power_
     assert power > 1
-    # Rows held out anew would be rows that the coefficients know.
+    # Newly held-out rows would be rows to which the coefficients were fitted.
     for learn in (model.partial_fit, model.set_params(warm_start=True).fit):
         learn(X, y)
         assert model.noise_variance_ == pytest.approx(noise)
@@ -778,7 +778,7 @@ def test_single_precision_bears_large_amplitudes():
         1000.0 * RBF(2.0), n_basis=200, noise_variance=0.05, random_state=0, **FIXED
     )
     single, double = (clone(model).set_params(dtype=d).fit(X, y) for d in ("float32", "float64"))
-    # Roundings of features as large as 3 add up over weights that nearly cancel.
+    # Rounding of features as large as 3 adds up over weights that nearly cancel.
     assert single.score(X, y) == pytest.approx(double.score(X, y), abs=0.02)
 
 
@@ -819,7 +819,7 @@ def test_augmented_variance_returns_to_the_prior_s_under_every_mean(mean, solver
         basis="inducing", covariance="mean_field", mean=mean, solver=solver, random_state=0
     )
     model.set_params(max_iter=100 if solver == "cg" else 2, noise_variance=0.1, optimizer=None)
-    # Far from all rows, where the kernel at rows is zero, but near enough for a linear mean.
+    # Far from all rows, the kernel with them is zero; a linear mean is still moderate.
     places = [X, X.mean(0, keepdims=True) + 20 * X.std(0)]
     plain, found = (
         [
@@ -828,7 +828,7 @@ def test_augmented_variance_returns_to_the_prior_s_under_every_mean(mean, solver
         ]
         for on in (False, True)
     )
-    prior = y.std() * 1.1**0.5  # of the default kernel, whose height is 1, and the noise
+    prior = y.std() * 1.1**0.5  # variance of the default kernel, 1, and of the noise
     assert found[1].item() >= 0.95 * prior
     assert (found[0] < 0.7 * prior).mean() > 0.5
     if mean == "zero":
@@ -851,7 +851,7 @@ def test_weights_are_repetitions_and_zeros_remove():
 
 
 def rough(**options):
-    """Rows of a rough process, whose kernel matrix has no great eigenvalue, and a model of them."""
+    """Return a model of a rough process, whose kernel matrix has no large eigenvalue, and data."""
     X, y = waves(600)
     model = QSGPRegressor(0.7**2 * RBF(0.5), solver="sgd", noise_variance=0.02, n_basis=600)
     return model.set_params(n_inducing=20, max_iter=4, random_state=0, **FIXED, **options), X, y
@@ -859,7 +859,7 @@ def rough(**options):
 
 def test_small_minibatches_take_smaller_steps():
     model, X, y = rough(batch_size=8)
-    # Steps by the greatest eigenvalue alone end below -1e10.
+    # Steps that depend on the largest eigenvalue alone end below -1e10.
     assert model.fit(X, y).score(X, y) > 0.5
 
 
@@ -949,7 +949,7 @@ def test_augmented_draws_and_covariances_have_the_variances():
 
 
 def streamed(covariance, **options):
-    """A model by stochastic gradients of which all is given but the posterior."""
+    """Return a regressor by stochastic gradients with everything given except the posterior."""
     return QSGPRegressor(
         RBF(1.0, "fixed"),
         optimizer=None,

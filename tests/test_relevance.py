@@ -1,4 +1,4 @@
-"""Relevance vector machines: acceptance numbers, dense oracles, bounds, edges of data."""
+"""Relevance vector machines: numbers of the specification, oracles, bounds, degenerate data."""
 
 import pickle
 from dataclasses import replace
@@ -32,13 +32,13 @@ from skgpsvm.quadruply_stochastic._relevance import (
     per_weight_precisions,
 )
 
-# The tiny problem of the specification, 8.1; the constant is as good as absent.
+# The tiny problem of the specification, 8.1; the constant is negligible.
 X = np.array([-1.0, -0.25, 0.5, 1.25])[:, None]
 Z = np.array([-0.8, 0.1, 1.0])[:, None]
 Y = np.array([0.3, -0.6, 0.8, 1.1])
 LABELS = np.array([1, 0, 1, 1])
 PRIOR = t64([[0.5, 1.0, 2.0, 1e30]])
-DIGITS = {"rtol": 0, "atol": 6e-11}  # of the printed ones
+DIGITS = {"rtol": 0, "atol": 6e-11}  # half of the last printed digit, plus rounding
 WIDE = t64([[-14.0, 5.0]])
 
 
@@ -61,7 +61,7 @@ def bound_after_step(sweeps, state):
 
 
 def settled(likelihood, y, n_rounds=1, **options):
-    """The tiny problem's state at given precisions, means and bound converged."""
+    """Return the tiny problem's state at given precisions, with converged means and bound."""
     sweeps = sweeps_of(likelihood, X, y, **options)
     state = start_of(sweeps, Z)
     state.precisions = PRIOR
@@ -73,14 +73,14 @@ def settled(likelihood, y, n_rounds=1, **options):
 
 
 def sinc(n=500, seed=0):
-    """A noisy sine over its argument: X (n, 1), y, truth."""
+    """Return X (n, 1), y and the truth of a noisy sinc function."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-10, 10, (n, 1))
     truth = np.sinc(X[:, 0] / np.pi)
     return X, truth + 0.1 * rng.normal(size=n), truth
 
 
-# Acceptance numbers
+# The specification's numbers
 
 
 def test_closed_form_of_a_precision():
@@ -115,10 +115,10 @@ def test_mean_field_at_given_precisions():
 
 
 def test_logistic_bound_at_given_precisions(monkeypatch):
-    monkeypatch.setattr(RelevanceSweeps, "_is_bound", lambda _: True)  # that of the specification
+    monkeypatch.setattr(RelevanceSweeps, "_is_bound", lambda _: True)  # as specified
     sweeps, state = settled(Logistic(), LABELS, n_rounds=50)
     assert_allclose(sweeps.value(state), -3.1394587065, **DIGITS)
-    # A change of the bound is the square of one of the means.
+    # A change of the bound is of second order in the means.
     mean = [0.2001600494, 0.2175730155, 0.2549555176]
     assert_allclose(state.coef[0, :3], mean, rtol=0, atol=1e-9)
 
@@ -140,7 +140,7 @@ def test_two_classes_reach_the_greatest_elbo_at_given_precisions():
     best = minimize(loss, start, method="BFGS", options={"gtol": 1e-8})
     assert_allclose(sweeps.value(state), -best.fun, rtol=0, atol=1e-9)
     assert_allclose(state.coef[0, :3], best.x[:3], rtol=0, atol=1e-5)
-    assert sweeps.value(state) > -3.1394587065  # the bound of the specification
+    assert sweeps.value(state) > -3.1394587065  # value of the specification's bound
 
 
 def test_laplace_bound_at_given_precisions():
@@ -155,7 +155,7 @@ def test_targets_that_are_met_deviate_by_nothing():
     state.coef = t64([[0.0, 0.0, 0.0, 0.3]])
     state.columns = torch.zeros(1, 4, 4, dtype=torch.float64)
     sweeps._accumulate_statistics(state)
-    # Rounding of squares of 0.3, of which the root is taken.
+    # The error is rounding of squares of 0.3, of which the root is taken.
     assert 0 <= state.deviation.item() < 17 * 1e-8
 
 
@@ -182,13 +182,13 @@ def test_single_precisions_maximize_the_evidence(target):
             return -dense_evidence(trial, values, target, 0.25)
 
         bounds = np.log(PRECISIONS)
-        # Brent's method over few decades, since the evidence is flat at the ends.
+        # Brent's method is used over few decades only, since the evidence is flat at the ends.
         grid = np.linspace(*bounds, 85)
         best = grid[np.argmin([loss(value) for value in grid])]
         near = np.clip([best - 0.5, best + 0.5], *bounds)
         options = {"bounds": near, "method": "bounded", "options": {"xatol": 1e-9}}
         found[i] = minimize_scalar(loss, **options).x
-        if got[i] >= PRECISIONS[1]:  # to leave it out is best
+        if got[i] >= PRECISIONS[1]:  # leaving the function out is best
             assert loss(bounds[1]) <= loss(found[i]) + 1e-9
             found[i] = bounds[1]
         else:
@@ -233,7 +233,7 @@ def test_the_bound_never_falls(likelihood, mean_field):
     sweeps = sweeps_of(kind, data, y, n_latents=c, mean_field=mean_field, **options)
     state = start_of(sweeps, data)
     values = [state.objective, *(bound_after_step(sweeps, state) for _ in range(60))]
-    # What rounding leaves of sums over weights of precisions of up to exp(28).
+    # The error is rounding of sums over weights with precisions of up to exp(28).
     assert np.diff(values).min() > -1e-7
     assert values[-1] > values[0] + 1
 
@@ -298,18 +298,18 @@ def test_intervals_cover_rows_that_evidence_is_too_sure_of(n, d):
     y = np.sin(X[:, 0]) + X[:, 1] + 0.5 * X[:, 2] * X[:, 3] + 0.3 * rng.normal(size=n + 1000)
     model = QSRVMRegressor(random_state=0).fit(X[:n], y[:n])
     mean, std = model.predict(X[n:], return_std=True)
-    # With the evidence's noise 0.77 and 0.78.
+    # With the noise that maximizes the evidence it is 0.77 and 0.78.
     assert 0.93 < np.mean(np.abs(y[n:] - mean) < 1.96 * std) < 0.99
 
 
-# What it is for
+# Sparsity and accuracy
 
 
 @pytest.mark.parametrize("length", [1.0, 1.5, 2.0])
 def test_noisy_sinc_needs_few_of_500_rows(length):
     data, y, truth = sinc()
     model = QSRVMRegressor(RBF(length, "fixed"), random_state=0).fit(data, y)
-    # Spec 6.5: 13 in the source, anything between 8 and 20 is a reproduction.
+    # Specification 6.5: the source has 13; between 8 and 20 is a reproduction.
     assert 8 <= len(model.relevance_vectors_) <= 20
     assert (model.relevance_ < 1e4).all()
     exact = GaussianProcessRegressor(
@@ -366,7 +366,7 @@ def test_folds_are_made_when_they_are_wanted():
     next(folds)
     assert [len(held) for held in made] == [10]
     assert list(folds) == [None, None]
-    assert [sum(held % 10 == 9) for held in made] == [1, 1, 1]  # of the rare class
+    assert [sum(held % 10 == 9) for held in made] == [1, 1, 1]  # rows of the rare class
     assert_array_equal(np.sort(np.concatenate(made)), np.arange(30))
 
 
@@ -375,12 +375,12 @@ def test_length_scales_are_learned_from_few_rows(n):
     data = np.linspace(-3, 3, n)[:, None]
     model = QSRVMRegressor(random_state=0).fit(data, np.sin(2 * data[:, 0]))
     grid = np.linspace(-3, 3, 100)[:, None]
-    # With the length scales at the start 0.65.
+    # With the initial length scales it is 0.65.
     assert np.abs(model.predict(grid) - np.sin(2 * grid[:, 0])).mean() < 0.1
 
 
 def relative_errors(seed):
-    """Vectors kept of 100 rows of a sinc, and RMSE over that of an exact process."""
+    """Return the number of relevance vectors of 100 rows of a sinc, and RMSE relative to a GP's."""
     rng = np.random.default_rng(seed)
     data = rng.uniform(-10, 10, (100, 1))
     grid = np.linspace(-10, 10, 500)[:, None]
@@ -396,7 +396,7 @@ def relative_errors(seed):
 def test_length_scales_that_one_draw_of_sinc_is_sensitive_to():
     n_vectors, ratio = relative_errors(4)
     assert n_vectors <= 14
-    assert ratio < 1.2  # 2.3 where the choice asked for a gain of 0.02 nats per row
+    assert ratio < 1.2  # 2.3 if the choice required a gain of 0.02 nats per row
 
 
 @pytest.mark.slow
@@ -463,7 +463,7 @@ def test_classes(n_classes, covariance):
     P = model.predict_proba(data)
     assert_allclose(P.sum(1), 1, atol=1e-12)
     assert_array_equal(model.classes_[P.argmax(1)], model.predict(data))
-    # A bound on the evidence, above that of rates alone: the functions pay.
+    # The bound on the evidence is above that of class frequencies alone: the functions help.
     assert -75 * np.log(n_classes) < model.elbo_ < 0
     expected = (len(model.relevance_vectors_),)
     assert model.relevance_.shape == (expected if n_classes == 2 else (3, *expected))
@@ -478,7 +478,7 @@ def test_classes_without_structure_have_their_rates():
 
 
 def rare_classes(kind, n, seed):
-    """Rows, probabilities and labels of a class of a few rows."""
+    """Return rows, probabilities and labels of a rare class."""
     rng = np.random.default_rng(seed)
     data = rng.normal(size=(n, 3))
     logit = {
@@ -508,14 +508,14 @@ def test_probabilities_of_rare_classes(kind, n):
     others, p, _ = rare_classes(kind, 5000, 1)
 
     def excess(q):
-        """Expected log loss over the true probabilities', nats per row."""
+        """Return the expected excess log loss over the true probabilities, in nats per row."""
         return (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).mean()
 
     loss = -(p * np.log(p) + (1 - p) * np.log1p(-p)).mean()
     own = excess(QSRVMClassifier(random_state=0).fit(data, y).predict_proba(others)[:, 1])
     linear = excess(LogisticRegression().fit(data, y).predict_proba(others)[:, 1])
     assert loss + own < 1.1 * (loss + linear)
-    assert own <= excess(y.mean()) + 1e-4  # which is as good as it gets where there is no signal
+    assert own <= excess(y.mean()) + 1e-4  # this is optimal without signal
 
 
 def test_class_weights_multiply():
@@ -527,7 +527,7 @@ def test_class_weights_multiply():
     assert_array_equal(*(fit.predict_proba(data) for fit in fits))
 
 
-# Habits of the house
+# Conventions of all estimators
 
 
 @pytest.mark.parametrize("kind", [QSRVMRegressor, QSRVMClassifier])
@@ -677,7 +677,7 @@ def test_weights_do_not_spoil_the_choice_of_length_scales(first, others):
     weights = np.r_[first, np.full(149, others)]
     model = QSRVMRegressor(random_state=0)
     model.fit(X, y + 0.1 * rng.randn(150), sample_weight=weights)
-    # 0.28 where a fold has all of a great weight, 0.32 where folds that weigh the same share rows.
+    # It is 0.28 if one fold has all of a large weight, 0.32 if folds of equal weight share rows.
     assert model.score(X_new, y_new) > 0.9
 
 

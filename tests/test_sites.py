@@ -41,7 +41,7 @@ def proper(request):
 
 
 def random_moments(sites, n=40, seed=0):
-    """Observations, and means and variances of the latents."""
+    """Return observations, and means and variances of the latents."""
     rng = np.random.default_rng(seed)
     shape = n, sites.n_latents
     if isinstance(sites.likelihood, Gaussian | Laplace | StudentT):
@@ -74,7 +74,7 @@ def test_gradient_and_curvature_are_the_derivatives_of_the_loss(proper):
         torch.autograd.grad(column.sum(), mean, retain_graph=True)[0][:, j]
         for j, column in enumerate(gradient.T)
     ]
-    # Twice the derivative in the variance, where that is used, up to the quadrature.
+    # Twice the derivative in the variance, if it is used, differs by the quadrature.
     error = 5e-3 if isinstance(proper.likelihood, StudentT) else 1e-7
     np.testing.assert_allclose(sites.curvature, torch.stack(curvature, 1), rtol=0, atol=error)
 
@@ -85,13 +85,13 @@ def test_update_is_the_natural_gradient_of_the_loss(proper):
     leaves = mean.clone().requires_grad_(), var.clone().requires_grad_()
     in_mean, in_var = torch.autograd.grad(proper.loss(y, *leaves).sum(), leaves)
     bent = sites.curvature > 0
-    # Khan and Lin (2017): eta2 gains -d/dv, eta1 gains -d/dm + 2 m d/dv. For the logistic functions
-    # of one or several classes the expected second derivative stands for that in the variance.
+    # Khan and Lin (2017): eta2 gains -d/dv, eta1 gains -d/dm + 2 m d/dv. For the logistic and the
+    # softmax, the expected second derivative replaces the derivative in the variance.
     error = {"Logistic": 1e-6, "Softmax": 5e-2}.get(type(proper.likelihood).__name__, 1e-9)
     close = {"rtol": 0, "atol": error}
     np.testing.assert_allclose(sites.precision[bent], 2 * in_var[bent], **close)
     np.testing.assert_allclose(sites.linear[bent], (2 * mean * in_var - in_mean)[bent], **close)
-    # Where the loss bends down, a site without precision pulls by the gradient alone.
+    # If the loss is concave, the site has no precision, and its linear term is the gradient.
     assert not sites.precision[~bent].any()
     np.testing.assert_allclose(sites.linear[~bent], -in_mean[~bent], **close)
     may_bend_down = isinstance(proper.likelihood, StudentT | RobustMax)
@@ -113,12 +113,12 @@ def test_one_step_of_size_one_with_gaussian_noise_is_the_closed_form(seed):
         for j, var in enumerate(noise):
             cov = np.linalg.inv(eye + A.T * weights @ A / var)
             mean = cov @ A.T @ (weights * Y[:, j]) / var
-            # Rounding times a condition number of about 1e4.
+            # The error is rounding times a condition number of about 1e4.
             np.testing.assert_allclose(state.mean[j], mean, rtol=0, atol=1e-10)
             found = state.root[j] @ state.root[j].T
             np.testing.assert_allclose(found, cov, rtol=0, atol=1e-10)
-    # With unit weights the optimum is Titsias' bound, less than the evidence by no more than the
-    # residuals tell.
+    # With unit weights the optimum is Titsias' bound. It is below the evidence by at most the term
+    # of the residuals.
     ascent = ascent_of(LikelihoodSites(Gaussian(noise), 2), kernel, X, Y, X[:6])
     state = swept(ascent, 1)
     bound = sum(
@@ -178,7 +178,7 @@ def test_sites_of_float32_rows_are_float32(proper):
     exact = vars(proper.sites(y, mean, var))
     for name, part in found.items():
         assert part.dtype == torch.float32
-        # Roundings of 6e-8 of values of up to about 50.
+        # The error is rounding of 6e-8 of values of up to about 50.
         np.testing.assert_allclose(part.detach(), exact[name].detach(), rtol=1e-4, atol=1e-4)
 
 
@@ -187,7 +187,7 @@ def test_sites_of_float32_rows_are_float32(proper):
 
 def test_rows_by_latent_give_the_sums_of_a_loop():
     rng = np.random.default_rng(0)
-    # Latent 3 has no row, and features take two blocks.
+    # Latent 3 has no row, and features are in two blocks.
     A, weights, p = rng.normal(size=(30, 130)), rng.normal(size=(30, 2)), 130
     active = np.array([0, 1, 2, 4])[rng.permuted(np.tile(np.arange(4), (30, 1)), axis=1)[:, :2]]
     root = np.triu(rng.normal(size=(5, p, p)))

@@ -1,4 +1,4 @@
-"""Calibration of the variances of solved regressors on rows held out."""
+"""Calibration of the variances of solved regressors on held-out rows."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from skgpsvm._posteriors import WhitenedBasis
 
 
 def quick_sine(seed, n=500):
-    """A function with more bends than five inducing points can follow."""
+    """Return rows of a function that varies more than five inducing points can represent."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, size=(n, 1))
     return X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=n)
@@ -39,7 +39,7 @@ def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
         mean, std = each.predict(X_new, return_std=True)
         densities.append(norm.logpdf(y_new, mean, std).mean())
     assert densities[0] > densities[1] + 0.5
-    # Three standard errors below the density of the truth, 0.1 the standard deviation.
+    # Three standard errors below the log density of the truth; the standard deviation is 0.1.
     best = norm.logpdf(0, 0, 0.1) - 0.5
     assert densities[0] > best - 0.15
     assert_allclose(model.predict(X_new), plain.predict(X_new), atol=1e-6)
@@ -48,7 +48,7 @@ def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
     for each in (model, plain):
         _, var = each.latent_mean_and_variance(far)
         assert var.item() == pytest.approx(quick_sine(0)[1].var(), rel=1e-9)
-    # Four standard errors of a variance from the fifty rows that were held out.
+    # Four standard errors of a variance from the fifty held-out rows.
     assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
 
 
@@ -92,7 +92,7 @@ def test_few_rows_hardly_move_the_noise():
         parts = model._latents[0], learned, y, weights, zero, zero + 1e-9, zero + 1
         return model._most_likely(*parts, spread=_solved._NOISE_PRIOR).noise[0]
 
-    # Rows held out whose squares are four times the learned noise.
+    # Squared residuals of the held-out rows are four times the learned noise.
     assert 0 < moved(3) < 0.3
     assert moved(30_000) > np.log(4) - 0.01
 
@@ -114,5 +114,5 @@ def test_more_rows_correct_length_scales_that_few_points_learn_too_long(monkeypa
         model = DecoupledGPRegressor(n_inducing=10, random_state=0).fit(X[:2000], y[:2000])
         return np.sqrt(np.mean((model.predict(X[2000:]) - latent[2000:]) ** 2))
 
-    # 0.17 and 0.31.
+    # The errors are 0.17 and 0.31.
     assert error(900) < 0.75 * error(300)

@@ -28,7 +28,7 @@ from skgpsvm.kernels import TorchKernel, register_torch_kernel
 
 
 def given(kernel, X, **parameters):
-    """A regressor whose hyperparameters and inducing points X stay as they are."""
+    """Return a regressor with fixed hyperparameters and inducing points X."""
     fixed = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "mean": "zero"}
     return SVGPRegressor(kernel, inducing_points=X, **{**fixed, **parameters})
 
@@ -66,7 +66,7 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
         collapsed = given(1.5 * RBF(1.0), X[:20], **settings).fit(X, y)
         one = given(1.5 * RBF(1.0), X[:20], inference="natural_gradient", **settings).fit(X, y)
     X_new = waves(50, seed=1)[0]
-    # One step from the prior; the jitters differ.
+    # Both take one step from the prior, with different jitters.
     for got, expected in zip(
         one.latent_mean_and_variance(X_new),
         collapsed.latent_mean_and_variance(X_new),
@@ -80,7 +80,7 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
 def test_one_step_that_is_exact_does_not_warn(inference):
     X, y = waves(100)
     one, many = (given(RBF(1.0), X[:20], inference=inference, max_iter=n) for n in (1, 50))
-    for start in (0, 50):  # the second as a stream
+    for start in (0, 50):  # the second call continues the stream
         for model in (one, many):
             model.partial_fit(X[start : start + 50], y[start : start + 50])
         assert_allclose(one.predict(X), many.predict(X), atol=1e-12)
@@ -100,7 +100,7 @@ def test_one_step_that_is_not_exact_warns():
 @pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
 def test_every_way_learns_a_function(likelihood, inference):
     X, y = waves(200, noise=0.2)
-    # The form by gradients alone takes few steps in an epoch of so few rows.
+    # The inference by gradients alone has few steps in an epoch of so few rows.
     settings = {"gradient": {"max_iter": 300, "tol": 0.0}, "natural_gradient": {}}[inference]
     model = SVGPRegressor(
         likelihood=likelihood, inference=inference, n_inducing=24, random_state=0, **settings
@@ -115,7 +115,7 @@ def test_every_way_learns_a_function(likelihood, inference):
 
 def test_learning_finds_the_noise_and_the_features_that_matter():
     X, y = waves(400, noise=0.3)
-    # The prior of the default kernel would be in the curve.
+    # The default kernel has a prior, which the curve would include.
     kernel = ConstantKernel(1.0) * RBF(np.ones(3))
     model = SVGPRegressor(kernel, n_inducing=50, random_state=0).fit(X, y)
     # Four standard errors of a variance from 400 rows.
@@ -163,7 +163,7 @@ def test_unit_of_y_does_not_matter():
     model = SVGPRegressor(n_inducing=10, random_state=0)
     mean, std = clone(model).fit(X, y).predict(X, return_std=True)
     larger_mean, larger_std = clone(model).fit(X, 1024 * y).predict(X, return_std=True)
-    # A power of two: the same arithmetic.
+    # A power of two keeps the arithmetic the same.
     assert_allclose(larger_mean, 1024 * mean, rtol=1e-12)
     assert_allclose(larger_std, 1024 * std, rtol=1e-12)
 
@@ -214,7 +214,7 @@ def test_stream_of_gaussian_noise_is_a_fit_of_all_rows():
     for got, expected in zip(
         stream.predict(X, return_std=True), whole.predict(X, return_std=True), strict=True
     ):
-        # Through the inverse of a covariance and back.
+        # The stream passes through the inverse of a covariance and back.
         assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -275,7 +275,7 @@ def test_precisions_agree():
     double = given(kernel, X[:20], noise_variance=0.1).fit(X, y)
     same = given(kernel, X[:20], noise_variance=0.1).fit(X.astype(np.float32), y)
     single = given(kernel, X[:20], noise_variance=0.1, dtype="float32").fit(X, y)
-    # float32 input is computed with in float64; float32 sums of float32 features are not.
+    # With float32 input, sums are in float64; with dtype="float32", they are in float32.
     for model, tol in ((same, 1e-5), (single, 5e-3)):
         for got, expected in zip(
             model.predict(X, return_std=True), double.predict(X, return_std=True), strict=True
@@ -311,7 +311,7 @@ def test_single_precision_serves_every_likelihood(likelihood, inference):
         single = clone(fixed).set_params(dtype="float32").fit(X, y).predict(X)
         score = learned.fit(X, y).score(X, y)
     assert_allclose(single, double, atol=5e-3)
-    # Ten steps of Adam are too few for the other.
+    # For "gradient", ten steps of Adam are too few.
     assert score > 0.9 or inference == "gradient"
 
 
@@ -376,7 +376,7 @@ def test_std_and_cov_are_not_both_given():
 
 
 class Indefinite(RBF):
-    """Minus a squared exponential, but for its diagonal."""
+    """Indefinite kernel, whose torch form is a distance with a unit diagonal."""
 
 
 @register_torch_kernel(Indefinite)
@@ -394,17 +394,17 @@ def test_kernel_that_is_not_positive_definite_is_reported_as_such():
         SVGPRegressor(Indefinite(1.0)).fit(X, y)
 
 
-# Whatever the data
+# Degenerate data
 
 
 def both(**options):
-    """A regressor and a classifier."""
+    """Return a regressor and a classifier."""
     options = {"n_inducing": 8, "max_iter": 5, "random_state": 0, **options}
     return SVGPRegressor(**options), SVGPClassifier(**options)
 
 
 def fitted(model, X, labels):
-    """Fitted to labels, or to them as numbers; on so little data max_iter may be reached."""
+    """Return a model fitted to labels, or to them as numbers, even if it reaches max_iter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(X, labels)
@@ -430,7 +430,7 @@ def test_unit_of_the_features_does_not_matter():
     for scale in (2.0**-40, 2.0**40):
         for model in both():
             one, other = fitted(clone(model), X, y), fitted(clone(model), scale * X, y)
-            # A power of two; the bounds of the kernel and the start are in units of the data.
+            # The scale is a power of two. Bounds and initial values are in units of the data.
             for got, expected in zip(
                 other.latent_mean_and_variance(scale * X),
                 one.latent_mean_and_variance(X),
@@ -509,7 +509,7 @@ def test_full_passes_at_a_fixed_kernel_never_lower_the_bound(likelihood, n_class
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         curve = model.fit(X, y).objective_curve_
-    # A step is halved until the bound falls by less than 1e-9 of itself.
+    # Steps are halved until the bound falls by less than a relative 1e-9.
     assert (np.diff(curve) > -1e-8 * np.abs(curve[:-1])).all()
     assert curve[-1] > curve[0]
 
@@ -520,7 +520,7 @@ def test_probabilities_are_near_those_of_laplace_s_approximation():
     settings = {"optimizer": None, "learn_inducing": False, "mean": "zero", "tol": 1e-4}
     ours = SVGPClassifier(kernel, inducing_points=X, **settings).fit(X, y)
     exact = GaussianProcessClassifier(kernel, optimizer=None).fit(X, y)
-    # Two approximations of one posterior.
+    # These are two approximations of the same posterior.
     assert_allclose(ours.predict_proba(X), exact.predict_proba(X), atol=0.05)
 
 
@@ -531,7 +531,7 @@ def test_probabilities_average_those_of_draws():
             2.0 * RBF(1.0), likelihood=likelihood, optimizer=None, n_inducing=10, random_state=0
         ).fit(X, y)
         P = model.predict_proba_from_latent(model.sample_latent(X, 4000))
-        # Four standard errors of 4000 draws, and the error of 128 points.
+        # Four standard errors of 4000 draws, plus the error of 128 points.
         assert_allclose(P.mean(0), model.predict_proba(X), atol=4 * np.sqrt(0.25 / 4000) + 0.01)
     with pytest.raises(ValueError, match="last axis must have length 3"):
         model.predict_proba_from_latent(np.zeros((5, 2)))
@@ -549,7 +549,7 @@ def test_minibatches_approach_the_posterior_of_all_rows():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         parts = SVGPClassifier(2.0 * RBF(1.0), batch_size=100, **settings).fit(X, y)
-    # Steps that still shrink.
+    # The steps of minibatches are still shrinking.
     assert np.abs(parts.predict_proba(X) - whole.predict_proba(X)).mean() < 0.02
 
 

@@ -88,7 +88,7 @@ def each(kernels):
 
 
 def rows(n=7, m=5, seed=0, dtype=np.float64):
-    """Rows X and Z; the last two of Z are rows of X."""
+    """Return rows X and Z; the last two rows of Z are rows of X."""
     rng = np.random.default_rng(seed)
     X, Z = rng.standard_normal((n, D)), rng.standard_normal((m, D))
     Z[-2:] = X[:2]
@@ -96,7 +96,7 @@ def rows(n=7, m=5, seed=0, dtype=np.float64):
 
 
 def multiscale_rows(multipliers, **options):
-    """As `rows`, where asked with log multipliers, which are equal where the points are."""
+    """Return `rows`, with log multipliers if requested; equal points have equal multipliers."""
     return [
         np.hstack([array, array[:, ::-1] / 2]) if own else array
         for array, own in zip(rows(**options), multipliers, strict=True)
@@ -104,17 +104,17 @@ def multiscale_rows(multipliers, **options):
 
 
 def tensors(kernel, *arrays):
-    """Torch kernel, its theta in float64, and the arrays as tensors."""
+    """Return the torch kernel, its theta in float64, and the arrays as tensors."""
     return torch_kernel(kernel), torch.tensor(kernel.theta), *map(torch.tensor, arrays)
 
 
 def cov(k, X, theta):
-    """Covariance of the rows of X with themselves, per-row noise on the diagonal."""
+    """Return the covariance of the rows of X with themselves, with noise on the diagonal."""
     return k(X, X, theta).diagonal_scatter(k.diag(X, theta))
 
 
-# In float64 squared distances here err by some 1e-14, which is all of the error but for the roots
-# in (...)**0.5 and Matern, at most 10 times that for points not closer than 0.1.
+# In float64, squared distances err by about 1e-14 here, and so do values. With the roots in
+# (...)**0.5 and Matern, the error is at most 10 times as large for points not closer than 0.1.
 @each(LEAVES + COMPOSITES)
 def test_values_equal_scikit_learn(kernel):
     X, Z = rows()
@@ -150,10 +150,10 @@ def test_bounds_have_a_row_for_each_entry_of_theta(kernel):
 
 @each(LEAVES + COMPOSITES)
 def test_gradients_in_rows_and_theta_by_differences(kernel):
-    """Also where rows coincide; Matern 1/2 has a kink there, whose central difference is zero."""
+    """Check also equal rows, where Matern 1/2 has a kink, whose central difference is zero."""
     k, *inputs = tensors(kernel, *rows(n=4, m=3))
     theta, X, Z = (tensor.requires_grad_() for tensor in inputs)
-    # What depends on nothing, as the covariance of noise, is tied to X for gradcheck to accept it.
+    # Constant results, such as the covariance of noise, are made functions of X for gradcheck.
     # Steps of 1e-4 resolve the distances of coinciding points; their square is the error.
     for function, arguments in [(k, (X, Z, theta)), (k.diag, (X, theta))]:
 
@@ -197,7 +197,7 @@ def test_the_path_without_graph_computes_the_same_and_leaves_its_arguments(kerne
     k, theta, X, Z = tensors(kernel, *rows())
     copies = [t.clone() for t in (theta, X, Z)]
     first, second = k(X, Z, theta), k(X, Z, theta)
-    # Fixed values may be shared with the kernel, so what is returned must be free to overwrite.
+    # Fixed values may be shared with the kernel, so the result must be free to be overwritten.
     diagonal = k.diag(X, theta)
     first += 1
     diagonal += 1
@@ -209,8 +209,8 @@ def test_the_path_without_graph_computes_the_same_and_leaves_its_arguments(kerne
 
 
 # Squared distances err by a few eps = 1.2e-7 times the squared norms after centering (below 40 in
-# units of the length scales), the kernels by at most about that; dot products and their powers by
-# some eps relative to their size.
+# units of the length scales), and kernels by at most about as much. Dot products and their powers
+# err by a few eps relative to their size.
 @each(LEAVES + COMPOSITES)
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_float32(kernel, offset):
@@ -227,7 +227,7 @@ def test_float32(kernel, offset):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_equal_rows_of_different_arrays_are_at_distance_zero(nu, dtype):
-    """A distance of sqrt(eps) instead would cost Matern 1/2 half of its digits."""
+    """Require a distance of exactly 0: sqrt(eps) would cost Matern 1/2 half of its digits."""
     X = torch.tensor(np.random.default_rng(0).standard_normal((2000, 20)), dtype=dtype)
     k, theta = tensors(Matern(0.5, nu=nu))
     assert torch.all(k(X, X[:500].clone(), theta).diagonal() == 1)
@@ -236,7 +236,7 @@ def test_equal_rows_of_different_arrays_are_at_distance_zero(nu, dtype):
 @each(MULTISCALE)
 @each_pair
 def test_multiscale_values_equal_its_numpy_form(kernel, multipliers):
-    """Here and in the next test the tolerances of the other kernels hold, for the same reasons."""
+    """Compare both forms; tolerances, here and in the next test, are those of the other kernels."""
     X, Z = multiscale_rows(multipliers)
     k, theta, tX, tZ = tensors(kernel, X, Z)
     assert_allclose(k(tX, tZ, theta), kernel(X, Z), rtol=2e-13, atol=2e-13)
@@ -256,7 +256,7 @@ def test_multiscale_theta_gradient_equals_its_numpy_form(kernel):
 def test_multiscale_gradients_in_rows_and_theta_by_differences(kernel, multipliers):
     k, *inputs = tensors(kernel, *multiscale_rows(multipliers, n=4, m=3))
     theta, X, Z = (tensor.requires_grad_() for tensor in inputs)
-    # Steps of 1e-4 err by their square.
+    # Differences with steps of 1e-4 err by their square.
     assert torch.autograd.gradcheck(k, (X, Z, theta), eps=1e-4, atol=1e-6)
 
 
@@ -282,21 +282,21 @@ def test_multiscale_where_all_rows_coincide(multipliers, dtype):
     K = k(X, Z, theta)
     assert K.dtype == dtype
     assert torch.all(K == 1)
-    # Here k is greatest, in the points and in the ratio of the multipliers.
+    # This is the maximum of k in the points and in the ratio of the multipliers.
     for gradient in torch.autograd.grad(K.sum(), inputs):
         assert_allclose(gradient, 0, atol=8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_multiscale_does_not_exceed_one(dtype):
-    """The exponent of a point and a base is a difference of large terms."""
+    """Check values at equal points, whose exponent is a difference of large terms."""
     X = torch.tensor(np.random.default_rng(0).standard_normal((500, 20)), dtype=dtype)
     k, theta = tensors(MultiscaleRBF(0.5, n_features=20))
     bases = torch.cat([X, torch.zeros_like(X)], 1)
     assert torch.all(k(bases, bases, theta).diagonal() == 1)
     for K in k(X, bases, theta), k(bases, X, theta):
         assert K.max() <= 1
-        # Both squared norms are about 80 here, and their difference errs by some eps of that.
+        # Both squared norms are about 80 here, and their difference errs by a few eps times that.
         assert_allclose(K.diagonal(), 1, rtol=1000 * torch.finfo(dtype).eps)
 
 
@@ -317,7 +317,7 @@ def test_multiscale_without_graph_computes_the_same_and_leaves_its_arguments(ker
 @each_pair
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_multiscale_float32(kernel, multipliers, offset):
-    """Same tolerances as of the other kernels, and for the same reasons."""
+    """Compare in float32, with the tolerances of the other kernels, for the same reasons."""
     X, Z = multiscale_rows(multipliers, dtype=np.float32)
     X[:, :D] += np.float32(offset)
     Z[:, :D] += np.float32(offset)
@@ -392,12 +392,12 @@ SUM = 1.5 * RBF(ARD) + DotProduct(0.6) + (Matern(0.1) + (ConstantKernel(0.3) + L
         (SUM, 100, 2 * D + 2),
         (SUM, 2 * D + 2, 2 * D + 2),
         (SUM, 2 * D + 1, D + 2),  # Linear no longer fits
-        (SUM, D, 1),  # neither fits, the constant after DotProduct does
+        (SUM, D, 1),  # neither fits, but the constant after DotProduct does
         (SUM, 0, None),
         (RBF() + Matern(), 100, None),
         (Linear(), D, D),
         (Linear(), D - 1, None),
-        (1.0 * (RBF() + Linear()), 100, None),  # not a sum at the top
+        (1.0 * (RBF() + Linear()), 100, None),  # the outermost operation is not a sum
     ],
 )
 def test_split_adds_up(kernel, max_features, size):
@@ -532,7 +532,7 @@ def test_not_a_kernel():
 
 
 class ScaledRBF(RBF):
-    """scale * RBF: a kernel of one's own with a vector and then a number in theta."""
+    """User-defined kernel scale * RBF, whose theta has a vector followed by a number."""
 
     def __init__(self, length_scale=1.0, scale=1.0, scale_bounds=(1e-5, 1e5)):
         super().__init__(length_scale)
@@ -588,7 +588,7 @@ def test_register_takes_a_kernel_class(argument):
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 2e-5), (torch.float64, 2e-13)])
 @pytest.mark.parametrize("theta_device", ["cpu", "cuda"])
 def test_cuda_equals_cpu(theta_device, dtype, tol):
-    """Same tolerances as against scikit-learn, and for the same reasons."""
+    """Compare both devices, with the tolerances of the comparison with scikit-learn."""
     plain = [(kernel, *rows()) for kernel in LEAVES + COMPOSITES]
     pairs = [(True, True), (True, False), (False, True)]
     scaled = [(kernel, *multiscale_rows(pair)) for kernel in MULTISCALE for pair in pairs]
@@ -603,7 +603,7 @@ def test_cuda_equals_cpu(theta_device, dtype, tol):
 
 
 class Kept(RBF):
-    """A kernel whose torch form returns views, and tensors that it keeps."""
+    """Kernel whose torch form returns views, and tensors that it keeps."""
 
 
 class TorchKept(TorchKernel):

@@ -1,4 +1,4 @@
-"""Validation of parameters, labels, weights and targets, and predictions in chunks."""
+"""Validation of parameters, labels, weights and targets; predictions in chunks."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ N, D = 50, 3
 
 
 class Stub(GPClassifier):
-    """As little of a classifier as the base class needs."""
+    """Minimal classifier for tests of the base class."""
 
     def __init__(self, device=None, dtype=None, class_weight=None, size=1):
         self.device = device
@@ -65,7 +65,7 @@ def test_class_weights_multiply_sample_weights(class_weight):
     else:
         factors = np.array([class_weight.get(label, 1.0) for label in range(3)])
     _, _, got, _ = Stub(class_weight=class_weight)._check_training_data(X, y, weights)
-    # One product, one quotient; rows of weight 0 are left out.
+    # There is one product and one quotient; rows of weight 0 are left out.
     assert_allclose(got, (weights * factors[y])[weights > 0], rtol=1e-14)
 
 
@@ -213,7 +213,7 @@ def test_checking_without_reset_changes_nothing():
     assert vars(stub) == before
 
 
-# Options
+# Device and dtype
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_new_rows_are_only_for_fitted_estimators():
 
 
 class Regressor(GPRegressor):
-    """As little of a regressor as the base class needs."""
+    """Minimal regressor for tests of the base class."""
 
     likelihood = "gaussian"
 
@@ -346,7 +346,7 @@ class Regressor(GPRegressor):
 
 
 def regression(n=30, seed=0):
-    """Rows, two targets and weights."""
+    """Return rows, two targets and weights."""
     rng = np.random.RandomState(seed)
     y = rng.normal(size=(n, 2)) * [1.0, 50.0] + [3.0, -200.0]
     return rng.normal(size=(n, D)), y, rng.uniform(0.5, 2, size=n)
@@ -421,7 +421,7 @@ def test_outputs_have_the_axes_of_the_targets(columns):
     assert model._outputs(targets).shape == y[:, columns].shape
 
 
-# How fits went
+# Convergence of fits
 
 
 def test_history_of_several_fits_is_as_long_as_the_longest():

@@ -1,4 +1,4 @@
-"""Learning in stages and several starts of variational GPs."""
+"""Learning of variational GPs in stages and from several initial values."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_end_at_mere_noise_is_tried_again(monkeypatch):
     X = rng.normal(size=(300, 40))
     y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=300)
     model = SVGPRegressor(mean="zero", n_inducing=40, random_state=0)
-    monkeypatch.setattr("skgpsvm._variational._MANY_FEATURES", 41)  # without the slow start
+    monkeypatch.setattr("skgpsvm._variational._MANY_FEATURES", 41)  # no round of Adam first
     assert clone(model).fit(X, y).score(X, y) > 0.9
     monkeypatch.setattr("skgpsvm._variational._LENGTHS", (1.0,))
     assert clone(model).fit(X, y).score(X, y) < 0.2
@@ -78,7 +78,7 @@ def test_warm_start_from_the_closed_form_predicts_as_its_bound_says(inference):
 
 @pytest.fixture
 def gains(monkeypatch):
-    """Gains over mere noise of the starts that are tried."""
+    """Return a list that collects the gains over pure noise of all initial values."""
     found, gain = [], CollapsedBound.gain_over_noise
 
     def told(*args):

@@ -1,4 +1,4 @@
-"""Weak signal: every estimator, by default, is about as good as a constant and a linear model."""
+"""Weak signal: every estimator's defaults are about as good as a constant and a linear model."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ weak_signal = pytest.importorskip(
 )
 
 N, D, DRAWS = 200, 5, 3
-# Networks choose when to stop by a fifth of the rows, and miss the benchmark margin that the
-# others have. They reach: .014, .020 and .064.
+# Networks use a fifth of the rows to decide when to stop, and miss the benchmark's margin. They
+# reach .014, .020 and .064.
 REACHED = {"HybridBayesianSVC": 0.02, "HybridSVGPClassifier": 0.03, "HybridSVGPRegressor": 0.07}
 CASES = [
     (task, name) for task in ("regression", "2 classes") for name in weak_signal.estimators(task)
@@ -17,7 +17,7 @@ CASES = [
 
 
 def losses(task, problem, method):
-    """Losses of draws, and the coverage of intervals."""
+    """Return the losses of several draws, and the coverage of intervals."""
     found = [weak_signal.evaluate(task, problem, N, D, seed, method) for seed in range(DRAWS)]
     return np.array([one["loss"] for one in found]), np.mean([one["coverage"] for one in found])
 
