@@ -125,7 +125,7 @@ T1 = [
 
 def test_variation_ratio_at_the_specification_s_values():
     scores = variation_ratio(Latent(), np.array([mean + var for mean, var in T1]))
-    # Ten printed digits.
+    # The published numbers have ten digits.
     np.testing.assert_allclose(scores, [0.5844889335, 0.6480036216, 2 / 3], rtol=0, atol=2e-10)
 
 
@@ -156,7 +156,7 @@ def test_variation_ratio_is_one_minus_the_frequency_of_the_winner(n_classes, mul
 
 def test_softmax_of_means_at_the_specification_s_values():
     scores = mean_softmax_entropy(Latent(), np.array([mean + var for mean, var in T1]))
-    # Ten printed digits.
+    # The published numbers have ten digits.
     np.testing.assert_allclose(scores, [1.0854132594, 1.0969146303, np.log(3)], atol=1e-10)
 
 
@@ -223,7 +223,7 @@ def test_batches_and_subsets_change_nothing(score, monkeypatch):
     X = random_proba(60) if score in PROBA_SCORES else random_latents(60)
     whole = score(model, X)
     assert whole.shape == (60,)
-    # Sums of the same numbers in another order.
+    # The same numbers are summed in another order.
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
     close(score(model, X[17:29]), whole[17:29])
     monkeypatch.setattr(active_learning, "_ROWS", 7)

@@ -150,7 +150,7 @@ def test_conditioning_is_not_double_centering():
     assert k.diag([[0.0]]).item() == pytest.approx(1 - h**2 / H, abs=1e-11)
 
 
-# What defines the kernels
+# Defining properties of the kernels
 
 
 @each(CONTINUOUS)
@@ -253,7 +253,7 @@ def test_categorical_mean_is_zero(kernel):
     assert_allclose(kernel(X) @ np.asarray(kernel.weights), 0, atol=1e-15)
 
 
-# The contract of scikit-learn
+# scikit-learn's interface
 
 
 @each(CONTINUOUS + CATEGORICAL + COMPOSITES)

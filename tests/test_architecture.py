@@ -27,30 +27,30 @@ NUMPY_MODULES = {
     "kernels/_anova",  # scikit-learn kernels
     "kernels/_measures",  # reads scikit-learn kernels' attributes
     "_torch_kernels",  # reads scikit-learn kernels' attributes
-    "_inducing_estimator",  # what estimators share
+    "_inducing_estimator",  # shared code of estimators
     "_fitted_models",  # fitted state, which is NumPy
-    "_variational",  # what estimators share
-    "_solved",  # what estimators share
+    "_variational",  # shared code of estimators
+    "_solved",  # shared code of estimators
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
     "_predictive",  # arguments and results are arrays
     "_validation",  # checks of arrays
-    "additive/_base",  # what the estimators share
+    "additive/_base",  # shared code of the estimators
     "additive/_encoding",  # columns of tables
     "additive/_regressor",  # the estimator
     "bayesian_svm/_svc",  # the estimator
-    "decoupled/_base",  # what the estimators share
+    "decoupled/_base",  # shared code of the estimators
     "decoupled/_regressor",  # the estimator
     "expectation_propagation/_classifier",  # the estimator
-    "hybrid/_base",  # what the estimators share
+    "hybrid/_base",  # shared code of the estimators
     "hybrid/_data",  # rows of a Dataset, as arrays
     "hybrid/_state",  # fitted state, which is NumPy
     "hybrid/_svgp",  # the estimators
     "hybrid/_weights",  # files of arrays
     "adversarial",  # arguments and results are arrays
     "quadruply_stochastic/_gp_regressor",  # the estimator
-    "quadruply_stochastic/_gp_base",  # what the estimators share
-    "quadruply_stochastic/_rvm_base",  # what the estimators share
+    "quadruply_stochastic/_gp_base",  # shared code of the estimators
+    "quadruply_stochastic/_rvm_base",  # shared code of the estimators
     "quadruply_stochastic/_rvm_regressor",  # the estimator
 }
 FORBIDDEN_CALL = re.compile(

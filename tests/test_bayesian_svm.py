@@ -261,7 +261,7 @@ def test_fixed_hyper_parameters_stay_as_given(optimizer):
     fixed = ConstantKernel(3.0, "fixed") * RBF([0.5, 2.0], "fixed")
     for kernel in (fixed,) if optimizer else (fixed, free):
         model = BayesianSVC(kernel, n_inducing=6, optimizer=optimizer, random_state=0).fit(X, y)
-        # Through logarithms and back.
+        # The value passes through a logarithm and back.
         np.testing.assert_allclose(model.kernel_.k1.constant_value, 3.0, rtol=1e-15)
         np.testing.assert_allclose(model.kernel_.k2.length_scale, [0.5, 2.0], rtol=1e-15)
 

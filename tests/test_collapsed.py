@@ -45,7 +45,7 @@ def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
                 moved[i].view(-1)[j] += sign * step
                 ends.append(bound.value(*moved))
             numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
-        # Rounding of values of size 1e2 over the step.
+        # The error is rounding of values of size 1e2 over the step.
         assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
 
 

@@ -37,7 +37,7 @@ def test_all_rows_as_bases_and_inducing_points_are_the_exact_process():
     X_new = waves(50, seed=1)[0]
     mean, std = ours.predict(X_new, return_std=True)
     exact_mean, exact_std = exact.predict(X_new, return_std=True)
-    # The jitter of 1e-9 over the noise, summed over rows.
+    # The error is the jitter of 1e-9 over the noise, summed over rows.
     assert_allclose(mean, exact_mean, atol=5e-6)
     assert_allclose(std, np.sqrt(exact_std**2 + 0.05), atol=1e-6)
     exact_cov = exact.predict(X_new, return_cov=True)[1] + 0.05 * np.eye(50)
@@ -62,7 +62,7 @@ def test_fewer_bases_than_rows_solve_the_normal_equations():
     bases = ours.mean_bases_
     assert len({tuple(base) for base in bases} & {tuple(row) for row in X}) == len(bases) == 30
     X_new = waves(50, seed=1)[0]
-    # The jitter of 1e-9 over the noise, summed over rows.
+    # The error is the jitter of 1e-9 over the noise, summed over rows.
     assert_allclose(ours.predict(X_new), means_at(kernel, bases, X, y, 0.05, X_new), atol=5e-6)
     sparse = SVGPRegressor(
         kernel,
@@ -343,7 +343,7 @@ def test_bound_of_a_stream_is_that_of_all_rows():
     for part in np.split(np.arange(120), [50]):
         stream.partial_fit(X[part], y[part])
     expected = collapsed(kernel, X[:10], X[:50], X, y, 0.1)
-    # The jitter of 1e-9 over the noise, summed over rows.
+    # The error is the jitter of 1e-9 over the noise, summed over rows.
     assert stream.elbo_ == pytest.approx(expected, rel=5e-6)
     assert stream.noise_variance_ == pytest.approx(0.1)
 

@@ -586,7 +586,7 @@ def test_variances_of_any_factor_are_between_zero_and_the_prior(form, seed):
     bound = bound_of(form, likelihood=gaussian_sites(t=2))
     places = torch.cat([X, parts["Z"][:, :2], 10 * X])
     _, var = posterior_of(bound, parts).marginals(places)
-    # Rounding.
+    # The error is rounding.
     assert (var <= RHO**2 * (1 + 1e-12)).all()
     assert (var >= 0).all()
     assert var.min() < 0.5 * RHO**2

@@ -274,7 +274,7 @@ def test_laplace_marginal_is_accurate_for_any_variance(var):
 
 def test_probit_probability():
     probability = Probit().predict(t64([[0.7]]), t64([[1.9]]))
-    # Printed to six digits.
+    # The published numbers have six digits.
     assert float(probability[0, 1]) == pytest.approx(0.659484, abs=5e-7)
 
 
@@ -385,7 +385,7 @@ def test_continued_rate_is_smooth_and_concave():
     # The error is rounding of the exponent.
     assert (slope.diff(dim=0) <= 1e-13 * math.exp(50)).all()
     assert float(slope[-1]) == pytest.approx(-math.exp(50))
-    # Steps of 0.1 at most along the tangent, and rounding.
+    # Steps are at most 0.1 along the tangent, plus rounding.
     assert (value.diff().abs() <= (0.1 + 1e-10) * math.exp(50)).all()
 
 
@@ -395,7 +395,7 @@ def test_continued_rate_is_smooth_and_concave():
 def test_hinge_is_a_scale_mixture():
     f = t64([[0.6], [-0.5], [1.0], [3.0]])
     value = BinaryHinge().log_prob(torch.ones(4, dtype=torch.int64), f).exp()
-    # b = 0.4, 1.5, 0, -2; printed to ten digits.
+    # For b = 0.4, 1.5, 0 and -2, the published numbers have ten digits.
     np.testing.assert_allclose(value, [0.4493289641, 0.0497870684, 1.0, 1.0], rtol=0, atol=1e-10)
     for b, likelihood_value in zip([0.4, 1.5, 0.0, -2.0], value.tolist(), strict=True):
         # lambda = u^2 removes the singularity at zero.
@@ -417,7 +417,7 @@ def test_hinge_is_a_scale_mixture():
 def test_collapsed_term_is_the_maximum_over_alpha(mean_b, var_b, alpha, at_alpha, best_alpha, best):
     second_moment = mean_b**2 + var_b
     h, r = map(float, expected_hinge(t64(mean_b), t64(var_b)))
-    # Printed to ten digits; the floor of 1e-12 under the variance is below that.
+    # Printed to ten digits; the error of the variance's floor of 1e-12 is smaller.
     assert oracles.row_terms(mean_b, second_moment, alpha) == pytest.approx(at_alpha, abs=1e-10)
     assert r**2 == pytest.approx(best_alpha, abs=1e-10)
     assert -h == pytest.approx(best, abs=1e-10)
@@ -430,7 +430,7 @@ def test_derivatives_of_the_expected_hinge():
     var_b = t64([0.2, 1.0, 2.0, 0.1, 5.0]).requires_grad_()
     h, r = expected_hinge(mean_b, var_b)
     h.sum().backward()
-    # The floor of 1e-12 under the variance.
+    # The error is due to the variance's floor of 1e-12.
     torch.testing.assert_close(mean_b.grad, (h / r).detach(), rtol=1e-10, atol=0)
     torch.testing.assert_close(var_b.grad, (0.5 / r).detach(), rtol=1e-10, atol=0)
     assert ((mean_b.grad > 0) & (mean_b.grad < 2)).all()
@@ -486,7 +486,7 @@ def test_published_terms_of_problem_t1():
     _, r = expected_hinge(mean_b, var_b)
     ell = likelihood.expected_log_prob(y, mean, var)
     assert likelihood.contrast_class(y, mean).tolist() == [1, 0, 2, 1]
-    # Printed to ten digits.
+    # The published numbers have ten digits.
     for value, expected in (
         (mean_b, [0.4130357826, 1.1327681721, 0.6678630457, 1.0469102146]),
         (r**2, [1.8933097451, 2.4085337246, 1.6537596158, 2.9988059277]),
@@ -498,7 +498,7 @@ def test_published_terms_of_problem_t1():
 def test_term_at_the_prior():
     mean, var = torch.zeros(4, 3).double(), torch.ones(4, 3).double()
     value = MulticlassHinge().expected_log_prob(t1_moments()[0], mean, var)
-    # -N (1 + sqrt(1 + 2 sf2)) in all, whatever the data.
+    # The sum is -N (1 + sqrt(1 + 2 sf2)) for all data.
     assert float(value.sum()) == pytest.approx(-4 * (1 + math.sqrt(3)), abs=1e-11)
 
 
@@ -524,7 +524,7 @@ def test_oracle_reproduces_the_published_objectives():
 def test_discontinuity_where_wrong_classes_tie_in_mean():
     y, mean = torch.tensor([0, 0]), torch.zeros(2, 3).double()
     var = t64([[0.5, 0.2, 2.0], [0.5, 2.0, 0.2]])
-    # Printed to six decimals. On ties, the first class is taken.
+    # The published numbers have six decimals. On ties, the first class is taken.
     value = MulticlassHinge().expected_log_prob(y, mean, var)
     np.testing.assert_allclose(value, [-2.303841, -2.870829], rtol=0, atol=1e-6)
 
@@ -574,7 +574,7 @@ def test_multiclass_log_prob_uses_the_true_maximum():
 def test_hinge_is_not_a_normalized_likelihood():
     f = t64([[0.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
     total = sum(MulticlassHinge().log_prob(torch.full((3,), code), f).exp() for code in (0, 1))
-    # Printed to four digits.
+    # The published numbers have four digits.
     np.testing.assert_allclose(total, [0.2707, 1.0183, 1.0025], rtol=0, atol=5e-5)
 
 
@@ -591,7 +591,7 @@ def test_multiclass_marginal_is_that_of_the_fixed_contrast():
 
 
 def test_multiclass_prediction_is_the_probability_of_the_largest():
-    # Published for problem T1 at x = 0.25, to ten digits.
+    # Moments of problem T1 at x = 0.25, published with ten digits.
     mean = t64([[0.2279358913, 0.3419038369, -0.0569839728]])
     var = t64([[0.5618573233, 0.4157345312, 0.6722612107]])
     expected = [[0.3540835603, 0.4155110665, 0.2304053732]]
@@ -608,7 +608,7 @@ def test_published_terms_of_the_binary_problem():
     y = torch.tensor(B.y)
     mean_b, var_b = BinaryHinge().violation_moments(y, mean, var)
     ell = BinaryHinge().expected_log_prob(y, mean, var)
-    # Printed to ten digits.
+    # The published numbers have ten digits.
     for value, expected in (
         (mean_b, [0.3699940775, 0.6832768325, 0.9080946770, 0.6325831317]),
         (mean_b**2 + var_b, [0.8838121952, 1.0573087327, 1.3507705617, 1.2258761886]),
@@ -643,7 +643,7 @@ def test_two_classes_equal_the_binary_hinge_of_their_difference():
         MulticlassHinge().predict(mean, var),
         BinaryHinge().predict(difference, total),
         rtol=0,
-        atol=1e-11,  # the floor of 1e-12 under the variance
+        atol=1e-11,  # the variance's floor of 1e-12
     )
 
 

@@ -192,7 +192,7 @@ def test_gaussian_kl_of_whitened_problem_t1():
     Lz = torch.linalg.cholesky(torch.tensor(oracles.rbf(T1.Z, T1.Z)))
     mean = torch.linalg.solve_triangular(Lz, torch.tensor(T1.mu.T), upper=False).T
     chol = torch.linalg.solve_triangular(Lz, torch.tensor(T1.chol), upper=False)
-    # Printed to ten digits.
+    # The published numbers have ten digits.
     np.testing.assert_allclose(
         gaussian_kl(mean, chol), [0.3993648459, 0.4292700791, 0.5152358131], rtol=0, atol=1e-10
     )

@@ -236,7 +236,7 @@ def test_natural_gradients_raise_the_objective_in_every_pass(likelihood, n_class
     n_latents = 3 if n_classes == 3 else 1
     inference, state = natural(likelihood, X, y, [], n_latents=n_latents)
     values = [stepped(inference, state) for _ in range(25)]
-    # Rounding.
+    # The error is rounding.
     assert (np.diff(values) > -1e-8).all()
     assert values[-1] > values[0] + 5
     # At the optimum, the gradient in the mean vanishes.

@@ -243,7 +243,7 @@ def test_hybrid_weights_bring_the_noise_back(tmp_path):
     assert other.kernel_ == model.kernel_
 
 
-# Elsewhere
+# In other estimators
 
 
 @pytest.mark.parametrize(

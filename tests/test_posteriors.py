@@ -317,7 +317,7 @@ def test_marginals_equal_a_dense_oracle(name, n_points):
     assert isinstance(posterior, Posterior)
     expected = [dense_moments(split, Z, X, m, r) for m, r in zip(mean, root, strict=True)]
     m, v = posterior.marginals(t64(X))
-    # Rounding times a condition number below 1e6.
+    # The error is rounding times a condition number below 1e6.
     np.testing.assert_allclose(m.T, [e[0] for e in expected], rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(v.T, [np.diag(e[1]) for e in expected], rtol=1e-9, atol=1e-10)
 
@@ -329,7 +329,7 @@ def test_covariances_equal_a_dense_oracle(name):
     mean, root = random_weights(3, features.size, seed=5)
     cov = InducingPosterior(features, t64(mean), t64(root)).cov(t64(X))
     expected = [dense_moments(split, Z, X, m, r)[1] for m, r in zip(mean, root, strict=True)]
-    # Rounding times a condition number below 1e6.
+    # The error is rounding times a condition number below 1e6.
     np.testing.assert_allclose(cov, expected, rtol=0, atol=1e-9)
 
 

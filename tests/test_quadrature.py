@@ -179,7 +179,7 @@ def test_published_probabilities_of_problem_t1(x, expected, variation_ratio):
     _, kappa, kt = oracles.precompute(np.array([[x]]), T1.Z)
     mean, var = map(torch.tensor, oracles.latent_moments(kappa, kt, T1.mu, T1.Sig))
     probability = argmax_probability(mean, var)
-    # Printed to ten digits.
+    # The published numbers have ten digits.
     np.testing.assert_allclose(probability[0], expected, rtol=0, atol=2e-10)
     assert 1 - float(probability.max()) == pytest.approx(variation_ratio, abs=2e-10)
 
@@ -195,7 +195,7 @@ def test_published_probabilities_of_the_true_class():
 
 def test_widest_class_can_be_likeliest_without_the_largest_mean():
     probability = argmax_probability(t64([[0.0, 0.1, 0.1]]), t64([[4.0, 0.01, 0.01]]))
-    # Printed to four digits.
+    # The published numbers have four digits.
     np.testing.assert_allclose(probability, [[0.4689, 0.2656, 0.2656]], rtol=0, atol=5e-5)
 
 

@@ -594,7 +594,7 @@ def test_random_functions_stand_for_what_the_points_leave_unexplained(kernel):
         F = functions_beside(*parts, X[:10], FourierFeatures(n_pairs, 0), X)
         errors.append((F @ F.T - K).square().mean().sqrt())
         assert_allclose((F @ F.T)[:10], K[:10], atol=1e-7)
-    # A tenth is the rate; twice that leaves room for one draw.
+    # The expected ratio is a tenth; twice that allows for the variation of one draw.
     assert errors[1] < 0.2 * errors[0]
 
 
@@ -630,7 +630,7 @@ def test_more_features_tend_to_the_exact_process():
         np.abs(QSGPRegressor(kernel, n_basis=m, **shared).fit(X, y).predict(X_new) - exact).mean()
         for m in (100, 10_000)
     ]
-    # A tenth is the rate; twice that leaves room for one draw.
+    # The expected ratio is a tenth; twice that allows for the variation of one draw.
     assert errors[1] < 0.2 * errors[0]
 
 

@@ -200,7 +200,7 @@ def test_rows_by_latent_give_the_sums_of_a_loop():
             spread[n, k] = ((A[n] @ root[active[n, k]]) ** 2).sum()
     sums = torch.ones(5, p, p, dtype=torch.float64)
     groups.add_gram(sums, t64(weights))
-    # Sums of 30 terms in another order.
+    # Sums of 30 terms are in another order.
     np.testing.assert_allclose(mirror(sums), 1 + gram, rtol=0, atol=1e-13)
     np.testing.assert_allclose(groups.total(t64(weights)), total, rtol=0, atol=1e-13)
     np.testing.assert_allclose(groups.variance(t64(root)), spread, rtol=1e-12)
@@ -214,7 +214,7 @@ def test_rows_that_touch_all_give_the_sums_of_rows_by_latent():
     sums = torch.ones(2, 3, 130, 130, dtype=torch.float64)
     for groups, total in zip((DenseDesign(A), by_latent), sums, strict=True):
         groups.add_gram(total, weights)
-    # Sums of 30 terms in another order.
+    # Sums of 30 terms are in another order.
     torch.testing.assert_close(*sums, rtol=0, atol=1e-13)
     torch.testing.assert_close(DenseDesign(A).total(weights), by_latent.total(weights))
     torch.testing.assert_close(DenseDesign(A).variance(root), by_latent.variance(root))

@@ -56,7 +56,7 @@ def checksum(weights, text):
 
 
 class WeightsFile:
-    """An open weight file; every error is a ValueError that names the file.
+    """Open weight file, whose errors are all ValueErrors that name the file.
 
     Parameters
     ----------
