@@ -1,7 +1,8 @@
 """Fit a Bayesian support vector machine to scanned digits, from start to end; for `make demo`.
 
-Tunes a pipeline by grid search, compares it with scikit-learn's support vector machine, checks its
-probabilities and lets it choose which digits are labeled. Prints tables and draws two pictures.
+The demo tunes a pipeline by grid search, compares it with scikit-learn's support vector machine,
+checks its probabilities, and lets it choose which digits are labeled. It prints tables and draws
+two pictures.
 """
 
 import time
@@ -27,7 +28,7 @@ from skgpsvm.active_learning import least_confident, mean_softmax_entropy
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
 
 KERNELS = {
-    "default: a length scale a pixel": None,
+    "default: a length scale per pixel": None,
     "Matern 3/2, one length scale": 5.0 * Matern(8.0, nu=1.5) + ConstantKernel(5.0, "fixed"),
 }
 POLICIES = {
@@ -35,7 +36,7 @@ POLICIES = {
     "entropy of softmax of means": mean_softmax_entropy,
     "random": None,
 }
-# Colors that the color-blind can tell apart (Okabe and Ito), and markers for print.
+# Colors that color-blind readers can distinguish (Okabe and Ito), and markers for print.
 STYLES = {
     "BayesianSVC, tuned": {"color": "#0072B2", "marker": "o"},
     "SVC, calibrated": {"color": "#D55E00", "marker": "s"},
@@ -48,13 +49,13 @@ ROUNDS, QUERIES_A_ROUND, REPEATS = 12, 10, 2
 
 
 def heading(title, *explained):
-    """Print the title of a part and what its table shows."""
+    """Print the title of a part and an explanation of its table."""
     print(f"\n{title}\n{'-' * len(title)}")
     print("\n".join(explained), end="\n\n", flush=True)
 
 
 def table(columns, rows):
-    """Print rows of text under their columns: the first to the left, the others to the right."""
+    """Print a table of text; the first column is aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     for row in [columns, *rows]:
         cells = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
@@ -62,11 +63,11 @@ def table(columns, rows):
 
 
 def tune(X, y):
-    """Part 1: the pipeline, tuned over kernel and number of inducing points."""
+    """Part 1: tune the kernel and the number of inducing points of a pipeline."""
     heading(
         "1. Pipeline(StandardScaler, BayesianSVC) tuned by GridSearchCV",
-        "Mean over 3 folds, best log loss (nats, lower is better) first.",
-        "Each fit also learns the values of its kernel; that needs no grid.",
+        "Means over 3 folds, sorted by log loss (nats, lower is better).",
+        "Each fit also learns the hyperparameters of its kernel, which need no grid.",
     )
     pipeline = make_pipeline(StandardScaler(), BayesianSVC(random_state=0))
     grid = {
@@ -101,11 +102,11 @@ def tune(X, y):
 
 
 def compare(models, X, y):
-    """Part 2: models on the test rows; the probabilities of those that have some."""
+    """Part 2: compare models on the test rows, and return their class probabilities."""
     heading(
         "2. On the test digits",
         "Expected accuracy: the mean probability of the predicted digit.",
-        "SVC has probabilities only by cross-validation, here with temperature scaling.",
+        "The probabilities of SVC need cross-validation, here with temperature scaling.",
     )
     rows, probabilities = [], {}
     for name, model in models.items():
@@ -119,11 +120,11 @@ def compare(models, X, y):
 
 
 def check_calibration(probabilities, y, path):
-    """Part 3: expected against observed accuracy in groups of alike confidence."""
+    """Part 3: compare expected and observed accuracy in groups of similar confidence."""
     heading(
-        "3. Is it right as often as it says?",
-        f"Test digits in {N_GROUPS} equal groups, from the least sure to the surest of each model:",
-        "the accuracy that its probabilities promise, and the one observed.",
+        "3. Are the predictions right as often as expected?",
+        f"Test digits in {N_GROUPS} equal groups, from the least to the most confident:",
+        "the accuracy expected from the probabilities, and the observed accuracy.",
     )
     curves = {}
     for name, p in probabilities.items():
@@ -141,7 +142,7 @@ def check_calibration(probabilities, y, path):
     figure = Figure(figsize=(5, 4.6), layout="constrained")
     axes = figure.subplots()
     low = min(min(map(min, curve)) for curve in curves.values()) - 0.05
-    axes.plot([low, 1], [low, 1], color="0.6", linestyle=":", label="right as often as it says")
+    axes.plot([low, 1], [low, 1], color="0.6", linestyle=":", label="right as often as expected")
     for name, curve in curves.items():
         axes.plot(*zip(*curve, strict=True), label=name, **STYLES[name])
     axes.set(
@@ -154,7 +155,7 @@ def check_calibration(probabilities, y, path):
 
 
 def errors_along(score, seed, X, y):
-    """Test error after each round of queries, chosen by a score of the pool or at random."""
+    """Return the test error after each round of queries, chosen by a score or at random."""
     X_pool, X_test, y_pool, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=seed
     )
@@ -164,7 +165,7 @@ def errors_along(score, seed, X, y):
     labeled = []
     for digit in np.unique(y):
         labeled += rng.choice(np.flatnonzero(y_pool == digit), 2, replace=False).tolist()
-    # Few labels: the kernel is not learned from them, and a rough solution is good enough.
+    # There are few labels, so the kernel is not learned, and a rough solution is enough.
     model = BayesianSVC(optimizer=None, tol=0.1, random_state=0)
     errors = []
     for _ in range(ROUNDS + 1):
@@ -177,11 +178,12 @@ def errors_along(score, seed, X, y):
 
 
 def learn_actively(X, y, path):
-    """Part 4: test error by number of labels, for each policy of asking."""
+    """Part 4: show the test error by number of labels, for each query policy."""
     heading(
         "4. Active learning: the model chooses which digits are labeled",
-        f"Test error from 2 labels a class on, {QUERIES_A_ROUND} a round; mean of {REPEATS} runs.",
-        "Least confident: the least sure predictions first, with all uncertainty in them.",
+        f"Test error, starting from 2 labels per class, {QUERIES_A_ROUND} queries per round; "
+        f"mean of {REPEATS} runs.",
+        "Least confident: queries the rows with the smallest probability of the predicted class.",
     )
     tasks = [(score, seed) for score in POLICIES.values() for seed in range(REPEATS)]
     errors = Parallel(n_jobs=2)(delayed(errors_along)(*task, X, y) for task in tasks)
@@ -212,7 +214,7 @@ def main():
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=0
     )
-    print(f"{len(y)} scanned digits of 8 x 8 pixels: half to learn from, half to test on.")
+    print(f"{len(y)} scanned digits of 8 x 8 pixels: half for training, half for testing.")
 
     search = tune(X_train, y_train)
     svc = make_pipeline(StandardScaler(), SVC())
@@ -231,6 +233,6 @@ def main():
 
 
 if __name__ == "__main__":
-    # One thread for each process: more would only get into each other's way.
+    # One thread for each process: more threads would compete for the cores.
     with threadpool_limits(1), parallel_config("loky", inner_max_num_threads=1):
         main()

@@ -1,6 +1,6 @@
 """
 Does a model learn faster when it chooses what is labeled?
-===========================================================
+==========================================================
 
 This example labels digits ten at a time by one of three policies. The first chooses the digits
 about which a Bayesian support vector machine is least confident. The second chooses by the entropy
@@ -29,7 +29,7 @@ X, y = load_digits(return_X_y=True)
 
 
 def learning_curve(score, seed):
-    """Test error after each round."""
+    """Return the test error after each round."""
     X_pool, X_test, y_pool, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=seed
     )
@@ -39,7 +39,7 @@ def learning_curve(score, seed):
     labeled = [i for digit in range(10) for i in np.flatnonzero(y_pool == digit)[:2]]
     errors = []
     for _ in range(N_ROUNDS):
-        # Few labels: the kernel is not learned from them, and a rough solution is good enough.
+        # There are few labels, so the kernel is not learned, and a rough solution is enough.
         model = BayesianSVC(optimizer=None, tol=0.1, random_state=0)
         model.fit(X_pool[labeled], y_pool[labeled])
         errors.append(1 - model.score(X_test, y_test))
@@ -55,7 +55,8 @@ curves = {
 }
 
 # %%
-# The model's own questions reach the error of the last random label with about fifty labels fewer.
+# With queries chosen by the model, about fifty labels fewer reach the final error of the random
+# queries.
 
 n_labeled = 20 + BATCH * np.arange(N_ROUNDS)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")

@@ -22,20 +22,20 @@ gam = AdditiveGPRegressor(
     measure="uniform", n_inducing=16, n_inducing_interaction=4, random_state=0
 ).fit(X, y)
 print("effects:", gam.term_names_)
-print("of no use:", gam.dropped_terms_)
+print("dropped:", gam.dropped_terms_)
 print(f"noise variance: {gam.noise_variance_:.3f}")
 
 # %%
-# The truth is 10 sin(π x0 x1) + 20 (x2 - 1/2)² + 10 x3 + 5 x4, and the noise has variance 1. Its
-# effects have closed forms: what is left of an average over all other features when the effects of
-# fewer are taken away.
+# The function is 10 sin(π x0 x1) + 20 (x2 - 1/2)² + 10 x3 + 5 x4, and the noise has variance 1. The
+# true effects have closed forms. An effect is the average of the function over all other features,
+# minus the effects of fewer features.
 
 SI, SI_TWICE = sici(np.pi)[0], sici(2 * np.pi)[0]
-MEAN = 10 / np.pi * (np.euler_gamma + np.log(np.pi) - sici(np.pi)[1])  # of the sine
+MEAN = 10 / np.pi * (np.euler_gamma + np.log(np.pi) - sici(np.pi)[1])  # of the sine term
 
 
 def averaged(x):
-    """The sine, averaged over one of its features."""
+    """Return the sine term averaged over one of its features."""
     return 10 * np.pi * x / 2 * np.sinc(x / 2) ** 2
 
 
@@ -60,8 +60,9 @@ TRUTH = {  # effect and its variance
 total = sum(variance for _, variance in TRUTH.values())
 
 # %%
-# Top: estimated effects with 95 % bands, and the true effects dashed. Bottom: the difference of the
-# two. The model knows neither the pair nor the feature without effect.
+# The upper row shows the estimated effects with 95 % bands, and the true effects as dashed lines.
+# The lower row shows the difference. The model was told neither which pair interacts nor which
+# feature has no effect.
 
 singles = list(TRUTH)[:5]
 figure, axes = plt.subplots(2, 5, figsize=(12.5, 4.8), sharex="col", layout="constrained")
@@ -76,11 +77,12 @@ for (above, below), part in zip(axes.T, display.effects, strict=True):
     above.set_xlabel(None)
     if part.name != singles[0]:
         above.set_ylabel(None)
-axes[1, 0].set_ylabel("effect less the truth")
+axes[1, 0].set_ylabel("effect minus true effect")
 
 # %%
-# The pair, its truth in the same colors, and the shares of all effects in the variance: bars are
-# the true ones, points the posterior's with 95 % intervals.
+# The first two panels show the estimated and the true effect of the pair, in the same colors. The
+# third shows the share of each effect in the variance. Bars are true shares, and points are
+# posterior estimates with 95 % intervals.
 
 figure, axes = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
 display = ComponentEffectDisplay.from_estimator(gam, X, features=[(0, 1)], ax=axes[:1])
@@ -105,17 +107,17 @@ axes[2].set_title("share of the variance", size="medium")
 axes[2].legend(frameon=False)
 
 # %%
-# Contributions add up. Constant and effects at a row are the prediction:
+# Contributions add up: the prediction of a row is the constant plus its effects.
 
 effects = gam.explain(X[:3])
 print(pd.DataFrame(effects, columns=gam.term_names_).round(2))
 print(gam.intercept_ + effects.sum(1) - gam.predict(X[:3]))
 
 # %%
-# A table with a category, of which one level is rare. Those who earn more tell less of it: missing
-# incomes have an effect of their own, the point at the right edge. Where there are few rows, as the
-# rug shows, bands widen. That hours count for more at an old age, and age for more in Bonn, was
-# found and not given. Hours have no effect apart from that, and the model dropped it.
+# The second table has a category with a rare level. High incomes are missing more often than low
+# ones. Missing incomes have their own effect, the point at the right edge. Bands widen where the
+# rug shows few rows. The model found by itself that hours have a larger effect at an old age, and
+# that age has a larger effect in Bonn. Hours have no other effect, and the model dropped it.
 
 rng = np.random.default_rng(0)
 n = 1000

@@ -1,6 +1,6 @@
 """
-What do more bases of the mean buy?
-===================================
+What do more bases of the mean gain?
+====================================
 
 The mean and the covariance of a sparse Gaussian process usually share their bases, and each further
 basis makes both more expensive. ``DecoupledGPRegressor`` gives the mean separate bases. The first
@@ -24,7 +24,7 @@ y = np.sinc(x[:, 0]) + 0.1 * rng.standard_normal(500)
 
 
 def learned(n_mean, n_cov):
-    """The model by the paper's own algorithm, 25 passes of minibatches."""
+    """Return the model fitted by the algorithm of the paper, in 25 passes of minibatches."""
     return DecoupledGPRegressor(
         solver="sgd",
         parametrization="decoupled",
@@ -39,14 +39,17 @@ def learned(n_mean, n_cov):
 models = {sizes: learned(*sizes) for sizes in PANELS}
 
 # %%
-# All three are learned by the same stochastic gradients, which move the bases and give each a
-# length scale of its own. The dark band should hold the function and the light one a new row, with
-# probability 95 %; lines at the bottom are where the bases of the covariance ended. Ten bases for
-# both miss the outer waves, and count them as noise. A hundred for the mean alone find them: nMSE,
-# its squared error over the variance of the truth, is then close to that of a hundred for both.
-# What the covariance still lacks shows in the dark band, wider than that of a hundred. (The first
-# panel is not the best that ten points can do: ``SVGPRegressor`` moves them by a bound in closed
-# form, and finds the waves.)
+# All three models are learned by the same stochastic gradients, which move the bases and learn a
+# length scale for each. The dark band should contain the function, and the light band a new row,
+# with probability 95 %. The lines at the bottom are the final bases of the covariance.
+#
+# With ten bases for both, the model misses the outer waves and treats them as noise. With a hundred
+# for the mean alone, it finds them. Its nMSE, the squared error divided by the variance of the
+# function, is then close to that of a hundred bases for both. Only the dark band is wider, because
+# the covariance still has ten bases.
+#
+# The first panel is not the best result with ten points: ``SVGPRegressor``, which moves the points
+# by a closed-form bound, finds the waves.
 
 grid = np.linspace(-5, 5, 400)[:, None]
 truth = np.sinc(grid[:, 0])
@@ -68,10 +71,11 @@ axes[0].set_ylabel("y")
 axes[0].legend(loc="upper left", frameon=False)
 
 # %%
-# Now a surface with waves of changing direction, 2000 rows. The default solver learns the kernel
-# from some rows, here a thousand, and solves for the mean by conjugate gradients on all. Kernel,
-# noise and 64 inducing points are then held, and only the number of the mean's bases differs: rows
-# at random, in the end all of them. ``SVGPRegressor`` learns everything for each number of points.
+# The second function is a surface with waves of changing direction, and there are 2000 rows. The
+# kernel is learned once, from a thousand rows. The default solver then computes the mean from all
+# rows by conjugate gradients. Kernel, noise and 64 inducing points stay fixed, and only the number
+# of bases of the mean changes. The bases are random rows, and in the last fit all rows.
+# ``SVGPRegressor`` learns everything again for each number of points.
 
 
 def surface(X):
@@ -84,7 +88,7 @@ y = surface(X) + 0.1 * rng.standard_normal(len(X))
 
 
 def result(model, n_rows=None):
-    """Root mean square distance from the truth, and the seconds of the fit to the first rows."""
+    """Return the RMSE to the true function, and the seconds of a fit to the first rows."""
     start = process_time()
     model.fit(X[:n_rows], y[:n_rows])
     seconds = process_time() - start
@@ -100,9 +104,9 @@ points = (32, 64, 128, 256)
 coupled = [result(SVGPRegressor(n_inducing=size, random_state=0)) for size in points]
 
 # %%
-# The error falls until the bases cover the surface. All rows give the mean of the exact process. A
-# point that is learned is worth about two rows drawn at random, but it costs far more than those:
-# for 256 points a fit takes longer than learning the kernel and solving with all rows as bases.
+# The error falls until the bases cover the surface. With all rows as bases, the mean is that of the
+# exact process. A learned point is as useful as about two random rows, but costs far more. A fit
+# with 256 points takes longer than learning the kernel and solving with all rows as bases.
 
 lines = {
     "DecoupledGPRegressor, 64 inducing points": (bases, decoupled, DECOUPLED, "o-"),
@@ -112,7 +116,7 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True, layout="constr
 for label, (sizes, results, color, style) in lines.items():
     for ax, values in zip(axes, zip(*results, strict=True), strict=True):
         ax.plot(sizes, values, style, color=color, ms=4, label=label)
-axes[1].axhline(learning, ls="--", color=DECOUPLED, lw=1.0, label="learning its kernel, once")
+axes[1].axhline(learning, ls="--", color=DECOUPLED, lw=1.0, label="learning the kernel, once")
 titles = ("error of the mean, root mean square", "processor seconds to fit")
 ticks = ((0.05, 0.1, 0.2, 0.5), (0.03, 0.1, 0.3, 1, 3, 10))
 for ax, title, values in zip(axes, titles, ticks, strict=True):

@@ -33,19 +33,19 @@ NOISE = 0.3
 
 
 def arc(angle, label):
-    """Points (n, 2) on the arc of a class."""
+    """Return points (n, 2) on the arc of a class."""
     centered = np.column_stack([np.cos(angle) - 0.5, np.sin(angle) - 0.25])
     return np.where(np.reshape(label, (-1, 1)) == 1, centered, -centered)
 
 
 def draw(n, rng):
-    """Rows of both classes alike."""
+    """Return rows and labels of two equally probable classes."""
     y = rng.integers(2, size=n)
     return arc(rng.uniform(*ANGLES, n), y) + NOISE * rng.standard_normal((n, 2)), y
 
 
 def truth(X):
-    """The probability of class 1."""
+    """Return the true probability of class 1."""
     angle = np.linspace(*ANGLES, 300)
     squares = [np.square(X[:, None] - arc(angle, label)).sum(2) for label in (0, 1)]
     density = np.exp(-np.array(squares) / (2 * NOISE**2)).mean(2)
@@ -58,12 +58,12 @@ X_test, y_test = draw(5000, rng)
 
 
 def timed(model):
-    """The model fitted, and the seconds it took."""
+    """Return the fitted model, and the seconds of the fit."""
     start = process_time()
     return model.fit(X, y), process_time() - start
 
 
-timed(EPClassifier(n_inducing=4, random_state=0))  # the first fit of a process loads torch's parts
+timed(EPClassifier(n_inducing=4, random_state=0))  # the first fit loads modules of torch
 models = {}
 for m in SIZES:
     points = select_inducing_points(X, m, random_state=0)
@@ -73,12 +73,13 @@ for m in SIZES:
 losses = {key: log_loss(y_test, fit[0].predict_proba(X_test)) for key, fit in models.items()}
 
 # %%
-# Lines lead from where k-means put the inducing points to where the fit moved them, the dots; the
-# black curve is the boundary, the number the log loss of 5000 new rows. By expectation propagation
-# four points already draw the whole curve, if the search does not get stuck. What they do not
-# explain counts as noise of each row by itself. The variational bound charges for it instead: with
-# four points it prefers a boundary that is nearly straight, with eight it lines them up along the
-# curve.
+# Lines lead from the initial inducing points of k-means to the dots, their final positions. The
+# black curve is the boundary, and the number is the log loss of 5000 new rows.
+#
+# With expectation propagation, four points already describe the whole boundary, unless the search
+# ends in a poor optimum. The variance that the points do not explain is independent noise of each
+# row. In the variational bound, this variance is a penalty. With four points it prefers a boundary
+# that is nearly straight; with eight, the points lie along the curve.
 
 figure, axes = plt.subplots(
     len(METHODS), len(SHOWN), figsize=(10, 7.2), sharex=True, sharey=True, layout="constrained"
@@ -121,14 +122,14 @@ for ax, m in zip(axes[0], SHOWN, strict=True):
 figure.colorbar(display.surface_, ax=axes, label="probability of class 1", shrink=0.6)
 
 # %%
-# From 32 points on the three agree, and more of them change nothing. The bound rises until then, so
-# it tells how many are enough. The evidence of expectation propagation does not: it is that of a
-# model which the points are part of, and where few points move freely it may be the larger for it,
-# with predictions that are no better.
+# From 32 points on, the three methods agree, and more points change nothing. The variational bound
+# rises until then, so it shows how many points are enough. The evidence of expectation propagation
+# does not, because the points are part of the model. A few points that move freely can have a
+# larger evidence without better predictions.
 
 
 def evidence(model):
-    """Its logarithm, or a lower bound on that."""
+    """Return the log evidence of a model, or a lower bound on it."""
     bounded = isinstance(model, SVGPClassifier)
     return model.elbo_ if bounded else model.log_marginal_likelihood_value_
 

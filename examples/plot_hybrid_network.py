@@ -12,8 +12,8 @@ training data.
 # A small convolutional network
 # -----------------------------
 #
-# A module maps images to features; the estimator takes its class, not a network, so that every fit
-# has weights of its own.
+# A module maps images to features. The estimator takes the class of the module and not an instance,
+# so that every fit has its own weights.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +29,7 @@ from skgpsvm.adversarial import detection_roc, fast_gradient_sign
 
 
 class Extractor(nn.Sequential):
-    """From images (1, 8, 8) to 32 features."""
+    """Network that maps images (1, 8, 8) to 32 features."""
 
     def __init__(self, n_filters=16):
         super().__init__(
@@ -53,10 +53,10 @@ print(f"accuracy {svc.score(X_test, y_test):.3f}, temperature {svc.temperature_:
 # Under attack
 # ------------
 #
-# The fast gradient sign moves every pixel by the same amount, each in the direction that raises the
-# loss. Below each image are the predicted class and the probability that this prediction is
-# wrong. Most images that fool it leave it unsure; but the 3 in the first row
-# has turned into an 8 for it, as it nearly has for us.
+# The fast gradient sign method changes every pixel by the same amount, in the direction that raises
+# the loss. Below each image are the predicted class and the probability that this prediction is
+# wrong. For most images with a wrong prediction, the model is uncertain. The 3 in the first row is
+# an exception: the model takes it for an 8, which it also resembles to our eyes.
 
 strengths = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
 attacked = {s: fast_gradient_sign(svc, X_test, y_test, s, clip=(0, 1)) for s in strengths}
@@ -76,8 +76,9 @@ for axis, strength in zip(axes[0], strengths, strict=True):
 plt.show()
 
 # %%
-# Over all test images, accuracy falls and that probability rises. A threshold on it therefore
-# detects attacks, and it detects the more harmful ones better.
+# Over all test images, the accuracy falls with the strength of the attack, and the probability of
+# an error rises. A threshold on this probability therefore detects attacks, and it detects stronger
+# attacks better.
 
 accuracy = [svc.score(attacked[s], y_test) for s in strengths]
 unsure = [least_confident(svc, attacked[s]).mean() for s in strengths]
@@ -104,10 +105,11 @@ plt.show()
 # Digits it never saw
 # -------------------
 #
-# Trained on 0 to 4 only, what do networks say about 5 to 9? The prior returns where no features of
-# the training images are near, so that classes are more even: the entropy of the probabilities
-# tells. The latent variance alone tells less, here less than the entropy of a softmax, which has
-# only its logits to go by.
+# How do networks that were trained only on 0 to 4 classify 5 to 9? Far from the features of the
+# training images, the posterior returns to the prior and the class probabilities become more even.
+# Their entropy therefore separates the unseen digits from the others. The latent variance alone
+# separates them less well; here it is worse than the entropy of a softmax, which depends on the
+# logits alone.
 
 known, known_test = y_train < 5, y_test < 5
 few = HybridBayesianSVC(Extractor, max_iter=30, random_state=0).fit(X_train[known], y_train[known])

@@ -2,9 +2,9 @@
 Does leave-one-out choose the right kernel?
 ===========================================
 
-``BayesianSVC`` chooses the values of its kernel by the log loss of leave-one-out predictions. They
-come in closed form from a single fit, so that no row has to be held back and nothing is fitted
-twice. This example maps the leave-one-out loss beside the loss on new rows.
+``BayesianSVC`` chooses the hyperparameters of its kernel by the log loss of leave-one-out
+predictions. These have a closed form, so that one fit is enough and no row has to be held out. This
+example compares the leave-one-out loss with the loss on new rows.
 """
 
 import matplotlib.pyplot as plt
@@ -43,14 +43,15 @@ print(f"{start}  ->  {chosen}")
 
 
 def place(kernel):
-    """Length scale and variance of a kernel, from its logarithms."""
+    """Return the length scale and the variance of a kernel."""
     variance, length_scale = np.exp(kernel.theta)
     return length_scale, variance
 
 
 # %%
-# The maps have a valley in common. From 200 rows, leave-one-out sees a second one, of shorter
-# length scales, and cannot tell how far up to go; the pull to the start decides both.
+# Both maps have the same valley. On 200 rows, the leave-one-out loss has a second valley at shorter
+# length scales, and is nearly constant as the variance grows. The prior, which favors values near
+# the start, decides which valley is chosen and how large the variance becomes.
 
 levels = np.linspace(0.22, 0.42, 11)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), sharey=True, layout="constrained")
@@ -66,8 +67,9 @@ axes[0].legend(loc="upper right")
 figure.colorbar(filled, ax=axes, label="log loss, nats")
 
 # %%
-# What the places on the map mean: far to the left the model knows nothing a step away from each
-# row, at the start it cannot bend enough.
+# Three places on the map: with a short length scale, the model is uncertain even a short distance
+# from each row; with the chosen kernel it follows the classes; with the start, its boundary cannot
+# bend enough.
 
 short = ConstantKernel(chosen.k1.constant_value) * RBF(0.15)
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")

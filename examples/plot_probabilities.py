@@ -55,7 +55,8 @@ axes[0].legend(loc="upper left", framealpha=0.9)
 figure.colorbar(display.surface_, ax=axes, label="probability of class 1")
 
 # %%
-# Counted on 20,000 new points: of those given probability p, a share p should be of class 1.
+# The last figure is computed from 20,000 new rows. Of the rows with predicted probability p, a
+# share p should be of class 1.
 
 figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
 ax.plot([0, 1], [0, 1], ":", color="#555555")

@@ -1,10 +1,10 @@
 """
-Which functions span the mean, and what do they know?
-=====================================================
+Which functions span the mean, and how certain are they?
+========================================================
 
-``QSGPRegressor`` gives the mean very many functions; ``QSRVMRegressor`` keeps the few that matter.
-Three figures after Evans and Nair (2020) show how certain such models are away from the data, what
-the relevance vectors are, and how far each way of learning the same mean gets in the same time.
+``QSGPRegressor`` has a mean of very many functions, and ``QSRVMRegressor`` keeps the few that
+matter. Three figures after Evans and Nair (2020) show the uncertainty of such models far from the
+data, the relevance vectors, and the error of three algorithms as a function of time.
 """
 
 import warnings
@@ -26,11 +26,11 @@ y = np.sinc(x[:, 0] / np.pi) + 0.1 * rng.standard_normal(20)
 grid = np.linspace(-14, 14, 400)[:, None]
 
 # %%
-# Twenty rows, all of them bases, kernel and noise given. With independent weights, the paper's mean
-# field, the variance falls to zero where no kernel function reaches: the model is surest where it
-# knows nothing. Augmented by one more function at the very place, it returns to the prior's, but is
-# too wide near the data. The default, a covariance on inducing points, is that of the exact process
-# (dashed).
+# There are twenty rows, all of which are bases, and kernel and noise are fixed. With independent
+# weights, the mean field of the paper, the variance falls to zero far from all rows: the model is
+# most certain where it has no data. With one more kernel function at the predicted point, the
+# variance returns to that of the prior, but is too large near the data. The default, a covariance
+# on inducing points, agrees with the exact process (dashed).
 
 given = {"optimizer": None, "noise_variance": 0.01, "normalize_y": False, "learn_inducing": False}
 models = {
@@ -52,12 +52,13 @@ for ax, (title, parameters) in zip(axes, models.items(), strict=True):
     ax.scatter(x[:, 0], y, s=12, color=ORANGE, zorder=3)
     ax.set_title(title, size="medium")
     ax.set(xlabel="x", xlim=(-14, 14), ylim=(-2.4, 2.4))
-axes[0].set_ylabel("f, with 95 % of its posterior")
+axes[0].set_ylabel("f, with 95 % band")
 
 # %%
-# The relevance vector machine on 500 rows: every kernel function at a row has a precision of its
-# own, learned, and most of them grow without bound. Those that are left are circled. Its mean is
-# about as good as that of the exact process, and costs a few kernel evaluations a prediction.
+# The relevance vector machine learns a precision for each kernel function at 500 rows. Most
+# precisions grow without bound, and their functions are removed. The remaining rows are circled.
+# The mean is about as accurate as that of the exact process, and a prediction takes only a few
+# kernel evaluations.
 
 x = rng.uniform(-10, 10, (500, 1))
 truth = np.sinc(grid[:, 0] / np.pi)
@@ -91,14 +92,15 @@ ax.scatter(
     vectors[:, 0], rvm.predict(vectors), s=70, facecolors="none", edgecolors=ORANGE, zorder=3
 )
 ax.set(xlabel="x", ylabel="y", xlim=(-10, 10), ylim=(-0.7, 1.5))
-ax.set_title(f"{len(vectors)} of 500 functions are left", size="medium")
+ax.set_title(f"{len(vectors)} of 500 functions remain", size="medium")
 ax.legend(loc="upper left", frameon=False)
 
 # %%
-# Ways of learning the same mean, 2000 random Fourier features at 2000 rows, kernel and noise given.
-# The paper's form of a step (linear term on one draw, its control variate, AdaGrad), the steps that
-# are the default of ``solver="sgd"``, and conjugate gradients. A step's cost depends on neither
-# number, but at numbers where all functions fit, solving is another matter.
+# Three algorithms learn the same mean, on 2000 random Fourier features and 2000 rows, with fixed
+# kernel and noise. The first takes the steps of the paper, with the linear term on one draw, its
+# control variate and AdaGrad. The second takes the default steps of ``solver="sgd"``, and the third
+# is conjugate gradients. The cost of a step depends neither on the number of rows nor on that of
+# functions. If all functions fit in memory, conjugate gradients are much faster.
 
 X, X_test = rng.uniform(-2, 2, (2000, 2)), rng.uniform(-2, 2, (2000, 2))
 

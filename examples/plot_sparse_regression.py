@@ -1,5 +1,5 @@
 """
-How few points can stand for a thousand rows?
+How few points can represent a thousand rows?
 =============================================
 
 ``SVGPRegressor`` keeps a posterior over the values of a function at its inducing points, and moves
@@ -32,7 +32,7 @@ def truth(x):
 
 
 def draw(n, rng):
-    """Rows with noise of standard deviation 0.15, and outliers of up to 3."""
+    """Return rows with noise of standard deviation 0.15 and outliers of up to 3."""
     x = 8 * rng.uniform(size=n) ** 1.4
     x = np.where((x > 3.2) & (x < 4.2), x - 3.2, x)
     outlier = rng.uniform(size=n) < 0.05
@@ -46,7 +46,7 @@ X_test, y_test = draw(4000, rng)
 
 
 def timed(model):
-    """The model fitted, and the seconds it took."""
+    """Return the fitted model, and the seconds of the fit."""
     start = process_time()
     return model.fit(X, y), process_time() - start
 
@@ -67,10 +67,10 @@ kernel = ConstantKernel() * RBF() + WhiteKernel(0.1)
 exact, exact_time = timed(GaussianProcessRegressor(kernel, normalize_y=True))
 
 # %%
-# The lines at the bottom lead from the k-means positions of the twenty points, among the rows, up
-# to where the fit moved them. The dark band should hold the function and the light one a new row,
-# with probability 95 %. Outliers inflate the Gaussian noise of all rows, so that the function is
-# less certain. In the gap the bands of both models widen.
+# The lines at the bottom lead from the initial k-means positions of the twenty points up to their
+# final positions. The dark band should contain the function, and the light band a new row, with
+# probability 95 %. Outliers inflate the Gaussian noise of all rows, so that the function is less
+# certain. In the gap, the bands of both models widen.
 
 grid = np.linspace(0, 8.3, 500)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
@@ -92,19 +92,19 @@ for ax, (noise, color) in zip(axes, COLOURS.items(), strict=True):
 axes[0].set_ylabel("y")
 
 # %%
-# With Gaussian noise, twenty points are as good as the exact process. A likelihood that allows for
-# outliers is better than both.
+# With Gaussian noise, twenty points are as accurate as the exact process. With Student's t noise,
+# which allows for outliers, the model is more accurate than both.
 
 
 def negative_log_density(noise, model):
-    """Mean over the test rows, nats."""
+    """Return the mean negative log density of the test rows, in nats."""
     mean, var = (torch.from_numpy(m)[:, None] for m in model.latent_mean_and_variance(X_test))
     likelihood = LIKELIHOODS[noise](model.noise_variance_)
     return -likelihood.log_marginal(torch.from_numpy(y_test[:, None]), mean, var).mean().item()
 
 
 def error(model):
-    """Root mean square distance from the truth."""
+    """Return the root mean square error to the true function."""
     return np.sqrt(np.mean((model.predict(X_test) - truth(X_test[:, 0])) ** 2))
 
 
