@@ -1,11 +1,14 @@
-"""Treat a WhiteKernel in a regressor's kernel as its Gaussian noise."""
+"""Noise of regressors; a WhiteKernel in the kernel's sum is Gaussian noise."""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
 from ._optim import NOISE_BOUNDS
+from ._predictive import regression_sites
 
 
 def split_noise(kernel):
@@ -111,3 +114,60 @@ def given_noise(kernel):
         low, high = white.bounds[0]
         limits = max(low, min(NOISE_BOUNDS[0], high)), high
     return GivenNoise(float(white.noise_level), tuple(map(float, limits)))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Parameters of a likelihood, and what the kernel says of them.
+
+    Attributes
+    ----------
+    given : GivenNoise or None
+        Noise that a `WhiteKernel` gives.
+    """
+
+    given: GivenNoise | None = None
+
+    def split(self, kernel):
+        """Return a kernel without its noise, and the whole kernel if it has noise, else None."""
+        return (kernel, None) if self.given is None else (split_noise(kernel)[0], kernel)
+
+    @property
+    def is_free(self):
+        """Whether the parameters may be learned."""
+        return self.given is None or not self.given.fixed
+
+    def limits(self, default=NOISE_BOUNDS):
+        """Return bounds of the parameters' logarithms: those of the `WhiteKernel`, or a default."""
+        return default if self.given is None else self.given.limits
+
+
+@dataclass(frozen=True)
+class RegressionNoise(Noise):
+    """Noise of a regression, as a likelihood with a variance for each output.
+
+    Attributes
+    ----------
+    likelihood : str
+        A key of `LIKELIHOODS`.
+    n_outputs : int
+        Number of outputs, t.
+    """
+
+    likelihood: str = "gaussian"
+    n_outputs: int = 1
+
+    def sites(self, variance):
+        """Return the likelihood with the kernel's noise, or with a variance of all outputs."""
+        if self.given is None:
+            return self.sites_of(np.full(self.n_outputs, variance))
+        return self.sites_of(np.array([self.given.level]))
+
+    def sites_of(self, variances):
+        """Return the likelihood with these noise variances, (t,) or (1,)."""
+        return regression_sites(self.likelihood, variances, self.n_outputs)
+
+    def variance(self, parameters):
+        """Return the noise variances, (t,) or (1,), at parameters of the likelihood."""
+        likelihood = self.sites(1.0).at(parameters).likelihood
+        return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]

@@ -31,6 +31,18 @@ def check_number(name, value, minimum, *, integer=False, optional=False, above=F
         raise ValueError(f"{name}={value!r} does not fit in 64 bits; it must be below 2**63.")
 
 
+def check_choice(name, value, allowed):
+    """Raise ValueError unless a value is one of the allowed strings, booleans or None."""
+    if not (value is None or isinstance(value, (str, bool, np.bool_))) or value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
+
+
+def check_bool(name, value):
+    """Raise ValueError unless a value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}={value!r} must be True or False.")
+
+
 def check_hyperparameters(kernel):
     """Raise ValueError if values or bounds of a kernel's hyperparameters are invalid.
 

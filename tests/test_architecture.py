@@ -27,20 +27,22 @@ NUMPY_MODULES = {
     "kernels/_anova",  # scikit-learn kernels
     "kernels/_measures",  # reads scikit-learn kernels' attributes
     "_torch_kernels",  # reads scikit-learn kernels' attributes
-    "_inducing_estimator",  # shared code of estimators
+    "_estimators/_pipeline",  # the boundary
+    "_noise",  # arrays of variances
+    "_problem",  # arrays of the boundary
     "_fitted_models",  # fitted state, which is NumPy
-    "_variational",  # shared code of estimators
-    "_solved",  # shared code of estimators
+    "_hyperparameters/exact_evidence",  # draws rows
+    "_hyperparameters/held_out",  # draws rows
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
     "_predictive",  # arguments and results are arrays
     "_validation",  # checks of arrays
+    "additive/_latent",  # fitted state, which is NumPy
+    "additive/_terms",  # names of features
     "additive/_base",  # shared code of the estimators
     "additive/_encoding",  # columns of tables
     "additive/_regressor",  # the estimator
-    "bayesian_svm/_svc",  # the estimator
-    "decoupled/_base",  # shared code of the estimators
-    "decoupled/_regressor",  # the estimator
+    "decoupled/_training",  # shared code of the estimators
     "expectation_propagation/_classifier",  # the estimator
     "hybrid/_base",  # shared code of the estimators
     "hybrid/_data",  # rows of a Dataset, as arrays
@@ -48,9 +50,8 @@ NUMPY_MODULES = {
     "hybrid/_svgp",  # the estimators
     "hybrid/_weights",  # files of arrays
     "adversarial",  # arguments and results are arrays
-    "quadruply_stochastic/_gp_regressor",  # the estimator
-    "quadruply_stochastic/_gp_base",  # shared code of the estimators
-    "quadruply_stochastic/_rvm_base",  # shared code of the estimators
+    "quadruply_stochastic/_gp_training",  # shared code of the estimators
+    "quadruply_stochastic/_rvm_training",  # shared code of the estimators
     "quadruply_stochastic/_rvm_regressor",  # the estimator
 }
 FORBIDDEN_CALL = re.compile(

@@ -22,7 +22,7 @@ from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
-from skgpsvm.quadruply_stochastic import _rvm_base
+from skgpsvm.quadruply_stochastic import _rvm_training
 from skgpsvm.quadruply_stochastic._relevance import (
     PRECISIONS,
     BiasedDictionary,
@@ -362,7 +362,7 @@ def test_folds_are_made_when_they_are_wanted():
         targets=torch.arange(30) % 10 // 9,
         collect=lambda *tensors: tensors,
     )
-    folds = iter(_rvm_base._folds(rows, np.random.RandomState(0)))
+    folds = iter(_rvm_training._folds(rows, np.random.RandomState(0)))
     next(folds)
     assert [len(held) for held in made] == [10]
     assert list(folds) == [None, None]
@@ -532,7 +532,7 @@ def test_class_weights_multiply():
 
 @pytest.mark.parametrize("kind", [QSRVMRegressor, QSRVMClassifier])
 def test_integer_weights_are_repetitions(kind, monkeypatch):
-    monkeypatch.setattr(_rvm_base, "_FACTORS", np.array([0.5, 1.0]))
+    monkeypatch.setattr(_rvm_training, "_FACTORS", np.array([0.5, 1.0]))
     data, y = ring(60, 2)
     y = y if kind is QSRVMClassifier else data[:, 0] ** 2 + y
     weights = np.arange(60) % 3
@@ -582,7 +582,7 @@ def test_single_precision_values():
 @pytest.mark.parametrize("covariance", ["full", "mean_field"])
 @pytest.mark.parametrize("kind", [QSRVMRegressor, QSRVMClassifier])
 def test_edges_of_data_give_finite_predictions(kind, covariance, edge, monkeypatch):
-    monkeypatch.setattr(_rvm_base, "_FACTORS", np.array([0.25, 1.0, 4.0]))
+    monkeypatch.setattr(_rvm_training, "_FACTORS", np.array([0.25, 1.0, 4.0]))
     data, y = ring(30, 3)
     data = edge(data)
     options = {"full": {}, "mean_field": {"optimizer": None}}[covariance]  # one is enough

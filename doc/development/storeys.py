@@ -24,10 +24,9 @@ STOREYS = {
     ],
     "Estimators": [
         "_estimators",
-        "_inducing_estimator",
+        "_sparse",
         "_variational",
         "_solved",
-        "_predictive",
         "_parameters",
         "_doubts",
     ],
@@ -42,6 +41,8 @@ STOREYS = {
         "_fitted_models",
         "_calibration",
         "_noise",
+        "_predictive",
+        "_problem",
         "_optim",
     ],
     "Foundations": [

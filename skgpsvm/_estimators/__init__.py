@@ -1,7 +1,8 @@
 """The boundary between scikit-learn and torch: base classes of all estimators."""
 
-from ._base import FOLLOWED, GPEstimator, all_or_nothing, history, unwrapped
+from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
+from ._pipeline import agreed_options, fit_models, history, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
@@ -9,7 +10,10 @@ __all__ = [
     "GPClassifier",
     "GPEstimator",
     "GPRegressor",
+    "agreed_options",
     "all_or_nothing",
+    "fit_models",
     "history",
     "unwrapped",
+    "update_models",
 ]

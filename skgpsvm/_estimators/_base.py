@@ -4,9 +4,7 @@ import functools
 
 import numpy as np
 import torch
-from sklearn.base import (
-    BaseEstimator,
-)
+from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from sklearn.pipeline import Pipeline
@@ -19,8 +17,11 @@ from .._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
 from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
+from .._noise import Noise
 from .._parameters import ALWAYS, check_unchanged, check_uses, remembered
 from .._validation import (
+    check_bool,
+    check_choice,
     check_finite,
     check_hyperparameters,
     check_number,
@@ -79,6 +80,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     _doc_link_module = "skgpsvm"
     _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
 
+    warm_start = False  # of estimators without this parameter
+    _noise_model = Noise()
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
     _uses, _followed, _growing = {}, {}, {}
 
@@ -140,6 +143,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
                 "numpy.random.RandomState, or None."
             ) from error
 
+    def _one_vs_rest_targets(self, targets):
+        """Return the targets of each model to fit, a list."""
+        return [targets]
+
     def _check_streamed(self):
         """Refuse class weights that need all rows."""
         if getattr(self, "class_weight", None) == "balanced":
@@ -149,9 +156,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             )
 
     def _check_choice(self, name, allowed):
-        value = getattr(self, name)
-        if not (value is None or isinstance(value, (str, bool, np.bool_))) or value not in allowed:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.")
+        check_choice(name, getattr(self, name), allowed)
 
     def _check_number(self, name, minimum, **options):
         check_number(name, getattr(self, name), minimum, **options)
@@ -169,9 +174,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             check_hyperparameters(kernel)
 
     def _check_bool(self, name):
-        value = getattr(self, name)
-        if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name}={value!r} must be True or False.")
+        check_bool(name, getattr(self, name))
 
     def _validated(self, X, reset, **options):
         """Check ``X``, and ``y`` where the options have it, by scikit-learn's checks."""
@@ -221,18 +224,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _latent_spread(self):
         """Return the factor by which predictions multiply the posterior variances."""
         return 1.0
-
-    def _split_kernel(self, kernel):
-        """Return a kernel without its noise, and the whole kernel if it has noise, else None."""
-        return kernel, None
-
-    def _noise_is_free(self):
-        """Return whether the likelihood's parameters may be learned."""
-        return True
-
-    def _noise_limits(self, default):
-        """Return bounds of the logarithms of the likelihood's parameters."""
-        return default
 
     @isolated()
     def _map_moments(self, function, X, spread=None):
@@ -359,10 +350,3 @@ def unwrapped(model, X, wanted):
         else:
             return None, X
     return model, X
-
-
-def history(*curves):
-    """Return the fitted attributes that tell how fits went, from their objective curves."""
-    length = max(map(len, curves))
-    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
-    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}

@@ -2,23 +2,15 @@
 
 import numpy as np
 import torch
-from sklearn.base import (
-    MultiOutputMixin,
-    RegressorMixin,
-)
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 
 from .._data import merged_rows, to_tensor, winsorized
 from .._distributed import gather
 from .._isolation import isolated
-from .._noise import given_noise, split_noise
-from .._predictive import (
-    STANDARD_NOISE,
-    regression_sites,
-)
-from .._validation import (
-    differs,
-)
+from .._noise import RegressionNoise, given_noise
+from .._predictive import STANDARD_NOISE
+from .._validation import differs
 from ..exceptions import warn
 from ._base import GPEstimator
 
@@ -111,23 +103,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the `GivenNoise` of the kernel, or None; only Gaussian noise is part of it."""
         return given_noise(self.kernel) if self.likelihood == "gaussian" else None
 
-    def _split_kernel(self, kernel):
-        if self._given_noise is None:
-            return super()._split_kernel(kernel)
-        return split_noise(kernel)[0], kernel
-
-    def _noise_is_free(self):
-        return self._given_noise is None or not self._given_noise.fixed
-
-    def _noise_limits(self, default):
-        """Return bounds of the log noise: those of the kernel's `WhiteKernel`, or a default."""
-        return default if self._given_noise is None else self._given_noise.limits
-
-    def _noise_sites(self, variance):
-        """Return the likelihood with the kernel's noise, or with an initial variance."""
-        t, given = len(self._y_mean), self._given_noise
-        start = np.full(t, variance) if given is None else np.array([given.level])
-        return regression_sites(self.likelihood, start, t)
+    @property
+    def _noise_model(self):
+        return RegressionNoise(self._given_noise, self.likelihood, len(self._y_mean))
 
     def _explained_nats(self, X, targets, weights):
         """Return the log density gained by the variation of the mean at the fitted noise."""
@@ -137,14 +115,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         squares = weights @ (mean - np.average(mean, axis=0, weights=weights)) ** 2
         return float((0.5 * squares / self.noise_variance_).sum())
 
-    def _variance_of_noise(self, parameters):
-        """Return the noise variance of normalized y, (t,) or (1,), at given parameters."""
-        likelihood = self._make_likelihood().at(parameters).likelihood
-        return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]
-
     def _noise_variance(self, parameters):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
-        return self._outputs(self._variance_of_noise(parameters).numpy() * self._y_std**2)
+        return self._outputs(self._noise_model.variance(parameters).numpy() * self._y_std**2)
 
     def latent_mean_and_variance(self, X):
         """Return the posterior mean and variance of the latent functions, without noise.

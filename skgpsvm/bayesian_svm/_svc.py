@@ -7,17 +7,27 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .._calibration import Calibration
-from .._estimators import GPClassifier, all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
-from .._inducing_estimator import InducingEstimator
+from .._inference.natural_gradient import CoordinateInference, GradientInference
 from .._parameters import ALWAYS, where
 from .._predictive import pseudo_likelihood_probabilities
+from .._sparse import (
+    SPARSE_FOLLOWED,
+    SparseProblem,
+    check_sparse_parameters,
+    fit_or_update,
+    fit_posterior,
+    sparse_attributes,
+    streaming_ascent,
+    update_posterior,
+)
 from ._kernel_choice import chosen_theta
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
 _PRIOR_VARIANCE = 5.0
-_USES = InducingEstimator._uses | {
+_USES = {
     "contrast": where(multi_class="crammer_singer"),
     "learning_rate": where(inference="gradient")
     | where(learn_inducing=True)
@@ -25,11 +35,11 @@ _USES = InducingEstimator._uses | {
 }
 _FOLLOWED = {
     call: table | {"contrast": ALWAYS, "probability": ALWAYS}
-    for call, table in InducingEstimator._followed.items()
+    for call, table in SPARSE_FOLLOWED.items()
 }
 
 
-class BayesianSVC(GPClassifier, InducingEstimator):
+class BayesianSVC(GPClassifier):
     r"""Bayesian support vector machine: a Gaussian-process classifier with a hinge loss.
 
     Each class has a latent function with a Gaussian-process prior. The functions are fitted to
@@ -205,7 +215,7 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
         self._check_choice("optimizer", ("auto", "leave_one_out", "adam", None))
-        self._check_inducing_parameters()
+        check_sparse_parameters(self)
         if self.optimizer == "leave_one_out" and self._by_gradient():
             raise ValueError(
                 "optimizer='leave_one_out' needs fixed inducing points and coordinate ascent. Use "
@@ -248,7 +258,7 @@ class BayesianSVC(GPClassifier, InducingEstimator):
             If the objective is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     def _one_vs_rest_targets(self, codes):
         """Return the targets of one model of all classes, or of one per class."""
@@ -265,15 +275,32 @@ class BayesianSVC(GPClassifier, InducingEstimator):
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)
 
-    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
-        if self._optimizer() != "leave_one_out" or not start.kernel.n_dims:
-            return start, []
+    def _fit_model(self, problem):
+        learns = self._optimizer() == "adam"
+        sparse = SparseProblem.of(self, problem, self._start_kernel(problem.scaler), learns=learns)
+        sparse = replace(sparse, tol=self._tolerance(problem.rows))
+        model = problem.start or sparse.initial_model()
+        if self._optimizer() == "leave_one_out" and model.kernel.n_dims:
+            theta = chosen_theta(
+                problem.run,
+                problem.prefix,
+                model.kernel,
+                sparse.likelihood,
+                problem.rows,
+                model.Z,
+                problem.scale,
+                problem.random_state,
+            )
+            model = replace(model, kernel=model.kernel.clone_with_theta(theta.cpu().numpy()))
+        method = GradientInference if self.inference == "gradient" else CoordinateInference
+        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        return fit_posterior(sparse, model, stage, _leave_one_out)
 
-        scale = torch.tensor(scaler.scale_, device=rows.device)
-        theta = chosen_theta(
-            run, name, start.kernel, self._make_likelihood(), rows, start.Z, scale, random_state
-        )
-        return replace(start, kernel=start.kernel.clone_with_theta(theta.cpu().numpy())), []
+    def _update_model(self, problem):
+        tol = self._tolerance(problem.rows)
+        parts = problem, self._make_likelihood(), CoordinateInference.sweep, tol
+        return update_posterior(self, problem, *streaming_ascent(*parts), _leave_one_out)
 
     def _tolerance(self, rows):
         return self.tol / (_LOO_TOL_DIVISOR if rows.n_rows < rows.X.shape[1] else 1)
@@ -288,18 +315,15 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         constant = ConstantKernel(variance, "fixed")
         return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, factor)
 
-    def _evaluate_posterior(self, ascent, state):
-        return ascent.leave_one_out(state)
-
-    def _attributes(self, latents, left_out, streamed=False):
+    def _fitted_attributes(self, models, left_out, streamed=False):
         mean, var = (torch.cat([part[i] for part in left_out], 1) for i in (0, 1))
         targets, weights = left_out[0][2], left_out[0][3]
-        if len(latents) > 1:
+        if len(models) > 1:
             targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
         earlier = self._calibration if streamed else Calibration()
         calibration = earlier.updated(mean, var, targets, weights)
         return {
-            **self._latents_attributes(latents),
+            **sparse_attributes(self, models),
             "_calibration": calibration,
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
@@ -332,4 +356,9 @@ class BayesianSVC(GPClassifier, InducingEstimator):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes)
+
+
+def _leave_one_out(ascent, state):
+    """Return leave-one-out moments of the rows, with their targets and weights."""
+    return ascent.leave_one_out(state)

@@ -1,11 +1,23 @@
 """Decoupled Gaussian-process classification."""
 
-from .._estimators import all_or_nothing
-from .._variational import VariationalClassifier
-from ._base import DecoupledGP
+from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
+from .._predictive import classification_sites
+from .._solved import fit_by_conjugate_gradients, learn_classifier
+from .._sparse import fit_or_update
+from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, variational_problem
+from ._training import (
+    DECOUPLED_FOLLOWED,
+    GROWING,
+    USES,
+    check_decoupled_parameters,
+    decoupled_attributes,
+    fit_by_stochastic_gradients,
+    update_decoupled,
+    with_rows_as_bases,
+)
 
 
-class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
+class DecoupledGPClassifier(GPClassifier):
     r"""Sparse Gaussian-process classification with many more bases for the means than covariances.
 
     There is one latent function per class, or a single one for two classes. Their posterior means
@@ -118,6 +130,8 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
     True
     """
 
+    _uses, _followed, _growing = USES, DECOUPLED_FOLLOWED, GROWING
+
     def __init__(
         self,
         kernel=None,
@@ -188,7 +202,7 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
             If the ELBO is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, as it was before the call.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -216,4 +230,30 @@ class DecoupledGPClassifier(DecoupledGP, VariationalClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` contains an unknown class.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        call = update_models if self.solver == "sgd" else fit_or_update
+        return call(self, X, y, sample_weight, classes)
+
+    def _check_parameters(self):
+        check_decoupled_parameters(self)
+        self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
+
+    def _make_likelihood(self):
+        return classification_sites(self.likelihood, len(self.classes_))
+
+    def _fit_model(self, problem):
+        if self.solver == "sgd":
+            return fit_by_stochastic_gradients(self, problem, CLASS_VARIANCE)
+        mean = self.mean or "linear"
+        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
+        sparse = variational_problem(self, problem, mean, **options)
+        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        model = learn_classifier(sparse, mean, **options)
+        return fit_by_conjugate_gradients(
+            sparse, *with_rows_as_bases(model, self.n_mean_bases, problem)
+        )
+
+    def _update_model(self, problem):
+        return update_decoupled(self, problem, CLASS_VARIANCE)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        return decoupled_attributes(self, models, bounds, streamed)

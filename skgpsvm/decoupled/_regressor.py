@@ -1,20 +1,37 @@
 """Decoupled Gaussian-process regression."""
 
-from .._estimators import all_or_nothing
-from .._parameters import where
-from .._solved import SolvedRegressor
-from ._base import DecoupledGP
+import torch
 
-_USES = DecoupledGP._uses | {
-    name: (
-        where(solver="sgd") | where(likelihood=("student_t", "laplace")),
-        DecoupledGP._uses[name],
-    )
+from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._parameters import where
+from .._solved import (
+    calibrated_fit,
+    fit_by_conjugate_gradients,
+    is_calibrated,
+    learn_regressor,
+)
+from .._sparse import fit_or_update
+from .._variational import check_regression_parameters, variational_problem
+from ._training import (
+    DECOUPLED_FOLLOWED,
+    GROWING,
+    USES,
+    check_decoupled_parameters,
+    decoupled_attributes,
+    fit_by_stochastic_gradients,
+    update_decoupled,
+    with_rows_as_bases,
+)
+
+_START_NOISE, _START_NOISE_OF_SGD = 0.1, 1.0
+_VARIANCE = 1.0  # of the default kernel
+_USES = USES | {
+    name: (where(solver="sgd") | where(likelihood=("student_t", "laplace")), USES[name])
     for name in ("batch_size", "learning_rate")
 }
 
 
-class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
+class DecoupledGPRegressor(GPRegressor):
     r"""Sparse Gaussian-process regression with many more bases for the mean than the covariance.
 
     The posterior mean is a sum of kernels at ``n_mean_bases`` rows, at linear cost in each; the
@@ -144,7 +161,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
     array([1. , 0.2])
     """
 
-    _uses = _USES
+    _uses, _followed, _growing = _USES, DECOUPLED_FOLLOWED, GROWING
 
     def __init__(
         self,
@@ -191,10 +208,6 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         self.dtype = dtype
         self.random_state = random_state
 
-    @property
-    def _start_noise(self):
-        return 1.0 if self.solver == "sgd" else super()._start_noise
-
     @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
@@ -229,7 +242,7 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         ConvergenceWarning
             If conjugate gradients reach ``max_iter`` before they converge.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
@@ -253,4 +266,38 @@ class DecoupledGPRegressor(DecoupledGP, SolvedRegressor):
         -------
         self : DecoupledGPRegressor
         """
-        return self._partial_fit(X, y, sample_weight)
+        call = update_models if self.solver == "sgd" else fit_or_update
+        return call(self, X, y, sample_weight)
+
+    def _check_parameters(self):
+        check_decoupled_parameters(self)
+        check_regression_parameters(self)
+
+    def _torch_options(self, X):
+        device, dtype = super()._torch_options(X)
+        return device, dtype if self.dtype else torch.float64
+
+    def _make_likelihood(self):
+        start = _START_NOISE if self.solver == "cg" else _START_NOISE_OF_SGD
+        return self._noise_model.sites(self.noise_variance or start)
+
+    def _fit_model(self, problem):
+        if self.solver == "sgd":
+            return fit_by_stochastic_gradients(self, problem, _VARIANCE)
+        sparse = variational_problem(self, problem, self.mean or "constant", sparse_start=True)
+        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        model = learn_regressor(sparse, **options)
+        model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
+        solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients
+        return solve(sparse, model, index)
+
+    def _update_model(self, problem):
+        return update_decoupled(self, problem, _VARIANCE)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
+        return {
+            **decoupled_attributes(self, models, bounds, streamed),
+            "noise_variance_": noise_variance,
+            "variance_power_": models[0].power,
+        }

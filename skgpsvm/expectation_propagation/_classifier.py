@@ -10,20 +10,28 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._data import WeightedDataset
 from .._distributed import check_shareable, gather
-from .._estimators import GPClassifier, all_or_nothing
+from .._estimators import GPClassifier, agreed_options, all_or_nothing, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
-from .._inducing_estimator import InducingEstimator
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import ClassProbabilities, Predictive
 from .._sites import LikelihoodSites
+from .._sparse import (
+    LEARNING_RATE,
+    SPARSE_FOLLOWED,
+    SparseProblem,
+    check_sparse_parameters,
+    fit_or_update,
+    fit_posterior,
+    sparse_attributes,
+    update_posterior,
+)
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
 from ._inference import (
-    PARTS,
     RULES,
     ConvergedEP,
     EPProblem,
@@ -38,15 +46,15 @@ _VARIANCE = 5.0
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
 _START_ROWS = 1000  # on which initial hyperparameters are compared
-_USES = InducingEstimator._uses | {
+_USES = {
     "approximation": where(optimizer=OtherThan(None)).of("gfitc"),
     "batch_size": where(approximation=("auto", "sep")),
     "learning_rate": (where(approximation=("auto", "sep")), where(optimizer=OtherThan(None))),
     "optimizer": where(approximation=("auto", "sep")).of("sign", "adadelta"),
 }
 _FOLLOWED = {
-    **InducingEstimator._followed,
-    "fit": InducingEstimator._followed["fit"] | {"approximation": ALWAYS},
+    **SPARSE_FOLLOWED,
+    "fit": SPARSE_FOLLOWED["fit"] | {"approximation": ALWAYS},
 }
 
 
@@ -73,7 +81,7 @@ class EPEvaluation(NamedTuple):
     all_cavity_probits: torch.Tensor
 
 
-class EPClassifier(GPClassifier, InducingEstimator):
+class EPClassifier(GPClassifier):
     r"""Gaussian-process classification by scalable expectation propagation.
 
     Labels are probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC prior of
@@ -192,8 +200,6 @@ class EPClassifier(GPClassifier, InducingEstimator):
 
     _uses, _followed = _USES, _FOLLOWED
 
-    _has_prior = True
-
     def __init__(
         self,
         kernel=None,
@@ -237,7 +243,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
         self._check_choice("approximation", ("auto", "sep", "gfitc"))
         self._check_choice("mean", ("zero", "constant", "linear"))
         self._check_choice("optimizer", (*RULES, None))
-        self._check_inducing_parameters()
+        check_sparse_parameters(self)
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None):
@@ -266,7 +272,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
             If the evidence is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -294,7 +300,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has unknown classes.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes)
 
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
@@ -305,13 +311,6 @@ class EPClassifier(GPClassifier, InducingEstimator):
     def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
 
-    def _start_kernel(self, scaler):
-        kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
-        return with_learned_mean(kernel, self.mean, scaler, _VARIANCE)
-
-    def _prior_of_default(self, kernel, rows, scaler):
-        return SignalPrior(kernel, rows.device)
-
     def _uses_converged_ep(self, rows):
         """Return whether hyperparameters are learned on the evidence of converged sites."""
         if self.approximation != "auto":
@@ -320,82 +319,52 @@ class EPClassifier(GPClassifier, InducingEstimator):
         by_steps = has_options or self.optimizer in ("sign", "adadelta")
         return not by_steps and rows.n_rows <= _MAX_CONVERGED_ROWS
 
-    def _free_parameters(self, start, rows):
-        points = self.learn_inducing and start.uses_points
-        is_free = {"theta": start.kernel.n_dims > 0, "Z": points}
-        return [name for name in PARTS if self.optimizer is not None and is_free[name]]
+    def _sparse_problem(self, problem):
+        scaler, learns = problem.scaler, self.optimizer is not None
+        kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
+        kernel = with_learned_mean(kernel, self.mean, scaler, _VARIANCE)
+        has_prior = self.kernel is None and learns
+        make_prior = (lambda rows: SignalPrior(kernel, rows.device)) if has_prior else None
+        sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
+        return sparse if learns else replace(sparse, learned=())
 
-    def _problem(self, start, rows, scaler):
-        """Return the `EPProblem` that both ways of learning share."""
-        return EPProblem(
-            Propagation(torch_kernel(start.kernel), rows, start.jitter),
-            self._free_parameters(start, rows),
-            theta_bounds(start.kernel, rows.device),
-            torch.tensor(scaler.scale_, device=rows.device),
-            self._prior(start, rows, scaler),
-        )
+    def _fit_model(self, problem):
+        sparse, rows = self._sparse_problem(problem), problem.rows
+        model, curve = problem.start or sparse.initial_model(), ()
+        free = sparse.free_parts(model)
+        if model.mean is None and "theta" in free:
+            random_state = problem.random_state
+            model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
+            model = _select_start(sparse, model)
+        converged = self._uses_converged_ep(rows)
+        if converged and free:
+            learning = ConvergedEP(_ep_problem(sparse, model, free), self.tol)
+            state = learning.init(model.state(rows.device))
+            curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
+            model, free = replace(model.at(state), mean=None, root=None), []
+        stage = self._stage(sparse, _ep_problem(sparse, model, free), converged)
+        return fit_posterior(sparse, model, stage, _summary, curve)
 
-    def _learn_hyperparameters(self, run, name, start, rows, scaler, random_state):
-        free = self._free_parameters(start, rows)
-        if start.mean is None and "theta" in free:
-            start = shrink_length_scales(start, self._make_likelihood(), rows, random_state)
-            start = self._select_start(start, rows, scaler, random_state)
-        if not self._uses_converged_ep(rows) or not free:
-            return start, []
-        learning = ConvergedEP(self._problem(start, rows, scaler), self.tol)
-        state = learning.init(start.state(rows.device))
-        curve = run.run(f"{name}hyperparameters", learning, state, self.max_iter)
-        return replace(start.at(state), mean=None, root=None), curve
-
-    def _select_start(self, start, rows, scaler, random_state):
-        """Return the better of two starts: the given one and the smoothest.
-
-        They are compared by the objective after ten steps on a subsample.
-        """
-        subsample = rows.subset(_START_ROWS, random_state) if rows.n_rows > _START_ROWS else rows
-        problem = replace(self._problem(start, subsample, scaler), free=["theta"])
-        if problem.prior is None:
-            return start
-        learning = ConvergedEP(problem, self.tol)
-        tensors, states = start.state(rows.device), []
-        for theta in (tensors["theta"], problem.prior.smoothest()):
-            states.append(learning.init({**tensors, "theta": theta}))
-            learning.step(states[-1])
-        best = max(states, key=lambda state: state.objective)
-        return replace(start.at(best), mean=None, root=None)
-
-    def _inference(self, start, rows, scaler, generator):
-        problem = self._problem(start, rows, scaler)
-        uses_converged_ep = self._uses_converged_ep(rows)
-        if uses_converged_ep:
-            problem = replace(problem, free=[])
-        rule = RULES[self.optimizer](self._adam_rate) if problem.free else None
-        if self.batch_size is None or uses_converged_ep:
+    def _stage(self, sparse, problem, converged):
+        """Return the stage that finds the sites, and learns what is free by gradient steps."""
+        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
+        rule = RULES[self.optimizer](rate) if problem.free else None
+        if self.batch_size is None or converged:
             return InterleavedEP(problem, rule, self.max_iter, self.tol)
         check_shareable(self.batch_size)
-        options = rule, self.max_iter, self.tol, self.batch_size, generator
+        options = rule, self.max_iter, self.tol, self.batch_size, sparse.problem.generator
         return MinibatchEP(problem, *options)
 
-    def _evaluate_posterior(self, propagation, state):
-        """Return the `EPEvaluation` of a fitted state."""
-        update, rows = propagation.site_update(state), propagation.rows
-        return EPEvaluation(
-            evidence=propagation.evidence(state, update),
-            cavity_probit=update.cavity_probit,
-            targets=rows.targets,
-            weights=rows.weights,
-            all_cavity_probits=rows.unmerged(update.cavity_probit),
-        )
-
-    def _streaming_update(self, old, rows):
+    def _update_model(self, problem):
+        old, rows = problem.start, problem.rows
         tensors = old.state(rows.device)
         prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
-        problem = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
-        stage = InterleavedEP(problem, None, self.max_iter, self.tol)
-        return stage, stage.init(tensors)
+        fixed = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
+        stage = InterleavedEP(fixed, None, self.max_iter, self.tol)
+        return update_posterior(self, problem, stage, stage.init(tensors), _summary)
 
-    def _attributes(self, latents, evaluations, streamed=False):
+    def _fitted_attributes(self, models, evaluations, streamed=False):
         targets = torch.stack([each.targets for each in evaluations], 1)
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
@@ -408,7 +377,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
             loss, weight = loss + self._loo[0], weight + self._loo[1]
         all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         return {
-            **self._latents_attributes(latents),
+            **sparse_attributes(self, models),
             "log_marginal_likelihood_value_": sum(evidences),
             "loo_log_loss_": loss / weight,
             "loo_proba_": _log_proba(all_cavity_probits).exp().cpu().numpy(),
@@ -461,7 +430,7 @@ class EPClassifier(GPClassifier, InducingEstimator):
                 f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
             )
         X, codes, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
-        options = self._agreed_options(X)
+        options = agreed_options(self, X)
         thetas = np.split(theta, np.cumsum(sizes)[:-1])
         value, gradient = 0.0, []
         for part, at, targets in zip(
@@ -495,6 +464,50 @@ class EPClassifier(GPClassifier, InducingEstimator):
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
         """
         return super().decision_function(X)
+
+
+def _ep_problem(sparse, model, free):
+    """Return the `EPProblem` that all ways of learning share."""
+    rows = sparse.rows
+    return EPProblem(
+        Propagation(torch_kernel(model.kernel), rows, model.jitter),
+        free,
+        theta_bounds(model.kernel, rows.device),
+        sparse.problem.scale,
+        sparse.prior(),
+    )
+
+
+def _select_start(sparse, start):
+    """Return the better of two starts: the given one and the smoothest.
+
+    They are compared by the objective after ten steps on a subsample.
+    """
+    if sparse.make_prior is None:
+        return start
+    rows = sparse.rows
+    if rows.n_rows > _START_ROWS:
+        rows = rows.subset(_START_ROWS, sparse.problem.random_state)
+    problem = _ep_problem(sparse.on(rows), start, ["theta"])
+    learning = ConvergedEP(problem, sparse.tol)
+    tensors, states = start.state(rows.device), []
+    for theta in (tensors["theta"], problem.prior.smoothest()):
+        states.append(learning.init({**tensors, "theta": theta}))
+        learning.step(states[-1])
+    best = max(states, key=lambda state: state.objective)
+    return replace(start.at(best), mean=None, root=None)
+
+
+def _summary(propagation, state):
+    """Return the `EPEvaluation` of a fitted state."""
+    update, rows = propagation.site_update(state), propagation.rows
+    return EPEvaluation(
+        evidence=propagation.evidence(state, update),
+        cavity_probit=update.cavity_probit,
+        targets=rows.targets,
+        weights=rows.weights,
+        all_cavity_probits=rows.unmerged(update.cavity_probit),
+    )
 
 
 class ProbitProbabilities(ClassProbabilities):

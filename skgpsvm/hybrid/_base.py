@@ -20,7 +20,6 @@ from .._estimators import FOLLOWED, GPEstimator, history
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._isolation import PrivateRandom, isolated
-from .._optim import NOISE_BOUNDS
 from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -217,7 +216,7 @@ class HybridEstimator(GPEstimator, ABC):
             trained_on,
             bounds={
                 "theta": theta_bounds(start.kernel, device).unbind(-1),
-                "noise": self._noise_limits(NOISE_BOUNDS),
+                "noise": self._noise_model.limits(),
             },
             max_iter=self.max_iter,
             batch_size=self._batch_size(len(trained_on)),
@@ -372,7 +371,7 @@ class HybridEstimator(GPEstimator, ABC):
     def _start_kernel(self, n_outputs, n_latents):
         """Return the given kernel, or the default: a squared exponential of the features."""
         if self.kernel is not None:
-            return self._split_kernel(clone(self.kernel))[0]
+            return self._noise_model.split(clone(self.kernel))[0]
         variance = ConstantKernel(self._prior_variance(n_latents), (1e-3, 1e5))
         return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
 
@@ -482,7 +481,7 @@ class HybridEstimator(GPEstimator, ABC):
             network = latents.make_posterior(torch.device("cpu"))
         except RuntimeError as error:
             raise file.error(f"torch says: {error}") from error
-        limits = model._noise_limits(NOISE_BOUNDS)
+        limits = model._noise_model.limits()
         check_values(network, latents.kernel, limits, file)
         latents.kernel = latents.kernel.clone_with_theta(latents.weights["theta"])
         fitted = {

@@ -5,7 +5,7 @@ import torch
 
 from .._estimators import GPClassifier, GPRegressor, all_or_nothing
 from .._noise import with_noise
-from .._optim import NOISE_BOUNDS, by_autograd, lbfgs
+from .._optim import by_autograd, lbfgs
 from .._parameters import where
 from .._predictive import LIKELIHOODS, classification_sites
 from ._base import HybridEstimator
@@ -407,10 +407,10 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
         return self._fit(X, y, sample_weight)
 
     def _make_likelihood(self):
-        return self._noise_sites(_START_NOISE)
+        return self._noise_model.sites(_START_NOISE)
 
     def _whole_kernel(self, kernel, attributes):
-        if self._given_noise is None:
+        if self._noise_model.given is None:
             return kernel
         levels = np.atleast_1d(attributes["noise_variance_"]) / attributes["_y_std"] ** 2
         return with_noise(self.kernel, kernel, float(levels[0]))
@@ -431,7 +431,7 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
             misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
             return self._log_density(noise, moments) - 0.5 * misfit
 
-        bounds = learned.new_tensor([self._noise_limits(NOISE_BOUNDS)]).expand(len(learned), 2)
+        bounds = learned.new_tensor([self._noise_model.limits()]).expand(len(learned), 2)
         return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
 
     def _held_out_losses(self, network, moments):

@@ -1,13 +1,26 @@
 """Quadruply stochastic Gaussian-process classifier."""
 
+from functools import partial
+
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import all_or_nothing
-from .._variational import VariationalClassifier
-from ._gp_base import QuadruplyStochasticGP, has_partial_fit
+from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._predictive import classification_sites
+from .._solved import learn_classifier
+from .._sparse import fit_or_update
+from .._variational import CLASS_VARIANCE, variational_problem
+from ._gp_training import (
+    QS_FOLLOWED,
+    USES,
+    check_qs_parameters,
+    fit_qs,
+    has_partial_fit,
+    qs_attributes,
+    take_steps,
+)
 
 
-class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
+class QSGPClassifier(GPClassifier):
     r"""Gaussian-process classification with a mean of very many basis functions.
 
     Each class has a latent function; two classes share one. The latent means are weighted sums of
@@ -146,6 +159,8 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
     True
     """
 
+    _uses, _followed = USES, QS_FOLLOWED
+
     likelihood = "softmax"
 
     def __init__(
@@ -231,7 +246,7 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
             If the objective is not finite, or stochastic steps end at one far below the prior's.
             The estimator is then not fitted or, with ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @available_if(has_partial_fit)
     @all_or_nothing
@@ -263,4 +278,24 @@ class QSGPClassifier(QuadruplyStochasticGP, VariationalClassifier):
         DivergenceError
             See `fit`. The estimator is then unchanged.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes)
+
+    def _check_parameters(self):
+        check_qs_parameters(self)
+
+    def _make_likelihood(self):
+        return classification_sites(self.likelihood, len(self.classes_))
+
+    def _fit_model(self, problem):
+        mean = self.mean or ("linear" if self.solver == "cg" else "zero")
+        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
+        sparse = variational_problem(self, problem, mean, **options)
+        return fit_qs(
+            self, sparse, partial(learn_classifier, mean=mean, batch_size=self.batch_size)
+        )
+
+    def _update_model(self, problem):
+        return take_steps(self, problem, streamed=True)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        return qs_attributes(self, models, bounds)

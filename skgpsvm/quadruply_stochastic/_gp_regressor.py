@@ -1,24 +1,35 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
-from dataclasses import replace
+from functools import partial
 
+import torch
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import all_or_nothing
+from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._parameters import where
-from .._solved import SolvedRegressor
-from ._gp_base import QuadruplyStochasticGP, has_partial_fit
+from .._solved import is_calibrated, learn_regressor
+from .._sparse import fit_or_update
+from .._variational import check_regression_parameters, variational_problem
+from ._gp_training import (
+    QS_FOLLOWED,
+    USES,
+    check_qs_parameters,
+    fit_qs,
+    has_partial_fit,
+    qs_attributes,
+    take_steps,
+)
 
-_MAX_HELD_OUT = 2000
-_USES = QuadruplyStochasticGP._uses | {
+_START_NOISE = 0.1
+_USES = USES | {
     "batch_size": (
         where(solver=("sgd", "adagrad")) | where(likelihood="laplace"),
-        QuadruplyStochasticGP._uses["batch_size"],
+        USES["batch_size"],
     )
 }
 
 
-class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
+class QSGPRegressor(GPRegressor):
     r"""Gaussian-process regression with a mean of very many basis functions.
 
     The posterior mean is a weighted sum of ``n_basis`` random Fourier features or kernels at rows.
@@ -172,7 +183,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
     array([1. , 0.1])
     """
 
-    _uses = _USES
+    _uses, _followed = _USES, QS_FOLLOWED
 
     def __init__(
         self,
@@ -233,10 +244,6 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         self.dtype = dtype
         self.random_state = random_state
 
-    def _check_variational_parameters(self):
-        super()._check_variational_parameters()
-        self._check_choice("likelihood", ("gaussian", "laplace"))
-
     @all_or_nothing
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
@@ -273,7 +280,7 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         ConvergenceWarning
             If conjugate gradients reach ``max_iter``.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @available_if(has_partial_fit)
     @all_or_nothing
@@ -303,21 +310,32 @@ class QSGPRegressor(QuadruplyStochasticGP, SolvedRegressor):
         DivergenceError
             See `fit`. The estimator is then unchanged.
         """
-        return self._partial_fit(X, y, sample_weight)
+        return fit_or_update(self, X, y, sample_weight)
 
-    def _is_calibrated(self, rows):
-        return self.covariance == "nystroem" and super()._is_calibrated(rows)
+    def _check_parameters(self):
+        check_qs_parameters(self)
+        check_regression_parameters(self, ("gaussian", "laplace"))
 
-    def _split_for_calibration(self, rows, random_state):
-        if not self._is_calibrated(rows):
-            return rows, None
-        return rows.divided(*self._held_out(rows, random_state, _MAX_HELD_OUT))
+    def _torch_options(self, X):
+        device, dtype = super()._torch_options(X)
+        return device, dtype if self.dtype else torch.float64
 
-    def _calibrated_on(self, latents, others):
-        if others is None:
-            return latents
-        latents = replace(latents, power=1.0)
-        noise, posterior = latents.state(others.device)["noise"], latents.posterior(others.device)
-        X, y, weights = (part.double() for part in others.take(slice(None)))
-        prior = posterior.basis.projected_variance(X)[:, None]
-        return self._most_likely(latents, noise, y, weights, *posterior.marginals(X), prior)
+    def _make_likelihood(self):
+        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+
+    def _fit_model(self, problem):
+        mean = self.mean or ("constant" if self.solver == "cg" else "zero")
+        sparse = variational_problem(self, problem, mean, sparse_start=True)
+        calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
+        learn = partial(learn_regressor, batch_size=self.batch_size)
+        return fit_qs(self, sparse, learn, is_calibrated=calibrated)
+
+    def _update_model(self, problem):
+        return take_steps(self, problem, streamed=True)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        return {
+            **qs_attributes(self, models, bounds),
+            "noise_variance_": self._noise_variance(models[0].state("cpu")["noise"]),
+            "variance_power_": models[0].power,
+        }

@@ -1,11 +1,11 @@
 """Relevance vector machine for classification."""
 
-from .._estimators import all_or_nothing
-from .._variational import VariationalClassifier
-from ._rvm_base import RelevanceMachine
+from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._predictive import classification_sites
+from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
 
 
-class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
+class QSRVMClassifier(GPClassifier):
     r"""Relevance vector machine for classification, with a sparse sum of kernel functions.
 
     Each class has a latent function; two classes share one. A latent function is a weighted sum of
@@ -161,4 +161,19 @@ class QSRVMClassifier(RelevanceMachine, VariationalClassifier):
         ConvergenceWarning
             If the sweeps reach ``max_iter``.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
+
+    def _check_parameters(self):
+        check_rvm_parameters(self)
+
+    def _make_likelihood(self):
+        return classification_sites(self.likelihood, len(self.classes_))
+
+    def _is_learned(self, name):
+        return is_learned(name)
+
+    def _fit_model(self, problem):
+        return fit_rvm(self, problem)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        return rvm_attributes(self, models, bounds)

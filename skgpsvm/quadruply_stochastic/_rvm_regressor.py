@@ -3,16 +3,17 @@
 import numpy as np
 import torch
 
-from .._estimators import all_or_nothing
+from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._validation import differs
-from .._variational import VariationalRegressor
-from ._rvm_base import RelevanceMachine
+from .._variational import check_noise
+from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
 
 _LIKELIHOODS = ("gaussian", "laplace")
+_START_NOISE = 0.1
 _NOISE_BOUNDS = (1e-6, 1e2)  # of the variance or squared scale, relative to the variance of y
 
 
-class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
+class QSRVMRegressor(GPRegressor):
     r"""Relevance vector machine for regression, a sparse sum of kernel functions.
 
     The latent function is a weighted sum of kernel functions at the rows, plus a constant. Each
@@ -180,15 +181,33 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         ConvergenceWarning
             If the sweeps reach ``max_iter``.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     def _check_parameters(self):
-        super()._check_parameters()
+        check_rvm_parameters(self)
         self._check_choice("likelihood", _LIKELIHOODS)
         self._check_bool("normalize_y")
-        self._check_noise()
+        check_noise(self)
+
+    def _torch_options(self, X):
+        device, dtype = super()._torch_options(X)
+        return device, dtype if self.dtype else torch.float64
+
+    def _make_likelihood(self):
+        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+
+    def _is_learned(self, name):
+        return is_learned(name)
+
+    def _fit_model(self, problem):
+        return fit_rvm(self, problem, *self._initial_noise(problem.rows))
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
+        return rvm_attributes(self, models, bounds) | {"noise_variance_": noise_variance}
 
     def _initial_noise(self, rows):
+        """Return where the noise starts, and between which bounds it is learned, for `fit_rvm`."""
         y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
         mean = weights @ y
         var, mean = (weights @ (y - mean).square()).cpu().numpy(), mean.cpu().numpy()
@@ -197,7 +216,7 @@ class QSRVMRegressor(RelevanceMachine, VariationalRegressor):
         start, given = self._make_likelihood().parameters(), self._given_noise
         if given is None and self.noise_variance is None:
             start = start + power * log_var
-        if self.optimizer is None or not self._noise_is_free():
+        if self.optimizer is None or not self._noise_model.is_free:
             return tuple(start.tolist()), None
         bounds = power * (log_var[:, None] + log_var.new_tensor(_NOISE_BOUNDS).log())
         bounds = bounds if given is None else bounds.new_tensor([given.limits])

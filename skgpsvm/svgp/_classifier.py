@@ -1,10 +1,33 @@
 """`SVGPClassifier`: the estimator."""
 
-from .._estimators import all_or_nothing
-from .._variational import VariationalClassifier
+from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._inference.natural_gradient import GradientInference, NaturalGradientInference
+from .._parameters import where
+from .._predictive import classification_sites
+from .._sparse import (
+    SPARSE_FOLLOWED,
+    fit_or_update,
+    fit_posterior,
+    streaming_ascent,
+    update_posterior,
+)
+from .._variational import (
+    CLASS_VARIANCE,
+    CLASSIFIER_LIKELIHOODS,
+    LEARNED,
+    check_variational_parameters,
+    elbo,
+    elbo_attributes,
+    natural_sweep,
+    shortened,
+    variational_problem,
+)
+from ._steps import batch_size
+
+_USES = {"learning_rate": LEARNED | where(inference="gradient")}
 
 
-class SVGPClassifier(VariationalClassifier):
+class SVGPClassifier(GPClassifier):
     r"""Sparse variational Gaussian-process classification.
 
     Each class has a latent function with a Gaussian-process prior; two classes share one. A
@@ -98,6 +121,8 @@ class SVGPClassifier(VariationalClassifier):
     True
     """
 
+    _uses, _followed = _USES, SPARSE_FOLLOWED
+
     def __init__(
         self,
         kernel=None,
@@ -139,7 +164,8 @@ class SVGPClassifier(VariationalClassifier):
 
     def _check_parameters(self):
         self._check_choice("inference", ("natural_gradient", "gradient"))
-        self._check_variational_parameters()
+        self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
+        check_variational_parameters(self)
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None):
@@ -168,7 +194,7 @@ class SVGPClassifier(VariationalClassifier):
             If the objective is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -195,4 +221,28 @@ class SVGPClassifier(VariationalClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes)
+
+    def _make_likelihood(self):
+        return classification_sites(self.likelihood, len(self.classes_))
+
+    def _fit_model(self, problem):
+        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
+        sparse = variational_problem(self, problem, self.mean, **options)
+        start = problem.start or sparse.initial_model()
+        model = shortened(sparse, start, self.mean)
+        by_gradient = self.inference == "gradient"
+        method = GradientInference if by_gradient else NaturalGradientInference
+        rows_per_step = (
+            self.batch_size if by_gradient else batch_size(self.batch_size, problem.rows)
+        )
+        options = {"batch_size": rows_per_step, "learning_rate": self.learning_rate}
+        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        return fit_posterior(sparse, model, stage, elbo)
+
+    def _update_model(self, problem):
+        parts = problem, self._make_likelihood(), natural_sweep, self.tol
+        return update_posterior(self, problem, *streaming_ascent(*parts), elbo)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        return elbo_attributes(self, models, bounds, self.elbo_ if streamed else 0.0)

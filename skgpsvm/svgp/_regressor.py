@@ -1,19 +1,40 @@
 """`SVGPRegressor`: the estimator."""
 
-from .._distributed import n_ranks
-from .._estimators import all_or_nothing
-from .._parameters import where
-from .._variational import VariationalRegressor
+import torch
 
+from .._distributed import n_ranks
+from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
+from .._inference.natural_gradient import GradientInference, NaturalGradientInference
+from .._parameters import where
+from .._sparse import (
+    SPARSE_FOLLOWED,
+    fit_or_update,
+    fit_posterior,
+    streaming_ascent,
+    update_posterior,
+)
+from .._variational import (
+    LEARNED,
+    check_regression_parameters,
+    check_variational_parameters,
+    elbo,
+    elbo_attributes,
+    natural_sweep,
+    variational_problem,
+)
+from ._steps import batch_size
+
+_START_NOISE = 0.1
 _MAX_COLLAPSED = 2e10  # n m^2
 _BY_BATCHES = where(inference=("auto", "natural_gradient", "gradient"))
-_USES = VariationalRegressor._uses | {
+_USES = {
     "batch_size": _BY_BATCHES,
-    "learning_rate": (_BY_BATCHES, VariationalRegressor._uses["learning_rate"]),
+    "learning_rate": (_BY_BATCHES, LEARNED | where(inference="gradient")),
 }
 
 
-class SVGPRegressor(VariationalRegressor):
+class SVGPRegressor(GPRegressor):
     r"""Sparse variational Gaussian-process regression.
 
     A Gaussian posterior over the values of the latent function at m inducing points summarizes all
@@ -119,7 +140,7 @@ class SVGPRegressor(VariationalRegressor):
     (array([1. , 0.4]), array([0.1, 0.9]))
     """
 
-    _uses = _USES
+    _uses, _followed = _USES, SPARSE_FOLLOWED
 
     def __init__(
         self,
@@ -166,7 +187,8 @@ class SVGPRegressor(VariationalRegressor):
 
     def _check_parameters(self):
         self._check_choice("inference", ("auto", "collapsed", "natural_gradient", "gradient"))
-        self._check_variational_parameters()
+        check_variational_parameters(self)
+        check_regression_parameters(self)
         if self.inference == "collapsed" and self.likelihood != "gaussian":
             raise ValueError(
                 f"inference='collapsed' needs Gaussian noise; with likelihood={self.likelihood!r} "
@@ -203,7 +225,7 @@ class SVGPRegressor(VariationalRegressor):
             If the objective is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None):
@@ -223,19 +245,64 @@ class SVGPRegressor(VariationalRegressor):
         -------
         self : SVGPRegressor
         """
-        return self._partial_fit(X, y, sample_weight)
+        return fit_or_update(self, X, y, sample_weight)
 
-    def _is_collapsed(self, start, rows):
+    def _torch_options(self, X):
+        device, dtype = super()._torch_options(X)
+        return device, dtype if self.dtype else torch.float64
+
+    def _make_likelihood(self):
+        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+
+    def _is_collapsed(self, n_rows, n_points):
+        """Return whether the collapsed ELBO is the objective itself, not only finds a start."""
         if self.inference == "auto":
-            small = rows.n_rows * len(start.Z) ** 2 <= _MAX_COLLAPSED
+            small = n_rows * n_points**2 <= _MAX_COLLAPSED
             needs_steps = self.batch_size is not None or self.learning_rate is not None
             applies = self.likelihood == "gaussian" and not needs_steps
             return applies and (small or n_ranks() > 1)
         return self.inference == "collapsed"
 
-    def _batch_size(self, start, rows):
-        if self._is_collapsed(start, rows):
-            return None
-        if self.likelihood != "gaussian":
-            return self.batch_size
-        return super()._batch_size(start, rows)
+    def _fit_model(self, problem):
+        sparse = variational_problem(self, problem, self.mean, sparse_start=True)
+        start = problem.start or sparse.initial_model()
+        if self._is_collapsed(problem.rows.n_rows, len(start.Z)):
+            return self._fit_collapsed(sparse, start)
+        search = CollapsedSearch(sparse, start, learned_jitter(problem.rows, collapsed=False))
+        is_fresh = search.is_needed and search.start.mean is None
+        model = search.start_of_other_noise() if is_fresh else search.start
+        by_gradient = self.inference == "gradient"
+        method = GradientInference if by_gradient else NaturalGradientInference
+        rows_per_step = self.batch_size
+        if self.likelihood == "gaussian" and not by_gradient:
+            rows_per_step = batch_size(self.batch_size, problem.rows)
+        options = {"batch_size": rows_per_step, "learning_rate": self.learning_rate}
+        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        return fit_posterior(sparse, model, stage, elbo)
+
+    def _fit_collapsed(self, sparse, start):
+        def stage_of(model):
+            return sparse.inference(model, NaturalGradientInference, [])
+
+        def evaluate(model):
+            stage = stage_of(model)
+            state = stage.init(model.state(sparse.rows.device))
+            stage.step(state)
+            return [model.at(state)], [elbo(stage.at(state), state)]
+
+        jitter = learned_jitter(sparse.rows, collapsed=True)
+        search, curve = CollapsedSearch(sparse, start, jitter, evaluate), ()
+        model = search.start
+        if search.is_needed:
+            model, curve = search.learn(self.max_iter)
+        return fit_posterior(sparse, model, stage_of(model), elbo, curve)
+
+    def _update_model(self, problem):
+        parts = problem, self._make_likelihood(), natural_sweep, self.tol
+        return update_posterior(self, problem, *streaming_ascent(*parts), elbo)
+
+    def _fitted_attributes(self, models, bounds, streamed=False):
+        noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
+        earlier = self.elbo_ if streamed else 0.0
+        found = elbo_attributes(self, models, bounds, earlier)
+        return found | {"noise_variance_": noise_variance}

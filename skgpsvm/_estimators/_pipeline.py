@@ -1,0 +1,100 @@
+"""The way of all fits: checks, rows on the device, one fit for each model, fitted attributes."""
+
+from functools import cache, partial
+
+import numpy as np
+
+from .._data import WeightedDataset
+from .._distributed import broadcast_from_rank0, check_equal, check_same, run_on_all_ranks
+from .._fitting import Run
+from .._problem import Problem
+
+
+def fit_models(estimator, X, y, sample_weight, classes=None):
+    """Fit an estimator: anew, or by warm start from its fitted models.
+
+    The estimator provides ``_fit_model(problem)``, which returns a `Fitted`, and
+    ``_fitted_attributes(models, summaries)``, which returns the fitted attributes, a dict. Several
+    models have the targets that ``_one_vs_rest_targets`` returns.
+
+    Parameters
+    ----------
+    estimator : GPEstimator
+    X, y, sample_weight : array-like
+        As `fit` takes them.
+    classes : array-like, optional
+        All classes that may occur.
+
+    Returns
+    -------
+    estimator : GPEstimator
+    """
+    previous = getattr(estimator, "_latents", None) if estimator.warm_start else None
+    check_same("a model to start from", previous)
+    if previous is None:
+        estimator._forget()
+    call = "fit" if previous else None
+    return _run(estimator, X, y, sample_weight, classes, previous, call, estimator._fit_model)
+
+
+def update_models(estimator, X, y, sample_weight, classes=None):
+    """Update the fitted models of an estimator by more rows.
+
+    The estimator provides ``_update_model(problem)``, which returns a `Fitted`; its
+    ``_fitted_attributes`` is called with ``streamed=True``.
+    """
+    estimator._check_streamed()
+    previous = getattr(estimator, "_latents", None)
+    check_same("a model to continue", previous)
+    call = "partial_fit" if previous else None
+    update = estimator._update_model
+    return _run(estimator, X, y, sample_weight, classes, previous, call, update, streamed=True)
+
+
+def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=False):
+    run_on_all_ranks(estimator._check_all_parameters, call)
+    shown = X
+    X, targets, weights, origin = estimator._check_training_data(
+        X, y, sample_weight, classes=classes, reset=previous is None
+    )
+    targets_of_models = estimator._one_vs_rest_targets(targets)
+    options = agreed_options(estimator, X)
+    run = Run(estimator, shown, y, X, targets, weights, previous)
+
+    @cache
+    def seed():
+        own = run_on_all_ranks(run.checkpointed, "seed", estimator._draw_seed)
+        return broadcast_from_rank0(own)
+
+    attributes = partial(estimator._fitted_attributes, streamed=streamed)
+    alone, fits = len(targets_of_models) == 1, []
+    for j, part in enumerate(targets_of_models):
+        problem = Problem(
+            run=run,
+            prefix="" if alone else f"class {estimator.classes_[j]}: ",
+            X=X,
+            weights=weights,
+            rows=WeightedDataset(X, part, weights, *options, origin=origin),
+            start=previous[j] if previous else None,
+            draw_seed=seed,
+            attributes=attributes if alone else None,
+        )
+        fits.append(fit(problem))
+    models, curves, summaries = zip(*fits, strict=True)
+    doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
+    run.end(attributes(models, summaries) | history(*curves), doubts)
+    return estimator
+
+
+def agreed_options(estimator, X):
+    """Return the device and dtype, after a check that all ranks use devices of one kind."""
+    options = run_on_all_ranks(estimator._torch_options, X)
+    check_equal({"device of type": options[0].type})
+    return options
+
+
+def history(*curves):
+    """Return the fitted attributes that tell how fits went, from their objective curves."""
+    length = max(map(len, curves))
+    padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]
+    return {"n_iter_": length, "objective_curve_": np.sum(padded, 0)}

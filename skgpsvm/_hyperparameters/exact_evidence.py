@@ -1,0 +1,102 @@
+"""Hyperparameters of a sparse GP, refined on the exact evidence of some rows."""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from .._collapsed import NOISE_BOUNDS, CollapsedLearning, Hyperparameters
+from .._evidence import Evidence, SharedScaling
+from .._optim import lbfgs
+from .._torch_kernels import directions, theta_bounds, torch_kernel
+from .priors import Penalized
+
+# Cumulative rows: training, validation, more training; and rounds.
+EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5
+_MAX_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
+_LEARNING_TOL = 1e-3  # nats per row
+
+
+def refine_on_evidence(sparse, model):
+    """Refine hyperparameters on the exact evidence of fewer rows.
+
+    Those with the higher density of validation rows are kept, and the noise is refitted there. A
+    second comparison decides on a common scaling learned on more rows. Sparse processes learn too
+    long length scales for data that their inducing points do not resolve.
+
+    Parameters
+    ----------
+    sparse : SparseProblem
+        Of a regression with Gaussian noise.
+    model : SparseModel
+
+    Returns
+    -------
+    model : SparseModel
+    """
+    free = {"theta": model.kernel.n_dims > 0, "noise": True}
+    parts = [part for part in free if free[part] and part in sparse.learned]
+    if not parts:
+        return model
+    problem, device = sparse.problem, sparse.rows.device
+    rows = sparse.rows.with_normalized_weights()
+    units = rows.units()
+    order = problem.random_state.permutation(len(units))
+    train, validation, more = np.split(order[: EVIDENCE_ROWS[-1]], EVIDENCE_ROWS[:-1])
+    evidence = Evidence(torch_kernel(model.kernel), rows.of_units(units, train))
+    bounds, limits = theta_bounds(model.kernel, device), sparse.noise.limits(NOISE_BOUNDS)
+    prior, scale = sparse.prior(), problem.scale
+    objective = evidence if prior is None else Penalized(evidence, prior)
+    options = {"noise_bounds": limits}
+    learning = CollapsedLearning(objective, parts, bounds, scale, _LEARNING_TOL, **options)
+    tensors = model.state(device)
+    before = Hyperparameters(tensors["theta"], tensors["Z"], tensors["noise"])
+    state = learning.init(*before)
+    problem.run_stage("evidence", learning, state, _EVIDENCE_ROUNDS, must_converge=False)
+    after = state.hyperparameters
+    if not len(validation):
+        return model.at(after._asdict())
+    compared = rows.of_units(units, validation), limits[1]
+    best = _select_by_predictive_density(evidence, before, after, *compared)
+    if not len(more) or not model.kernel.n_dims:
+        return model.at(best._asdict())
+    train = np.concatenate([train, more])
+    evidence = Evidence(evidence.kernel, rows.of_units(units, train))
+    axes = directions(model.kernel).to(device)
+    scaling = SharedScaling(evidence, best.theta, axes, bounds)
+    within = bounds.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
+    options |= {"maximize": _FEW_STEPS}
+    learning = CollapsedLearning(scaling, parts, within, scale, _LEARNING_TOL, **options)
+    state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
+    problem.run_stage("evidence of more rows", learning, state, 1, must_converge=False)
+    after = state.hyperparameters._replace(theta=scaling.theta(state.theta))
+    best = _select_by_predictive_density(evidence, best, after, *compared)
+    return model.at(best._asdict())
+
+
+def _select_by_predictive_density(evidence, before, after, rows, max_log_noise):
+    """Return the hyperparameters with the higher density of other rows, their noise refitted.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of the training rows.
+    before, after : Hyperparameters
+        The noise of ``after`` is the lower bound of the refitted noise.
+    rows : WeightedDataset
+        Validation rows.
+    max_log_noise : float
+        Upper bound of the logarithm of the noise variance.
+
+    Returns
+    -------
+    best : Hyperparameters
+        ``after`` where both are equally good.
+    """
+    scored = []
+    for point in (before, after):
+        noise, density = evidence.refit_noise(
+            point.theta, point.noise, rows, after.noise, max_log_noise
+        )
+        scored.append((density, point._replace(noise=noise)))
+    return scored[0][1] if scored[0][0] > scored[1][0] else scored[1][1]

@@ -1,0 +1,92 @@
+"""Noise and power of the variances of a regression, from held-out rows."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from .._data import shares, to_tensor
+from .._optim import by_autograd, lbfgs
+from .._posteriors import shrinkage
+
+MIN_CALIBRATED = 500  # rows
+_HELD_OUT = 0.1  # share of the rows
+_STEPS = 100
+_MAX_CHANGE = math.log(100)  # of noise and power
+NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
+_POWER_PRIOR = 1.0  # rate of the log power, which few or noisy rows hardly determine
+
+
+def held_out_units(rows, random_state, max_units=np.inf):
+    """Choose units of weight to hold out.
+
+    Returns
+    -------
+    units : ndarray
+        All units, see `WeightedDataset.units`.
+    index : ndarray
+        Those held out, at most ``max_units``.
+    """
+    units = rows.units()
+    size = int(min(_HELD_OUT * len(units), max_units))
+    return units, random_state.choice(len(units), size, replace=False)
+
+
+def training_shares(rows, random_state):
+    """Return the shares of rows that each of two solutions knows, (n, 2).
+
+    The first solution knows all rows, and the second all but the held-out ones.
+    """
+    share = shares(*held_out_units(rows, random_state))
+    return to_tensor(np.column_stack([np.ones(len(rows)), 1 - share]), rows.device)
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """Predictions of held-out rows, to which the noise and a power of the variances are fitted.
+
+    Attributes
+    ----------
+    y, weights : Tensor of shape (n, t), (n,)
+    means, variances : Tensor of shape (n, t)
+        Latent moments.
+    prior : Tensor of shape (n, 1)
+        Projected prior variances.
+    """
+
+    y: torch.Tensor
+    weights: torch.Tensor
+    means: torch.Tensor
+    variances: torch.Tensor
+    prior: torch.Tensor
+
+    def most_likely(self, model, limits, spread=math.inf):
+        """Return a model with the noise and power under which these rows are most likely.
+
+        Parameters
+        ----------
+        model : ModelWithBases
+        limits : tuple of two floats
+            Bounds of the log noise.
+        spread : float
+            Standard deviation of a Gaussian prior of the change of the log noise. It is infinite
+            where the means do not solve the system exactly, as their errors look like noise.
+        """
+        noise = model.state(self.y.device)["noise"]
+        k, squares = len(noise), (self.y - self.means).square()
+
+        def density(logs):
+            power = logs[k].exp()
+            latent = shrinkage(self.variances, self.prior, power) * self.variances
+            total = logs[:k].exp() + latent
+            misfit = (self.weights @ (total.log() + squares / total)).sum()
+            changes = ((logs[:k] - noise) / spread).square().sum()
+            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
+
+        start = torch.cat([noise, noise.new_zeros(1)])
+        bounds = torch.stack([start - _MAX_CHANGE, start + _MAX_CHANGE], 1)
+        bounds[:k] = bounds[:k].clamp(*limits)
+        bounds[k, 0] = 0.0  # the power is at least 1
+        best, _ = lbfgs(by_autograd(density), start, bounds, _STEPS)
+        return replace(model, power=best[k].exp().item(), noise=tuple(best[:k].tolist()))

@@ -1,0 +1,99 @@
+"""One model to fit, and what a fit of it gives."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ._data import WeightedDataset
+from ._fitted_models import FittedModel
+from ._fitting import Run
+from ._hyperparameters.default_kernels import feature_scales
+
+
+class Fitted(NamedTuple):
+    """Result of the fit of one model.
+
+    Attributes
+    ----------
+    model : FittedModel
+    curve : list of float
+        Objectives of all iterations.
+    summary : object
+        What the fitted attributes need besides the model: its ELBO, or leave-one-out predictions.
+    """
+
+    model: FittedModel
+    curve: list
+    summary: Any
+
+
+@dataclass
+class Problem:
+    """One model to fit: its rows, its random numbers, and the run that it is a part of.
+
+    Attributes
+    ----------
+    run : Run
+    prefix : str
+        Of the names of its stages; not empty where an estimator fits several models.
+    X, weights : ndarray of shape (n, d), (n,)
+        Validated features and weights.
+    rows : WeightedDataset
+        The same with the targets of this model, on the device.
+    start : FittedModel or None
+        The fitted model to start from, if any.
+    draw_seed : callable
+        Returns the seed of the fit.
+    attributes : callable or None
+        Takes models and their summaries and returns the fitted attributes, for callbacks that ask
+        for the estimator in the middle of a fit. None where one model is not the whole estimator.
+    """
+
+    run: Run
+    prefix: str
+    X: np.ndarray
+    weights: np.ndarray
+    rows: WeightedDataset
+    start: FittedModel | None
+    draw_seed: Any
+    attributes: Any = None
+
+    @cached_property
+    def seed(self):
+        """Seed of the fit, an integer; a resumed fit has the same."""
+        return self.draw_seed()
+
+    @cached_property
+    def random_state(self):
+        """Random numbers of NumPy."""
+        return np.random.RandomState(self.seed)
+
+    @cached_property
+    def generator(self):
+        """Random numbers of torch."""
+        return torch.Generator().manual_seed(self.seed)
+
+    @cached_property
+    def scaler(self):
+        """Means and standard deviations of the features, a `StandardScaler`."""
+        return feature_scales(self.X, self.weights)
+
+    @property
+    def scale(self):
+        """Standard deviations of the features, a tensor (d,) on the device."""
+        return torch.tensor(self.scaler.scale_, device=self.rows.device)
+
+    def run_stage(self, name, stage, state, max_iter, evaluate=None, **options):
+        """Run a stage, see `Run.run`.
+
+        Parameters
+        ----------
+        evaluate : callable, optional
+            Takes the state and returns a list with the model, and one with its summary.
+        """
+        if evaluate is not None and self.attributes is not None:
+            options["attributes"] = lambda state: self.attributes(*evaluate(state))
+        return self.run.run(f"{self.prefix}{name}", stage, state, max_iter, **options)

@@ -1,0 +1,287 @@
+"""Sparse GPs: the problem of fitting one, its posterior by a stage, and its fitted attributes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
+
+from ._data import WeightedDataset
+from ._distributed import check_same, check_shareable, gather, n_ranks
+from ._estimators import FOLLOWED, fit_models, update_models
+from ._fitted_models import SparseModel
+from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
+from ._inference.natural_gradient import AdamSteps, GradientInference
+from ._linalg import natural_parameters
+from ._noise import Noise
+from ._parameters import ALWAYS
+from ._problem import Fitted, Problem
+from ._sites import SiteLikelihood
+from ._torch_kernels import theta_bounds, torch_kernel
+from .exceptions import warn
+from .inducing import select_inducing_points
+
+LEARNING_RATE = 0.05  # default of Adam
+# A warm start honors changes of these parameters, besides those that every further call honors.
+MORE_FOLLOWED = dict.fromkeys(
+    ("batch_size", "inference", "learn_inducing", "learning_rate", "optimizer"), ALWAYS
+)
+SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED, "partial_fit": FOLLOWED}
+# Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
+_GATHERED_ROWS = 20_000
+
+
+def check_sparse_parameters(estimator):
+    """Refuse wrong values of the parameters that all sparse GPs have."""
+    estimator._check_bool("learn_inducing")
+    estimator._check_bool("warm_start")
+    estimator._check_number("n_inducing", 1, integer=True)
+    estimator._check_number("max_iter", 1, integer=True)
+    estimator._check_number("tol", 0)
+    estimator._check_number("learning_rate", 0, optional=True, above=True)
+    estimator._check_number("batch_size", 1, integer=True, optional=True)
+    estimator._check_kernel()
+
+
+@dataclass(frozen=True)
+class SparseProblem:
+    """A sparse GP to fit: its data, its prior and likelihood, and what is learned.
+
+    Attributes
+    ----------
+    problem : Problem
+        Run, start and random numbers.
+    rows : WeightedDataset
+        Of the problem, or some of them.
+    likelihood : SiteLikelihood
+    kernel : Kernel
+        Initial kernel, without noise.
+    template : Kernel or None
+        See `SparseModel`.
+    noise : Noise
+    learned : tuple of str
+        Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn.
+    make_prior : callable or None
+        Takes rows; returns the prior of theta, or None.
+    n_inducing : int
+    inducing_points : str or array-like
+    max_iter : int
+    tol : float
+    """
+
+    problem: Problem
+    rows: WeightedDataset
+    likelihood: SiteLikelihood
+    kernel: Kernel
+    template: Kernel | None
+    noise: Noise
+    learned: tuple
+    make_prior: Callable | None
+    n_inducing: int
+    inducing_points: object
+    max_iter: int
+    tol: float
+
+    @classmethod
+    def of(cls, estimator, problem, kernel, *, learns, make_prior=None):
+        """Return the problem that an estimator's parameters describe.
+
+        Parameters
+        ----------
+        estimator : GPEstimator
+        problem : Problem
+        kernel : Kernel
+            Initial kernel, with its noise if it has any.
+        learns : bool
+            Whether gradients learn the hyperparameters.
+        make_prior : callable, optional
+        """
+        kernel, template = estimator._noise_model.split(kernel)
+        free = ["theta"] if learns else []
+        free += ["noise"] if learns and estimator._noise_model.is_free else []
+        free += ["Z"] if estimator.learn_inducing else []
+        return cls(
+            problem=problem,
+            rows=problem.rows,
+            likelihood=estimator._make_likelihood(),
+            kernel=kernel,
+            template=template,
+            noise=estimator._noise_model,
+            learned=tuple(free),
+            make_prior=make_prior,
+            n_inducing=estimator.n_inducing,
+            inducing_points=estimator.inducing_points,
+            max_iter=estimator.max_iter,
+            tol=estimator.tol,
+        )
+
+    def initial_model(self):
+        """Return the model that a cold fit starts from: kernel, noise and inducing points."""
+        points, problem = self.inducing_points, self.problem
+        X, weights = problem.X, problem.weights
+        if n_ranks() > 1 and isinstance(points, str):
+            some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
+            X, _, weights = (part.cpu().numpy() for part in some.take(slice(None)))
+        Z = select_inducing_points(X, self.n_inducing, points, weights, problem.random_state)
+        return self.model_at(Z)
+
+    def model_at(self, Z):
+        """Return a model without a posterior at inducing points (m, d)."""
+        noise = tuple(self.likelihood.parameters().tolist())
+        return SparseModel(self.kernel, Z, noise, template=self.template)
+
+    def free_parts(self, model):
+        """Return the names of the tensors of a model that are learned, a list.
+
+        Inducing points at all rows stay: to move them cannot help.
+        """
+        free = {
+            "theta": model.kernel.n_dims > 0,
+            "noise": len(model.noise) > 0,
+            "Z": model.uses_points,
+        }
+        parts = [name for name, is_free in free.items() if is_free and name in self.learned]
+        if "Z" in parts and _are_points(self.rows, model.Z):
+            parts.remove("Z")
+        return parts
+
+    def prior(self):
+        """Return the prior of theta, or None."""
+        return None if self.make_prior is None else self.make_prior(self.rows)
+
+    def inference(self, model, method, parts, *, batch_size=None, learning_rate=None):
+        """Return the stage that finds the posterior, and learns some parts by gradient steps.
+
+        Parameters
+        ----------
+        model : SparseModel
+            Its start.
+        method : type
+            Of the stage: a subclass of `CoordinateInference`, or `GradientInference`.
+        parts : list of str
+            What is learned, of `free_parts`.
+        batch_size : int, optional
+            Rows in a minibatch; None is all rows.
+        learning_rate : float, optional
+            Of Adam.
+        """
+        rows, kernel = self.rows, torch_kernel(model.kernel)
+        if method is GradientInference:
+            parts = [*parts, "mean", "raw_root"]
+        check_shareable(parts or batch_size)
+        adam = AdamSteps(
+            self.likelihood,
+            kernel,
+            rows,
+            parts,
+            LEARNING_RATE if learning_rate is None else learning_rate,
+            theta_bounds(model.kernel, rows.device),
+            self.problem.scale,
+            self.prior(),
+            self.noise.limits(),
+        )
+        ascent = CoordinateAscent(self.likelihood, model.basis(rows.device), rows)
+        generator = self.problem.generator
+        return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)
+
+    def on(self, rows):
+        """Return the problem of some rows."""
+        return replace(self, rows=rows)
+
+
+def fit_posterior(sparse, model, stage, summarize, learning=()):
+    """Run a stage that finds the posterior of a sparse GP.
+
+    Parameters
+    ----------
+    sparse : SparseProblem
+    model : SparseModel
+        Hyperparameters and inducing points; with a posterior where a fit continues.
+    stage : Stage
+        With an attribute ``is_exact``, whether one step finds the posterior, and a method
+        ``at(state)``, which returns what holds the posterior.
+    summarize : callable
+        Takes this and the state; returns the summary of the model.
+    learning : list of float
+        Objectives of learning before, to be shown in place of those of the stage.
+
+    Returns
+    -------
+    fitted : Fitted
+    """
+    state = stage.init(model.state(sparse.rows.device))
+
+    def evaluate(state):
+        return [model.at(state)], [summarize(stage.at(state), state)]
+
+    curve = sparse.problem.run_stage(
+        "posterior", stage, state, sparse.max_iter, evaluate, must_converge=not stage.is_exact
+    )
+    (fitted,), (summary,) = evaluate(state)
+    return Fitted(fitted, learning or curve, summary)
+
+
+def update_posterior(estimator, problem, stage, state, summarize):
+    """Run a stage that updates a fitted model by new rows; kernel and points stay."""
+    options = {"must_converge": not stage.is_exact}
+    curve = problem.run_stage("stream", stage, state, estimator.max_iter, **options)
+    return Fitted(problem.start.at(state), curve, summarize(stage.at(state), state))
+
+
+def streaming_ascent(problem, likelihood, sweep, tol):
+    """Return the stage that updates a sparse GP by new rows, and its first state.
+
+    The posterior so far is the prior of the new rows.
+
+    Parameters
+    ----------
+    problem : Problem
+    likelihood : SiteLikelihood
+    sweep : callable
+        Method of `CoordinateAscent`.
+    tol : float
+    """
+    rows, tensors = problem.rows, problem.start.state(problem.rows.device)
+    ascent = CoordinateAscent(
+        likelihood.at(tensors["noise"]), problem.start.basis(rows.device), rows
+    )
+    ascent.prior = natural_parameters(tensors["mean"], tensors["root"])
+    stage = AscentStage(ascent, sweep, tol)
+    return stage, stage.init(tensors["noise"])
+
+
+def sparse_attributes(estimator, models):
+    """Return the fitted attributes that describe sparse models, a dict."""
+    alone = len(models) == 1
+    kernels, Z = [part.whole_kernel for part in models], [part.Z for part in models]
+    return {
+        "kernel_": kernels[0] if alone else CompoundKernel(kernels),
+        "inducing_points_": Z[0] if alone else Z,
+        "_latents": list(models),
+        "_fitted_parameters": estimator._parameters_of_fit(),
+    }
+
+
+def fit_or_update(estimator, X, y, sample_weight, classes=None):
+    """Fit an estimator in the first call of `partial_fit`, and update it in every further call."""
+    estimator._check_streamed()
+    check_same("a model to continue", getattr(estimator, "_latents", None))
+    if estimator.__sklearn_is_fitted__():
+        return update_models(estimator, X, y, sample_weight, classes)
+    fit_models(estimator, X, y, sample_weight, classes)
+    n_rows = sum(gather(len(y)))
+    if n_rows < estimator.n_inducing and isinstance(estimator.inducing_points, str):
+        warn(
+            f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and the "
+            f"inducing points, and it had only {n_rows} rows for "
+            f"n_inducing={estimator.n_inducing}. Pass more rows to it, or lower n_inducing."
+        )
+    return estimator
+
+
+def _are_points(rows, Z):
+    """Return whether every row is an inducing point."""
+    if rows.n_rows > len(Z):
+        return False
+    points = set(map(tuple, Z.tolist()))
+    X = rows.take(slice(None))[0].tolist()
+    return all(gather(points.issuperset(map(tuple, X))))

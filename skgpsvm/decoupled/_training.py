@@ -1,0 +1,161 @@
+"""The two ways to fit a decoupled GP: conjugate gradients, and stochastic gradients."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import ConstantKernel
+
+from .._distributed import refuse_ranks
+from .._estimators import FOLLOWED
+from .._fitted_models import DecoupledModel
+from .._hyperparameters.initialization import median_scales
+from .._parameters import where
+from .._problem import Fitted
+from .._solved import parts_on_device
+from .._sparse import LEARNING_RATE, MORE_FOLLOWED, update_posterior
+from .._torch_kernels import theta_bounds, torch_kernel
+from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
+from ..kernels import MultiscaleRBF
+from ..kernels._composite import exact_and_rest
+from ._stochastic import PARAMETRIZATIONS, PARTS, DescentState, StochasticBound, StochasticDescent
+from ._stream import DecoupledStream
+
+_MINIBATCH = 1024
+USES = {
+    "parametrization": where(solver="sgd"),
+    "inducing_points": where(solver="cg"),
+    "tol": where(solver="cg"),
+    "batch_size": where(solver="sgd") | LEARNED,
+    "learning_rate": where(solver="sgd") | LEARNED,
+}
+DECOUPLED_FOLLOWED = {
+    "fit": FOLLOWED | MORE_FOLLOWED | {"n_mean_bases": where(solver="cg")},
+    "partial_fit": FOLLOWED | dict.fromkeys(MORE_FOLLOWED, where(solver="sgd")),
+}
+GROWING = dict.fromkeys(("n_inducing", "n_mean_bases"), where(solver="sgd"))
+
+
+def check_decoupled_parameters(estimator):
+    """Refuse wrong values of the parameters that regressor and classifier share."""
+    estimator._check_choice("solver", ("cg", "sgd"))
+    estimator._check_choice("parametrization", PARAMETRIZATIONS)
+    estimator._check_number("n_mean_bases", 1, integer=True)
+    check_variational_parameters(estimator, means=(*MEANS, None))
+    refuse_ranks(estimator)
+    if estimator.solver == "sgd" and estimator.mean not in ("zero", None):
+        raise ValueError(
+            f"solver='sgd' has no mean function; got mean={estimator.mean!r}. Use mean='zero', or "
+            "solver='cg'."
+        )
+
+
+def decoupled_attributes(estimator, models, bounds, streamed):
+    """Return the fitted attributes of a decoupled GP, a dict."""
+    earlier = estimator.elbo_ if streamed and estimator.solver == "cg" else 0.0
+    found = elbo_attributes(estimator, models, bounds, earlier)
+    return {**found, "mean_bases_": models[0].bases}
+
+
+def with_rows_as_bases(model, n_bases, problem):
+    """Return a model with bases at rows drawn at random, and the indices of these rows."""
+    rows, index = problem.rows, np.arange(len(problem.rows))
+    if len(rows) > n_bases:
+        index = np.sort(problem.random_state.choice(index, n_bases, replace=False))
+    index = torch.as_tensor(index, device=rows.device)
+    bases = rows.take(index)[0].double().cpu().numpy()
+    return model.with_bases(bases), index
+
+
+def update_decoupled(estimator, problem, variance):
+    """Update a decoupled GP by new rows, in the way that it was fitted."""
+    if estimator.solver == "sgd":
+        return fit_by_stochastic_gradients(estimator, problem, variance, streamed=True)
+    rows, old = problem.rows, problem.start
+    parts = parts_on_device(old, estimator._make_likelihood(), rows)
+    stream = DecoupledStream(*parts, rows, estimator.tol, old.state(rows.device))
+    return update_posterior(estimator, problem, stream, stream.init(), _objective)
+
+
+def _objective(_, state):
+    return state.objective
+
+
+def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False):
+    """Fit a decoupled GP by stochastic gradients, in one pass if rows are streamed.
+
+    Parameters
+    ----------
+    estimator : DecoupledGPRegressor or DecoupledGPClassifier
+    problem : Problem
+        Where it has a start, its state is continued.
+    variance : float
+        Of the default kernel.
+    streamed : bool
+        Whether the rows come in addition to earlier ones.
+
+    Returns
+    -------
+    fitted : Fitted
+    """
+    rows, device, noise = problem.rows, problem.rows.device, estimator._noise_model
+    likelihood = estimator._make_likelihood()
+    start = problem.start or _initial_model(estimator, problem, likelihood, variance)
+    kernel = torch_kernel(start.kernel)
+    if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
+        raise ValueError(
+            "solver='sgd' supports no linear and no constant terms of a kernel; got "
+            f"{start.kernel!r}. Leave them out, or use solver='cg'."
+        )
+    bound = StochasticBound(kernel, likelihood, estimator.parametrization)
+    descent = StochasticDescent(
+        bound,
+        rows,
+        {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
+        estimator.batch_size or _MINIBATCH,
+        LEARNING_RATE if estimator.learning_rate is None else estimator.learning_rate,
+        [part for part in PARTS if part not in _fixed_parts(estimator)],
+        {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
+        problem.generator,
+    )
+    if problem.start:
+        state = DescentState.from_arrays(start.steps, device)
+    else:
+        parts = start.state(device)
+        state = descent.init(parts["theta"], parts["noise"], start.Z.shape[1], problem.scale)
+    state.n_seen = rows.total_weight + (state.n_seen if streamed else 0.0)
+
+    def evaluate(state):
+        mean, root, bases, coef = bound.posterior(state.parameters)
+        found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
+        model = replace(start, gram=None).at(state.parameters | found)
+        return [model], [descent.elbo(model.posterior(device), state)]
+
+    passes = 1 if streamed else estimator.max_iter
+    options = {"must_converge": False}
+    curve = problem.run_stage("posterior", descent, state, passes, evaluate, **options)
+    (model,), (elbo,) = evaluate(state)
+    return Fitted(replace(model, steps=state.to_arrays()), curve, elbo)
+
+
+def _fixed_parts(estimator):
+    """Return the names of the parameters that stochastic gradients leave as they are."""
+    fixed = set() if estimator.optimizer else {"theta", "noise"}
+    fixed |= set() if estimator._noise_model.is_free else {"noise"}
+    return fixed if estimator.learn_inducing else fixed | {"Z", "bases"}
+
+
+def _initial_model(estimator, problem, likelihood, variance):
+    """Return a model without bases; the length scale is the median distance of some rows."""
+    scaler = problem.scaler
+    kernel, template = estimator._noise_model.split(estimator.kernel)
+    d = len(scaler.scale_)
+    if kernel is None:
+        scales = median_scales(problem.rows, scaler, problem.random_state)
+        bounds = np.outer(scales, (1e-3, 1e3))
+        kernel = ConstantKernel(variance, (1e-3, 1e5)) * MultiscaleRBF(scales, bounds, n_features=d)
+    parts = kernel.get_params().values()
+    wide = any(isinstance(part, MultiscaleRBF) for part in (kernel, *parts))
+    noise = tuple(likelihood.parameters().tolist())
+    return DecoupledModel(kernel, np.empty((0, 2 * d if wide else d)), noise, template=template)

@@ -1,0 +1,319 @@
+"""The ways to fit a quadruply stochastic GP: conjugate gradients, and stochastic steps."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .._collapsed import JITTER
+from .._distributed import refuse_ranks
+from .._estimators import FOLLOWED
+from .._features import FourierFeatures
+from .._hyperparameters.held_out import HeldOutRows, held_out_units
+from .._parameters import ALWAYS, OtherThan, where
+from .._problem import Fitted
+from .._solved import calibrated_fit, fit_by_conjugate_gradients
+from .._sparse import MORE_FOLLOWED
+from .._torch_kernels import theta_bounds
+from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
+from ._factors import chevron
+from ._stochastic import StepOptions, StochasticState, StochasticSteps
+
+_CG, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
+_HAS_POINTS = _CG | where(covariance="nystroem") | where(optimizer=OtherThan(None))
+_MAX_LANDMARKS = 4096
+_N_SEEDS = 2**31
+_BATCH_SIZE = 512
+_MAX_LOG_NOISE_CHANGE = math.log(1e3)  # along the stochastic steps
+_MAX_HELD_OUT = 2000
+
+
+def has_partial_fit(estimator):
+    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
+    if estimator.solver == "cg":
+        raise AttributeError(
+            "partial_fit is not available with solver='cg', which needs all rows at once. Use "
+            "solver='sgd' or 'adagrad'."
+        )
+    return True
+
+
+USES = {
+    "n_dense_columns": where(covariance="chevron"),
+    **dict.fromkeys(("control_variate", "gradient", "n_sampled_basis", "learning_rate"), _STEPS),
+    "n_support": (_STEPS, where(solver="sgd") | where(control_variate=OtherThan(None))),
+    "n_inducing": _HAS_POINTS,
+    "inducing_points": _HAS_POINTS,
+    "batch_size": _STEPS | LEARNED,
+    "tol": where(solver="cg") | LEARNED,
+}
+QS_FOLLOWED = {
+    "fit": FOLLOWED
+    | MORE_FOLLOWED
+    | dict.fromkeys(("control_variate", "gradient", "n_sampled_basis"), ALWAYS)
+    | dict.fromkeys(("learn_inducing", "optimizer", "tol"), _CG)
+    | dict.fromkeys(
+        ("augment", "basis", "covariance", "n_basis", "n_dense_columns", "n_support"), _CG
+    ),
+    "partial_fit": FOLLOWED
+    | dict.fromkeys(
+        ("batch_size", "control_variate", "gradient", "learning_rate", "n_sampled_basis"),
+        ALWAYS,
+    ),
+}
+
+
+def check_qs_parameters(estimator):
+    """Refuse wrong values of the parameters that regressor and classifier share."""
+    estimator._check_choice("basis", ("fourier", "orthogonal", "inducing"))
+    estimator._check_choice("solver", ("cg", "sgd", "adagrad"))
+    estimator._check_choice("covariance", ("nystroem", "chevron", "mean_field"))
+    estimator._check_choice("control_variate", ("interpolating", "gram", None))
+    estimator._check_choice("gradient", ("symmetric", "plain"))
+    estimator._check_bool("augment")
+    for name in ("n_basis", "n_dense_columns", "n_support", "n_sampled_basis"):
+        estimator._check_number(name, 1, integer=True)
+    optimizers = ("auto", "stochastic", None)
+    check_variational_parameters(estimator, means=(*MEANS, None), optimizers=optimizers)
+    refuse_ranks(estimator)
+    basis, covariance = estimator.basis, estimator.covariance
+    if estimator.optimizer == "stochastic" and estimator.solver == "cg":
+        raise ValueError(
+            "optimizer='stochastic' learns along stochastic steps, not solver='cg'. Use "
+            "solver='sgd' or 'adagrad'."
+        )
+    if estimator.optimizer == "stochastic" and basis == "inducing" and covariance != "nystroem":
+        raise ValueError(
+            "optimizer='stochastic' needs the bound's gradient in the kernel's hyperparameters, "
+            f"which basis='inducing' with covariance={covariance!r} hides in the determinant of a "
+            "kernel matrix. Use covariance='nystroem' or basis='fourier'."
+        )
+    if estimator.augment and (basis != "inducing" or covariance == "nystroem"):
+        raise ValueError(
+            f"augment=True is for basis='inducing' with covariance='mean_field' or 'chevron'; got "
+            f"basis={basis!r} and covariance={covariance!r}, whose variance returns to the prior's "
+            "without it. Set augment=False."
+        )
+
+
+def qs_attributes(estimator, models, bounds):
+    """Return the fitted attributes of a quadruply stochastic GP, a dict."""
+    return {**elbo_attributes(estimator, models, bounds), "basis_": models[0].bases}
+
+
+def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
+    """Fit a quadruply stochastic GP.
+
+    Parameters
+    ----------
+    estimator : QSGPRegressor or QSGPClassifier
+    sparse : SparseProblem
+    learn : callable
+        Takes a `SparseProblem` and returns the learned model without a posterior.
+    is_calibrated : bool
+        Whether noise and variances are fitted to held-out rows.
+
+    Returns
+    -------
+    fitted : Fitted
+    """
+    problem, rows, others = sparse.problem, sparse.rows, None
+    by_steps = estimator.solver != "cg"
+    if by_steps and problem.start:
+        return take_steps(estimator, problem)
+    if by_steps and is_calibrated:
+        rows, others = rows.divided(*held_out_units(rows, problem.random_state, _MAX_HELD_OUT))
+    sparse = sparse.on(rows)
+    if not _HAS_POINTS.holds(estimator):
+        # The points are not used. To choose them would draw random numbers, on which the basis
+        # functions would then depend.
+        sparse = replace(sparse, inducing_points=rows.take(slice(1))[0].double().cpu().numpy())
+    model, index = _with_functions(estimator, learn(sparse), rows, problem.random_state)
+    if by_steps:
+        support = np.sort(problem.random_state.permutation(len(rows))[: estimator.n_support])
+        support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
+        model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
+        return take_steps(estimator, problem, model, support, rows, others)
+    if estimator.covariance != "nystroem":
+        finish = _weight_posterior_of(estimator)
+        return fit_by_conjugate_gradients(sparse, model, index, finish=finish)
+    solve = calibrated_fit if is_calibrated else fit_by_conjugate_gradients
+    return solve(sparse, model, index)
+
+
+def _with_functions(estimator, model, rows, random_state):
+    """Return a model with basis functions, and the indices of rows that stand for all rows."""
+    seed = int(random_state.randint(_N_SEEDS))
+    index = random_state.permutation(len(rows))
+    if estimator.basis == "inducing":
+        index = np.sort(index[: estimator.n_basis])
+        bases = rows.take(torch.as_tensor(index, device=rows.device))[0].double().cpu().numpy()
+    else:
+        n_pairs = -(-estimator.n_basis // 2)
+        index = index[: min(n_pairs, _MAX_LANDMARKS)]
+        nystroem = estimator.solver == "cg" and estimator.covariance == "nystroem"
+        bases = FourierFeatures(n_pairs, seed, estimator.basis == "orthogonal", nystroem)
+    return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
+
+
+def _weight_posterior_of(estimator):
+    """Return the function that gives a solution its `WeightPosterior`, and the ELBO."""
+
+    def finish(model, solve, state):
+        rows = solve.rows
+        precision = rows.weights.double()[:, None] * state.precision
+        n_dense = estimator.n_dense_columns if estimator.covariance == "chevron" else 0
+        diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
+        parts = {"diag": diag, "columns": columns}
+        if estimator.augment:
+            parts |= _augmentation(rows, precision)
+        model = _with_weight_posterior(model, parts)
+        posterior, loss = model.posterior(rows.device), 0.0
+        for at in rows.chunks():
+            X, y, weights = rows.take(at)
+            loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum().item()
+        return model, -loss - posterior.kl().item()
+
+    return finish
+
+
+def _augmentation(rows, precision):
+    """Return the rows that augment the variance and their precisions, by field of the model."""
+    X = torch.cat([rows.take(at)[0].double() for at in rows.chunks()])
+    return {"rows": X, "row_precisions": precision.T.contiguous()}
+
+
+def _with_weight_posterior(model, parts):
+    """Return a model with a `WeightPosterior`, whose tensors are given by name."""
+    parts = {name: part.cpu().numpy() for name, part in parts.items()}
+    return model.with_weights(parts | {"mean": None, "root": None})
+
+
+def take_steps(
+    estimator, problem, model=None, support=None, rows=None, others=None, *, streamed=False
+):
+    """Fit by stochastic steps from the prior, or continue a fitted model.
+
+    Parameters
+    ----------
+    estimator : QSGPRegressor or QSGPClassifier
+    problem : Problem
+    model : ModelWithBases or None
+        Hyperparameters, inducing points and basis functions; None continues the problem's start.
+    support : Tensor of shape (p, d) or None
+        Support rows; needed with a model.
+    rows : WeightedDataset or None
+        Rows to learn from; None is all rows of the problem.
+    others : WeightedDataset or None
+        Held-out rows for calibration.
+    streamed : bool
+        Whether the rows come in addition to earlier ones. They get one pass.
+
+    Returns
+    -------
+    fitted : Fitted
+        Its curve has estimates of the ELBO, one per pass; its summary is the last of them.
+    """
+    rows = problem.rows if rows is None else rows
+    start = problem.start if model is None else model
+    # Independent of draws by the learning, which may be resumed.
+    problem.generator.manual_seed(problem.seed)
+    passes = 1 if streamed else estimator.max_iter
+    steps = _steps(estimator, problem, start, rows, passes, streamed)
+    given, augment = start.state(rows.device), estimator.augment
+    if model is None:
+        state = _from_arrays(start.steps, rows.device)
+    else:
+        state = steps.init(given["theta"], given["noise"], support)
+    steps.begin(state, more=streamed)
+    # Calibration has changed the noise of predictions since the state was stored.
+    log_noise_change = given["noise"] - state.noise
+
+    def fitted(state):
+        parts = steps.posterior(state)
+        learned = {"theta": state.theta, "noise": state.noise + log_noise_change}
+        if estimator.covariance == "nystroem":
+            solved = start.at(learned | parts)
+            return solved if others is None else _calibrated_on(estimator, solved, others)
+        if augment:
+            precision = steps.bound.sites(rows.targets, state.auxiliary)[1].double()
+            precision = rows.weights.double()[:, None] * precision
+            parts |= _augmentation(rows, precision)
+        if augment and streamed:
+            for name, axis in (("rows", 0), ("row_precisions", 1)):
+                before = torch.as_tensor(getattr(start, name)).to(parts[name])
+                parts[name] = torch.cat([before, parts[name]], axis)
+        return _with_weight_posterior(start.at(learned), parts)
+
+    def evaluate(state):
+        return [fitted(state)], [state.objective]
+
+    curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
+    steps.check(state)
+    return Fitted(replace(fitted(state), steps=_to_arrays(state)), curve, state.objective)
+
+
+def _steps(estimator, problem, model, rows, passes, streamed):
+    """Return the `StochasticSteps` over some rows."""
+    n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
+    batch_size = min(estimator.batch_size or _BATCH_SIZE, len(rows))
+    limits = None
+    if not streamed and estimator.optimizer == "stochastic":
+        limits = _hyperparameter_limits(model, estimator._noise_model, rows.device)
+    options = StepOptions(
+        n_dense=n_dense[estimator.covariance],
+        batch_size=batch_size,
+        n_sampled=estimator.n_sampled_basis,
+        control_variate=estimator.control_variate,
+        n_steps=passes * math.ceil(len(rows) / batch_size),
+        symmetric=estimator.gradient == "symmetric",
+        adagrad=estimator.solver == "adagrad",
+        learning_rate=estimator.learning_rate,
+    )
+    return StochasticSteps(
+        estimator._make_likelihood(),
+        model.mean_bases(rows.device),
+        model.basis(rows.device),
+        rows,
+        options,
+        problem.generator,
+        limits,
+    )
+
+
+def _hyperparameter_limits(model, noise_model, device):
+    """Return bounds of theta and the noise's logarithms, (k, 2); None if nothing is free."""
+    noise = model.state(device)["noise"]
+    free = torch.stack([noise - _MAX_LOG_NOISE_CHANGE, noise + _MAX_LOG_NOISE_CHANGE], 1)
+    free = free.clamp(*noise_model.limits((-math.inf, math.inf)))
+    limits = torch.cat([theta_bounds(model.kernel, device), free])
+    return limits if len(limits) else None
+
+
+def _calibrated_on(estimator, model, others):
+    """Return a model whose noise and variances are fitted to held-out rows."""
+    model = replace(model, power=1.0)
+    posterior = model.posterior(others.device)
+    X, y, weights = (part.double() for part in others.take(slice(None)))
+    prior = posterior.basis.projected_variance(X)[:, None]
+    held_out = HeldOutRows(y, weights, *posterior.marginals(X), prior)
+    return held_out.most_likely(model, estimator._noise_model.limits((-math.inf, math.inf)))
+
+
+def _to_arrays(state):
+    """Return a `StochasticState` by field, with arrays for tensors and without ``auxiliary``."""
+    return {
+        name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+        for name, part in state.as_dict().items()
+        if name != "auxiliary"
+    }
+
+
+def _from_arrays(arrays, device):
+    """Return the `StochasticState` that `_to_arrays` stored, in new tensors on a device."""
+    fields = {
+        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
+        for name, part in arrays.items()
+    }
+    return StochasticState(**fields)

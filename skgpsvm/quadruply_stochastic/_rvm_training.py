@@ -1,0 +1,225 @@
+"""Fits of relevance vector machines."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
+
+from .._distributed import refuse_ranks
+from .._fitted_models import WeightSpaceModel
+from .._hyperparameters.initialization import median_scales, with_lengths
+from .._problem import Fitted
+from .._torch_kernels import torch_kernel
+from ._relevance import BiasedDictionary, RelevanceSweeps
+
+_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
+# Factors of the length scales that cross-validation compares, and then factors around the best one.
+# The evidence cannot choose: with a precision for each function it favors functions of one row.
+_FACTORS = 2.0 ** np.arange(-4, 3)
+_FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
+
+
+@dataclass
+class RelevanceModel(WeightSpaceModel):
+    """`WeightSpaceModel` whose basis functions are a `BiasedDictionary`.
+
+    Attributes
+    ----------
+    precisions : ndarray of shape (c, M), or None
+        Prior precisions of the weights; None at the start of a fit.
+    """
+
+    precisions: np.ndarray | None = None
+
+    def mean_bases(self, device):
+        state = self.state(device)
+        parts = (state[name] for name in ("theta", "bases", "precisions"))
+        return BiasedDictionary(torch_kernel(self.kernel), *parts)
+
+
+def check_rvm_parameters(estimator):
+    """Refuse wrong values of the parameters that regressor and classifier share."""
+    estimator._check_choice("covariance", ("full", "mean_field"))
+    estimator._check_choice("optimizer", ("auto", None))
+    estimator._check_number("n_basis", 1, integer=True)
+    estimator._check_number("relevance_threshold", 0)
+    estimator._check_number("max_iter", 1, integer=True)
+    estimator._check_number("tol", 0)
+    if estimator.relevance_threshold <= 1:
+        raise ValueError(
+            f"relevance_threshold={estimator.relevance_threshold!r} must be above 1, the initial "
+            "precision of all functions. The default is 1e4."
+        )
+    estimator._check_kernel()
+    refuse_ranks(estimator)
+
+
+def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
+    """Fit a relevance vector machine: length scales, noise and precisions by `RelevanceSweeps`.
+
+    Parameters
+    ----------
+    estimator : QSRVMRegressor or QSRVMClassifier
+    problem : Problem
+    noise : tuple of float
+        Initial logarithms of the likelihood's parameters; empty if it has none.
+    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
+        Bounds of these logarithms; None if they are fixed.
+
+    Returns
+    -------
+    fitted : Fitted
+    """
+    rows, random_state = problem.rows, problem.random_state
+    kernel = _median_kernel(estimator.kernel, problem)
+    kernel, template = estimator._noise_model.split(kernel)
+    points = np.empty((0, problem.X.shape[1]))
+    start = RelevanceModel(kernel, points, noise, template=template)
+
+    def initialize(start, rows):
+        """Return sweeps on rows and their initial state, with the kernel of a model."""
+        functions = _functions(rows, estimator.n_basis, random_state)
+        sweeps = RelevanceSweeps(
+            estimator._make_likelihood(),
+            torch_kernel(start.kernel),
+            rows,
+            mean_field=estimator.covariance == "mean_field",
+            threshold=estimator.relevance_threshold,
+            tol=estimator.tol,
+            noise_bounds=noise_bounds,
+        )
+        given = start.state(rows.device)
+        return sweeps, sweeps.init(given["theta"], given["noise"], functions)
+
+    def cross_validate(start, folds, stage):
+        """Return `RelevanceSweeps.noise_by_predictive_density` of the held-out rows."""
+        moments = []
+        for i, (training_rows, held_out_rows) in enumerate(folds):
+            sweeps, state = initialize(start, training_rows)
+            name = f"{stage}, fold {i}"
+            problem.run_stage(name, sweeps, state, _CV_SWEEPS, must_converge=False)
+            moments.append(sweeps.moments(state, held_out_rows))
+        return sweeps.noise_by_predictive_density(state.noise, moments)
+
+    learns = estimator.optimizer is not None and rows.n_rows >= _N_FOLDS
+    if learns and _has_lengths(kernel):
+        subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
+        start = _select_length_scales(cross_validate, start, subset, random_state)
+    sweeps, state = initialize(start, rows)
+    min_noise = torch.full_like(state.noise, -math.inf)
+    if learns and noise_bounds is not None:
+        n_folds = 1 if rows.n_rows > _CV_ROWS else _N_FOLDS
+        folds = islice(_folds(rows, random_state), n_folds)
+        *_, min_noise = cross_validate(start, folds, "noise")
+
+    def evaluate(state):
+        # The ELBO keeps its noise; predictions have at least that of the held-out rows.
+        model = start.at(replace(state, noise=state.noise.maximum(min_noise)))
+        return [model], [state.objective]
+
+    curve = problem.run_stage("posterior", sweeps, state, estimator.max_iter, evaluate)
+    (model,), (bound,) = evaluate(state)
+    return Fitted(model, curve, bound)
+
+
+def rvm_attributes(estimator, models, bounds):
+    """Return the fitted attributes of a relevance vector machine, a dict."""
+    (only,) = models
+    relevance = only.precisions[:, :-1]
+    return {
+        "kernel_": only.whole_kernel,
+        "relevance_vectors_": only.bases,
+        "relevance_": relevance[0] if len(relevance) == 1 else relevance,
+        "elbo_": bounds[0],
+        "_likelihood": estimator.likelihood,
+        "_latents": list(models),
+    }
+
+
+def is_learned(name):
+    """Return whether fits learn the hyperparameter of this name if it is free."""
+    return name.endswith(("length_scale", "noise_level"))
+
+
+def _median_kernel(kernel, problem):
+    """Return the given kernel, or an RBF with length scales from the median distance."""
+    if kernel is not None:
+        return clone(kernel)
+    scales = median_scales(problem.rows, problem.scaler, problem.random_state)
+    return RBF(scales, np.outer(scales, (1e-3, 1e3)))
+
+
+def _functions(rows, n_basis, random_state):
+    """Return at most ``n_basis`` distinct rows as points of the functions, float64 (M, d)."""
+    index = torch.arange(len(rows))
+    if len(rows) > n_basis:
+        index = np.sort(random_state.choice(len(rows), n_basis, replace=False))
+    index = torch.as_tensor(index, device=rows.device)
+    return torch.unique(rows.take(index)[0].double(), dim=0)
+
+
+def _select_length_scales(cross_validate, start, rows, random_state):
+    """Return latents with the longest length scales that cross-validation does not rule out.
+
+    Their held-out log density is within a standard error of the best. With few rows, or few rows of
+    a rare class, differences are mostly due to chance, and long length scales are the simpler
+    model.
+
+    Parameters
+    ----------
+    cross_validate : callable
+        Takes latents, folds and the name of a stage; returns the log densities and the weights of
+        held-out rows, and the noise.
+    start : SparseModel
+    rows : WeightedDataset
+    random_state : RandomState
+
+    Returns
+    -------
+    latents : SparseModel
+        ``start`` with its length scales multiplied by one factor.
+    """
+    folds = list(_folds(rows, random_state))
+    best, densities = 1.0, {}
+    for factors in (_FACTORS, _FINER_FACTORS):
+        for factor in best * factors:
+            stage = f"length scales times {factor:.3g}"
+            scaled = with_lengths(start, factor)
+            densities[factor], weights, _ = cross_validate(scaled, folds, stage)
+        highest = max(densities.values(), key=lambda values: (weights @ values).item())
+        best = max(
+            factor
+            for factor, values in densities.items()
+            if _is_within_standard_error(values, highest, weights)
+        )
+    return with_lengths(start, best)
+
+
+def _is_within_standard_error(values, highest, weights):
+    """Return whether weighted sums differ by at most the standard error of their difference."""
+    loss = highest - values
+    gap = weights @ loss
+    variance = weights @ (loss - gap / weights.sum()).square()
+    return bool(gap <= variance.sqrt())
+
+
+def _folds(rows, random_state):
+    """Return an iterator over pairs of training rows and held-out rows, one per fold.
+
+    Folds divide the units of weight. Each has nearly the same number of every class.
+    """
+    units = rows.units()
+    order = random_state.permutation(len(units))
+    if not rows.targets.is_floating_point():
+        (codes,) = rows.collect(rows.targets)
+        order = order[np.argsort(codes.cpu().numpy()[units[order]], kind="stable")]
+    return (rows.divided(units, np.sort(order[i::_N_FOLDS])) for i in range(_N_FOLDS))
+
+
+def _has_lengths(kernel):
+    """Return whether a kernel has a length scale that is not fixed."""
+    return any(h.name.endswith("length_scale") and not h.fixed for h in kernel.hyperparameters)

@@ -1,0 +1,59 @@
+"""A model to fit: random numbers of its own, and the attributes that callbacks see."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from skgpsvm._data import WeightedDataset
+from skgpsvm._problem import Problem
+
+
+@dataclass
+class Told:
+    """A run that keeps what it is asked to run."""
+
+    calls: list
+
+    def run(self, name, stage, state, max_iter, **options):
+        self.calls.append((name, max_iter, options))
+        return [1.0]
+
+
+def problem(**parts):
+    X, weights = np.arange(8.0).reshape(4, 2) ** 2, np.array([1.0, 2.0, 0.0, 1.0])
+    rows = WeightedDataset(X, np.zeros((4, 1)), weights, torch.device("cpu"), torch.float64)
+    given = {"run": Told([]), "prefix": "class a: ", "start": None, "draw_seed": lambda: 7}
+    return Problem(X=X, weights=weights, rows=rows, **given | parts)
+
+
+def test_random_numbers_are_the_seed_s_and_the_seed_is_drawn_when_needed():
+    drawn = []
+    lazy = problem(draw_seed=lambda: drawn.append(0) or 7)
+    assert lazy.scale.shape == (2,)
+    assert not drawn
+    assert lazy.random_state.randint(100) == np.random.RandomState(7).randint(100)
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(torch.rand(3, generator=lazy.generator), expected)
+    assert len(drawn) == 1
+
+
+def test_features_are_scaled_by_their_weighted_deviations():
+    given = problem()
+    mean = given.weights @ given.X / 4
+    assert_array_equal(given.scale, np.sqrt(given.weights @ (given.X - mean) ** 2 / 4))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_callbacks_see_attributes_of_a_model_that_is_alone(alone):
+    attributes = (lambda models, summaries: {"both": (models, summaries)}) if alone else None
+    given = problem(attributes=attributes)
+    curve = given.run_stage("posterior", None, 3, 5, lambda s: ([s], [-s]), must_converge=False)
+    ((name, max_iter, options),) = given.run.calls
+    assert (name, max_iter, curve) == ("class a: posterior", 5, [1.0])
+    assert not options.pop("must_converge")
+    assert bool(options) == alone
+    if alone:
+        assert options["attributes"](3) == {"both": ([3], [-3])}
