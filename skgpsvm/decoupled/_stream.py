@@ -66,7 +66,7 @@ class DecoupledStream(Stage):
         precisions D of `falkon`, whose estimate of it is :math:`C^\top D C`.
     """
 
-    is_exact = False  # see `InducingEstimator._streaming_update`
+    is_exact = False  # see `update_posterior`
 
     def __init__(self, likelihood, basis, bases, rows, tol, fitted):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows
