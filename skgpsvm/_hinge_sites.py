@@ -10,7 +10,6 @@ from .likelihoods import expected_hinge
 
 _SHARPNESS = 2.0
 _MIN_SCALE = 1e-5
-_MAX_CONTRASTS = 9  # smooth for up to ten classes; more contrasts make every sweep slower
 
 
 class BinarySites(SiteLikelihood):
@@ -51,7 +50,7 @@ class ContrastSites(SiteLikelihood):
     With :math:`b_t = 1 + f_t - f_y` and its expected hinge :math:`h_t`, the loss of a row depends
     on the contrast. ``"hard"``, the paper's rule, takes h of the wrong class with the highest mean.
     ``"soft"`` takes the smooth maximum :math:`\frac1\gamma\log\frac1k\sum_t e^{\gamma h_t}` over
-    k wrong classes: all of them, or the nine with the highest means.
+    the k wrong classes.
 
     Parameters
     ----------
@@ -73,18 +72,18 @@ class ContrastSites(SiteLikelihood):
     def __init__(self, n_classes, contrast):
         self.smooth = contrast == "soft"
         self.n_latents = n_classes
-        self.n_contrasts = min(_MAX_CONTRASTS, n_classes - 1) if self.smooth else 1
+        self.n_contrasts = n_classes - 1 if self.smooth else 1
         self.activates_all = self.n_contrasts == n_classes - 1
         self.coupling = n_classes / (n_classes - 1)
 
     def step(self, n_steps):
-        """Return the size of the next coordinate-ascent step."""
+        """Return the size of the next joint step of means and precisions."""
         if not n_steps:
             return 1.0
         return 0.7 if self.smooth else 0.5 * min(1.0, 5 / (n_steps + 1))
 
     def active_latents(self, y, mean):
-        """Return all classes, or the true one and its strongest rivals, (b, 1 + n_contrasts)."""
+        """Return all classes, or the true one and its strongest rival, (b, 1 + n_contrasts)."""
         if self.activates_all:
             return torch.arange(self.n_latents, device=y.device).expand(len(y), -1)
         rivals = mean.detach().scatter(1, y[:, None], -torch.inf)

@@ -188,7 +188,8 @@ def add_grams(totals, A, precision):
 
 def mirror(lower):
     """Return symmetric matrices from their lower triangles, batched."""
-    return lower.tril() + lower.tril(-1).mT
+    is_lower = torch.ones(lower.shape[-2:], dtype=torch.bool, device=lower.device).tril()
+    return torch.where(is_lower, lower, lower.mT)
 
 
 def _blocks(p):

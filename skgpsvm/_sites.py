@@ -139,13 +139,18 @@ def _precise(y, mean, var):
 
 
 class DenseDesign:
-    """Features A (b, p) of a batch in which every latent is active; see `PerLatentDesign`."""
+    """Features A (b, p) of a batch in which every latent is active; see `PerLatentDesign`.
+
+    It keeps the variances of the last root.
+    """
 
     def __init__(self, A):
-        self._A = A
+        self._A, self._root, self._variance = A, None, None
 
     def variance(self, root):
-        return spreads(self._A, root)
+        if root is not self._root:
+            self._root, self._variance = root, spreads(self._A, root)
+        return self._variance
 
     def add_gram(self, totals, weights):
         for total, w in zip(totals, weights.to(self._A.dtype).T, strict=True):
@@ -181,7 +186,8 @@ class PerLatentDesign:
 
         They are ||root_j^T a||^2 for the features a of a row.
         """
-        var = torch.cat([root_norms(group, r) for group, r in zip(self._groups, root, strict=True)])
+        groups = zip(self._groups, root.to(self._groups[0].dtype), strict=True)
+        var = torch.cat([root_norms(group, r) for group, r in groups])
         return var[torch.argsort(self._order)].reshape(self._shape)
 
     def add_gram(self, totals, weights):
@@ -196,24 +202,27 @@ class PerLatentDesign:
         return torch.stack([w @ group for group, w in pairs])
 
 
-def batch_sites(likelihood, A, residual, y, mean, root):
-    """Return the `Sites` of a batch, its design per latent, and the active latents (b, k)."""
-    groups, active, moments = _active_moments(likelihood, A, residual, y, mean, root)
-    return likelihood.sites(y, *moments), groups, active
+def batch_sites(likelihood, A, residual, y, mean, root, design=None):
+    """Return the `Sites` of a batch, its design per latent, and the active latents (b, k).
+
+    A `DenseDesign` of the batch may be given where every latent is active.
+    """
+    design, active, moments = _active_moments(likelihood, A, residual, y, mean, root, design)
+    return likelihood.sites(y, *moments), design, active
 
 
-def batch_loss(likelihood, A, residual, y, mean, root):
+def batch_loss(likelihood, A, residual, y, mean, root, design=None):
     """Return the loss of each row of a batch, (b,); differentiable."""
-    return likelihood.loss(y, *_active_moments(likelihood, A, residual, y, mean, root)[2])
+    return likelihood.loss(y, *_active_moments(likelihood, A, residual, y, mean, root, design)[2])
 
 
-def _active_moments(likelihood, A, residual, y, mean, root):
+def _active_moments(likelihood, A, residual, y, mean, root, design):
     latents = A @ mean.to(A.dtype).T
     active = likelihood.active_latents(y, latents)
-    groups = (
-        DenseDesign(A)
-        if likelihood.activates_all
-        else PerLatentDesign(A, active, likelihood.n_latents)
-    )
-    var = residual[:, None] + groups.variance(root.to(A.dtype))
-    return groups, active, (latents.gather(1, active), var)
+    if design is None:
+        design = (
+            DenseDesign(A)
+            if likelihood.activates_all
+            else PerLatentDesign(A, active, likelihood.n_latents)
+        )
+    return design, active, (latents.gather(1, active), residual[:, None] + design.variance(root))

@@ -1,7 +1,7 @@
 """Coordinate ascent on the posterior of the weights, and its leave-one-out predictions."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,12 +15,14 @@ from .._linalg import (
     spreads,
     weight_moments,
 )
-from .._sites import batch_loss, batch_sites
+from .._sites import DenseDesign, batch_loss, batch_sites
 
 _HELD_BYTES = 2**28
 _MAX_HALVINGS = 10
 _ROUNDING = 1e-9
-_MAX_PAIRS = 8  # with 4, convergence took up to 4 sweeps more; with 16, no fewer
+_MAX_PAIRS = 8
+_MAX_MEAN_STEPS = 40
+_MEAN_PRECISION = 0.1
 _MAX_LEFT_OUT = 3000  # rows
 
 
@@ -45,11 +47,6 @@ class AscentState(State):
         Steps taken so far.
     change : float
         Size of the last step of the means, relative to their norm.
-    start : tuple (mean, precision, gradient, value) or None
-        Where the last quasi-Newton step started: mean, precision, gradient of the ELBO in the mean,
-        and ELBO. None before the first.
-    pairs : list of (Tensor, Tensor), each of shape (c, p)
-        Differences of means, and of gradients with the sign reversed, over the last steps.
     """
 
     theta: torch.Tensor
@@ -61,12 +58,6 @@ class AscentState(State):
     root: torch.Tensor
     n_steps: int
     change: float = math.inf
-    start: tuple | None = None
-    pairs: list = field(default_factory=list)
-
-    def forget_steps(self):
-        """Drop the quasi-Newton history, which belongs to an objective that has changed."""
-        self.start, self.pairs = None, []
 
 
 class CoordinateAscent:
@@ -118,7 +109,7 @@ class CoordinateAscent:
     def basis(self, basis):
         self._basis = basis
         size = len(self.rows) * basis.size * self.rows.dtype.itemsize
-        self._cache = {} if size <= _HELD_BYTES else None
+        self._cache, self._designs = {} if size <= _HELD_BYTES else None, {}
 
     def init(self, mean=None, root=None, noise=None):
         """Return the state at the prior, or at given moments.
@@ -148,6 +139,43 @@ class CoordinateAscent:
             n_steps=n_steps,
         )
 
+    def init_at(self, precision, linear):
+        """Return the state that some sites imply, with means at their optimum for its covariances.
+
+        Parameters
+        ----------
+        precision, linear : Tensor of shape (n, c)
+            Of all rows, as from `sites`; the kernel may have changed since.
+
+        Returns
+        -------
+        state : AscentState
+        """
+        state = self.init()
+        total, shift = torch.zeros_like(state.root), torch.zeros_like(state.mean)
+        for index in self.rows.chunks():
+            design = self._design(index)
+            design.add_gram(total, precision[index])
+            shift += design.total(linear[index])
+        total, shift = self.rows.sum(mirror(total), shift)
+        state.precision, state.linear = self.prior[0] + total, self.prior[1] + shift
+        state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
+        state.n_steps = 1
+        if self.likelihood.smooth:
+            self._ascend_means(state, self._mean_loss(state))
+        return state
+
+    def sites(self, state):
+        """Return precisions and linear terms of the sites of all rows, each (n, c), weighted."""
+        parts = []
+        for index in self.rows.chunks():
+            sites, _, active = self._sites(index, state)
+            weights = self._batch(index)[3][:, None]
+            empty = weights.new_zeros(len(weights), self.likelihood.n_latents)
+            pair = sites.precision, sites.linear
+            parts.append([empty.scatter(1, active, weights * values) for values in pair])
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
     def _batch(self, index):
         """Return features, residual variances, targets and weights of the rows of ``index``."""
         key = index.start if isinstance(index, slice) else None
@@ -159,38 +187,47 @@ class CoordinateAscent:
             self._cache[key] = (*self.basis(X), y, weights)
         return self._cache[key]
 
+    def _design(self, index):
+        """Return a `DenseDesign` of a slice of rows, which keeps variances with the features."""
+        if self._cache is None or not isinstance(index, slice):
+            return DenseDesign(self._batch(index)[0])
+        return self._designs.setdefault(index.start, DenseDesign(self._batch(index)[0]))
+
+    def _sites(self, index, state):
+        """Return the `batch_sites` of the rows of ``index`` in a state."""
+        design = self._design(index) if self.likelihood.activates_all else None
+        batch = self._batch(index)[:3]
+        return batch_sites(self.likelihood, *batch, state.mean, state.root, design)
+
     def sweep(self, state):
         """Pass over all rows and take one damped step; return the ELBO before the step."""
         return self._step(state, self.rows.chunks(), 1.0, self.likelihood.step(state.n_steps))
 
     def ascend(self, state):
-        r"""Pass over all rows and take a quasi-Newton step; return the ELBO before the step.
+        r"""Pass over all rows, then maximize the ELBO over the means; return the ELBO before.
 
-        The sites imply targets :math:`\hat\Lambda, \hat\eta` of the natural parameters. They hold
-        the gradient in the means, :math:`g = \hat\eta - \hat\Lambda m`, and the natural gradient
-        in the precisions, :math:`\hat\Lambda - \Lambda`. The precisions take a step of size
-        :math:`\rho` along theirs. The means take the step of a limited-memory BFGS matrix that
-        starts from :math:`\rho\Lambda^{-1}`; without earlier steps this is a damped sweep. If the
-        ELBO turns out to have fallen, the next call halves the step instead.
+        A pass costs O(n p^2) for each latent, a step on the means O(n p) and O(p^2). So the means
+        are taken close to their optimum for each step of the covariances.
 
-        **The fixed point is the optimum.** It has :math:`g = 0` and
-        :math:`\hat\Lambda = \Lambda`, so the gradient in means and covariances is zero. An expected
-        hinge is convex in means and roots, as the sum of an affine function and the norm of one. A
-        smooth maximum of such functions is convex, since it is convex and grows with each of them.
-        The divergence is strictly convex. If every rival is contrasted, the ELBO is therefore
+        The sites imply a target :math:`\hat\Lambda` of the precisions. Its distance
+        :math:`\hat\Lambda - \Lambda` is the natural gradient in the precisions, which take the
+        whole step, with means held. The step is halved while it lowers the ELBO. The means then
+        take limited-memory BFGS steps that start from :math:`\Lambda^{-1}`, with covariances held.
+        The first one is the closed-form step of the sites. The steps end once the predicted gain is
+        a hundredth of that of the first.
+
+        **The fixed point is the optimum.** The gradient in means and covariances is zero there. An
+        expected hinge is convex in means and roots, as the sum of an affine function and the norm
+        of one. A smooth maximum of such functions is convex, since it is convex and grows with each
+        of them. The divergence is strictly convex. The ELBO is therefore
         smooth and strictly concave, and its only stationary point is the optimum.
 
-        **When a step is safe.** The BFGS matrix is positive definite because pairs of negative
-        curvature are left out. The steps of means and precisions both have a positive product with
-        the gradient, so halving ends. For fixed shares of the rivals the precision of a site
-        bounds the curvature of the loss, and a sweep with :math:`\rho = 1` never lowers the
-        ELBO. Shares that move with the means add curvature that the sites lack. Of 60 steps on
-        each of seven sets with 3 to 10 classes, up to 7 had to be halved with :math:`\rho = 1`, at
-        most one with .7.
+        **The steps are safe.** The BFGS matrix is positive definite because pairs of negative
+        curvature are left out, so halving ends. For fixed shares of the rivals the precision of a
+        site bounds the curvature of the loss, and a whole step never lowers the ELBO.
 
-        ``change`` is the relative size of the undamped closed-form step, :math:`\Lambda^{-1} g`, or
-        of a halved step. A likelihood that is not ``smooth``, whose g does not vanish at the
-        optimum, takes a `sweep`.
+        ``change`` is the relative size of the first step of the means: what the last change of the
+        covariances has moved them by. A likelihood that is not ``smooth`` takes a `sweep`.
 
         Notes
         -----
@@ -198,32 +235,98 @@ class CoordinateAscent:
         """
         if not self.likelihood.smooth:
             return self.sweep(state)
-        size = self.likelihood.step(state.n_steps)
-        (target_precision, target_linear), value = self._target(state, self.rows.chunks(), 1.0)
-        mean, precision = state.mean, state.precision
-        # The ELBO is a sum in the dtype of the rows.
-        rounding = max(_ROUNDING, 16 * torch.finfo(self.rows.dtype).eps)
-        if state.start and value < state.start[-1] - rounding * abs(value):
-            start_mean, start_precision, *_ = state.start
-            precision = torch.lerp(start_precision, precision, 0.5)
-            mean = torch.lerp(start_mean, mean, 0.5)
-            _, root = weight_moments(precision, mean, self._rounding())
-            state.pairs, state.change = [], relative_change(mean, start_mean)
+        if not state.n_steps:
+            value = self.sweep(state)
+            loss = self._mean_loss(state)
         else:
-            gradient = target_linear - _times(target_precision, mean)
-            if state.start:
-                start_mean, _, start_gradient, _ = state.start
-                pair = mean - start_mean, start_gradient - gradient
-                state.pairs = [*state.pairs, pair][-_MAX_PAIRS:]
-            state.start = mean, precision, gradient, value
-            precision = torch.lerp(precision, target_precision, size)
-            undamped, root = weight_moments(precision, gradient, self._rounding())
-            state.change = relative_change(mean + undamped, mean)
-            mean = mean + _bfgs_step(gradient, state.pairs, size, root)
-        state.precision, state.linear = precision, _times(precision, mean)
-        state.mean, state.root = mean, root
-        state.n_steps += 1
+            value, loss = self._step_of_covariances(state)
+        self._ascend_means(state, loss)
         return value
+
+    def _step_of_covariances(self, state):
+        """Move the precisions towards those of the sites, with means held.
+
+        Returns
+        -------
+        value : float
+            ELBO before the step.
+        loss : callable
+            As `_mean_loss` returns it.
+        """
+        start, size = state.precision, 1.0
+        (target, _), value = self._target(state, self.rows.chunks(), 1.0)
+        for _ in range(_MAX_HALVINGS):
+            state.precision = torch.lerp(start, target, size)
+            _, state.root = weight_moments(state.precision, state.linear, self._rounding())
+            loss = self._mean_loss(state)
+            after = (-loss(state.mean)[0] - self._kl(state.mean, state.root)).item()
+            if after >= value - self._slack(value):
+                break
+            size /= 2
+        state.n_steps += 1
+        return value, loss
+
+    def _ascend_means(self, state, loss):
+        """Maximize the ELBO over the means, with covariances held, by limited-memory BFGS.
+
+        Parameters
+        ----------
+        state : AscentState
+        loss : callable
+            As `_mean_loss` returns it.
+        """
+        precision, linear = self.prior
+
+        def value_and_gradient(mean):
+            # Terms of the ELBO that depend on the means.
+            value, gradient = loss(mean)
+            pull = linear - (mean if self._prior_moments is None else _times(precision, mean))
+            return 0.5 * (mean * (linear + pull)).sum() - value, pull - gradient
+
+        mean, pairs, first = state.mean, [], None
+        value, gradient = value_and_gradient(mean)
+        for _ in range(_MAX_MEAN_STEPS):
+            step = _bfgs_step(gradient, pairs, state.root)
+            gain = (gradient * step).sum()
+            if first is None:
+                first, state.change = gain, relative_change(mean + step, mean)
+            if gain <= _MEAN_PRECISION**2 * first:
+                break
+            for _ in range(_MAX_HALVINGS):
+                new_value, new_gradient = value_and_gradient(mean + step)
+                if new_value >= value - self._slack(value):
+                    break
+                step = step / 2
+            else:
+                break
+            pairs = [*pairs, (step, gradient - new_gradient)][-_MAX_PAIRS:]
+            mean, value, gradient = mean + step, new_value, new_gradient
+        state.mean, state.linear = mean, _times(state.precision, mean)
+
+    def _mean_loss(self, state):
+        """Return a function of the means (c, p): the loss at the covariances of a state.
+
+        It returns the loss of all rows, a tensor, and its gradient (c, p).
+        """
+        chunks = self.rows.chunks()
+        spread = [self._design(index).variance(state.root) for index in chunks]
+
+        def loss(mean):
+            total, gradient = 0.0, torch.zeros_like(mean)
+            for index, variance in zip(chunks, spread, strict=True):
+                A, residual, y, weights = self._batch(index)
+                latents = A @ mean.to(A.dtype).T
+                sites = self.likelihood.sites(y, latents, residual[:, None] + variance)
+                gradient += (weights[:, None] * sites.gradient).T @ A
+                total = total + (weights * sites.loss).sum().double()
+            gradient, total = self.rows.sum(gradient, total)
+            return total, gradient
+
+        return loss
+
+    def _slack(self, value):
+        """Return the rounding error of an ELBO, which is a sum in the dtype of the rows."""
+        return max(_ROUNDING, 16 * torch.finfo(self.rows.dtype).eps) * abs(value)
 
     def uphill_sweep(self, state):
         """Take a `sweep`, halving its step until the ELBO does not fall; return the ELBO before."""
@@ -270,7 +373,7 @@ class CoordinateAscent:
         at_prior = self.likelihood.tied and not state.n_steps and not mean.any()
         update = self._tied_update if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
-        loss = sum(update(self._batch(i), mean, root, precision, linear) for i in indices)
+        loss = sum(update(index, state, precision, linear) for index in indices)
         precision, linear, loss = self.rows.sum(mirror(precision), linear, loss)
         prior_precision, prior_linear = self.prior
         target = prior_precision + scale * precision, prior_linear + scale * linear
@@ -312,17 +415,17 @@ class CoordinateAscent:
             return A.square().sum(1, keepdim=True).expand(-1, self.likelihood.n_latents)
         return spreads(A, self._prior_moments[1])
 
-    def _update(self, batch, mean, root, precision, linear):
-        """Add a batch's sites to the totals ``precision`` and ``linear``; return its loss."""
-        sites, groups, _ = batch_sites(self.likelihood, *batch[:3], mean, root)
-        weights = batch[3]
-        groups.add_gram(precision, weights[:, None] * sites.precision)
-        linear += groups.total(weights[:, None] * sites.linear)
+    def _update(self, index, state, precision, linear):
+        """Add the sites of rows to the totals ``precision`` and ``linear``; return their loss."""
+        sites, design, _ = self._sites(index, state)
+        weights = self._batch(index)[3]
+        design.add_gram(precision, weights[:, None] * sites.precision)
+        linear += design.total(weights[:, None] * sites.linear)
         return (weights * sites.loss).sum().double()
 
-    def _tied_update(self, batch, mean, root, precision, linear):
+    def _tied_update(self, index, state, precision, linear):
         """Do as `_update` at zero means, where all wrong classes are equal rivals."""
-        return self.likelihood.tied_update(*batch, precision, linear)
+        return self.likelihood.tied_update(*self._batch(index), precision, linear)
 
     def elbo(self, state):
         r"""Return the ELBO of the posterior in a state, nats.
@@ -333,7 +436,8 @@ class CoordinateAscent:
         loss = 0.0
         for index in self.rows.chunks():
             *batch, weights = self._batch(index)
-            terms = batch_loss(self.likelihood, *batch, state.mean, state.root)
+            design = self._design(index) if self.likelihood.activates_all else None
+            terms = batch_loss(self.likelihood, *batch, state.mean, state.root, design)
             loss = loss + (weights * terms).sum().double()
         (loss,) = self.rows.sum(loss)
         return (-loss - self._kl(state.mean, state.root)).item()
@@ -369,25 +473,27 @@ class CoordinateAscent:
         curvature of a bound, which exceeds that of the loss. Off-diagonal curvature between latents
         is taken as that of a complete graph, which scales the diagonal by c / (c - 1).
         """
-        mean, root = state.mean, state.root
-        hessian = torch.zeros_like(root)
+        hessian = torch.zeros_like(state.root)
         for index in self.rows.chunks():
-            batch = self._batch(index)
-            sites, groups, _ = batch_sites(self.likelihood, *batch[:3], mean, root)
-            groups.add_gram(hessian, self.likelihood.coupling * batch[3][:, None] * sites.curvature)
+            sites, design, _ = self._sites(index, state)
+            weights = self._batch(index)[3][:, None]
+            design.add_gram(hessian, self.likelihood.coupling * weights * sites.curvature)
         (hessian,) = self.rows.sum(mirror(hessian))
-        _, newton_root = weight_moments(self.prior[0] + hessian, mean)
+        _, newton_root = weight_moments(self.prior[0] + hessian, state.mean)
         chosen = self.rows.own(self.rows.spaced(_MAX_LEFT_OUT) if left_out is None else left_out)
+        everything = torch.equal(chosen, torch.arange(len(self.rows)))
         parts = [
-            self._left_out(self._batch(index), mean, root, newton_root)
-            for index in chosen.to(self.rows.device).split(1024)
+            self._left_out(index, state, newton_root)
+            for index in (
+                self.rows.chunks() if everything else chosen.to(self.rows.device).split(1024)
+            )
         ]
         return self.rows.collect(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def _left_out(self, batch, mean, root, newton_root):
-        """Return left-out means and variances (b, c), targets and weights of a batch."""
-        sites, _, active = batch_sites(self.likelihood, *batch[:3], mean, root)
-        A, residual, y, weights = batch
+    def _left_out(self, index, state, newton_root):
+        """Return left-out means and variances (b, c), targets and weights of some rows."""
+        sites, design, active = self._sites(index, state)
+        A, residual, y, weights = self._batch(index)
         one_copy = weights.clamp_max(1)[:, None]
 
         def dense(values):
@@ -395,9 +501,10 @@ class CoordinateAscent:
                 1, active, one_copy * values
             )
 
-        u, v = spreads(A, newton_root), spreads(A, root)
+        all_active = design if self.likelihood.activates_all else DenseDesign(A)
+        u, v = spreads(A, newton_root), all_active.variance(state.root)
         curvature = self.likelihood.coupling * dense(sites.curvature)
-        left_mean = A @ mean.to(A.dtype).T
+        left_mean = A @ state.mean.to(A.dtype).T
         left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
         prior, left = self._prior_variance(A), 1 - dense(sites.precision) * v
         left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
@@ -445,10 +552,17 @@ def _times(matrices, vectors):
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def _bfgs_step(gradient, pairs, size, root):
+def _bfgs_step(gradient, pairs, root):
     """Return the product of a gradient (c, p) with a limited-memory BFGS matrix.
 
-    The matrix starts from ``size * root @ root.mT``; see `CoordinateAscent.ascend`.
+    The matrix starts from ``root @ root.mT``; see `CoordinateAscent.ascend`.
+
+    Parameters
+    ----------
+    gradient : Tensor of shape (c, p)
+    pairs : list of (Tensor, Tensor), each of shape (c, p)
+        Differences of means, and of gradients with the sign reversed, over the last steps.
+    root : Tensor of shape (c, p, p)
     """
     used = []
     for shift, change_of_gradient in reversed(pairs):
@@ -457,7 +571,7 @@ def _bfgs_step(gradient, pairs, size, root):
             share = (shift * gradient).sum() / curvature
             gradient = gradient - share * change_of_gradient
             used.append((shift, change_of_gradient, curvature, share))
-    step = size * _times(root, _times(root.mT, gradient))
+    step = _times(root, _times(root.mT, gradient))
     for shift, change_of_gradient, curvature, share in reversed(used):
         step = step + (share - (change_of_gradient * step).sum() / curvature) * shift
     return step

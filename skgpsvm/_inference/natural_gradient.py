@@ -208,8 +208,7 @@ class CoordinateInference(_Inference):
     """Sweeps of coordinate ascent; before every third one, Adam steps with q held.
 
     The Adam steps hold the whitened posterior, so that the divergence does not resist a change of
-    the kernel. They end when 70 % of ``max_iter`` is spent. Sweeps over all rows then start anew,
-    since their quasi-Newton history belongs to another objective.
+    the kernel. They end when 70 % of ``max_iter`` is spent.
     """
 
     sweep = staticmethod(CoordinateAscent.ascend)
@@ -252,7 +251,6 @@ class CoordinateInference(_Inference):
             if self._learning(state) and self._due(state):
                 self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
                 if group is None:
-                    state.forget_steps()
                     state.n_steps = 1
             ascent = self.at(state)
             if group is None:

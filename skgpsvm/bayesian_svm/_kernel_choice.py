@@ -20,9 +20,8 @@ _SCORED_ROWS = 1500
 # spacing of rows: an error of a row's slope is multiplied by the prior's variance and has the row's
 # own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
 # tolerance gave a log loss of .28, where exact leave-one-out has 1.17.
-_COLD_SWEEPS = 40
-_WARM_SWEEPS = 16
-_SOLVE_TOL = 0.002
+_MAX_SWEEPS = 10
+_SOLVE_TOL = 0.001
 _FINEST = 0.5  # smallest step of log theta
 _COARSEST = 2  # first step, in units of the smallest
 _MIN_GAIN = 1e-4  # relative
@@ -54,16 +53,16 @@ class CompassState(State):
         Hyperparameters at the best place.
     loss : float
         Penalized leave-one-out log loss there, nats.
-    mean, root : Tensor of shape (c, p), (c, p, p)
-        Moments of the posterior there.
+    precision, linear : Tensor of shape (n, c)
+        Sites of the posterior there.
     """
 
     start: torch.Tensor
     place: list
     theta: torch.Tensor
     loss: float
-    mean: torch.Tensor
-    root: torch.Tensor
+    precision: torch.Tensor
+    linear: torch.Tensor
     reach: int = _COARSEST
     tried: list = field(default_factory=list)
 
@@ -95,19 +94,19 @@ class LeaveOneOutChoice:
         Parameters
         ----------
         theta : Tensor of shape (k,)
-        start : tuple (mean, root), optional
-            Moments from which coordinate ascent takes fewer sweeps than from the prior.
+        start : tuple (precision, linear), optional
+            Sites at other hyperparameters, from which the fit takes fewer sweeps.
 
         Returns
         -------
         loss : float
             Nats, summed over the rows.
-        moments : tuple (mean, root)
+        sites : tuple (precision, linear)
             Of the fit.
         """
         ascent, state = self._fit(theta, start)
         left_out = ascent.leave_one_out(state, self.rows.spaced(_SCORED_ROWS))
-        return Calibration().updated(*left_out).loss, (state.mean, state.root)
+        return Calibration().updated(*left_out).loss, ascent.sites(state)
 
     def log_losses(self, theta, index):
         """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
@@ -118,9 +117,12 @@ class LeaveOneOutChoice:
 
     def _fit(self, theta, start=None):
         """Return the coordinate ascent at ``theta`` and its last state."""
-        ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
-        state = ascent.init(*start) if start else ascent.init()
-        for _ in range(_WARM_SWEEPS if start else _COLD_SWEEPS):
+        basis = self._basis(theta)
+        if len(self.rows) < basis.size:
+            basis = SpanBasis(basis, self.rows.X)
+        ascent = CoordinateAscent(self.hinge, basis, self.rows)
+        state = ascent.init_at(*start) if start else ascent.init()
+        for _ in range(_MAX_SWEEPS):
             ascent.ascend(state)
             if state.change < _SOLVE_TOL:
                 break
@@ -149,6 +151,29 @@ class LeaveOneOutChoice:
         return state.theta
 
 
+class SpanBasis:
+    """Features of fewer rows than features, in an orthonormal basis of the span of the rows.
+
+    At these rows the prior of the latents is the same. Weights orthogonal to the span keep theirs.
+
+    Parameters
+    ----------
+    basis : WhitenedBasis
+    X : Tensor of shape (n, d)
+        The rows.
+    """
+
+    def __init__(self, basis, X):
+        self.theta, self.Z, self.size = basis.theta, basis.Z, len(X)
+        self._basis = basis
+        self._span = torch.linalg.qr(basis(X)[0].T).Q
+
+    def __call__(self, X):
+        """Return features (b, n) and residual variances (b,) of some of the rows."""
+        A, residual = self._basis(X)
+        return A @ self._span, residual
+
+
 class CompassSearch(Stage):
     """Compass search over hyperparameters for the lowest leave-one-out log loss.
 
@@ -168,18 +193,23 @@ class CompassSearch(Stage):
 
     def init(self, theta):
         """Return the state at ``theta``."""
-        loss, (mean, root) = self._choice.solve(theta)
+        loss, (precision, linear) = self._choice.solve(theta)
         place = [0] * len(self._choice.directions)
-        return CompassState(start=theta, place=place, theta=theta, loss=loss, mean=mean, root=root)
+        return CompassState(
+            start=theta,
+            place=place,
+            theta=theta,
+            loss=loss,
+            precision=precision,
+            linear=linear,
+            tried=[place],
+        )
 
     def step(self, state):
         """Poll the neighbors of the best place in all directions.
 
         The objective is minus the penalized loss at the best place.
         """
-        # Sweeps lower the loss a little, so the best place must have as many as its neighbors.
-        self._move(state, *self._evaluate(state, state.place))
-        state.tried.append(state.place)
         moved = False
         for i in range(len(self._choice.directions)):
             for sign in (1, -1):
@@ -188,10 +218,10 @@ class CompassSearch(Stage):
                 if place in state.tried:
                     continue
                 state.tried.append(place)
-                theta, loss, moments = self._evaluate(state, place)
+                theta, loss, sites = self._evaluate(state, place)
                 if loss < (1 - _MIN_GAIN) * state.loss:
-                    state.place = place
-                    self._move(state, theta, loss, moments)
+                    state.place, state.theta, state.loss = place, theta, loss
+                    state.precision, state.linear = sites
                     moved = True
         if not moved:
             state.reach //= 2
@@ -209,20 +239,14 @@ class CompassSearch(Stage):
         theta : Tensor of shape (k,)
         loss : float
             Penalized, nats.
-        moments : tuple (mean, root)
+        sites : tuple (precision, linear)
         """
         device = state.start.device
         shift = torch.tensor(place, dtype=torch.float64, device=device) * _FINEST
         theta = (state.start + shift @ self._choice.directions).clamp(*self._choice.bounds.T)
-        loss, moments = self._choice.solve(theta, (state.mean, state.root))
+        loss, sites = self._choice.solve(theta, (state.precision, state.linear))
         loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
-        return theta, loss, moments
-
-    @staticmethod
-    def _move(state, theta, loss, moments):
-        """Take what `_evaluate` returned as the best."""
-        state.theta, state.loss = theta, loss
-        state.mean, state.root = moments
+        return theta, loss, sites
 
 
 def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):

@@ -44,7 +44,7 @@ class BayesianSVC(GPClassifier):
 
     Each class has a latent function with a Gaussian-process prior. The functions are fitted to
     Crammer and Singer's hinge loss, and closed-form updates find a Gaussian posterior over inducing
-    points. One model covers all classes, and its cost hardly grows with their number. The defaults
+    points. One model covers all classes. The defaults
     need no tuning: hyperparameters and the calibration of probabilities are learned without
     cross-validation. See the :ref:`user guide <bayesian_svm>`.
 
@@ -62,9 +62,9 @@ class BayesianSVC(GPClassifier):
         ``"coordinate_ascent"`` takes closed-form sweeps; ``"gradient"`` uses Adam on the same
         objective.
     contrast : {"soft", "hard"}, default="soft"
-        ``"soft"`` compares each row with all wrong classes, or the nine strongest of more than ten.
-        ``"hard"``, as in the paper, compares it with the strongest one; its sweeps have no fixed
-        point. Not for "ovr". With two classes both are the same.
+        ``"soft"`` compares each row with all wrong classes. ``"hard"``, as in the paper, compares
+        it with the strongest one, at a cost that hardly grows with classes; its sweeps have no
+        fixed point. Not for "ovr". With two classes both are the same.
     probability : {"calibrated", "argmax"}, default="calibrated"
         ``"calibrated"`` averages the softmax of the latents over the posterior, with a temperature
         and a variance factor fitted to leave-one-out predictions. ``"argmax"`` is the probability
@@ -87,10 +87,10 @@ class BayesianSVC(GPClassifier):
     max_iter : int, default=200
         Maximum number of sweeps, or of epochs of gradient inference.
     tol : float, default=3e-3
-        Stop when the undamped closed-form step of the posterior means is shorter, relative to
-        their norm. With a hard contrast, minibatches or gradients, stop when an iteration moves
-        them by less. With more features than rows a tenth of it applies, as leave-one-out
-        predictions then need the optimum.
+        Stop when the closed-form step of the posterior means, after a step of the covariances, is
+        shorter, relative to their norm. With a hard contrast, minibatches or gradients, stop when
+        an iteration moves them by less. With more features than rows a tenth of it applies, as
+        leave-one-out predictions then need the optimum.
     batch_size : int, default=None
         Rows per minibatch. None means all rows with coordinate ascent, and 256 with gradients.
     learning_rate : float, default=None
@@ -145,8 +145,8 @@ class BayesianSVC(GPClassifier):
     hyperparameters and calibration.
 
     With p = m + d + 1 features at most (of the default kernel without the d where they are more
-    than 500 and than 4 m), a sweep costs O(n p^2) time for each active latent of a row, of which
-    there are at most ten. Memory beyond X is about
+    than 500 and than 4 m), a sweep costs O(n p^2) time for each active latent of a row: one per
+    class, or two with the hard contrast. Memory beyond X is about
     ``8 * (5 * n_classes * p**2 + 5 * 4096 * p)`` bytes, plus caches of up to 256 MiB of features
     and 256 MiB of rows.
 

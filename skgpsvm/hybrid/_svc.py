@@ -40,9 +40,8 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         variance one. Its values are where optimization starts; its bounds and "fixed" marks are
         respected. None is a squared exponential.
     contrast : {"soft", "hard"}, default="soft"
-        How the loss compares classes. "soft" compares each row with all wrong classes, or the nine
-        strongest if there are more than ten classes; "hard", as in the paper, with the strongest
-        one.
+        How the loss compares classes. "soft" compares each row with all wrong classes;
+        "hard", as in the paper, with the strongest one.
     probability : {"calibrated", "argmax"}, default="calibrated"
         "calibrated" is the posterior mean of a softmax of the latents, whose temperature and spread
         are fitted to held-out rows. "argmax" is the probability that a class has the largest
