@@ -6,12 +6,12 @@ from functools import cached_property
 import torch
 
 from ._linalg import cholesky
+from ._preconditioners import CholeskyPreconditioner, falkon
 
 JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
 _DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
 _CHUNK_BASES = 4096
-_BLOCK = 256
 
 
 class MeanBases(ABC):
@@ -271,55 +271,3 @@ class Dictionary(KernelBases):
 
     def prior_log_det(self, c):
         return self.precisions.log().sum()
-
-
-class CholeskyPreconditioner:
-    r"""Apply the inverse of :math:`\Phi^\top \Lambda \Phi + S`.
-
-    Parameters
-    ----------
-    bases : MeanBases
-    gram : Tensor of shape (M, M)
-        The first term in the coordinates of `MeanBases.whitened`, or an approximation; float64.
-        Only the lower triangle is read. It is overwritten.
-    """
-
-    def __init__(self, bases, gram):
-        self._bases = bases
-        gram.diagonal().add_(1.0)
-        self._chol = cholesky(gram, "precision of the mean's coefficients", jitter=0)
-
-    def __call__(self, residual):
-        """Return the inverse times residuals (q, M)."""
-        whitened = self._bases.whitened(residual)
-        return self._bases.unwhitened(torch.cholesky_solve(whitened.T, self._chol).T)
-
-
-def falkon(chol, precision):
-    r"""Return an approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened.
-
-    The sum over rows is estimated from the rows that are bases. With :math:`K_\alpha = CC^\top` the
-    estimate is :math:`K_\alpha D K_\alpha = C (C^\top D C) C^\top`, which whitened is
-    :math:`C^\top D C`.
-
-    Parameters
-    ----------
-    chol : Tensor of shape (M, M)
-        C, lower triangular.
-    precision : Tensor of shape (M,)
-        Diagonal of D: site precisions at the bases, times the number of rows that each stands for.
-
-    Returns
-    -------
-    gram : Tensor of shape (M, M)
-        The lower triangle of the whitened estimate.
-
-    Notes
-    -----
-    Source: Rudi, Carratino and Rosasco (2017), FALKON.
-    """
-    gram = torch.zeros_like(chol)
-    for i in range(0, len(chol), _BLOCK):
-        stop = min(i + _BLOCK, len(chol))
-        gram[i:stop, :stop] = (chol[i:, i:stop] * precision[i:, None]).T @ chol[i:, :stop]
-    return gram

@@ -11,7 +11,8 @@ from functools import cached_property
 import torch
 
 from ._bases import MeanBases
-from ._linalg import add_gram, cholesky
+from ._linalg import add_gram
+from ._preconditioners import Woodbury
 from .kernels._composite import exact_and_rest
 
 _HELD_BYTES = 2**28
@@ -326,36 +327,3 @@ class NystroemFourierBases(FourierBases):
     def _at_points(self):
         """Yield slices of the random features and their values at the inducing points."""
         return super().blocks(self._basis.Z)
-
-
-class Woodbury:
-    r"""Apply an approximate inverse of :math:`\Phi^\top \Lambda \Phi + I` made from k rows P.
-
-    .. math:: (\Phi_P^\top D \Phi_P + I)^{-1} =
-        I - \Phi_P^\top D^{1/2} (I + D^{1/2} \Phi_P \Phi_P^\top D^{1/2})^{-1} D^{1/2} \Phi_P
-
-    Parameters
-    ----------
-    values : Tensor of shape (k, M)
-        Values of the functions at these rows.
-    gram : Tensor of shape (k, k)
-        Inner products of the values, float64. Only the lower triangle is read.
-    precision : Tensor of shape (k,)
-        Diagonal of D: site precisions, times the number of rows that each row stands for.
-
-    Notes
-    -----
-    Source: Woodbury's identity, for fewer rows than features.
-    """
-
-    def __init__(self, values, gram, precision):
-        self._values, self._root = values, precision.sqrt()[:, None]
-        inner = self._root * gram * self._root.T
-        inner.diagonal().add_(1.0)
-        self._chol = cholesky(inner, "preconditioner of the features' coefficients", jitter=0)
-
-    def __call__(self, residual):
-        """Return the inverse times residuals (q, M)."""
-        scaled = self._root * (self._values @ residual.T.to(self._values)).double()
-        inner = self._root * torch.cholesky_solve(scaled, self._chol)
-        return residual - (self._values.T @ inner.to(self._values)).T.to(residual)

@@ -11,8 +11,9 @@ from ._fitted_models import DecoupledModel, SparseModel
 from ._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from ._hyperparameters.exact_evidence import EVIDENCE_ROWS, refine_on_evidence
 from ._hyperparameters.held_out import MIN_CALIBRATED, NOISE_PRIOR, HeldOutRows, training_shares
+from ._inference.decoupled import DecoupledInference
+from ._inference.exact import ExactInference
 from ._inference.natural_gradient import NaturalGradientInference
-from ._inference.pcg import DecoupledInference, ExactInference
 from ._problem import Fitted
 from ._variational import shortened
 from .exceptions import NumericalWarning, warn

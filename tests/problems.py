@@ -15,7 +15,7 @@ from skgpsvm._bases import Dictionary, KernelBases
 from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
-from skgpsvm._inference.pcg import DecoupledInference
+from skgpsvm._inference.decoupled import DecoupledInference
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
@@ -206,6 +206,12 @@ def solve_of(kernel, Z, bases, X, y, noise, weights=None, **options):
         if inference.converged(state):
             return inference, state
     raise AssertionError("no convergence")
+
+
+def set_constants(monkeypatch, **values):
+    """Set fields of `DecoupledInference.defaults`."""
+    defaults = replace(DecoupledInference.defaults, **values)
+    monkeypatch.setattr(DecoupledInference, "defaults", defaults)
 
 
 def given(kernel, Z, **parameters):

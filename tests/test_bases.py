@@ -5,10 +5,9 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from problems import finite_bases, t64, waves
-from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import _bases
-from skgpsvm._bases import CholeskyPreconditioner, Dictionary, KernelBases, falkon
+from skgpsvm._bases import Dictionary, KernelBases
 
 BOTH = pytest.mark.parametrize("kind", [KernelBases, Dictionary])
 
@@ -71,21 +70,3 @@ def test_trace_and_log_det_are_those_of_dense_precisions(kind, k):
     log_det = np.linalg.slogdet(precisions)[1].sum()
     # The error is rounding times a condition number of less than 100.
     assert bases.prior_log_det(2).item() == pytest.approx(log_det, rel=1e-11)
-
-
-# The preconditioner
-
-
-@pytest.mark.parametrize("block", [256, 7])
-def test_preconditioner_of_all_rows_is_the_inverse(block, monkeypatch):
-    monkeypatch.setattr(_bases, "_BLOCK", block)
-    X = waves(40)[0]
-    K = t64((1.5 * RBF(1.0))(X) + 1e-3 * np.eye(40))
-    precision = torch.linspace(0, 3, 40, dtype=torch.float64)
-    vectors = torch.randn(2, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    product = vectors @ (K @ (precision[:, None] * K) + K)
-    bases = finite_bases(KernelBases)[0]
-    bases.chol = torch.linalg.cholesky(K)
-    got = CholeskyPreconditioner(bases, falkon(bases.chol, precision))(product)
-    # The error is rounding times the condition number, 1e7.
-    assert_allclose(got, vectors, atol=1e-7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from oracles import collapsed, means_at
-from problems import EDGES, given, sinc, waves
+from problems import EDGES, given, set_constants, sinc, waves
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +23,6 @@ from skgpsvm import (
     SVGPRegressor,
     _bases,
 )
-from skgpsvm._inference import pcg
 from skgpsvm.kernels import MultiscaleRBF
 
 # The exact GP
@@ -90,7 +89,7 @@ class Identity:
 
 def test_preconditioner_saves_most_iterations(monkeypatch):
     X, y, _ = sinc()
-    monkeypatch.setattr(pcg, "_GRAM_SPEED", 0)
+    set_constants(monkeypatch, gram_speed=0)
     settings = {"n_mean_bases": 100, "noise_variance": 0.01, "random_state": 0}
     model = given(RBF(0.5), X[:20], **settings, tol=1e-6).fit(X, y)
     # The specification's gap falls below 1e-4 in ten iterations; a residual of 1e-6 needs more.
@@ -113,7 +112,7 @@ def test_passes_that_take_as_long_as_the_matrix_are_followed_by_its_inverse(n_ou
     kernel, noise = RBF(0.5), 1e-6
     settings = {"n_mean_bases": 150, "noise_variance": noise, "random_state": 0}
     models = [given(kernel, X[:20], **settings, tol=1e-2).fit(X, Y)]
-    monkeypatch.setattr(pcg, "_GRAM_SPEED", 0)
+    set_constants(monkeypatch, gram_speed=0)
     models += [clone(models[0]).fit(X, Y)]
     # There are three passes with the first preconditioner and one with the inverse.
     assert models[0].n_iter_ == 4
@@ -127,9 +126,9 @@ def test_passes_that_take_as_long_as_the_matrix_are_followed_by_its_inverse(n_ou
 
 
 def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
-    monkeypatch.setattr(pcg, "_MAX_FACTORED_ROWS", 0)
+    set_constants(monkeypatch, factored_rows=0)
     # With fewer landmarks, hundreds of iterations would depend on the number of threads.
-    monkeypatch.setattr(pcg, "_MAX_LANDMARKS", 100)
+    set_constants(monkeypatch, landmarks=100)
     X, y = waves(300)
     kernel, noise = RBF(1.0), 1e-4
     model = given(kernel, X[:20], noise_variance=noise, tol=1e-2, max_iter=1000).fit(X, y)
@@ -140,7 +139,7 @@ def test_exact_processes_stop_when_their_bound_is_near_its_maximum(monkeypatch):
 
 
 def test_iterations_end_where_ten_have_gained_next_to_nothing(monkeypatch):
-    monkeypatch.setattr(pcg, "_MAX_DENSE_BASES", 0)
+    set_constants(monkeypatch, dense_bases=0)
     monkeypatch.setattr(_bases, "CholeskyPreconditioner", Identity)
     X, y = waves(600)
     kernel, noise, tol = RBF(0.5), 1e-2, 1e-2
@@ -152,13 +151,13 @@ def test_iterations_end_where_ten_have_gained_next_to_nothing(monkeypatch):
     expected = means_at(kernel, model.mean_bases_, X, y, noise, X)
     assert np.square(model.predict(X) - expected).mean() < 3 * 2 * tol * noise
     # The estimate of the remaining gap alone would not have stopped the iterations.
-    monkeypatch.setattr(pcg, "_DELAY", 1000)
+    set_constants(monkeypatch, delay=1000)
     assert model.n_iter_ < clone(model).fit(X, y).n_iter_ - 20
 
 
 def test_too_few_iterations_are_warned_of(monkeypatch):
     X, y, _ = sinc(200)
-    monkeypatch.setattr(pcg, "_GRAM_SPEED", 0)
+    set_constants(monkeypatch, gram_speed=0)
     model = given(RBF(0.5), X[:20], n_mean_bases=50, noise_variance=0.01, max_iter=2)
     with pytest.warns(ConvergenceWarning, match="reached max_iter=2 before its change"):
         model.fit(X, y)

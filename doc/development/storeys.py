@@ -49,6 +49,7 @@ STOREYS = {
         "_posteriors",
         "_bases",
         "_features",
+        "_preconditioners",
         "kernels",
         "likelihoods",
         "inducing",

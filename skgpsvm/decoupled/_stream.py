@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from .._bases import falkon
 from .._fitting import Stage, State
-from .._inference.pcg import covariance_kl, features, roots
+from .._inference.decoupled import covariance_kl, features, roots
 from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change
+from .._preconditioners import falkon
 
 
 @dataclass(kw_only=True)

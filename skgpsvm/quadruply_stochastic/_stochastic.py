@@ -7,7 +7,7 @@ import torch
 
 from .._collapsed import JITTER
 from .._fitting import Stage, State
-from .._inference.pcg import features, roots
+from .._inference.decoupled import features, roots
 from .._linalg import add_grams, cholesky, gaussian_kl, mirror
 from .._optim import minibatches
 from .._posteriors import WeightPosterior, WhitenedBasis
