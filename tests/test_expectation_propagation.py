@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from problems import rows_of, t64
-from scipy.stats import norm
+from scipy.stats import entropy, norm
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_moons
 from sklearn.exceptions import ConvergenceWarning
@@ -37,6 +37,7 @@ from skgpsvm.expectation_propagation._propagation import (
     log_likelihood,
     probit_ratios,
 )
+from skgpsvm.inducing import select_inducing_points
 
 # Specification, section 9. In case B, the amplitude absorbs the noise: T14 (iv).
 CASES = {
@@ -587,6 +588,37 @@ def test_converged_sites_are_those_of_many_updates():
     propagation, state = case("B")
     update = run_ep_to_convergence(propagation, state)
     assert propagation.evidence(state, update) == pytest.approx(EVIDENCE["B"], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_error_of_the_evidence_is_quadratic_in_that_of_the_sites(name):
+    for tol in (1e-2, 1e-3, 1e-4):
+        propagation, state = case(name)
+        update = run_ep_to_convergence(propagation, state, tol**0.5)
+        error = propagation.evidence(state, update) - EVIDENCE[name]
+        assert abs(error) < tol * len(propagation.rows)
+
+
+def test_start_explains_what_its_evidence_exceeds_the_class_frequencies_by():
+    X, y = moons(80)
+    kernel = ConstantKernel(5.0) * RBF([1.0, 1.0])
+    propagation = Propagation(torch_kernel(kernel), rows_of(X, y))
+    problem = EPProblem(propagation, ["theta"], t64(kernel.bounds), t64([1.0, 1.0]))
+    start = {"theta": t64(kernel.theta), "Z": t64(X[:10])}
+    state = propagation.init(**start)
+    evidence = propagation.evidence(state, run_ep_to_convergence(propagation, state))
+    gain = evidence / 80 + entropy([np.mean(y), 1 - np.mean(y)])
+    assert ConvergedEP(problem, 1e-10).explained(start) == pytest.approx(gain)
+
+
+def test_hyperparameters_are_learned_with_fewer_inducing_points():
+    X, y = moons(150)
+    model = EPClassifier(random_state=0).fit(X, y)
+    assert len(model.inducing_points_) == 150
+    Z = select_inducing_points(X, 100, random_state=0)
+    few = EPClassifier(inducing_points=Z).fit(X, y)
+    found, expected = (part.log_marginal_likelihood_value_ for part in (model, few))
+    assert found == pytest.approx(expected, abs=0.1)
 
 
 class Failing(Propagation):

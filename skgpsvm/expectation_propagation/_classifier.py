@@ -38,6 +38,7 @@ from ._inference import (
     InterleavedEP,
     MinibatchEP,
     run_ep_to_convergence,
+    with_fewer_points,
 )
 from ._propagation import Propagation
 
@@ -46,6 +47,7 @@ _VARIANCE = 5.0
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
 _START_ROWS = 1000  # on which initial hyperparameters are compared
+_EXPLAINED = 0.1  # nats per row, with which the first start is taken without comparison
 _USES = {
     "approximation": where(optimizer=OtherThan(None)).of("gfitc"),
     "batch_size": where(approximation=("auto", "sep")),
@@ -99,7 +101,8 @@ class EPClassifier(GPClassifier):
         for each feature. Its hyperparameters have a prior, which prevents overfitting of noise.
     approximation : {"auto", "sep", "gfitc"}, default="auto"
         How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
-        each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B.
+        each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
+        with at most 100 inducing points if they stay.
         "auto" is "sep" for minibatches, for an ``optimizer`` given by name, for a given
         ``learning_rate`` and for more than 10,000 rows, and else "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
@@ -126,7 +129,7 @@ class EPClassifier(GPClassifier):
         L-BFGS-B steps; the sites are updated after these.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
-        stops its rounds when one gains less, in nats per row.
+        stops its rounds when a step gains less than 0.3 of it, in nats per row.
     batch_size : int, default=None
         Rows in a minibatch of "sep". The posterior and the hyperparameters change after each
         minibatch. None takes all rows at once.
@@ -331,9 +334,10 @@ class EPClassifier(GPClassifier):
     def _fit_model(self, problem):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve = problem.start or sparse.initial_model(), ()
-        free = sparse.free_parts(model)
-        if model.mean is None and "theta" in free:
-            random_state = problem.random_state
+        free, Z, random_state = sparse.free_parts(model), model.Z, problem.random_state
+        if free == ["theta"]:
+            model = with_fewer_points(model, random_state)
+        if problem.start is None and "theta" in free:
             model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
             model = _select_start(sparse, model)
         converged = self._uses_converged_ep(rows)
@@ -341,7 +345,10 @@ class EPClassifier(GPClassifier):
             learning = ConvergedEP(_ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
-            model, free = replace(model.at(state), mean=None, root=None), []
+            model = replace(model.at(state), mean=None, root=None)
+        if free == ["theta"]:
+            model = replace(model, Z=Z)
+        free = [] if converged else free
         stage = self._stage(sparse, _ep_problem(sparse, model, free), converged)
         return fit_posterior(sparse, model, stage, _summary, curve)
 
@@ -479,9 +486,10 @@ def _ep_problem(sparse, model, free):
 
 
 def _select_start(sparse, start):
-    """Return the better of two starts: the given one and the smoothest.
+    """Return the better of two starts, the given one and the smoothest, on a subsample.
 
-    They are compared by the objective after ten steps on a subsample.
+    The given one is taken if it explains the labels. Otherwise, the objectives after ten steps are
+    compared.
     """
     if sparse.make_prior is None:
         return start
@@ -491,6 +499,8 @@ def _select_start(sparse, start):
     problem = _ep_problem(sparse.on(rows), start, ["theta"])
     learning = ConvergedEP(problem, sparse.tol)
     tensors, states = start.state(rows.device), []
+    if learning.explained(tensors) > _EXPLAINED:
+        return start
     for theta in (tensors["theta"], problem.prior.smoothest()):
         states.append(learning.init({**tensors, "theta": theta}))
         learning.step(states[-1])

@@ -12,6 +12,7 @@ from .._hyperparameters.priors import SignalPrior
 from .._linalg import relative_change
 from .._optim import FlatParameters, lbfgs, minibatches
 from ..exceptions import NotPositiveDefiniteError, warn
+from ..inducing import select_inducing_points
 from ._propagation import EPState, Propagation
 
 _LEARNING_SHARE = 0.7  # of max_iter
@@ -25,7 +26,9 @@ _MINIBATCH_DAMPING = 0.99
 _GROWTH, _SHRINKAGE = 1.02, 0.5
 _MAX_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
 _ROUND = 10  # steps of L-BFGS-B
+_LEAST_GAIN = 0.3  # of a step, in units of tol
 _MAX_UPDATES = 200
+_LEARNING_POINTS = 100
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
 PARTS = ("theta", "Z")  # that can be learned
 
@@ -390,23 +393,27 @@ class ConvergedState(EPState):
 
     Attributes
     ----------
-    gain : float
-        Gain of the last round, in nats per row; NaN before the second.
+    ended : bool
+        Whether the last round ended before its last step.
     """
 
-    gain: float = math.nan
+    ended: bool = False
 
 
 class ConvergedEP(Stage):
-    """Maximize the evidence of converged sites by rounds of L-BFGS-B.
+    r"""Maximize the evidence of converged sites by rounds of L-BFGS-B.
 
-    The sites of each evaluation start from those of the last.
+    The sites of each evaluation start from those of the last. The evidence is stationary in the
+    sites at a fixed point. Where all natural parameters are within :math:`\epsilon` of it, the
+    error of the evidence is of order :math:`\epsilon^2` for each row. Sites thus converge only to
+    the root of ``tol``, which takes two or three updates.
 
     Parameters
     ----------
     problem : EPProblem
     tol : float
-        Gain of a round at convergence, in nats per row.
+        Convergence tolerance in nats per row. The last step is the first that gains less than 0.3
+        times as much.
 
     Notes
     -----
@@ -423,11 +430,14 @@ class ConvergedEP(Stage):
 
     def step(self, state):
         """Take one round; the objective is the evidence after it."""
+        n_evaluations = 0
 
         def value_and_gradient(point):
+            nonlocal n_evaluations
+            n_evaluations += 1
             # A copy: after a failure, the state has the sites of the last success.
             tried = replace(state, **self.problem.moved(state, point))
-            update = run_ep_to_convergence(self.propagation, tried)
+            update = self._converge(tried)
             value = self.problem.objective(tried, update)
             if math.isfinite(value):
                 state.restore(tried.as_dict())
@@ -435,18 +445,34 @@ class ConvergedEP(Stage):
 
         parameters, flat = state.parameters(), self.problem.flat
         start, limits = flat.vector(parameters), flat.limits(parameters)
-        best, value = lbfgs(value_and_gradient, start, limits, _ROUND)
+        least_gain = _LEAST_GAIN * self.tol * self.propagation.rows.total_weight
+        best, state.objective = lbfgs(value_and_gradient, start, limits, _ROUND, least_gain)
+        # A round of all its steps has one evaluation more than steps, at least.
+        state.ended = n_evaluations <= _ROUND
         vars(state).update(self.problem.moved(state, best))
-        run_ep_to_convergence(self.propagation, state)
-        state.gain = (value - state.objective) / self.propagation.rows.total_weight
-        state.objective = value
+        self._converge(state)
+
+    def explained(self, start):
+        """Return how much a start explains of the labels, in nats per row.
+
+        It is the log evidence without hyperparameter learning, above the log likelihood of the
+        class frequencies.
+        """
+        state, rows = self.init(start), self.propagation.rows
+        evidence = self.propagation.evidence(state, self._converge(state))
+        (count,) = rows.sum(rows.weights.double() @ rows.targets.double())
+        share = torch.stack([count, rows.total_weight - count]) / rows.total_weight
+        return evidence / rows.total_weight - torch.xlogy(share, share).sum().item()
+
+    def _converge(self, state):
+        return run_ep_to_convergence(self.propagation, state, math.sqrt(self.tol))
 
     def converged(self, state):
-        """Return whether the last round hardly gained."""
-        return state.gain < self.tol
+        """Return whether the last round ended before its last step."""
+        return state.ended
 
 
-def run_ep_to_convergence(propagation, state):
+def run_ep_to_convergence(propagation, state, tol=0.0):
     """Update the sites of a state until they have converged.
 
     The damping adapts where moves shrink slowly. It is increased if successive moves turn back,
@@ -457,6 +483,9 @@ def run_ep_to_convergence(propagation, state):
     propagation : Propagation
     state : EPState
         Its sites and posterior are changed.
+    tol : float
+        The sites have converged when an update would move all natural parameters by less. Smaller
+        values than the precision of the rows allows are replaced by that.
 
     Returns
     -------
@@ -469,8 +498,8 @@ def run_ep_to_convergence(propagation, state):
         If the sites have not converged in 200 updates.
     """
     propagation.refresh(state)
-    damping, last_move = _DAMPING, state.precision.new_zeros(2 * len(state.precision))
-    tol = _SITE_TOL[propagation.rows.dtype]
+    damping, last_move = 1.0, state.precision.new_zeros(2 * len(state.precision))
+    tol = max(tol, _SITE_TOL[propagation.rows.dtype])
     for _ in range(_MAX_UPDATES):
         update = propagation.site_update(state)
         move = torch.cat([update.precision - state.precision, update.shift - state.shift])
@@ -491,3 +520,20 @@ def run_ep_to_convergence(propagation, state):
         ConvergenceWarning,
     )
     return propagation.site_update(state)
+
+
+def with_fewer_points(start, random_state):
+    """Return a start with 100 inducing points at most, for the learning of hyperparameters.
+
+    The hyperparameters hardly depend on their number, but the cost is proportional to its square.
+    The points are centers of clusters of the given ones.
+
+    Parameters
+    ----------
+    start : SparseModel
+    random_state : RandomState
+    """
+    if not start.uses_points or len(start.Z) <= _LEARNING_POINTS:
+        return start
+    Z = select_inducing_points(start.Z, _LEARNING_POINTS, random_state=random_state)
+    return replace(start, Z=Z, mean=None, root=None)
