@@ -14,14 +14,12 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.utils.data import Dataset
 
-from .._data import WeightedDataset
 from .._distributed import refuse_ranks
-from .._estimators import FOLLOWED, GPEstimator, history
-from .._fitting import Run
-from .._hyperparameters.default_kernels import feature_scales
+from .._estimators import FOLLOWED, GPEstimator
 from .._isolation import PrivateRandom, isolated
 from .._parameters import ALWAYS, where
 from .._posteriors import WhitenedBasis
+from .._problem import Fitted
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..inducing import select_inducing_points
 from ._data import DatasetArray
@@ -182,29 +180,15 @@ class HybridEstimator(GPEstimator, ABC):
         self._check_kernel()
         refuse_ranks(self)
 
-    def _fit(self, X, y, sample_weight):
-        previous = self._latents[0] if self.warm_start and hasattr(self, "_latents") else None
-        if previous is None:
-            self._forget()
-        self._check_all_parameters("fit" if previous else None)
-        shown = X
-        X, targets, weights, origin = self._check_training_data(
-            X, y, sample_weight, reset=previous is None
-        )
-        device, dtype = self._torch_options(X)
-        run = Run(self, shown, y, X, targets, weights, previous)
-        seed = run.checkpointed("seed", self._draw_seed)
-        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
-        rows = WeightedDataset(X, targets, weights, device, dtype, origin=origin)
-        salt = seed if previous is None else previous.seed
+    def _fit_model(self, problem):
+        rows, previous = problem.rows, problem.start
+        salt = problem.seed if previous is None else previous.seed
         threshold = None if previous is None else previous.threshold
         trained_on, held_out, threshold = self._split(rows, salt, threshold)
         if previous is None:
-            scaler = feature_scales(X, weights) if self.module is None else None
-            parts = trained_on, scaler, seed, threshold, random_state, generator
-            start, network = self._init_network(*parts)
+            start, network = self._init_network(problem, trained_on, threshold)
         else:
-            start, network = previous, previous.network(device)
+            start, network = previous, previous.network(rows.device)
 
         def validation_losses(network):
             return self._held_out_losses(network, _latent_moments(network, held_out))
@@ -215,7 +199,7 @@ class HybridEstimator(GPEstimator, ABC):
             self._make_likelihood(),
             trained_on,
             bounds={
-                "theta": theta_bounds(start.kernel, device).unbind(-1),
+                "theta": theta_bounds(start.kernel, rows.device).unbind(-1),
                 "noise": self._noise_model.limits(),
             },
             max_iter=self.max_iter,
@@ -225,33 +209,34 @@ class HybridEstimator(GPEstimator, ABC):
             early_stopping=(
                 EarlyStopping(self.n_iter_no_change, validation_losses) if stop_early else None
             ),
-            generator=generator,
+            generator=problem.generator,
         )
 
-        def attributes(network):
-            latents = start.at(network)
+        def evaluate(network):
             moments = None if held_out is None else _latent_moments(network, held_out)
-            validated = self._held_out_attributes(network, moments)
-            return {
-                "kernel_": self._whole_kernel(latents.kernel, vars(self) | validated),
-                "inducing_points_": latents.weights["Z"],
-                "_latents": [latents],
-                "_fitted_parameters": self._parameters_of_fit(),
-                **validated,
-            }
+            return [start.at(network)], [self._held_out_attributes(network, moments)]
 
         state = training.init()
-        curve = run.run(
+        curve = problem.run_stage(
             "network",
             training,
             state,
             self.max_iter,
+            lambda state: evaluate(training.at(state)),
             must_converge=False,
-            attributes=lambda state: attributes(training.at(state)),
         )
-        fitted = attributes(training.best(state)) | history(curve)
-        run.end(fitted, partial(self._doubts, X, targets, weights))
-        return self
+        (model,), (validated,) = evaluate(training.best(state))
+        return Fitted(model, curve, validated)
+
+    def _fitted_attributes(self, models, validated, streamed=False):
+        (model,), (validated,) = models, validated
+        return {
+            "kernel_": self._whole_kernel(model.kernel, vars(self) | validated),
+            "inducing_points_": model.weights["Z"],
+            "_latents": [model],
+            "_fitted_parameters": self._parameters_of_fit(),
+            **validated,
+        }
 
     def _batch_size(self, n):
         if self.batch_size is not None:
@@ -332,15 +317,16 @@ class HybridEstimator(GPEstimator, ABC):
             return rows, None, threshold
         return rows.part(np.setdiff1d(order, held)), rows.part(held), threshold
 
-    def _init_network(self, rows, scaler, seed, threshold, random_state, generator):
+    def _init_network(self, problem, rows, threshold):
         """Return a `HybridLatents` without weights, and the initial network."""
+        seed, random_state = problem.seed, problem.random_state
         build = partial(build_extractor, self.module, self.module_params, self.n_features_in_)
         row_shape = (self.n_features_in_,) if self.module is None else self.input_shape_
         start = HybridLatents(build, row_shape, None, {}, seed, threshold)
         extractor = start.extractor().to(rows.device, rows.dtype)
-        if scaler is not None:
-            extractor[0].mean.copy_(torch.tensor(scaler.mean_))
-            extractor[0].scale.copy_(torch.tensor(scaler.scale_))
+        if self.module is None:
+            extractor[0].mean.copy_(torch.tensor(problem.scaler.mean_))
+            extractor[0].scale.copy_(torch.tensor(problem.scaler.scale_))
         if len(rows) > _INIT_ROWS:
             units = rows.units()
             chosen = random_state.choice(len(units), _INIT_ROWS, replace=False)
@@ -359,11 +345,12 @@ class HybridEstimator(GPEstimator, ABC):
         kernel = torch_kernel(start.kernel)
         theta = torch.tensor(start.kernel.theta)
         shape = likelihood.n_latents, WhitenedBasis(kernel, theta, Z).size
+        draws = {"generator": problem.generator, "dtype": torch.float64}
         head = {
             "theta": theta,
             "noise": likelihood.parameters(),
             "Z": Z,
-            "mean": _START_STD * torch.randn(*shape, generator=generator, dtype=torch.float64),
+            "mean": _START_STD * torch.randn(*shape, **draws),
             "raw_root": torch.zeros(*shape, shape[1], dtype=torch.float64),
         }
         return start, HybridNetwork(network, kernel, head).to(rows.device)

@@ -1,7 +1,7 @@
 """The estimator `HybridBayesianSVC`."""
 
 from .._calibration import Calibration
-from .._estimators import GPClassifier, all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS
 from .._predictive import pseudo_likelihood_probabilities
@@ -208,7 +208,7 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
             If the objective or the module's output is no longer finite. The estimator is then
             unfitted or, with ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     def _class_probabilities(self):
         calibration = self.temperature_, self.spread_

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from .._estimators import GPClassifier, GPRegressor, all_or_nothing
+from .._estimators import GPClassifier, GPRegressor, all_or_nothing, fit_models
 from .._noise import with_noise
 from .._optim import by_autograd, lbfgs
 from .._parameters import where
@@ -17,35 +17,26 @@ _NOISE_PRIOR_STD = 1.0
 _USES = HybridEstimator._uses | {"validation_fraction": where(early_stopping=True)}
 
 
-class _LikelihoodHead(HybridEstimator):
-    """Hybrid estimator with a proper likelihood, so that its objective is an ELBO."""
+def _log_density(likelihood, noise, moments):
+    """Return the log predictive density of held-out rows, a scalar tensor.
 
-    _uses = _USES
-
-    _saved_attributes = ("_likelihood",)
-
-    def _log_density(self, noise, moments):
-        """Return the log predictive density of held-out rows, a scalar tensor.
-
-        ``noise`` holds the logarithms of the likelihood's parameters, (k,).
-        """
-        likelihood = self._make_likelihood().at(noise).likelihood
-        log_p = likelihood.log_marginal(moments.targets, moments.mean, moments.var)
-        return moments.weights @ log_p
-
-    def _held_out_loss(self, noise, moments):
-        """Return the negative log predictive density of held-out rows, in nats per row."""
-        return -(self._log_density(noise, moments) / moments.weights.sum()).item()
-
-    def _held_out_losses(self, network, moments):
-        return [self._held_out_loss(network.noise.detach(), moments)]
-
-    def _held_out_attributes(self, network, moments):
-        losses = [float("nan")] if moments is None else self._held_out_losses(network, moments)
-        return {"validation_loss_": losses[0], "_likelihood": self.likelihood}
+    Parameters
+    ----------
+    likelihood : SiteLikelihood
+    noise : Tensor of shape (k,)
+        Logarithms of the likelihood's parameters.
+    moments : LatentMoments
+    """
+    log_p = likelihood.at(noise).likelihood.log_marginal(moments.targets, moments.mean, moments.var)
+    return moments.weights @ log_p
 
 
-class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
+def _held_out_loss(likelihood, noise, moments):
+    """Return the negative log predictive density of held-out rows, in nats per row."""
+    return -(_log_density(likelihood, noise, moments) / moments.weights.sum()).item()
+
+
+class HybridSVGPClassifier(GPClassifier, HybridEstimator):
     r"""Sparse variational Gaussian-process classifier on the features of a neural network.
 
     Deep kernel learning: module, kernel and posterior jointly maximize the ELBO. See the
@@ -137,6 +128,8 @@ class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
     True
     """
 
+    _uses = _USES
+
     def __init__(
         self,
         module=None,
@@ -178,7 +171,7 @@ class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
         self.dtype = dtype
         self.random_state = random_state
 
-    _saved_attributes = (*_LikelihoodHead._saved_attributes, "classes_")
+    _saved_attributes = ("_likelihood", "classes_")
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -212,7 +205,7 @@ class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
             If the ELBO or the module's output is no longer finite. The estimator is then unfitted
             or, with ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
@@ -220,11 +213,18 @@ class HybridSVGPClassifier(GPClassifier, _LikelihoodHead):
     def _prior_variance(self, n_latents):
         return 5.0
 
+    def _held_out_losses(self, network, moments):
+        return [_held_out_loss(self._make_likelihood(), network.noise.detach(), moments)]
+
+    def _held_out_attributes(self, network, moments):
+        loss = float("nan") if moments is None else self._held_out_losses(network, moments)[0]
+        return {"validation_loss_": loss, "_likelihood": self.likelihood}
+
     def _output(self, mean, var):
         return self._class_probabilities().of_moments(mean, var).log_p
 
 
-class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
+class HybridSVGPRegressor(GPRegressor, HybridEstimator):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
     Deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If rows
@@ -321,6 +321,8 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
     True
     """
 
+    _uses = _USES
+
     def __init__(
         self,
         module=None,
@@ -363,7 +365,7 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
         self.random_state = random_state
 
     _saved_attributes = (
-        *_LikelihoodHead._saved_attributes,
+        "_likelihood",
         "noise_variance_",
         "_y_mean",
         "_y_std",
@@ -404,7 +406,7 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
             If the ELBO or the module's output is no longer finite. The estimator is then unfitted
             or, with ``warm_start``, unchanged.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     def _make_likelihood(self):
         return self._noise_model.sites(_START_NOISE)
@@ -418,31 +420,36 @@ class HybridSVGPRegressor(GPRegressor, _LikelihoodHead):
     def _prior_variance(self, n_latents):
         return 1.0
 
-    def _noise(self, network, moments):
+    def _refitted_noise(self, network, moments):
         """Return the log noise that maximizes the held-out density, given a prior.
 
         The prior is normal about the learned noise, which is returned if no rows are held out.
         """
-        learned = network.noise.detach()
+        learned, likelihood = network.noise.detach(), self._make_likelihood()
         if moments is None:
             return learned
 
         def density(noise):
             misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
-            return self._log_density(noise, moments) - 0.5 * misfit
+            return _log_density(likelihood, noise, moments) - 0.5 * misfit
 
         bounds = learned.new_tensor([self._noise_model.limits()]).expand(len(learned), 2)
         return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]
 
     def _held_out_losses(self, network, moments):
-        refitted = self._held_out_loss(self._noise(network, moments), moments)
-        return [refitted, *super()._held_out_losses(network, moments)]
+        noises = self._refitted_noise(network, moments), network.noise.detach()
+        return [_held_out_loss(self._make_likelihood(), noise, moments) for noise in noises]
 
     def _held_out_attributes(self, network, moments):
-        noise_variance = self._noise_variance(self._noise(network, moments).cpu())
-        attributes = super()._held_out_attributes(network, moments)
-        attributes["validation_loss_"] += float(np.log(self._y_std).sum())
-        return {**attributes, "noise_variance_": noise_variance}
+        noise = self._refitted_noise(network, moments)
+        loss = float("nan")
+        if moments is not None:
+            loss = _held_out_loss(self._make_likelihood(), noise, moments)
+        return {
+            "validation_loss_": loss + float(np.log(self._y_std).sum()),
+            "noise_variance_": self._noise_variance(noise.cpu()),
+            "_likelihood": self.likelihood,
+        }
 
     def _output(self, mean, var):
         scale, shift = (torch.tensor(part).to(mean) for part in (self._y_std, self._y_mean))
