@@ -111,7 +111,6 @@ def dense(basis, theta, u, v):
 def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     basis, theta, sums = mixed(shares=shares)
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)  # several blocks
-    monkeypatch.setattr("skgpsvm.additive._exact._MIN_ENTRIES", 0)
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
     assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
@@ -140,7 +139,6 @@ def test_evidence_is_the_density_of_targets():
 @pytest.mark.parametrize("shares", [True, False])
 def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)
-    monkeypatch.setattr("skgpsvm.additive._exact._MIN_ENTRIES", 0)
     basis, theta, sums = mixed(shares=shares)
     _, slopes = evidence_and_slopes(basis, theta, sums)
     assert set(slopes) == {"length", "variance", "noise"}

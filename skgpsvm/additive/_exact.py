@@ -10,10 +10,9 @@ import torch
 from .._linalg import cholesky
 from ._bound import EffectsPosterior
 from ._effects import Prior
-from ._processes import PROFILES, Points, ZeroMeanKernel
+from ._processes import PROFILES, Levels, Points, ZeroMeanKernel
 
-_BLOCK_ENTRIES = 2**19  # of the covariances of all processes, so that a block fits in the cache
-_MIN_ENTRIES = 2**12  # of a block of one process; smaller blocks do not repay the call
+_BLOCK_ENTRIES = 2**18  # of the covariances of all processes, so that a block fits in the cache
 _ROUNDING = 1e-10  # relative, of eigenvalues
 _VAGUE = 1e-5  # square root of a precision, below which linear terms are kept apart
 _DRAWS = 50  # that are computed at once
@@ -43,8 +42,9 @@ class RowSums:
 class RowPrior(Prior):
     """Prior covariance between the rows of a fit, with derivatives written by hand.
 
-    The covariance is a polynomial in the covariances of the processes: a constant, their weighted
-    sum, and the weighted sum of products of two of them.
+    The covariance is a polynomial in the covariances of the processes: a constant, the weighted sum
+    of those of single numbers, and a polynomial of degree two in those of levels and of numbers in
+    pairs.
 
     Parameters
     ----------
@@ -55,86 +55,93 @@ class RowPrior(Prior):
         Features of the rows on the unit interval.
     """
 
+    @torch.no_grad()
     def __init__(self, basis, theta, u):
-        self._groups = []  # processes that are computed together, and their features
         super().__init__(basis, theta)
-        self._theta, self.rows = theta, self._at_rows(u)
-        in_pairs = dict.fromkeys(p for own in self.factors if len(own) == 2 for p in own)
-        alone = [p for p in self.processes if isinstance(p, ZeroMeanKernel) and p not in in_pairs]
-        self._numbers = alone + [p for p in in_pairs if isinstance(p, ZeroMeanKernel)]
-        self._all = self._numbers + [p for p in self.processes if not isinstance(p, ZeroMeanKernel)]
-        self._paired = slice(len(alone), None)
-        self._members = [tuple(map(self._all.index, factors)) for factors in self.factors]
-        self._linear = u.new_zeros(len(self._all), 1, 1)
-        self._bilinear = u.new_zeros(len(self._all), len(self._all))
-        with torch.no_grad():
-            for members, variance in zip(self._members, self.variance, strict=True):
-                if len(members) == 1:
-                    self._linear[members] = variance
-                elif members:
-                    self._bilinear[members] = self._bilinear[members[::-1]] = variance
+        self.rows = self.at(u)
+        self._levels = [p for p in self.processes if isinstance(p, Levels)]
+        others = [*self._in_pairs.members, *self._levels]
+        places = {p: place for place, p in enumerate(others)}
+        # Of each term, the places of its factors among the others; none of a single number.
+        self._members = [[places[p] for p in own if p in places] for own in self.factors]
+        self._weights = u.new_zeros(len(basis.axes))  # variances of the effects of single numbers
+        self._linear = u.new_zeros(len(others), 1, 1)
+        self._bilinear = u.new_zeros(len(others), len(others))
+        for term, own, variance in zip(self.terms, self._members, self.variance, strict=True):
+            if len(own) == 2:
+                self._bilinear[own[0], own[1]] = self._bilinear[own[1], own[0]] = variance
+            elif own:
+                self._linear[own] = variance
+            elif term:
+                self._weights[basis.axes.index(term[0])] = variance
 
     def _mains(self, lengths):
-        return self._centered(self.basis.kernel, self.basis.axes, lengths)
+        self._alone = _Numbers(self.basis, self.basis.kernel, self.basis.axes, lengths)
+        return self._alone.members
 
     def _pairs(self, lengths):
-        return self._centered(self.basis.pair_kernel, self.basis.pair_axes, lengths)
+        self._in_pairs = _Numbers(self.basis, self.basis.pair_kernel, self.basis.pair_axes, lengths)
+        return self._in_pairs.members
 
-    def _centered(self, kernel, axes, lengths):
-        """Return the process of each axis; those with equally many atoms are computed together."""
-        atoms = [[torch.as_tensor(x).to(lengths) for x in self.basis.atoms[j]] for j in axes]
-        found = {}
-        for n_atoms in {len(points) for points, _ in atoms}:
-            places = [place for place, (own, _) in enumerate(atoms) if len(own) == n_atoms]
-            measure = map(torch.stack, zip(*(atoms[place] for place in places), strict=True))
-            group = ZeroMeanKernel(PROFILES[kernel], lengths[places], *measure)
-            members = {place: group[k] for k, place in enumerate(places)}
-            self._groups.append((group, members.values(), [axes[place] for place in places]))
-            found |= members
-        return [found[place] for place in range(len(axes))]
-
-    def _at_rows(self, u):
-        """Return the rows of the fit in the form of `at`."""
-        found = {}
-        for group, members, axes in self._groups:
-            parts = map(Points, *group.at(u[:, axes].T))
-            found |= dict(zip(members, parts, strict=True))
-        others = {p: p.at(u[:, j]) for p, j in self.processes.items() if p not in found}
-        return found | others, u.isnan().to(u)
+    def at(self, u):
+        """Convert rows as `Prior.at` does. Places are those of the two `_Numbers`, too."""
+        places = {p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, Levels)}
+        for numbers in (self._alone, self._in_pairs):
+            places[numbers] = numbers.at(u)
+            places |= zip(numbers.members, places[numbers].unbind(), strict=True)
+        return places, u.isnan().to(u)
 
     def _part(self, at, index):
-        """Return the rows at an index of rows in the form of `at`."""
+        """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
-        return {p: _at_index(own, index) for p, own in places.items()}, missing[index]
+        found = {p: (places[p][0][index],) for p in self._levels}
+        for numbers in (self._alone, self._in_pairs):
+            found[numbers] = places[numbers].at(index)
+        return found, missing[index]
 
     def _blocks(self, n, n_others):
         """Return slices of n rows whose covariances with ``n_others`` rows fit in a block."""
-        per_process = _BLOCK_ENTRIES // max(len(self._all), 1)
-        size = max(1, max(per_process, _MIN_ENTRIES) // n_others)
+        n_processes = len(self._weights) + len(self._linear)
+        size = max(1, _BLOCK_ENTRIES // max(n_processes, 1) // n_others)
         return [slice(start, start + size) for start in range(0, n, size)]
 
+    def _triangle(self):
+        """Return pairs of slices that cover the upper triangle: a block, and rows from it on."""
+        n = len(self.rows[1])
+        return [(block, slice(block.start, n)) for block in self._blocks(n, n)]
+
+    def _with_levels(self, between, a, b):
+        """Return covariances (q, b, b') of numbers in pairs, followed by those of levels."""
+        levels = [process.between(a[process], b[process])[None] for process in self._levels]
+        return torch.cat([between, *levels]) if levels else between
+
     def _mixed(self, between):
-        """Return what each process's covariance is multiplied by in products, (P, b, b')."""
-        mixed, own = torch.zeros_like(between), self._paired
-        mixed[own] = (self._bilinear[own, own] @ between[own].flatten(1)).view_as(between[own])
-        return mixed
+        """Return what each covariance of `_with_levels` is multiplied by in products."""
+        return (self._bilinear @ between.flatten(1)).view_as(between)
 
     def total(self, a, b):
-        """Return prior covariances (b, b') of the sum of all terms, of rows in the form of `at`."""
-        K = a[1].new_full((len(a[1]), len(b[1])), self.basis.constant)
-        if self._all:
-            between = torch.stack([p.between(a[0][p], b[0][p]) for p in self._all])
+        """Return prior covariances (b, b') of the sum of all terms, of rows as `_part` has them."""
+        (left, a_missing), (right, b_missing) = a, b
+        alone, paired = self._alone, self._in_pairs
+        K = a_missing.new_full((len(a_missing), len(b_missing)), self.basis.constant)
+        if len(self._weights):
+            own, kernel = (left[alone], right[alone]), alone.kernel
+            K += torch.tensordot(self._weights, kernel.stationary(*own), 1)
+            K -= (own[0].h.T * (self._weights / kernel.total)) @ own[1].h
+        if len(self._linear):
+            between = paired.kernel.between(left[paired], right[paired])
+            between = self._with_levels(between, left, right)
             K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
         for j, variance in zip(self.basis.absent, self._absent, strict=True):
-            K += variance * torch.outer(a[1][:, j], b[1][:, j])
+            K += variance * torch.outer(a_missing[:, j], b_missing[:, j])
         return K
 
     @torch.no_grad()
     def between(self, at):
         """Return prior covariances (b, n) between other rows and those of the fit."""
         n = len(self.rows[1])
-        blocks = self._blocks(len(at[1]), n)
-        return torch.cat([self.total(self._part(at, block), self.rows) for block in blocks])
+        rows, blocks = self._part(self.rows, slice(None)), self._blocks(len(at[1]), n)
+        return torch.cat([self.total(self._part(at, block), rows) for block in blocks])
 
     @torch.no_grad()
     def matrix(self):
@@ -146,70 +153,121 @@ class RowPrior(Prior):
             K[block, rest], K[rest, block] = cov, cov.T
         return K
 
-    def _triangle(self):
-        """Return pairs of slices that cover the upper triangle: a block, and rows from it on."""
-        n = len(self.rows[1])
-        return [(block, slice(block.start, n)) for block in self._blocks(n, n)]
-
     @torch.no_grad()
     def slopes(self, adjoint):
-        """Return derivatives in the hyperparameters, by name, from the covariance's (n, n)."""
-        by_linear, by_bilinear, by_log, by_h = self._slopes(adjoint)
-        by_variance = [adjoint.sum()]
-        for own in self._members[1:]:
-            by_variance.append(by_linear[own] if len(own) == 1 else by_bilinear[own])
-        outputs, adjoints = [self.variance], [torch.stack(by_variance)]
-        places, missing = self.rows
-        for j, variance in zip(self.basis.absent, self._absent, strict=True):
-            outputs.append(variance)
-            adjoints.append((missing[:, j] @ adjoint @ missing[:, j]).view(1, 1))
-        for process, log_slope, slope in zip(self._numbers, by_log, by_h, strict=True):
-            h, H = places[process][1], process.total
-            outputs += [process.length, h, H]
-            adjoints += [-log_slope / process.length, -slope / H, 0.5 * h @ slope / H.square()]
-        theta = list(self._theta.values())
-        found = torch.autograd.grad(outputs, theta, adjoints, materialize_grads=True)
-        return dict(zip(self._theta, found, strict=True))
+        r"""Return derivatives in the hyperparameters, by name, from the covariance's (n, n).
 
-    def _slopes(self, adjoint):
-        """Return derivatives in the quantities that the covariance is computed from.
+        Let M be the adjoint of a process's covariance :math:`g - h h^\top / H`. With g', h' and H'
+        the derivatives in the logarithm of all distances, that is, in minus the logarithm of the
+        length scale, the derivative in the latter is
 
-        Returns
-        -------
-        by_linear, by_bilinear : Tensor of shape (P,), (P, P)
-            Derivatives in the weights of the processes and of their products.
-        by_log : Tensor of shape (p,)
-            Derivatives in the logarithm of all distances, of each process of a number.
-        by_h : Tensor of shape (p, n)
-            Derivatives in h, times -H, of each process of a number.
+        .. math:: -\langle M, g' \rangle + 2 h'^\top M h / H - h^\top M h \, H' / H^2.
         """
-        p, paired, places = len(self._numbers), self._paired, self.rows[0]
-        by_linear, by_bilinear = (torch.zeros_like(part) for part in (self._linear, self._bilinear))
-        by_linear, by_log = by_linear.ravel(), adjoint.new_zeros(p)
-        h = [places[process][1] for process in self._numbers]
-        h = torch.stack(h)[..., None] if h else adjoint.new_zeros(0, len(adjoint), 1)
-        by_h = torch.zeros_like(h)
-        for block, rest in self._triangle() if self._all else []:
+        alone, paired, n_paired = self._alone, self._in_pairs, len(self._in_pairs.members)
+        of_g, of_slope = adjoint.new_zeros(2, len(self._weights))  # <adjoint, g> and with g'
+        by_log, held = adjoint.new_zeros(n_paired), torch.zeros_like(self.rows[0][paired].h)
+        by_linear = torch.zeros_like(self._linear).ravel()
+        by_bilinear = torch.zeros_like(self._bilinear)
+        h = self.rows[0][paired].h
+        for block, rest in self._triangle():
             own = adjoint[block, rest].clone()
             own[:, len(own) :] *= 2
             left, right = (self._part(self.rows, index)[0] for index in (block, rest))
-            found = [part.between_and_slope(left[part], right[part]) for part in self._all]
-            between = torch.stack([cov for cov, _ in found])
-            weighted = (own * between).flatten(1)
-            by_linear += weighted.sum(1)
-            by_bilinear[paired, paired] += weighted[paired] @ between[paired].flatten(1).T
-            adjoints = self._mixed(between).add_(self._linear).mul_(own)[:p]
-            for k in range(p):
-                by_log[k] += torch.vdot(adjoints[k].ravel(), found[k][1].ravel())
-            by_h[:, block] += adjoints @ h[:, rest]
-            by_h[:, rest] += adjoints.mT @ h[:, block]
-        return by_linear, by_bilinear, by_log, by_h[..., 0]
+            if len(self._weights):
+                both = alone.kernel.stationary_and_slope(left[alone], right[alone])
+                for sums, part in zip((of_g, of_slope), both, strict=True):
+                    sums += part.flatten(1) @ own.ravel()
+            if len(self._linear):
+                between, slope = paired.kernel.between_and_slope(left[paired], right[paired])
+                between = self._with_levels(between, left, right)
+                weighted = (own * between).flatten(1)
+                by_linear += weighted.sum(1)
+                by_bilinear += weighted @ between.flatten(1).T
+                adjoints = self._mixed(between).add_(self._linear).mul_(own)[:n_paired]
+                held[:, block] += 0.5 * (adjoints @ h[:, rest, None])[..., 0]
+                held[:, rest] += 0.5 * (adjoints.mT @ h[:, block, None])[..., 0]
+                by_log += adjoints.mul_(slope).sum((1, 2))
+        h = self.rows[0][alone].h
+        held_alone = h @ adjoint
+        by_weight = of_g - (h * held_alone).sum(1) / alone.kernel.total
+        by_length = [
+            self._weights * alone.by_length(of_slope, self.rows[0][alone], held_alone),
+            paired.by_length(by_log, self.rows[0][paired], held),
+        ]
+        by_variance = []
+        for term, own in zip(self.terms[1:], self._members[1:], strict=True):
+            if len(own) == 2:
+                by_variance.append(by_bilinear[own[0], own[1]])
+            else:
+                alone_at = None if own else self.basis.axes.index(term[0])
+                by_variance.append(by_linear[own[0]] if own else by_weight[alone_at])
+        missing = self.rows[1]
+        for j in self.basis.absent:
+            by_variance.append(missing[:, j] @ adjoint @ missing[:, j])
+        by_variance = torch.stack(by_variance) if by_variance else adjoint.new_zeros(0)
+        variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
+        return {"length": torch.cat(by_length), "variance": variance * by_variance}
 
 
-def _at_index(points, index):
-    """Select points of a process, in the form of its ``at``."""
-    parts = [part[index] for part in points]
-    return Points(*parts) if isinstance(points, Points) else tuple(parts)
+class _Numbers:
+    """Processes of numbers of one kernel, whose covariances are computed together.
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    kernel : str
+    axes : list of int
+        The feature of each process.
+    lengths : Tensor of shape (p,)
+
+    Attributes
+    ----------
+    kernel : ZeroMeanKernel
+        The kernels of all processes. Measures with fewer atoms than others end in atoms of weight
+        zero.
+    members : list of ZeroMeanKernel
+        The kernel of each process.
+    """
+
+    def __init__(self, basis, kernel, axes, lengths):
+        self._axes = axes
+        atoms = [[torch.as_tensor(x).to(lengths) for x in basis.atoms[j]] for j in axes]
+        most = max((len(points) for points, _ in atoms), default=1)
+        measures = lengths.new_zeros(2, len(axes), most)
+        for place, measure in enumerate(atoms):
+            measures[:, place, : len(measure[0])] = torch.stack(measure)
+        self.kernel = ZeroMeanKernel(PROFILES[kernel], lengths, *measures)
+        self.members = [self.kernel[place] for place in range(len(axes))]
+
+    def at(self, u):
+        """Return the `Points` of rows u (n, d), (p, n) each."""
+        own = u[:, self._axes].T
+        found = [self.kernel[part].at(own[part]) for part in self._parts(len(u))]
+        return Points.cat(found)
+
+    def _parts(self, n):
+        """Return slices of processes whose covariances of n points with atoms fit in a block."""
+        p, n_atoms = self.kernel.atoms.shape
+        size = max(1, _BLOCK_ENTRIES // (n * n_atoms))
+        return [slice(start, start + size) for start in range(0, max(p, 1), size)]
+
+    def by_length(self, by_slope, rows, held):
+        """Return derivatives in the logarithms of length scales, see `RowPrior.slopes`.
+
+        Parameters
+        ----------
+        by_slope : Tensor of shape (p,)
+            Products of adjoints and g'.
+        rows : Points
+        held : Tensor of shape (p, n)
+            Products of adjoints and h.
+        """
+        kernel, n = self.kernel, held.shape[1]
+        parts = [kernel[part].slopes_of_h(rows.u[part]) for part in self._parts(n)]
+        h_slope, total_slope = map(torch.cat, zip(*parts, strict=True))
+        by_h = (rows.known * h_slope * held).sum(1) / kernel.total
+        by_total = (rows.h * held).sum(1) * total_slope / kernel.total.square()
+        return 2 * by_h - by_slope - by_total
 
 
 def _factorized(K, root):
@@ -286,9 +344,7 @@ def evidence_and_slopes(basis, own, sums):
     Source: Adam, Durrande and John (2018), appendix B; Rasmussen and Williams (2006), (3.27)
     and (5.9).
     """
-    with torch.enable_grad():
-        theta = {kind: own[kind].detach().requires_grad_() for kind in ("length", "variance")}
-        prior = RowPrior(basis, theta, sums.u)
+    prior = RowPrior(basis, own, sums.u)
     K, (root, linear) = prior.matrix(), _scaled_sites(own, sums)
     chol = _factorized(K, root)
     inverse = torch.cholesky_inverse(chol)

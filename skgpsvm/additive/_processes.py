@@ -57,14 +57,30 @@ def uniform_moments(size):
 
 
 class Points(NamedTuple):
-    """Points u (..., b) of a numerical feature, with h of `ZeroMeanKernel` there.
+    """Points u (..., b) of numerical features, with h of `ZeroMeanKernel` there.
 
     ``known`` is 0 where a point is missing, else 1; ``u`` is then arbitrary and ``h`` is 0.
+    ``complete`` says that none is missing.
     """
 
     u: torch.Tensor
     h: torch.Tensor
     known: torch.Tensor
+    complete: bool
+
+    @classmethod
+    def cat(cls, parts):
+        """Concatenate points of several batches of processes."""
+        *arrays, complete = zip(*parts, strict=True)
+        return cls(*map(torch.cat, arrays), all(complete))
+
+    def at(self, index):
+        """Return the points at an index."""
+        return Points(*(part[..., index] for part in self[:3]), self.complete)
+
+    def unbind(self):
+        """Return the points of each process, a list."""
+        return [Points(*parts, self.complete) for parts in zip(*self[:3], strict=True)]
 
 
 class ZeroMeanKernel:
@@ -123,7 +139,8 @@ class ZeroMeanKernel:
     def at(self, u):
         """Return the `Points` u (..., b). NaN is a missing one, where the process is zero."""
         known, u = (~u.isnan()).to(u), u.nan_to_num(0.5)
-        return Points(u, known * self._weighted(u), known)
+        h = (self.profile.value(self._distance(u, self.atoms)) @ self.weights[..., None])[..., 0]
+        return Points(u, known * h, known, bool(known.all()))
 
     def _weighted(self, u):
         """Return h at points u (..., b)."""
@@ -133,26 +150,52 @@ class ZeroMeanKernel:
         """Return prior variances (..., b) at points."""
         return at.known - at.h.square() / self.total[..., None]
 
+    def stationary(self, a, b):
+        """Return g (..., b, b') between points; zero where one is missing."""
+        return self._known(a, b, self.profile.value(self._distance(a.u, b.u)))
+
+    def stationary_and_slope(self, a, b):
+        """Return g between points, and its derivatives in the logarithms of distances."""
+        parts = self.profile.value_and_slope(self._distance(a.u, b.u))
+        return tuple(self._known(a, b, part) for part in parts)
+
     def between(self, a, b):
-        """Return prior covariances (b, b') of one process between points."""
-        (g,) = self._known(a, b, self.profile.value(self._distance(a, b)))
-        return g - torch.outer(a.h / self.total, b.h)
+        """Return prior covariances (..., b, b') between points."""
+        return self._centered(a, b, self.stationary(a, b))
 
     def between_and_slope(self, a, b):
         """Return prior covariances, and the derivatives of g in the logarithms of distances."""
-        g, slope = self._known(a, b, *self.profile.value_and_slope(self._distance(a, b)))
-        return g - torch.outer(a.h / self.total, b.h), slope
+        g, slope = self.stationary_and_slope(a, b)
+        return self._centered(a, b, g), slope
+
+    def slopes_of_h(self, u):
+        """Return derivatives of h at points u (..., b) and of H in the logarithms of distances."""
+        at_points, at_atoms = (
+            (self.profile.value_and_slope(self._distance(points, self.atoms))[1] @ weights)[..., 0]
+            for weights in [self.weights[..., None]]
+            for points in (u, self.atoms)
+        )
+        return at_points, (self.weights * at_atoms).sum(-1)
+
+    def _centered(self, a, b, g):
+        """Subtract the part of the mean from g, in place."""
+        return g.addcmul_(a.h[..., :, None], (b.h / self.total[..., None])[..., None, :], value=-1)
 
     def _distance(self, a, b):
-        # Beyond the maximum g is zero, and squares would overflow.
-        return (a.u[:, None] - b.u).abs_().div_(self.unit).clamp_max_(_MAX_DISTANCE)
+        """Return distances (..., b, b') in units of the profile.
+
+        Beyond the maximum g is zero, and squares would overflow.
+        """
+        unit = self.unit[..., None]
+        scaled = a / unit, b / unit
+        return (scaled[0][..., :, None] - scaled[1][..., None, :]).abs_().clamp_max_(_MAX_DISTANCE)
 
     @staticmethod
-    def _known(a, b, *arrays):
-        """Set entries (b, b') of arrays to zero where a point is missing."""
-        if a.known.all() and b.known.all():
-            return arrays
-        return [x * torch.outer(a.known, b.known) for x in arrays]
+    def _known(a, b, array):
+        """Set entries of an array to zero where a point is missing, in place."""
+        if a.complete and b.complete:
+            return array
+        return array.mul_(a.known[..., :, None]).mul_(b.known[..., None, :])
 
 
 class CenteredAtPoints(ZeroMeanKernel):
@@ -256,7 +299,3 @@ class Levels:
     def between(self, a, b):
         """Return prior covariances (b, b'); those of an unknown level are zero."""
         return a[0] @ self.cov @ b[0].T
-
-    def between_and_slope(self, a, b):
-        """Return prior covariances, and None: there is no length scale."""
-        return self.between(a, b), None

@@ -31,11 +31,11 @@ class Profile(ABC):
 
     @abstractmethod
     def value(self, u):
-        """Return g(u) for u >= 0."""
+        """Return g(u) for u >= 0. Takes no gradients."""
 
     @abstractmethod
     def value_and_slope(self, u):
-        """Return g(u), and its derivative times u."""
+        """Return g(u), and its derivative times u. Takes no gradients."""
 
     @abstractmethod
     def integral(self, u):
@@ -96,13 +96,18 @@ class Matern(Profile):
         return excess + u * _decaying(self._p[1:], u) if len(self._p) > 1 else excess
 
     def value(self, u):
-        return _decaying(self._p, u)
+        return self._value((-u).exp_(), u)
+
+    def _value(self, decay, u):
+        # Overwrites the decay; p(0) is 1.
+        return decay if len(self._p) == 1 else decay.mul_(_polynomial(self._p, u))
 
     def value_and_slope(self, u):
-        decay = (-u).exp()
+        decay = (-u).exp_()
         derived = [*(k * c for k, c in enumerate(self._p) if k), 0.0]
         slope = [0.0, *(d - c for d, c in zip(derived, self._p, strict=True))]
-        return _polynomial(self._p, u) * decay, _polynomial(slope, u) * decay
+        slope = _polynomial(slope, u).mul_(decay)
+        return self._value(decay, u), slope
 
     def integral(self, u):
         sign = torch.where(u < 0, -1.0, 1.0).to(u)  # not that of torch, whose slope at 0 is 0
@@ -122,5 +127,5 @@ def _polynomial(coefficients, u):
     for coefficient in coefficients[-2::-1]:
         value = value * u
         if coefficient:
-            value = value + coefficient
+            value += coefficient
     return value
