@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import joblib
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process.kernels import Kernel
 
 _MAX_BYTES = 1000  # of larger arrays, only a digest is kept
@@ -49,7 +49,7 @@ class Where:
     def holds(self, estimator):
         """Return whether the parameters of an estimator meet the condition."""
         return any(
-            all(_allows(allowed, getattr(estimator, name)) for name, allowed in options.items())
+            all(_allows(allowed, parameter(estimator, name)) for name, allowed in options.items())
             for options in self.alternatives
         )
 
@@ -72,6 +72,27 @@ def where(**options):
 ALWAYS = where()
 
 
+_ABSENT = object()  # value of an option that the solver does not have
+
+
+def parameter(estimator, name):
+    """Return the value of a parameter; ``solver`` as an object, ``solver__name`` its option."""
+    if name == "solver":
+        return estimator._solver()
+    owner, _, option = name.rpartition("__")
+    if owner:
+        return getattr(parameter(estimator, owner), option, _ABSENT)
+    return getattr(estimator, name)
+
+
+def parameter_names(estimator):
+    """Return the names of all parameters, those of the solver's options included."""
+    names = list(estimator.get_params(deep=False))
+    solver = parameter(estimator, "solver") if "solver" in names else None
+    options = solver.get_params(deep=False) if isinstance(solver, BaseEstimator) else ()
+    return names + [f"solver__{name}" for name in options]
+
+
 def check_uses(estimator, uses):
     """Refuse a parameter that is set but has no effect with the other parameters.
 
@@ -87,21 +108,23 @@ def check_uses(estimator, uses):
     ValueError
         If a parameter has no effect and is not at its default.
     """
-    signature = inspect.signature(type(estimator)).parameters
     conditions = (
         (name, use)
         for name, uses_of in uses.items()
         for use in (uses_of if isinstance(uses_of, tuple) else (uses_of,))
     )
     for name, use in conditions:
-        value, default = getattr(estimator, name), signature[name].default
-        is_set = _is_one_of(value, use.values) if use.values else not _same(value, default)
+        value = parameter(estimator, name)
+        if value is _ABSENT:  # an option of another solver
+            continue
+        default = _default(estimator, name)
+        is_set = _allows(use.values, value) if use.values else not _same(value, default)
         if is_set and not use.holds(estimator):
             others = use.names()
-            now = " and ".join(f"{other}={_shown(getattr(estimator, other))}" for other in others)
+            now = " and ".join(f"{other}={_shown_parameter(estimator, other)}" for other in others)
             raise ValueError(
-                f"{name}={_shown(value)} has no effect with {now}; it is for {use}. Leave it at "
-                f"its default, {default!r}, or change {' or '.join(others)}."
+                f"{name}={_shown_parameter(estimator, name)} has no effect with {now}; it is for "
+                f"{use}. Leave it at its default, {default!r}, or change {' or '.join(others)}."
             )
 
 
@@ -110,7 +133,7 @@ def remembered(estimator, names):
 
     Kernels are copied; large arrays are replaced by a digest.
     """
-    return {name: _memory(getattr(estimator, name)) for name in names}
+    return {name: _memory(parameter(estimator, name)) for name in names}
 
 
 def check_unchanged(estimator, before, followed, growing, advice):
@@ -135,7 +158,9 @@ def check_unchanged(estimator, before, followed, growing, advice):
     """
     changed = []
     for name, then in before.items():
-        now = _memory(getattr(estimator, name))
+        now = _memory(parameter(estimator, name))
+        if now is _ABSENT:  # the class of the solver has changed
+            continue
         tables = (followed, growing) if name in growing and now > then else (followed,)
         if _same(then, now) or any(t[name].holds(estimator) for t in tables if name in t):
             continue
@@ -151,9 +176,24 @@ class _Digest(str):
     """Description of a large array by its shape and hash."""
 
 
+def _default(estimator, name):
+    """Return the default of a parameter that the estimator or its solver has."""
+    owner, _, option = name.rpartition("__")
+    owner = parameter(estimator, owner) if owner else estimator
+    return inspect.signature(type(owner)).parameters[option].default
+
+
+def _shown_parameter(estimator, name):
+    """Return a parameter as text, the solver as the user gave it."""
+    value = estimator.solver if name == "solver" else parameter(estimator, name)
+    return "absent" if value is _ABSENT else _shown(value)
+
+
 def _memory(value):
     if isinstance(value, Kernel):
         return clone(value)
+    if isinstance(value, BaseEstimator):
+        return type(value).__name__
     if isinstance(value, dict):
         return dict(value)
     if not _is_listed(value):
@@ -194,12 +234,13 @@ def _array(value):
 
 def _allows(allowed, value):
     if isinstance(allowed, OtherThan):
-        return not _is_one_of(value, allowed.values)
+        return value is not _ABSENT and not _is_one_of(value, allowed.values)
     return _is_one_of(value, allowed if isinstance(allowed, tuple) else (allowed,))
 
 
 def _is_one_of(value, values):
-    return any(_same(value, one) for one in values)
+    """Return whether a value is one of some values, or an object of one of some classes."""
+    return any(isinstance(value, o) if isinstance(o, type) else _same(value, o) for o in values)
 
 
 def _in_words(name, allowed):
@@ -209,7 +250,8 @@ def _in_words(name, allowed):
 
 
 def _joined(values):
-    *most, last = map(repr, values)
+    texts = (f"{value.__name__}()" if isinstance(value, type) else repr(value) for value in values)
+    *most, last = texts
     return f"{', '.join(most)} or {last}" if most else last
 
 

@@ -23,9 +23,9 @@ from .inducing import select_inducing_points
 LEARNING_RATE = 0.05  # default of Adam
 # A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
-    ("batch_size", "inference", "learn_inducing", "learning_rate", "optimizer"), ALWAYS
+    ("learn_inducing", "optimizer", "solver__batch_size", "solver__learning_rate"), ALWAYS
 )
-SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED, "partial_fit": FOLLOWED}
+SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS}, "partial_fit": FOLLOWED}
 # Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
 _GATHERED_ROWS = 20_000
 
@@ -37,8 +37,7 @@ def check_sparse_parameters(estimator):
     estimator._check_number("n_inducing", 1, integer=True)
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
-    estimator._check_number("learning_rate", 0, optional=True, above=True)
-    estimator._check_number("batch_size", 1, integer=True, optional=True)
+    estimator._check_solver()
     estimator._check_kernel()
 
 

@@ -19,6 +19,7 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpsvm.solvers import CoordinateAscent, InterleavedEP, NaturalGradient, StochasticGradient
 
 DETERMINISTIC = [
     BayesianSVC(),
@@ -27,8 +28,8 @@ DETERMINISTIC = [
     SVGPRegressor(),
     SVGPRegressor(likelihood="student_t", mean="linear", n_inducing=8, max_iter=5),
     SVGPClassifier(n_inducing=16, max_iter=5),
-    EPClassifier(approximation="sep", n_inducing=16, max_iter=10),
-    EPClassifier(approximation="gfitc", n_inducing=4, max_iter=1, mean="zero"),
+    EPClassifier(solver="sep", n_inducing=16, max_iter=10),
+    EPClassifier(solver="gfitc", n_inducing=4, max_iter=1, mean="zero"),
     DecoupledGPRegressor(),
     DecoupledGPRegressor(likelihood="student_t", optimizer=None, learn_inducing=False),
     DecoupledGPClassifier(n_inducing=16, tol=0.1),
@@ -49,22 +50,23 @@ STOCHASTIC = [
     HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),
     HybridSVGPClassifier(max_iter=10, n_inducing=8),
     HybridSVGPRegressor(max_iter=10),
-    BayesianSVC(inference="gradient", n_inducing=8, max_iter=40),
-    BayesianSVC(batch_size=8, n_inducing=8, optimizer=None, max_iter=30),
-    SVGPRegressor(inference="natural_gradient", batch_size=8, n_inducing=8, max_iter=4),
-    SVGPClassifier(inference="gradient", n_inducing=8, max_iter=40),
-    EPClassifier(batch_size=32, n_inducing=8, max_iter=5),
+    BayesianSVC(solver="gradient", n_inducing=8, max_iter=40),
+    BayesianSVC(solver=CoordinateAscent(batch_size=8), n_inducing=8, optimizer=None, max_iter=30),
+    SVGPRegressor(solver=NaturalGradient(batch_size=8), n_inducing=8, max_iter=4),
+    SVGPClassifier(solver="gradient", n_inducing=8, max_iter=40),
+    EPClassifier(solver=InterleavedEP(batch_size=32), n_inducing=8, max_iter=5),
     AdditiveGPClassifier(batch_size=32, interactions=None, n_inducing=8, max_iter=4),
     DecoupledGPRegressor(
-        RBF(3.0), solver="sgd", n_inducing=16, batch_size=32, max_iter=20, learning_rate=0.01
+        RBF(3.0),
+        solver=StochasticGradient(batch_size=32, learning_rate=0.01),
+        n_inducing=16,
+        max_iter=20,
     ),
     DecoupledGPClassifier(
         4.0 * RBF(),
-        solver="sgd",
-        parametrization="decoupled",
+        solver=StochasticGradient("decoupled", batch_size=64),
         n_inducing=8,
         n_mean_bases=64,
-        batch_size=64,
         max_iter=15,
     ),
     QSGPRegressor(

@@ -18,9 +18,10 @@ from skgpsvm._posteriors import DecoupledPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled import _stochastic
-from skgpsvm.decoupled._stochastic import PARAMETRIZATIONS, StochasticBound
+from skgpsvm.decoupled._stochastic import StochasticBound
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Logistic
+from skgpsvm.solvers import PARAMETRIZATIONS
 
 X, Y, X_NEW, ALPHA, BETA = R.X, R.Y, R.X_new, R.alpha, R.beta
 RHO, NOISE, KERNEL, MULTIPLIERS = R.rho, R.noise, R.kernel, R.multipliers

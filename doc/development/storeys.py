@@ -28,6 +28,7 @@ STOREYS = {
         "_variational",
         "_solved",
         "_parameters",
+        "solvers",
         "_doubts",
     ],
     "Fitting": [

@@ -18,7 +18,13 @@ from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
 from .._noise import Noise
-from .._parameters import ALWAYS, check_unchanged, check_uses, remembered
+from .._parameters import (
+    ALWAYS,
+    check_unchanged,
+    check_uses,
+    parameter_names,
+    remembered,
+)
 from .._validation import (
     check_bool,
     check_choice,
@@ -83,7 +89,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     warm_start = False  # of estimators without this parameter
     _noise_model = Noise()
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
-    _uses, _followed, _growing = {}, {}, {}
+    # Solvers by the string that stands for each; None where the data decide.
+    _uses, _followed, _growing, _solvers = {}, {}, {}, {}
 
     def __getstate__(self):
         return {**super().__getstate__(), "_layout": LAYOUT}
@@ -108,7 +115,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _parameters_of_fit(self):
         """Return the parameters whose change a further call may not follow."""
         tables = self._followed.values()
-        names = self.get_params(deep=False)
+        names = parameter_names(self)
         held = [name for name in names if any(table.get(name) != ALWAYS for table in tables)]
         return remembered(self, held)
 
@@ -157,6 +164,23 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_choice(self, name, allowed):
         check_choice(name, getattr(self, name), allowed)
+
+    def _solver(self):
+        """Return the solver as an object; None where the data decide, or where it is invalid."""
+        return self._solvers.get(self.solver) if isinstance(self.solver, str) else self.solver
+
+    def _check_solver(self):
+        """Refuse a solver that is not for this estimator, or that has invalid options."""
+        objects = {type(solver).__name__: solver for solver in self._solvers.values() if solver}
+        known = isinstance(self.solver, str) and self.solver in self._solvers
+        if not known and type(self.solver).__name__ not in objects:
+            strings = ", ".join(map(repr, self._solvers))
+            raise ValueError(
+                f"solver={self.solver!r} is not one of {strings}, nor one of the solvers of "
+                f"skgpsvm.solvers for {type(self).__name__}: {', '.join(objects)}."
+            )
+        if not known:
+            self.solver.check()
 
     def _check_number(self, name, minimum, **options):
         check_number(name, getattr(self, name), minimum, **options)

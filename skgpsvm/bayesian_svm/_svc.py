@@ -6,6 +6,7 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel
 
+from .. import solvers
 from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
@@ -27,9 +28,10 @@ from ._kernel_choice import chosen_theta
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
 _PRIOR_VARIANCE = 5.0
+_SOLVERS = {"coordinate_ascent": solvers.CoordinateAscent(), "gradient": solvers.Gradient()}
 _USES = {
     "contrast": where(multi_class="crammer_singer"),
-    "learning_rate": where(inference="gradient")
+    "solver__learning_rate": where(solver=solvers.Gradient)
     | where(learn_inducing=True)
     | where(optimizer="adam"),
 }
@@ -58,9 +60,10 @@ class BayesianSVC(GPClassifier):
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         One model of all classes, or one binary model for each class against the rest, each with
         kernel and inducing points of its own. With two classes both are the binary model.
-    inference : {"coordinate_ascent", "gradient"}, default="coordinate_ascent"
+    solver : {"coordinate_ascent", "gradient"} or solver, default="coordinate_ascent"
         ``"coordinate_ascent"`` takes closed-form sweeps; ``"gradient"`` uses Adam on the same
-        objective.
+        objective. Objects with options are `skgpsvm.solvers.CoordinateAscent` and
+        `skgpsvm.solvers.Gradient`.
     contrast : {"soft", "hard"}, default="soft"
         ``"soft"`` compares each row with all wrong classes. ``"hard"``, as in the paper, compares
         it with the strongest one, at a cost that hardly grows with classes; its sweeps have no
@@ -82,7 +85,7 @@ class BayesianSVC(GPClassifier):
         How hyperparameters are learned. ``"leave_one_out"`` minimizes the leave-one-out log loss on
         at most 6000 rows; separate length scales per feature are kept only if they lower the
         held-out log loss. ``"adam"`` takes gradient steps on the objective. None keeps them.
-        ``"auto"`` is ``"adam"`` with ``inference="gradient"`` or ``learn_inducing=True``, else
+        ``"auto"`` is ``"adam"`` with ``solver="gradient"`` or ``learn_inducing=True``, else
         ``"leave_one_out"``.
     max_iter : int, default=200
         Maximum number of sweeps, or of epochs of gradient inference.
@@ -91,12 +94,6 @@ class BayesianSVC(GPClassifier):
         shorter, relative to their norm. With a hard contrast, minibatches or gradients, stop when
         an iteration moves them by less. With more features than rows a tenth of it applies, as
         leave-one-out predictions then need the optimum.
-    batch_size : int, default=None
-        Rows per minibatch. None means all rows with coordinate ascent, and 256 with gradients.
-    learning_rate : float, default=None
-        Learning rate of Adam, in units of log hyperparameters, of whitened weights and of the
-        features' standard deviations. None is 0.05. It applies only if Adam takes steps: with
-        ``inference="gradient"``, ``learn_inducing=True`` or ``optimizer="adam"``.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -164,14 +161,14 @@ class BayesianSVC(GPClassifier):
            [0., 1., 0.]])
     """
 
-    _uses, _followed = _USES, _FOLLOWED
+    _solvers, _uses, _followed = _SOLVERS, _USES, _FOLLOWED
 
     def __init__(
         self,
         kernel=None,
         *,
         multi_class="crammer_singer",
-        inference="coordinate_ascent",
+        solver="coordinate_ascent",
         contrast="soft",
         probability="calibrated",
         n_inducing=256,
@@ -180,8 +177,6 @@ class BayesianSVC(GPClassifier):
         optimizer="auto",
         max_iter=200,
         tol=3e-3,
-        batch_size=None,
-        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -190,7 +185,7 @@ class BayesianSVC(GPClassifier):
     ):
         self.kernel = kernel
         self.multi_class = multi_class
-        self.inference = inference
+        self.solver = solver
         self.contrast = contrast
         self.probability = probability
         self.n_inducing = n_inducing
@@ -199,8 +194,6 @@ class BayesianSVC(GPClassifier):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.class_weight = class_weight
         self.warm_start = warm_start
         self.device = device
@@ -211,7 +204,6 @@ class BayesianSVC(GPClassifier):
 
     def _check_parameters(self):
         self._check_choice("multi_class", ("crammer_singer", "ovr"))
-        self._check_choice("inference", ("coordinate_ascent", "gradient"))
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
         self._check_choice("optimizer", ("auto", "leave_one_out", "adam", None))
@@ -219,11 +211,11 @@ class BayesianSVC(GPClassifier):
         if self.optimizer == "leave_one_out" and self._by_gradient():
             raise ValueError(
                 "optimizer='leave_one_out' needs fixed inducing points and coordinate ascent. Use "
-                "optimizer='adam' or 'auto' with inference='gradient' or learn_inducing=True."
+                "optimizer='adam' or 'auto' with solver='gradient' or learn_inducing=True."
             )
 
     def _by_gradient(self):
-        return self.inference == "gradient" or self.learn_inducing
+        return isinstance(self._solver(), solvers.Gradient) or self.learn_inducing
 
     def _optimizer(self):
         """Return the optimizer, with "auto" resolved."""
@@ -292,8 +284,10 @@ class BayesianSVC(GPClassifier):
                 problem.random_state,
             )
             model = replace(model, kernel=model.kernel.clone_with_theta(theta.cpu().numpy()))
-        method = GradientInference if self.inference == "gradient" else CoordinateInference
-        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        solver = self._solver()
+        by_gradient = isinstance(solver, solvers.Gradient)
+        method = GradientInference if by_gradient else CoordinateInference
+        options = {"batch_size": solver.batch_size, "learning_rate": solver.learning_rate}
         stage = sparse.inference(model, method, sparse.free_parts(model), **options)
         return fit_posterior(sparse, model, stage, _leave_one_out)
 

@@ -8,7 +8,9 @@ from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, variational_p
 from ._training import (
     DECOUPLED_FOLLOWED,
     GROWING,
+    SOLVERS,
     USES,
+    by_steps,
     check_decoupled_parameters,
     decoupled_attributes,
     fit_by_stochastic_gradients,
@@ -37,15 +39,12 @@ class DecoupledGPClassifier(GPClassifier):
         classes the logistic function of one. "probit" is the normal distribution function of one,
         for two classes only. "robust_max" takes the class of the largest latent, except for one
         label in a thousand.
-    solver : {"cg", "sgd"}, default="cg"
+    solver : {"cg", "sgd"} or solver, default="cg"
         "cg" learns hyperparameters on up to 10,000 rows and solves for the means on all rows by
         conjugate gradients. "sgd", the paper's Algorithm 1, takes stochastic gradients of all
-        parameters and adds bases from each minibatch.
-    parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
-        Parametrization of the posterior, for ``solver="sgd"`` only. "decoupled", the paper's, gives
-        the mean only its own bases. The others give it the inducing points too: as further bases
-        ("shared"), through their whitened means ("hybrid"), or through these with its own bases
-        made orthogonal to the points ("orthogonal"). "cg" finds the optimum on its bases directly.
+        parameters and adds bases from each minibatch. Objects with options, such as the
+        parametrizations of "sgd", are `skgpsvm.solvers.ConjugateGradients` and
+        `skgpsvm.solvers.StochasticGradient`.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function. Its coefficients have a prior, as in `SVGPClassifier`. None is "linear", or
         "zero" for ``solver="sgd"``, which supports no other.
@@ -69,12 +68,6 @@ class DecoupledGPClassifier(GPClassifier):
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm. Not for "sgd".
-    batch_size : int, default=None
-        Rows in a minibatch; None is 1024. For "cg" it applies to learning the kernel, where None is
-        all rows.
-    learning_rate : float, default=None
-        Learning rate of Adam; None is 0.05. Step t of "sgd" uses
-        ``learning_rate / (1 + 0.1 sqrt(t))``.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights of each class.
     warm_start : bool, default=False
@@ -130,7 +123,8 @@ class DecoupledGPClassifier(GPClassifier):
     True
     """
 
-    _uses, _followed, _growing = USES, DECOUPLED_FOLLOWED, GROWING
+    _solvers, _uses = SOLVERS, USES
+    _followed, _growing = DECOUPLED_FOLLOWED, GROWING
 
     def __init__(
         self,
@@ -138,7 +132,6 @@ class DecoupledGPClassifier(GPClassifier):
         *,
         likelihood="softmax",
         solver="cg",
-        parametrization="orthogonal",
         mean=None,
         n_mean_bases=2000,
         n_inducing=256,
@@ -147,8 +140,6 @@ class DecoupledGPClassifier(GPClassifier):
         optimizer="auto",
         max_iter=100,
         tol=1e-2,
-        batch_size=None,
-        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -158,7 +149,6 @@ class DecoupledGPClassifier(GPClassifier):
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver
-        self.parametrization = parametrization
         self.mean = mean
         self.n_mean_bases = n_mean_bases
         self.n_inducing = n_inducing
@@ -167,8 +157,6 @@ class DecoupledGPClassifier(GPClassifier):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.class_weight = class_weight
         self.warm_start = warm_start
         self.device = device
@@ -230,7 +218,7 @@ class DecoupledGPClassifier(GPClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` contains an unknown class.
         """
-        call = update_models if self.solver == "sgd" else fit_or_update
+        call = update_models if by_steps(self) else fit_or_update
         return call(self, X, y, sample_weight, classes)
 
     def _check_parameters(self):
@@ -241,12 +229,12 @@ class DecoupledGPClassifier(GPClassifier):
         return classification_sites(self.likelihood, len(self.classes_))
 
     def _fit_model(self, problem):
-        if self.solver == "sgd":
+        if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, CLASS_VARIANCE)
         mean = self.mean or "linear"
         options = {"variance": CLASS_VARIANCE, "sparse_start": False}
         sparse = variational_problem(self, problem, mean, **options)
-        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        options = self._solver().get_params()
         model = learn_classifier(sparse, mean, **options)
         return fit_by_conjugate_gradients(
             sparse, *with_rows_as_bases(model, self.n_mean_bases, problem)

@@ -12,10 +12,13 @@ from .._solved import (
 )
 from .._sparse import fit_or_update
 from .._variational import check_regression_parameters, variational_problem
+from ..solvers import StochasticGradient
 from ._training import (
     DECOUPLED_FOLLOWED,
     GROWING,
+    SOLVERS,
     USES,
+    by_steps,
     check_decoupled_parameters,
     decoupled_attributes,
     fit_by_stochastic_gradients,
@@ -25,9 +28,9 @@ from ._training import (
 
 _START_NOISE, _START_NOISE_OF_SGD = 0.1, 1.0
 _VARIANCE = 1.0  # of the default kernel
+_STEPS = where(solver=StochasticGradient) | where(likelihood=("student_t", "laplace"))
 _USES = USES | {
-    name: (where(solver="sgd") | where(likelihood=("student_t", "laplace")), USES[name])
-    for name in ("batch_size", "learning_rate")
+    name: (_STEPS, USES[name]) for name in ("solver__batch_size", "solver__learning_rate")
 }
 
 
@@ -49,15 +52,12 @@ class DecoupledGPRegressor(GPRegressor):
         ``solver="sgd"`` None is a `MultiscaleRBF`, whose bases have their own length scales.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise distribution. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers.
-    solver : {"cg", "sgd"}, default="cg"
-        "cg" learns hyperparameters on a few thousand rows and solves for the mean on all rows by
+    solver : {"cg", "sgd"} or solver, default="cg"
+        "cg" learns hyperparameters on up to 10,000 rows and solves for the mean on all rows by
         conjugate gradients. "sgd", the paper's Algorithm 1, takes stochastic gradients of all
-        parameters and adds bases from each minibatch.
-    parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
-        Parametrization of the posterior, for ``solver="sgd"`` only. "decoupled", the paper's, gives
-        the mean only its own bases. The others give it the inducing points too: as further bases
-        ("shared"), through their whitened means ("hybrid"), or through these with its own bases
-        made orthogonal to the points ("orthogonal"). "cg" finds the optimum on its bases directly.
+        parameters and adds bases from each minibatch. Objects with options, such as the
+        parametrizations of "sgd", are `skgpsvm.solvers.ConjugateGradients` and
+        `skgpsvm.solvers.StochasticGradient`.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalized y. Its coefficients have a vague prior, which
         becomes a term of the kernel. None is "constant", or "zero" for ``solver="sgd"``, which
@@ -90,13 +90,6 @@ class DecoupledGPRegressor(GPRegressor):
         left in the ELBO, in nats per row. They also stop when ten iterations gained less than
         ``tol`` nats per row. With other noise they stop when a step changes the means by less,
         relative to their norm. Not for "sgd".
-    batch_size : int, default=None
-        Rows in a minibatch; None is 1024. For "cg" it applies to learning the hyperparameters with
-        other than Gaussian noise, where None is all rows.
-    learning_rate : float, default=None
-        Learning rate of Adam; None is 0.05. Step t of "sgd" uses
-        ``learning_rate / (1 + 0.1 sqrt(t))``.
-        Without effect for "cg" with Gaussian noise.
     normalize_y : bool, default=True
         Whether to center y and scale it to unit variance. Otherwise y should be of order one, since
         initial values and limits of hyperparameters assume that.
@@ -161,7 +154,8 @@ class DecoupledGPRegressor(GPRegressor):
     array([1. , 0.2])
     """
 
-    _uses, _followed, _growing = _USES, DECOUPLED_FOLLOWED, GROWING
+    _solvers, _uses = SOLVERS, _USES
+    _followed, _growing = DECOUPLED_FOLLOWED, GROWING
 
     def __init__(
         self,
@@ -169,7 +163,6 @@ class DecoupledGPRegressor(GPRegressor):
         *,
         likelihood="gaussian",
         solver="cg",
-        parametrization="orthogonal",
         mean=None,
         noise_variance=None,
         n_mean_bases=10_000,
@@ -179,8 +172,6 @@ class DecoupledGPRegressor(GPRegressor):
         optimizer="auto",
         max_iter=100,
         tol=1e-2,
-        batch_size=None,
-        learning_rate=None,
         normalize_y=True,
         warm_start=False,
         device=None,
@@ -190,7 +181,6 @@ class DecoupledGPRegressor(GPRegressor):
         self.kernel = kernel
         self.likelihood = likelihood
         self.solver = solver
-        self.parametrization = parametrization
         self.mean = mean
         self.noise_variance = noise_variance
         self.n_mean_bases = n_mean_bases
@@ -200,8 +190,6 @@ class DecoupledGPRegressor(GPRegressor):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.normalize_y = normalize_y
         self.warm_start = warm_start
         self.device = device
@@ -266,7 +254,7 @@ class DecoupledGPRegressor(GPRegressor):
         -------
         self : DecoupledGPRegressor
         """
-        call = update_models if self.solver == "sgd" else fit_or_update
+        call = update_models if by_steps(self) else fit_or_update
         return call(self, X, y, sample_weight)
 
     def _check_parameters(self):
@@ -278,14 +266,14 @@ class DecoupledGPRegressor(GPRegressor):
         return device, dtype if self.dtype else torch.float64
 
     def _make_likelihood(self):
-        start = _START_NOISE if self.solver == "cg" else _START_NOISE_OF_SGD
+        start = _START_NOISE_OF_SGD if by_steps(self) else _START_NOISE
         return self._noise_model.sites(self.noise_variance or start)
 
     def _fit_model(self, problem):
-        if self.solver == "sgd":
+        if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, _VARIANCE)
         sparse = variational_problem(self, problem, self.mean or "constant", sparse_start=True)
-        options = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        options = self._solver().get_params()
         model = learn_regressor(sparse, **options)
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients

@@ -13,7 +13,6 @@ from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._optim import minibatches
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
-PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # names in torch's Adam
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
 _CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
@@ -39,7 +38,7 @@ class StochasticBound:
     kernel : TorchKernel
     likelihood : SiteLikelihood
     parametrization : str
-        One of `PARAMETRIZATIONS`.
+        One of `skgpsvm.solvers.PARAMETRIZATIONS`.
 
     Notes
     -----

@@ -19,41 +19,46 @@ from .._torch_kernels import theta_bounds, torch_kernel
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..kernels import MultiscaleRBF
 from ..kernels._composite import exact_and_rest
-from ._stochastic import PARAMETRIZATIONS, PARTS, DescentState, StochasticBound, StochasticDescent
+from ..solvers import ConjugateGradients, StochasticGradient
+from ._stochastic import PARTS, DescentState, StochasticBound, StochasticDescent
 from ._stream import DecoupledStream
 
 _MINIBATCH = 1024
+SOLVERS = {"cg": ConjugateGradients(), "sgd": StochasticGradient()}
+_CG, _SGD = where(solver=ConjugateGradients), where(solver=StochasticGradient)
 USES = {
-    "parametrization": where(solver="sgd"),
-    "inducing_points": where(solver="cg"),
-    "tol": where(solver="cg"),
-    "batch_size": where(solver="sgd") | LEARNED,
-    "learning_rate": where(solver="sgd") | LEARNED,
+    "inducing_points": _CG,
+    "tol": _CG,
+    "solver__batch_size": _SGD | LEARNED,
+    "solver__learning_rate": _SGD | LEARNED,
 }
 DECOUPLED_FOLLOWED = {
-    "fit": FOLLOWED | MORE_FOLLOWED | {"n_mean_bases": where(solver="cg")},
-    "partial_fit": FOLLOWED | dict.fromkeys(MORE_FOLLOWED, where(solver="sgd")),
+    "fit": FOLLOWED | MORE_FOLLOWED | {"n_mean_bases": _CG},
+    "partial_fit": FOLLOWED | dict.fromkeys(MORE_FOLLOWED, _SGD),
 }
-GROWING = dict.fromkeys(("n_inducing", "n_mean_bases"), where(solver="sgd"))
+GROWING = dict.fromkeys(("n_inducing", "n_mean_bases"), _SGD)
+
+
+def by_steps(estimator):
+    """Return whether an estimator is fitted by stochastic gradients."""
+    return isinstance(estimator._solver(), StochasticGradient)
 
 
 def check_decoupled_parameters(estimator):
     """Refuse wrong values of the parameters that regressor and classifier share."""
-    estimator._check_choice("solver", ("cg", "sgd"))
-    estimator._check_choice("parametrization", PARAMETRIZATIONS)
     estimator._check_number("n_mean_bases", 1, integer=True)
     check_variational_parameters(estimator, means=(*MEANS, None))
     refuse_ranks(estimator)
-    if estimator.solver == "sgd" and estimator.mean not in ("zero", None):
+    if by_steps(estimator) and estimator.mean not in ("zero", None):
         raise ValueError(
-            f"solver='sgd' has no mean function; got mean={estimator.mean!r}. Use mean='zero', or "
-            "solver='cg'."
+            f"Stochastic gradients have no mean function; got mean={estimator.mean!r}. Use "
+            "mean='zero', or solver='cg'."
         )
 
 
 def decoupled_attributes(estimator, models, bounds, streamed):
     """Return the fitted attributes of a decoupled GP, a dict."""
-    earlier = estimator.elbo_ if streamed and estimator.solver == "cg" else 0.0
+    earlier = estimator.elbo_ if streamed and not by_steps(estimator) else 0.0
     found = elbo_attributes(estimator, models, bounds, earlier)
     return {**found, "mean_bases_": models[0].bases}
 
@@ -70,7 +75,7 @@ def with_rows_as_bases(model, n_bases, problem):
 
 def update_decoupled(estimator, problem, variance):
     """Update a decoupled GP by new rows, in the way that it was fitted."""
-    if estimator.solver == "sgd":
+    if by_steps(estimator):
         return fit_by_stochastic_gradients(estimator, problem, variance, streamed=True)
     rows, old = problem.rows, problem.start
     parts = parts_on_device(old, estimator._make_likelihood(), rows)
@@ -100,21 +105,22 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
     fitted : Fitted
     """
     rows, device, noise = problem.rows, problem.rows.device, estimator._noise_model
+    solver = estimator._solver()
     likelihood = estimator._make_likelihood()
     start = problem.start or _initial_model(estimator, problem, likelihood, variance)
     kernel = torch_kernel(start.kernel)
     if exact_and_rest(kernel, rows.X.shape[1], sys.maxsize)[0]:
         raise ValueError(
-            "solver='sgd' supports no linear and no constant terms of a kernel; got "
+            "Stochastic gradients support no linear and no constant terms of a kernel; got "
             f"{start.kernel!r}. Leave them out, or use solver='cg'."
         )
-    bound = StochasticBound(kernel, likelihood, estimator.parametrization)
+    bound = StochasticBound(kernel, likelihood, solver.parametrization)
     descent = StochasticDescent(
         bound,
         rows,
         {"Z": estimator.n_inducing, "bases": estimator.n_mean_bases},
-        estimator.batch_size or _MINIBATCH,
-        LEARNING_RATE if estimator.learning_rate is None else estimator.learning_rate,
+        solver.batch_size or _MINIBATCH,
+        LEARNING_RATE if solver.learning_rate is None else solver.learning_rate,
         [part for part in PARTS if part not in _fixed_parts(estimator)],
         {"theta": theta_bounds(start.kernel, device).unbind(-1), "noise": noise.limits()},
         problem.generator,

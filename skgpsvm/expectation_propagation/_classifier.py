@@ -31,15 +31,9 @@ from .._sparse import (
 )
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
-from ._inference import (
-    RULES,
-    ConvergedEP,
-    EPProblem,
-    InterleavedEP,
-    MinibatchEP,
-    run_ep_to_convergence,
-    with_fewer_points,
-)
+from ..solvers import ConvergedEP, InterleavedEP
+from . import _inference as stages
+from ._inference import run_ep_to_convergence, with_fewer_points
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
@@ -48,15 +42,15 @@ _VARIANCE = 5.0
 _MAX_CONVERGED_ROWS = 10_000
 _START_ROWS = 1000  # on which initial hyperparameters are compared
 _EXPLAINED = 0.1  # nats per row, with which the first start is taken without comparison
+_SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _USES = {
-    "approximation": where(optimizer=OtherThan(None)).of("gfitc"),
-    "batch_size": where(approximation=("auto", "sep")),
-    "learning_rate": (where(approximation=("auto", "sep")), where(optimizer=OtherThan(None))),
-    "optimizer": where(approximation=("auto", "sep")).of("sign", "adadelta"),
+    "solver": where(optimizer=OtherThan(None)).of(ConvergedEP),
+    "solver__learning_rate": where(optimizer=OtherThan(None)),
+    "solver__rule": where(optimizer=OtherThan(None)),
 }
 _FOLLOWED = {
     **SPARSE_FOLLOWED,
-    "fit": SPARSE_FOLLOWED["fit"] | {"approximation": ALWAYS},
+    "fit": SPARSE_FOLLOWED["fit"] | {"solver__rule": ALWAYS},
 }
 
 
@@ -99,12 +93,12 @@ class EPClassifier(GPClassifier):
         Prior covariance of each latent function. Its values are where optimization starts; its
         bounds and "fixed" marks are respected. None is a squared exponential with one length scale
         for each feature. Its hyperparameters have a prior, which prevents overfitting of noise.
-    approximation : {"auto", "sep", "gfitc"}, default="auto"
+    solver : {"auto", "sep", "gfitc"} or solver, default="auto"
         How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
         each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
-        with at most 100 inducing points if they stay.
-        "auto" is "sep" for minibatches, for an ``optimizer`` given by name, for a given
-        ``learning_rate`` and for more than 10,000 rows, and else "gfitc".
+        with at most 100 inducing points if they stay. "auto" is "gfitc" for up to 10,000 rows, and
+        else "sep". Objects with options, such as minibatches and the paper's rules of steps, are
+        `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP` for "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, added to the kernel as terms: a constant of fixed variance, and for "linear"
         a linear function whose variance is learned.
@@ -118,11 +112,8 @@ class EPClassifier(GPClassifier):
     learn_inducing : bool, default=False
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
         where the signal is weak, since the evidence is no bound.
-    optimizer : {"auto", "sign", "adadelta"} or None, default="auto"
-        Gradient steps of "sep". "auto" is Adam. "sign" and "adadelta" are the rules of the paper.
-        "sign" is for updates of all rows: a rate for each parameter grows by 2 % while the
-        derivative keeps its sign, and is halved otherwise. "adadelta" is for minibatches, with
-        ``learning_rate=1``. None holds the kernel and the inducing points fixed.
+    optimizer : {"auto"} or None, default="auto"
+        Whether the kernel is learned. None holds the kernel and the inducing points fixed.
     max_iter : int, default=100
         Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
         learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten
@@ -130,11 +121,6 @@ class EPClassifier(GPClassifier):
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
         stops its rounds when a step gains less than 0.3 of it, in nats per row.
-    batch_size : int, default=None
-        Rows in a minibatch of "sep". The posterior and the hyperparameters change after each
-        minibatch. None takes all rows at once.
-    learning_rate : float, default=None
-        Step size of the ``optimizer`` of "sep". None is 0.05. If it is given, "auto" is "sep".
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
@@ -183,7 +169,7 @@ class EPClassifier(GPClassifier):
     gradients of the evidence hold the sites fixed in the whitened features, which move; the default
     kernel's hyperparameters have a prior; inducing points are not optimized by default.
 
-    The source's algorithm is ``EPClassifier(kernel, approximation="sep", optimizer="sign",
+    The source's algorithm is ``EPClassifier(kernel, solver=InterleavedEP("sign"),
     mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
     generalized FITC has "gfitc" instead of "sep", and no ``optimizer``.
 
@@ -201,13 +187,13 @@ class EPClassifier(GPClassifier):
     True
     """
 
-    _uses, _followed = _USES, _FOLLOWED
+    _solvers, _uses, _followed = _SOLVERS, _USES, _FOLLOWED
 
     def __init__(
         self,
         kernel=None,
         *,
-        approximation="auto",
+        solver="auto",
         mean="linear",
         n_inducing=256,
         inducing_points="kmeans",
@@ -215,8 +201,6 @@ class EPClassifier(GPClassifier):
         optimizer="auto",
         max_iter=100,
         tol=1e-3,
-        batch_size=None,
-        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -224,7 +208,7 @@ class EPClassifier(GPClassifier):
         random_state=None,
     ):
         self.kernel = kernel
-        self.approximation = approximation
+        self.solver = solver
         self.mean = mean
         self.n_inducing = n_inducing
         self.inducing_points = inducing_points
@@ -232,8 +216,6 @@ class EPClassifier(GPClassifier):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.class_weight = class_weight
         self.warm_start = warm_start
         self.device = device
@@ -243,9 +225,8 @@ class EPClassifier(GPClassifier):
     # Fitting
 
     def _check_parameters(self):
-        self._check_choice("approximation", ("auto", "sep", "gfitc"))
         self._check_choice("mean", ("zero", "constant", "linear"))
-        self._check_choice("optimizer", (*RULES, None))
+        self._check_choice("optimizer", ("auto", None))
         check_sparse_parameters(self)
 
     @all_or_nothing
@@ -314,13 +295,11 @@ class EPClassifier(GPClassifier):
     def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
 
-    def _uses_converged_ep(self, rows):
-        """Return whether hyperparameters are learned on the evidence of converged sites."""
-        if self.approximation != "auto":
-            return self.approximation == "gfitc"
-        has_options = self.batch_size is not None or self.learning_rate is not None
-        by_steps = has_options or self.optimizer in ("sign", "adadelta")
-        return not by_steps and rows.n_rows <= _MAX_CONVERGED_ROWS
+    def _chosen_solver(self, n_rows):
+        """Return the solver, with "auto" resolved."""
+        if self._solver() is not None:
+            return self._solver()
+        return ConvergedEP() if n_rows <= _MAX_CONVERGED_ROWS else InterleavedEP()
 
     def _sparse_problem(self, problem):
         scaler, learns = problem.scaler, self.optimizer is not None
@@ -340,35 +319,37 @@ class EPClassifier(GPClassifier):
         if problem.start is None and "theta" in free:
             model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
             model = _select_start(sparse, model)
-        converged = self._uses_converged_ep(rows)
-        if converged and free:
-            learning = ConvergedEP(_ep_problem(sparse, model, free), self.tol)
+        solver = self._chosen_solver(rows.n_rows)
+        if isinstance(solver, ConvergedEP) and free:
+            learning = stages.ConvergedEP(_ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
             model = replace(model.at(state), mean=None, root=None)
         if free == ["theta"]:
             model = replace(model, Z=Z)
-        free = [] if converged else free
-        stage = self._stage(sparse, _ep_problem(sparse, model, free), converged)
+        free = [] if isinstance(solver, ConvergedEP) else free
+        stage = self._stage(sparse, _ep_problem(sparse, model, free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve)
 
-    def _stage(self, sparse, problem, converged):
+    def _stage(self, sparse, problem, solver):
         """Return the stage that finds the sites, and learns what is free by gradient steps."""
-        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
-        rule = RULES[self.optimizer](rate) if problem.free else None
-        if self.batch_size is None or converged:
-            return InterleavedEP(problem, rule, self.max_iter, self.tol)
-        check_shareable(self.batch_size)
-        options = rule, self.max_iter, self.tol, self.batch_size, sparse.problem.generator
-        return MinibatchEP(problem, *options)
+        if isinstance(solver, ConvergedEP):
+            return stages.InterleavedEP(problem, None, self.max_iter, self.tol)
+        rate = LEARNING_RATE if solver.learning_rate is None else solver.learning_rate
+        rule = stages.RULES[solver.rule](rate) if problem.free else None
+        if solver.batch_size is None:
+            return stages.InterleavedEP(problem, rule, self.max_iter, self.tol)
+        check_shareable(solver.batch_size)
+        options = rule, self.max_iter, self.tol, solver.batch_size, sparse.problem.generator
+        return stages.MinibatchEP(problem, *options)
 
     def _update_model(self, problem):
         old, rows = problem.start, problem.rows
         tensors = old.state(rows.device)
         prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
-        fixed = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
-        stage = InterleavedEP(fixed, None, self.max_iter, self.tol)
+        fixed = stages.EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
+        stage = stages.InterleavedEP(fixed, None, self.max_iter, self.tol)
         return update_posterior(self, problem, stage, stage.init(tensors), _summary)
 
     def _fitted_attributes(self, models, evaluations, streamed=False):
@@ -476,7 +457,7 @@ class EPClassifier(GPClassifier):
 def _ep_problem(sparse, model, free):
     """Return the `EPProblem` that all ways of learning share."""
     rows = sparse.rows
-    return EPProblem(
+    return stages.EPProblem(
         Propagation(torch_kernel(model.kernel), rows, model.jitter),
         free,
         theta_bounds(model.kernel, rows.device),
@@ -497,7 +478,7 @@ def _select_start(sparse, start):
     if rows.n_rows > _START_ROWS:
         rows = rows.subset(_START_ROWS, sparse.problem.random_state)
     problem = _ep_problem(sparse.on(rows), start, ["theta"])
-    learning = ConvergedEP(problem, sparse.tol)
+    learning = stages.ConvergedEP(problem, sparse.tol)
     tensors, states = start.state(rows.device), []
     if learning.explained(tensors) > _EXPLAINED:
         return start

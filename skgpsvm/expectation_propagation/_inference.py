@@ -100,7 +100,7 @@ class TorchRule:
 
 
 RULES = {
-    "auto": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
+    "adam": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
     "adadelta": partial(TorchRule, partial(torch.optim.Adadelta, eps=1e-5, maximize=True)),
     "sign": SignRule,
 }

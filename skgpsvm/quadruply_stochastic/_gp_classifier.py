@@ -11,10 +11,13 @@ from .._sparse import fit_or_update
 from .._variational import CLASS_VARIANCE, variational_problem
 from ._gp_training import (
     QS_FOLLOWED,
+    SOLVERS,
     USES,
+    by_steps,
     check_qs_parameters,
     fit_qs,
     has_partial_fit,
+    learning_options,
     qs_attributes,
     take_steps,
 )
@@ -37,11 +40,13 @@ class QSGPClassifier(GPClassifier):
         Matern kernels times constants. Hyperparameters start from its values and are learned within
         its bounds, unless they are "fixed". None is a squared exponential with a length scale for
         each feature, whose hyperparameters have a prior.
-    solver : {"cg", "sgd", "adagrad"}, default="cg"
-        How the mean's coefficients are learned. "cg" runs preconditioned conjugate gradients, which
-        use all functions at all rows in every iteration. "sgd" and "adagrad" take stochastic steps,
-        whose cost depends on neither number. Steps of "sgd" have a constant size and are averaged.
-        Those of "adagrad", as in the paper, are scaled by past gradients.
+    solver : {"cg", "sgd", "adagrad"} or solver, default="cg"
+        How the coefficients of the means are learned. "cg" runs preconditioned conjugate
+        gradients, which use all functions at all rows in every iteration. "sgd" and "adagrad" take
+        stochastic steps, whose cost depends on neither number. Steps of "sgd" have a constant size
+        and are averaged. Those of "adagrad", as in the paper, are scaled by past gradients. Objects
+        with options are `skgpsvm.solvers.ConjugateGradients` and
+        `skgpsvm.solvers.QuadruplyStochastic`.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
         Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
         frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
@@ -60,18 +65,6 @@ class QSGPClassifier(GPClassifier):
         Whether to add the variance of one more kernel function at x itself, up to the prior's. It
         is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
         fall to zero far from the data. The fitted model then stores the training rows.
-    control_variate : {"interpolating", "gram", None}, default="interpolating"
-        Control variate of the stochastic steps, computed from the mean at ``n_support`` rows.
-        "interpolating" transfers it to the minibatch by kriging; "gram" is the paper's. The
-        gradient is unbiased with all of them.
-    gradient : {"symmetric", "plain"}, default="symmetric"
-        Gradient estimate of the stochastic steps. "symmetric" splits the linear term between the
-        two draws of functions. "plain", as in the paper, leaves it to the first.
-    n_sampled_basis : int, default=1024
-        Number of units in each of the two draws of a stochastic step. A unit is a pair of cosine
-        and sine, or a kernel at a row.
-    n_support : int, default=256
-        Number of support rows of the control variate. More rows reduce the gradient's variance.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, whose coefficients have a prior, see `SVGPClassifier`. None is "linear" for
         "cg", and "zero" for stochastic steps, which vague terms slow down.
@@ -83,22 +76,14 @@ class QSGPClassifier(GPClassifier):
         or the given points, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
-    optimizer : {"auto", "stochastic"} or None, default="auto"
-        How the kernel is learned. "auto" learns it by a sparse GP on at most 10,000 rows.
-        "stochastic" goes on learning it along the stochastic steps. None keeps it fixed.
+    optimizer : {"auto"} or None, default="auto"
+        Whether the kernel is learned, on up to 10,000 rows. None keeps it fixed.
     max_iter : int, default=100
         Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
         the rows. `partial_fit` takes one pass.
     tol : float, default=1e-2
         Stop conjugate gradients when a natural-gradient step changes the means by less, relative to
         their norm.
-    batch_size : int, default=None
-        Number of rows in a minibatch; None is 512. With "cg" it applies to the rows that the kernel
-        is learned from, and None is all of them.
-    learning_rate : float, default=None
-        Learning rate of the stochastic steps. None is 0.1 for "adagrad", and for "sgd" a fraction
-        of the inverse of the largest eigenvalue, which is estimated on the support rows. Lower it
-        if the steps diverge.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -159,7 +144,7 @@ class QSGPClassifier(GPClassifier):
     True
     """
 
-    _uses, _followed = USES, QS_FOLLOWED
+    _solvers, _uses, _followed = SOLVERS, USES, QS_FOLLOWED
 
     likelihood = "softmax"
 
@@ -173,10 +158,6 @@ class QSGPClassifier(GPClassifier):
         covariance="nystroem",
         n_dense_columns=10,
         augment=False,
-        control_variate="interpolating",
-        gradient="symmetric",
-        n_sampled_basis=1024,
-        n_support=256,
         mean=None,
         n_inducing=256,
         inducing_points="kmeans",
@@ -184,8 +165,6 @@ class QSGPClassifier(GPClassifier):
         optimizer="auto",
         max_iter=100,
         tol=1e-2,
-        batch_size=None,
-        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -199,10 +178,6 @@ class QSGPClassifier(GPClassifier):
         self.covariance = covariance
         self.n_dense_columns = n_dense_columns
         self.augment = augment
-        self.control_variate = control_variate
-        self.gradient = gradient
-        self.n_sampled_basis = n_sampled_basis
-        self.n_support = n_support
         self.mean = mean
         self.n_inducing = n_inducing
         self.inducing_points = inducing_points
@@ -210,8 +185,6 @@ class QSGPClassifier(GPClassifier):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.class_weight = class_weight
         self.warm_start = warm_start
         self.device = device
@@ -287,12 +260,10 @@ class QSGPClassifier(GPClassifier):
         return classification_sites(self.likelihood, len(self.classes_))
 
     def _fit_model(self, problem):
-        mean = self.mean or ("linear" if self.solver == "cg" else "zero")
+        mean = self.mean or ("zero" if by_steps(self) else "linear")
         options = {"variance": CLASS_VARIANCE, "sparse_start": False}
         sparse = variational_problem(self, problem, mean, **options)
-        return fit_qs(
-            self, sparse, partial(learn_classifier, mean=mean, batch_size=self.batch_size)
-        )
+        return fit_qs(self, sparse, partial(learn_classifier, mean=mean, **learning_options(self)))
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

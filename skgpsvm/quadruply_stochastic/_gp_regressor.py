@@ -10,22 +10,24 @@ from .._parameters import where
 from .._solved import is_calibrated, learn_regressor
 from .._sparse import fit_or_update
 from .._variational import check_regression_parameters, variational_problem
+from ..solvers import QuadruplyStochastic
 from ._gp_training import (
     QS_FOLLOWED,
+    SOLVERS,
     USES,
+    by_steps,
     check_qs_parameters,
     fit_qs,
     has_partial_fit,
+    learning_options,
     qs_attributes,
     take_steps,
 )
 
 _START_NOISE = 0.1
+_STEPS = where(solver=QuadruplyStochastic) | where(likelihood="laplace")
 _USES = USES | {
-    "batch_size": (
-        where(solver=("sgd", "adagrad")) | where(likelihood="laplace"),
-        USES["batch_size"],
-    )
+    name: (_STEPS, USES[name]) for name in ("solver__batch_size", "solver__learning_rate")
 }
 
 
@@ -47,11 +49,13 @@ class QSGPRegressor(GPRegressor):
         prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Distribution of the noise. "laplace" is robust to outliers.
-    solver : {"cg", "sgd", "adagrad"}, default="cg"
-        How the mean's coefficients are learned. "cg" runs preconditioned conjugate gradients, which
-        use all functions at all rows in every iteration. "sgd" and "adagrad" take stochastic steps,
-        whose cost depends on neither number. Steps of "sgd" have a constant size and are averaged.
-        Those of "adagrad", as in the paper, are scaled by past gradients.
+    solver : {"cg", "sgd", "adagrad"} or solver, default="cg"
+        How the coefficients of the mean are learned. "cg" runs preconditioned conjugate
+        gradients, which use all functions at all rows in every iteration. "sgd" and "adagrad" take
+        stochastic steps, whose cost depends on neither number. Steps of "sgd" have a constant size
+        and are averaged. Those of "adagrad", as in the paper, are scaled by past gradients. Objects
+        with options are `skgpsvm.solvers.ConjugateGradients` and
+        `skgpsvm.solvers.QuadruplyStochastic`.
     basis : {"fourier", "orthogonal", "inducing"}, default="fourier"
         Basis functions of the mean. "fourier" and "orthogonal" are cosines and sines with random
         frequencies of an RBF or Matern kernel, independent or orthogonal in blocks of d.
@@ -70,18 +74,6 @@ class QSGPRegressor(GPRegressor):
         Whether to add the variance of one more kernel function at x itself, up to the prior's. It
         is for ``basis="inducing"`` with "chevron" or "mean_field", whose variance would otherwise
         fall to zero far from the data. The fitted model then stores the training rows.
-    control_variate : {"interpolating", "gram", None}, default="interpolating"
-        Control variate of the stochastic steps, computed from the mean at ``n_support`` rows.
-        "interpolating" transfers it to the minibatch by kriging; "gram" is the paper's. The
-        gradient is unbiased with all of them.
-    gradient : {"symmetric", "plain"}, default="symmetric"
-        Gradient estimate of the stochastic steps. "symmetric" splits the linear term between the
-        two draws of functions. "plain", as in the paper, leaves it to the first.
-    n_sampled_basis : int, default=1024
-        Number of units in each of the two draws of a stochastic step. A unit is a pair of cosine
-        and sine, or a kernel at a row.
-    n_support : int, default=256
-        Number of support rows of the control variate. More rows reduce the gradient's variance.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalized y. Its coefficients have a vague prior and are
         part of the kernel. None is "constant" for "cg", and "zero" for stochastic steps, which
@@ -97,11 +89,10 @@ class QSGPRegressor(GPRegressor):
         or the given points, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
-    optimizer : {"auto", "stochastic"} or None, default="auto"
-        How kernel and noise are learned. "auto" learns them on some thousand rows. "stochastic"
-        goes on learning both along the stochastic steps. None keeps them fixed. Unless it is None,
-        the noise and the power of the variances are calibrated on a tenth of the rows, held out.
-        Calibration needs at least 500 rows, Gaussian noise and a "nystroem" covariance.
+    optimizer : {"auto"} or None, default="auto"
+        Whether kernel and noise are learned, on some thousand rows. None keeps them fixed. Unless
+        it is None, the noise and the power of the variances are calibrated on a tenth of the rows,
+        held out. Calibration needs at least 500 rows, Gaussian noise and a "nystroem" covariance.
     max_iter : int, default=100
         Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
         the rows. `partial_fit` takes one pass.
@@ -110,13 +101,6 @@ class QSGPRegressor(GPRegressor):
         residual, relative to that at the prior mean, and the remaining gain of the bound, in nats
         per row. They also stop when ten iterations have gained less. With Laplace noise it is the
         relative change of the means.
-    batch_size : int, default=None
-        Number of rows in a minibatch; None is 512. With "cg" and Laplace noise it applies to the
-        rows that hyperparameters are learned from, and None is all of them.
-    learning_rate : float, default=None
-        Learning rate of the stochastic steps. None is 0.1 for "adagrad", and for "sgd" a fraction
-        of the inverse of the largest eigenvalue, which is estimated on the support rows. Lower it
-        if the steps diverge.
     normalize_y : bool, default=True
         Whether y is centered and scaled to unit variance first. Otherwise y should be of order
         one, since the initial values and the limits of learning assume it.
@@ -183,7 +167,7 @@ class QSGPRegressor(GPRegressor):
     array([1. , 0.1])
     """
 
-    _uses, _followed = _USES, QS_FOLLOWED
+    _solvers, _uses, _followed = SOLVERS, _USES, QS_FOLLOWED
 
     def __init__(
         self,
@@ -196,10 +180,6 @@ class QSGPRegressor(GPRegressor):
         covariance="nystroem",
         n_dense_columns=10,
         augment=False,
-        control_variate="interpolating",
-        gradient="symmetric",
-        n_sampled_basis=1024,
-        n_support=256,
         mean=None,
         noise_variance=None,
         n_inducing=256,
@@ -208,8 +188,6 @@ class QSGPRegressor(GPRegressor):
         optimizer="auto",
         max_iter=100,
         tol=1e-3,
-        batch_size=None,
-        learning_rate=None,
         normalize_y=True,
         warm_start=False,
         device=None,
@@ -224,10 +202,6 @@ class QSGPRegressor(GPRegressor):
         self.covariance = covariance
         self.n_dense_columns = n_dense_columns
         self.augment = augment
-        self.control_variate = control_variate
-        self.gradient = gradient
-        self.n_sampled_basis = n_sampled_basis
-        self.n_support = n_support
         self.mean = mean
         self.noise_variance = noise_variance
         self.n_inducing = n_inducing
@@ -236,8 +210,6 @@ class QSGPRegressor(GPRegressor):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.normalize_y = normalize_y
         self.warm_start = warm_start
         self.device = device
@@ -324,10 +296,10 @@ class QSGPRegressor(GPRegressor):
         return self._noise_model.sites(self.noise_variance or _START_NOISE)
 
     def _fit_model(self, problem):
-        mean = self.mean or ("constant" if self.solver == "cg" else "zero")
+        mean = self.mean or ("zero" if by_steps(self) else "constant")
         sparse = variational_problem(self, problem, mean, sparse_start=True)
         calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
-        learn = partial(learn_regressor, batch_size=self.batch_size)
+        learn = partial(learn_regressor, **learning_options(self))
         return fit_qs(self, sparse, learn, is_calibrated=calibrated)
 
     def _update_model(self, problem):

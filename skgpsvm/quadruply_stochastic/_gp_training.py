@@ -17,10 +17,16 @@ from .._solved import calibrated_fit, fit_by_conjugate_gradients
 from .._sparse import MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
+from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
 from ._stochastic import StepOptions, StochasticState, StochasticSteps
 
-_CG, _STEPS = where(solver="cg"), where(solver=("sgd", "adagrad"))
+SOLVERS = {
+    "cg": ConjugateGradients(),
+    "sgd": QuadruplyStochastic(),
+    "adagrad": QuadruplyStochastic(step="adagrad"),
+}
+_CG, _STEPS = where(solver=ConjugateGradients), where(solver=QuadruplyStochastic)
 _HAS_POINTS = _CG | where(covariance="nystroem") | where(optimizer=OtherThan(None))
 _MAX_LANDMARKS = 4096
 _N_SEEDS = 2**31
@@ -29,9 +35,14 @@ _MAX_LOG_NOISE_CHANGE = math.log(1e3)  # along the stochastic steps
 _MAX_HELD_OUT = 2000
 
 
+def by_steps(estimator):
+    """Return whether an estimator is fitted by stochastic steps."""
+    return isinstance(estimator._solver(), QuadruplyStochastic)
+
+
 def has_partial_fit(estimator):
     """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
-    if estimator.solver == "cg":
+    if not by_steps(estimator):
         raise AttributeError(
             "partial_fit is not available with solver='cg', which needs all rows at once. Use "
             "solver='sgd' or 'adagrad'."
@@ -41,53 +52,53 @@ def has_partial_fit(estimator):
 
 USES = {
     "n_dense_columns": where(covariance="chevron"),
-    **dict.fromkeys(("control_variate", "gradient", "n_sampled_basis", "learning_rate"), _STEPS),
-    "n_support": (_STEPS, where(solver="sgd") | where(control_variate=OtherThan(None))),
+    "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None)),
+    "solver__learn_hyperparameters": where(optimizer=OtherThan(None)),
     "n_inducing": _HAS_POINTS,
     "inducing_points": _HAS_POINTS,
-    "batch_size": _STEPS | LEARNED,
-    "tol": where(solver="cg") | LEARNED,
+    "solver__batch_size": _STEPS | LEARNED,
+    "solver__learning_rate": _STEPS | LEARNED,
+    "tol": _CG | LEARNED,
 }
+_STEP_OPTIONS = [f"solver__{name}" for name in ("control_variate", "gradient", "n_sampled_basis")]
 QS_FOLLOWED = {
     "fit": FOLLOWED
     | MORE_FOLLOWED
-    | dict.fromkeys(("control_variate", "gradient", "n_sampled_basis"), ALWAYS)
-    | dict.fromkeys(("learn_inducing", "optimizer", "tol"), _CG)
+    | dict.fromkeys((*_STEP_OPTIONS, "solver__learn_hyperparameters"), ALWAYS)
     | dict.fromkeys(
-        ("augment", "basis", "covariance", "n_basis", "n_dense_columns", "n_support"), _CG
+        (
+            "augment",
+            "basis",
+            "covariance",
+            "learn_inducing",
+            "n_basis",
+            "n_dense_columns",
+            "optimizer",
+            "tol",
+        ),
+        _CG,
     ),
     "partial_fit": FOLLOWED
-    | dict.fromkeys(
-        ("batch_size", "control_variate", "gradient", "learning_rate", "n_sampled_basis"),
-        ALWAYS,
-    ),
+    | dict.fromkeys((*_STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
 }
 
 
 def check_qs_parameters(estimator):
     """Refuse wrong values of the parameters that regressor and classifier share."""
     estimator._check_choice("basis", ("fourier", "orthogonal", "inducing"))
-    estimator._check_choice("solver", ("cg", "sgd", "adagrad"))
     estimator._check_choice("covariance", ("nystroem", "chevron", "mean_field"))
-    estimator._check_choice("control_variate", ("interpolating", "gram", None))
-    estimator._check_choice("gradient", ("symmetric", "plain"))
     estimator._check_bool("augment")
-    for name in ("n_basis", "n_dense_columns", "n_support", "n_sampled_basis"):
+    for name in ("n_basis", "n_dense_columns"):
         estimator._check_number(name, 1, integer=True)
-    optimizers = ("auto", "stochastic", None)
-    check_variational_parameters(estimator, means=(*MEANS, None), optimizers=optimizers)
+    check_variational_parameters(estimator, means=(*MEANS, None))
     refuse_ranks(estimator)
     basis, covariance = estimator.basis, estimator.covariance
-    if estimator.optimizer == "stochastic" and estimator.solver == "cg":
+    learns = by_steps(estimator) and estimator._solver().learn_hyperparameters
+    if learns and basis == "inducing" and covariance != "nystroem":
         raise ValueError(
-            "optimizer='stochastic' learns along stochastic steps, not solver='cg'. Use "
-            "solver='sgd' or 'adagrad'."
-        )
-    if estimator.optimizer == "stochastic" and basis == "inducing" and covariance != "nystroem":
-        raise ValueError(
-            "optimizer='stochastic' needs the bound's gradient in the kernel's hyperparameters, "
-            f"which basis='inducing' with covariance={covariance!r} hides in the determinant of a "
-            "kernel matrix. Use covariance='nystroem' or basis='fourier'."
+            "learn_hyperparameters=True needs the bound's gradient in the kernel's "
+            f"hyperparameters, which basis='inducing' with covariance={covariance!r} hides in the "
+            "determinant of a kernel matrix. Use covariance='nystroem' or basis='fourier'."
         )
     if estimator.augment and (basis != "inducing" or covariance == "nystroem"):
         raise ValueError(
@@ -95,6 +106,11 @@ def check_qs_parameters(estimator):
             f"basis={basis!r} and covariance={covariance!r}, whose variance returns to the prior's "
             "without it. Set augment=False."
         )
+
+
+def learning_options(estimator):
+    """Return the options of the sparse GP that learns the hyperparameters, a dict."""
+    return {} if by_steps(estimator) else estimator._solver().get_params()
 
 
 def qs_attributes(estimator, models, bounds):
@@ -119,10 +135,10 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     fitted : Fitted
     """
     problem, rows, others = sparse.problem, sparse.rows, None
-    by_steps = estimator.solver != "cg"
-    if by_steps and problem.start:
+    in_steps = by_steps(estimator)
+    if in_steps and problem.start:
         return take_steps(estimator, problem)
-    if by_steps and is_calibrated:
+    if in_steps and is_calibrated:
         rows, others = rows.divided(*held_out_units(rows, problem.random_state, _MAX_HELD_OUT))
     sparse = sparse.on(rows)
     if not _HAS_POINTS.holds(estimator):
@@ -130,8 +146,9 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
         # functions would then depend.
         sparse = replace(sparse, inducing_points=rows.take(slice(1))[0].double().cpu().numpy())
     model, index = _with_functions(estimator, learn(sparse), rows, problem.random_state)
-    if by_steps:
-        support = np.sort(problem.random_state.permutation(len(rows))[: estimator.n_support])
+    if in_steps:
+        n_support = estimator._solver().n_support
+        support = np.sort(problem.random_state.permutation(len(rows))[:n_support])
         support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
         return take_steps(estimator, problem, model, support, rows, others)
@@ -152,7 +169,7 @@ def _with_functions(estimator, model, rows, random_state):
     else:
         n_pairs = -(-estimator.n_basis // 2)
         index = index[: min(n_pairs, _MAX_LANDMARKS)]
-        nystroem = estimator.solver == "cg" and estimator.covariance == "nystroem"
+        nystroem = not by_steps(estimator) and estimator.covariance == "nystroem"
         bases = FourierFeatures(n_pairs, seed, estimator.basis == "orthogonal", nystroem)
     return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
 
@@ -257,19 +274,19 @@ def take_steps(
 def _steps(estimator, problem, model, rows, passes, streamed):
     """Return the `StochasticSteps` over some rows."""
     n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
-    batch_size = min(estimator.batch_size or _BATCH_SIZE, len(rows))
-    limits = None
-    if not streamed and estimator.optimizer == "stochastic":
+    solver, limits = estimator._solver(), None
+    batch_size = min(solver.batch_size or _BATCH_SIZE, len(rows))
+    if not streamed and solver.learn_hyperparameters:
         limits = _hyperparameter_limits(model, estimator._noise_model, rows.device)
     options = StepOptions(
         n_dense=n_dense[estimator.covariance],
         batch_size=batch_size,
-        n_sampled=estimator.n_sampled_basis,
-        control_variate=estimator.control_variate,
+        n_sampled=solver.n_sampled_basis,
+        control_variate=solver.control_variate,
         n_steps=passes * math.ceil(len(rows) / batch_size),
-        symmetric=estimator.gradient == "symmetric",
-        adagrad=estimator.solver == "adagrad",
-        learning_rate=estimator.learning_rate,
+        symmetric=solver.gradient == "symmetric",
+        adagrad=solver.step == "adagrad",
+        learning_rate=solver.learning_rate,
     )
     return StochasticSteps(
         estimator._make_likelihood(),

@@ -1,8 +1,6 @@
 """`SVGPClassifier`: the estimator."""
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
-from .._inference.natural_gradient import GradientInference, NaturalGradientInference
-from .._parameters import where
 from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
@@ -14,7 +12,6 @@ from .._sparse import (
 from .._variational import (
     CLASS_VARIANCE,
     CLASSIFIER_LIKELIHOODS,
-    LEARNED,
     check_variational_parameters,
     elbo,
     elbo_attributes,
@@ -22,9 +19,7 @@ from .._variational import (
     shortened,
     variational_problem,
 )
-from ._steps import batch_size
-
-_USES = {"learning_rate": LEARNED | where(inference="gradient")}
+from ._steps import STEPS, USES, posterior_stage
 
 
 class SVGPClassifier(GPClassifier):
@@ -45,9 +40,10 @@ class SVGPClassifier(GPClassifier):
         ``"softmax"`` of the latents; for two classes the logistic function of one latent.
         ``"probit"``, for two classes only, is the normal distribution function of one latent.
         ``"robust_max"`` is the class of the largest latent, with one label in a thousand wrong.
-    inference : {"natural_gradient", "gradient"}, default="natural_gradient"
+    solver : {"natural_gradient", "gradient"} or solver, default="natural_gradient"
         ``"natural_gradient"`` uses natural gradients for the posterior and Adam for the rest;
-        ``"gradient"`` uses Adam for everything.
+        ``"gradient"`` uses Adam for everything. Objects with options are
+        `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function. Its coefficients have a prior, so it appears in the kernel as a fixed
         constant and a fixed linear term. If hyperparameters are learned, the variance of the linear
@@ -67,11 +63,6 @@ class SVGPClassifier(GPClassifier):
     tol : float, default=1e-2
         Stop when a pass changes the posterior means by less, relative to their norm. Smaller values
         take more passes.
-    batch_size : int, default=None
-        Rows per minibatch. None means all rows for natural gradients on up to 10,000 rows, else
-        1024; and 256 for Adam alone. Adam between natural gradients always takes up to 1024 rows.
-    learning_rate : float, default=None
-        Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -121,14 +112,14 @@ class SVGPClassifier(GPClassifier):
     True
     """
 
-    _uses, _followed = _USES, SPARSE_FOLLOWED
+    _solvers, _uses, _followed = STEPS, USES, SPARSE_FOLLOWED
 
     def __init__(
         self,
         kernel=None,
         *,
         likelihood="softmax",
-        inference="natural_gradient",
+        solver="natural_gradient",
         mean="linear",
         n_inducing=256,
         inducing_points="kmeans",
@@ -136,8 +127,6 @@ class SVGPClassifier(GPClassifier):
         optimizer="auto",
         max_iter=100,
         tol=1e-2,
-        batch_size=None,
-        learning_rate=None,
         class_weight=None,
         warm_start=False,
         device=None,
@@ -146,7 +135,7 @@ class SVGPClassifier(GPClassifier):
     ):
         self.kernel = kernel
         self.likelihood = likelihood
-        self.inference = inference
+        self.solver = solver
         self.mean = mean
         self.n_inducing = n_inducing
         self.inducing_points = inducing_points
@@ -154,8 +143,6 @@ class SVGPClassifier(GPClassifier):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.class_weight = class_weight
         self.warm_start = warm_start
         self.device = device
@@ -163,7 +150,6 @@ class SVGPClassifier(GPClassifier):
         self.random_state = random_state
 
     def _check_parameters(self):
-        self._check_choice("inference", ("natural_gradient", "gradient"))
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
         check_variational_parameters(self)
 
@@ -231,13 +217,7 @@ class SVGPClassifier(GPClassifier):
         sparse = variational_problem(self, problem, self.mean, **options)
         start = problem.start or sparse.initial_model()
         model = shortened(sparse, start, self.mean)
-        by_gradient = self.inference == "gradient"
-        method = GradientInference if by_gradient else NaturalGradientInference
-        rows_per_step = (
-            self.batch_size if by_gradient else batch_size(self.batch_size, problem.rows)
-        )
-        options = {"batch_size": rows_per_step, "learning_rate": self.learning_rate}
-        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        stage = posterior_stage(sparse, model, self._solver())
         return fit_posterior(sparse, model, stage, elbo)
 
     def _update_model(self, problem):

@@ -5,8 +5,7 @@ import torch
 from .._distributed import n_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
-from .._inference.natural_gradient import GradientInference, NaturalGradientInference
-from .._parameters import where
+from .._inference.natural_gradient import NaturalGradientInference
 from .._sparse import (
     SPARSE_FOLLOWED,
     fit_or_update,
@@ -15,7 +14,6 @@ from .._sparse import (
     update_posterior,
 )
 from .._variational import (
-    LEARNED,
     check_regression_parameters,
     check_variational_parameters,
     elbo,
@@ -23,15 +21,12 @@ from .._variational import (
     natural_sweep,
     variational_problem,
 )
-from ._steps import batch_size
+from ..solvers import Collapsed, NaturalGradient
+from ._steps import STEPS, USES, posterior_stage
 
 _START_NOISE = 0.1
 _MAX_COLLAPSED = 2e10  # n m^2
-_BY_BATCHES = where(inference=("auto", "natural_gradient", "gradient"))
-_USES = {
-    "batch_size": _BY_BATCHES,
-    "learning_rate": (_BY_BATCHES, LEARNED | where(inference="gradient")),
-}
+_SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
 
 
 class SVGPRegressor(GPRegressor):
@@ -52,11 +47,12 @@ class SVGPRegressor(GPRegressor):
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise model. ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to
         outliers.
-    inference : {"auto", "collapsed", "natural_gradient", "gradient"}, default="auto"
+    solver : {"auto", "collapsed", "natural_gradient", "gradient"} or solver, default="auto"
         ``"collapsed"`` is the closed form (Gaussian noise only), ``"natural_gradient"`` uses
         natural gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
-        everything. ``"auto"`` is the closed form with Gaussian noise if n m^2 is at most 2e10 and
-        neither ``batch_size`` nor ``learning_rate`` is given, else natural gradients.
+        everything. ``"auto"`` is the closed form with Gaussian noise if n m^2 is at most 2e10, else
+        natural gradients. Objects with options are `skgpsvm.solvers.Collapsed`,
+        `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="constant"
         Mean function, in units of the normalized y. Its coefficients have a vague prior, so it
         appears in the kernel as a fixed constant and a fixed linear term.
@@ -78,13 +74,6 @@ class SVGPRegressor(GPRegressor):
     tol : float, default=5e-3
         Stop when a round gains less, in nats per row, or when a pass changes the posterior means by
         less, relative to their norm. Smaller values take more rounds or passes.
-    batch_size : int, default=None
-        Rows per minibatch. None means all rows for natural gradients, but 1024 with Gaussian noise
-        on more than 10,000 rows; and 256 for Adam alone. Adam between natural gradients always
-        takes up to 1024 rows. Not for the closed form.
-    learning_rate : float, default=None
-        Learning rate of Adam; None is 0.05. Lower it if the objective diverges. Not for the closed
-        form.
     normalize_y : bool, default=True
         Whether y is first centered and scaled to unit variance. Otherwise y should be of order one,
         as initial values and bounds do not depend on its scale.
@@ -140,14 +129,14 @@ class SVGPRegressor(GPRegressor):
     (array([1. , 0.4]), array([0.1, 0.9]))
     """
 
-    _uses, _followed = _USES, SPARSE_FOLLOWED
+    _solvers, _uses, _followed = _SOLVERS, USES, SPARSE_FOLLOWED
 
     def __init__(
         self,
         kernel=None,
         *,
         likelihood="gaussian",
-        inference="auto",
+        solver="auto",
         mean="constant",
         noise_variance=None,
         n_inducing=256,
@@ -156,8 +145,6 @@ class SVGPRegressor(GPRegressor):
         optimizer="auto",
         max_iter=50,
         tol=5e-3,
-        batch_size=None,
-        learning_rate=None,
         normalize_y=True,
         warm_start=False,
         device=None,
@@ -166,7 +153,7 @@ class SVGPRegressor(GPRegressor):
     ):
         self.kernel = kernel
         self.likelihood = likelihood
-        self.inference = inference
+        self.solver = solver
         self.mean = mean
         self.noise_variance = noise_variance
         self.n_inducing = n_inducing
@@ -175,8 +162,6 @@ class SVGPRegressor(GPRegressor):
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.normalize_y = normalize_y
         self.warm_start = warm_start
         self.device = device
@@ -186,12 +171,11 @@ class SVGPRegressor(GPRegressor):
     # Fitting
 
     def _check_parameters(self):
-        self._check_choice("inference", ("auto", "collapsed", "natural_gradient", "gradient"))
         check_variational_parameters(self)
         check_regression_parameters(self)
-        if self.inference == "collapsed" and self.likelihood != "gaussian":
+        if isinstance(self._solver(), Collapsed) and self.likelihood != "gaussian":
             raise ValueError(
-                f"inference='collapsed' needs Gaussian noise; with likelihood={self.likelihood!r} "
+                f"solver='collapsed' needs Gaussian noise; with likelihood={self.likelihood!r} "
                 "use 'natural_gradient' or 'auto'."
             )
 
@@ -254,30 +238,23 @@ class SVGPRegressor(GPRegressor):
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance or _START_NOISE)
 
-    def _is_collapsed(self, n_rows, n_points):
-        """Return whether the collapsed ELBO is the objective itself, not only finds a start."""
-        if self.inference == "auto":
-            small = n_rows * n_points**2 <= _MAX_COLLAPSED
-            needs_steps = self.batch_size is not None or self.learning_rate is not None
-            applies = self.likelihood == "gaussian" and not needs_steps
-            return applies and (small or n_ranks() > 1)
-        return self.inference == "collapsed"
+    def _chosen_solver(self, n_rows, n_points):
+        """Return the solver, with "auto" resolved."""
+        if self._solver() is not None:
+            return self._solver()
+        small = n_rows * n_points**2 <= _MAX_COLLAPSED or n_ranks() > 1
+        return Collapsed() if self.likelihood == "gaussian" and small else NaturalGradient()
 
     def _fit_model(self, problem):
         sparse = variational_problem(self, problem, self.mean, sparse_start=True)
         start = problem.start or sparse.initial_model()
-        if self._is_collapsed(problem.rows.n_rows, len(start.Z)):
+        solver = self._chosen_solver(problem.rows.n_rows, len(start.Z))
+        if isinstance(solver, Collapsed):
             return self._fit_collapsed(sparse, start)
         search = CollapsedSearch(sparse, start, learned_jitter(problem.rows, collapsed=False))
         is_fresh = search.is_needed and search.start.mean is None
         model = search.start_of_other_noise() if is_fresh else search.start
-        by_gradient = self.inference == "gradient"
-        method = GradientInference if by_gradient else NaturalGradientInference
-        rows_per_step = self.batch_size
-        if self.likelihood == "gaussian" and not by_gradient:
-            rows_per_step = batch_size(self.batch_size, problem.rows)
-        options = {"batch_size": rows_per_step, "learning_rate": self.learning_rate}
-        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        stage = posterior_stage(sparse, model, solver, in_batches=self.likelihood == "gaussian")
         return fit_posterior(sparse, model, stage, elbo)
 
     def _fit_collapsed(self, sparse, start):

@@ -1,12 +1,31 @@
-"""Minibatches of natural-gradient steps."""
+"""The solvers of sparse GPs that take steps."""
 
 from .._distributed import n_ranks
+from .._inference.natural_gradient import GradientInference, NaturalGradientInference
+from .._parameters import where
+from .._variational import LEARNED
+from ..solvers import Gradient, NaturalGradient
 
+STEPS = {"natural_gradient": NaturalGradient(), "gradient": Gradient()}
+USES = {"solver__learning_rate": LEARNED | where(solver=Gradient)}
 _MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
 
 
-def batch_size(given, rows):
-    """Return the rows per minibatch of natural gradients; None is all rows."""
-    if given is None and n_ranks() == 1 and rows.n_rows > _MAX_FULL_BATCH:
-        return _MINIBATCH
-    return given
+def posterior_stage(sparse, model, solver, *, in_batches=True):
+    """Return the stage of a solver that finds the posterior and learns what is free.
+
+    Parameters
+    ----------
+    sparse : SparseProblem
+    model : SparseModel
+    solver : NaturalGradient or Gradient
+    in_batches : bool
+        Whether natural gradients on many rows take minibatches by default.
+    """
+    method, batch_size = GradientInference, solver.batch_size
+    if isinstance(solver, NaturalGradient):
+        method, many = NaturalGradientInference, sparse.rows.n_rows > _MAX_FULL_BATCH
+        if batch_size is None and in_batches and many and n_ranks() == 1:
+            batch_size = _MINIBATCH
+    options = {"batch_size": batch_size, "learning_rate": solver.learning_rate}
+    return sparse.inference(model, method, sparse.free_parts(model), **options)

@@ -1,0 +1,274 @@
+"""Solvers: the ways to fit a model, each with the options that only it has.
+
+The parameter ``solver`` of an estimator takes one of these objects, or a string for one with its
+defaults. Options are parameters of the estimator in the sense of scikit-learn: with
+``solver=NaturalGradient()`` a grid search varies ``solver__batch_size``.
+"""
+
+from sklearn.base import BaseEstimator
+
+from ._validation import check_bool, check_choice, check_number
+
+__all__ = [
+    "Collapsed",
+    "ConjugateGradients",
+    "ConvergedEP",
+    "CoordinateAscent",
+    "Gradient",
+    "InterleavedEP",
+    "NaturalGradient",
+    "QuadruplyStochastic",
+    "StochasticGradient",
+]
+
+
+PARAMETRIZATIONS = ("orthogonal", "hybrid", "shared", "decoupled")
+
+
+class Solver(BaseEstimator):
+    """A way to fit a model."""
+
+    # As those of the estimators, see `GPEstimator`.
+    _doc_link_module = "skgpsvm"
+    _doc_link_template = "../generated/skgpsvm.solvers.{estimator_name}.html"
+
+    def check(self):
+        """Raise ValueError if an option has an invalid value."""
+
+
+class _Batches(Solver):
+    """A solver with minibatches and a learning rate of Adam."""
+
+    def __init__(self, batch_size=None, learning_rate=None):
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+
+    def check(self):
+        check_number("batch_size", self.batch_size, 1, integer=True, optional=True)
+        check_number("learning_rate", self.learning_rate, 0, optional=True, above=True)
+
+
+class Collapsed(Solver):
+    """L-BFGS-B on the collapsed ELBO, whose posterior has a closed form.
+
+    It is for `SVGPRegressor` with Gaussian noise. It has no options; rounds are counted by
+    ``max_iter`` of the estimator.
+
+    Notes
+    -----
+    Source: Titsias (2009).
+    """
+
+
+class NaturalGradient(_Batches):
+    """Natural gradients for the posterior, alternating with Adam on the hyperparameters.
+
+    It is for `SVGPRegressor` and `SVGPClassifier`.
+
+    Parameters
+    ----------
+    batch_size : int, default=None
+        Rows per minibatch of the natural gradients. None means all rows, but 1024 on more than
+        10,000 rows for classes and for Gaussian noise. Adam always takes up to 1024 rows.
+    learning_rate : float, default=None
+        Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
+
+    Notes
+    -----
+    Source: Hensman et al. (2013); Khan and Lin (2017) for likelihoods that are not Gaussian.
+    """
+
+
+class Gradient(_Batches):
+    """Adam on the posterior and the hyperparameters together.
+
+    It is for `SVGPRegressor`, `SVGPClassifier` and `BayesianSVC`.
+
+    Parameters
+    ----------
+    batch_size : int, default=None
+        Rows per minibatch; None is 256.
+    learning_rate : float, default=None
+        Learning rate of Adam, in units of log hyperparameters, of whitened weights and of the
+        features' standard deviations; None is 0.05. Lower it if the objective diverges.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), section 3.2.
+    """
+
+
+class CoordinateAscent(_Batches):
+    """Closed-form sweeps over the rows, for `BayesianSVC`.
+
+    Parameters
+    ----------
+    batch_size : int, default=None
+        Rows per minibatch; None means all rows.
+    learning_rate : float, default=None
+        Learning rate of Adam between the sweeps; None is 0.05. It is for ``learn_inducing=True``
+        and for ``optimizer="adam"``.
+
+    Notes
+    -----
+    Source: Wistuba and Rawat (2018), Algorithm 1.
+    """
+
+
+class ConvergedEP(Solver):
+    """L-BFGS-B on the evidence of converged sites, for `EPClassifier`.
+
+    It has no options. ``solver="gfitc"`` stands for it.
+
+    Notes
+    -----
+    Source: Naish-Guzman and Holden (2007), generalized FITC.
+    """
+
+
+class InterleavedEP(_Batches):
+    """A step on the hyperparameters after each update of the sites, for `EPClassifier`.
+
+    ``solver="sep"`` stands for it.
+
+    Parameters
+    ----------
+    rule : {"adam", "sign", "adadelta"}, default="adam"
+        Rule of the steps. "sign" and "adadelta" are those of the paper. "sign" is for updates of
+        all rows: a rate for each parameter grows by 2 % while the derivative keeps its sign, and is
+        halved otherwise. "adadelta" is for minibatches, with ``learning_rate=1``.
+    batch_size : int, default=None
+        Rows in a minibatch. The posterior and the hyperparameters change after each minibatch. None
+        takes all rows at once.
+    learning_rate : float, default=None
+        Step size of the rule; None is 0.05.
+
+    Notes
+    -----
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016), sections 3 and 5.
+    """
+
+    def __init__(self, rule="adam", batch_size=None, learning_rate=None):
+        super().__init__(batch_size, learning_rate)
+        self.rule = rule
+
+    def check(self):
+        super().check()
+        check_choice("rule", self.rule, ("adam", "sign", "adadelta"))
+
+
+class ConjugateGradients(_Batches):
+    """Preconditioned conjugate gradients for the coefficients of the mean.
+
+    They are for `DecoupledGPRegressor`, `DecoupledGPClassifier`, `QSGPRegressor` and
+    `QSGPClassifier`. A sparse GP on some of the rows learns the hyperparameters first. Its steps
+    have the options below, unless noise is Gaussian, which needs none.
+
+    Parameters
+    ----------
+    batch_size : int, default=None
+        Rows per minibatch of learning; None is all of up to 10,000 rows.
+    learning_rate : float, default=None
+        Learning rate of Adam; None is 0.05.
+
+    Notes
+    -----
+    Source: Rudi, Carratino and Rosasco (2017) for the preconditioner.
+    """
+
+
+class StochasticGradient(_Batches):
+    """Stochastic gradients of all parameters of a decoupled GP, which add bases from minibatches.
+
+    They are for `DecoupledGPRegressor` and `DecoupledGPClassifier`. ``solver="sgd"`` stands for
+    them.
+
+    Parameters
+    ----------
+    parametrization : {"orthogonal", "hybrid", "shared", "decoupled"}, default="orthogonal"
+        Parametrization of the posterior. "decoupled", the paper's, gives the mean only its own
+        bases. The others give it the inducing points too: as further bases ("shared"), through
+        their whitened means ("hybrid"), or through these with its own bases made orthogonal to the
+        points ("orthogonal").
+    batch_size : int, default=None
+        Rows in a minibatch; None is 1024.
+    learning_rate : float, default=None
+        Learning rate of Adam; None is 0.05. Step t has ``learning_rate / (1 + 0.1 sqrt(t))``.
+
+    Notes
+    -----
+    Source: Cheng and Boots (2017), Algorithm 1; Salimbeni et al. (2018) for the orthogonal form.
+    """
+
+    def __init__(self, parametrization="orthogonal", batch_size=None, learning_rate=None):
+        super().__init__(batch_size, learning_rate)
+        self.parametrization = parametrization
+
+    def check(self):
+        super().check()
+        check_choice("parametrization", self.parametrization, PARAMETRIZATIONS)
+
+
+class QuadruplyStochastic(_Batches):
+    """Steps that sample rows once and basis functions twice, so that neither number matters.
+
+    They are for `QSGPRegressor` and `QSGPClassifier`. ``solver="sgd"`` stands for them, and
+    ``solver="adagrad"`` for those with ``step="adagrad"``.
+
+    Parameters
+    ----------
+    step : {"sgd", "adagrad"}, default="sgd"
+        Steps of "sgd" have a constant size and are averaged. Those of "adagrad", as in the paper,
+        are scaled by past gradients.
+    control_variate : {"interpolating", "gram", None}, default="interpolating"
+        Control variate, computed from the mean at ``n_support`` rows. "interpolating" transfers it
+        to the minibatch by kriging; "gram" is the paper's. The gradient is unbiased with all of
+        them.
+    gradient : {"symmetric", "plain"}, default="symmetric"
+        Estimate of the gradient. "symmetric" splits the linear term between the two draws of
+        functions. "plain", as in the paper, leaves it to the first.
+    n_sampled_basis : int, default=1024
+        Number of units in each of the two draws. A unit is a pair of cosine and sine, or a kernel
+        at a row.
+    n_support : int, default=256
+        Number of support rows of the control variate. More rows reduce the gradient's variance.
+    learn_hyperparameters : bool, default=False
+        Whether the steps go on learning kernel and noise, which a sparse GP learns first.
+    batch_size : int, default=None
+        Number of rows in a minibatch; None is 512.
+    learning_rate : float, default=None
+        Learning rate. None is 0.1 for "adagrad", and for "sgd" a fraction of the inverse of the
+        largest eigenvalue, which is estimated on the support rows. Lower it if the steps diverge.
+
+    Notes
+    -----
+    Source: Evans and Nair (2020).
+    """
+
+    def __init__(
+        self,
+        step="sgd",
+        control_variate="interpolating",
+        gradient="symmetric",
+        n_sampled_basis=1024,
+        n_support=256,
+        learn_hyperparameters=False,
+        batch_size=None,
+        learning_rate=None,
+    ):
+        super().__init__(batch_size, learning_rate)
+        self.step = step
+        self.control_variate = control_variate
+        self.gradient = gradient
+        self.n_sampled_basis = n_sampled_basis
+        self.n_support = n_support
+        self.learn_hyperparameters = learn_hyperparameters
+
+    def check(self):
+        super().check()
+        check_choice("step", self.step, ("sgd", "adagrad"))
+        check_choice("control_variate", self.control_variate, ("interpolating", "gram", None))
+        check_choice("gradient", self.gradient, ("symmetric", "plain"))
+        check_number("n_sampled_basis", self.n_sampled_basis, 1, integer=True)
+        check_number("n_support", self.n_support, 1, integer=True)
+        check_bool("learn_hyperparameters", self.learn_hyperparameters)
