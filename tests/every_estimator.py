@@ -36,11 +36,11 @@ SMALL = {**FEW, "n_inducing": 12}
 SGD = {**SMALL, "solver": "sgd"}
 ESTIMATORS = {
     "svc": BayesianSVC(**SMALL),
-    "svc, gradient": BayesianSVC(**SMALL, inference="gradient"),
+    "svc, gradient": BayesianSVC(**SMALL, solver="gradient"),
     "svgp": SVGPRegressor(**SMALL),
     "svgp, laplace": SVGPRegressor(**SMALL, likelihood="laplace"),
     "svgp classifier": SVGPClassifier(**SMALL),
-    "svgp classifier, gradient": SVGPClassifier(**SMALL, inference="gradient"),
+    "svgp classifier, gradient": SVGPClassifier(**SMALL, solver="gradient"),
     "ep": EPClassifier(**SMALL),
     "decoupled": DecoupledGPRegressor(**SMALL),
     "decoupled, sgd": DecoupledGPRegressor(**SGD),

@@ -14,6 +14,7 @@ from sklearn.callback import ScoringMonitor
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm import BayesianSVC, EPClassifier, HybridBayesianSVC, SVGPRegressor
+from skgpsvm.solvers import InterleavedEP
 
 N = 180
 CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row": (1, 2)}
@@ -32,13 +33,14 @@ def problem(n_classes):
 
 
 COMMON = {"n_inducing": 15, "random_state": 0}
-SEP = {"approximation": "sep", "learn_inducing": True}
+SEP = {"solver": "sep", "learn_inducing": True}
 EP = {**COMMON, **SEP, "max_iter": 30, "tol": 0.1}
+SIGN = {**EP, "solver": InterleavedEP("sign")}
 # Name: estimator, number of classes (0 is regression), shards.
 FITS = {
     "sep": (EPClassifier(**EP), 2, "uneven"),
-    "sep, sign rule, empty shard": (EPClassifier(**EP, optimizer="sign"), 2, "empty"),
-    "gfitc": (EPClassifier(**{**EP, "max_iter": 1, "approximation": "gfitc"}), 2, "uneven"),
+    "sep, sign rule, empty shard": (EPClassifier(**SIGN), 2, "empty"),
+    "gfitc": (EPClassifier(**EP | {"max_iter": 1, "solver": "gfitc"}), 2, "uneven"),
     "sep, balanced": (EPClassifier(**EP, class_weight="balanced"), 2, "blocks"),
     "sep, three classes": (EPClassifier(**EP), 3, "blocks"),
     "svc, two classes": (BayesianSVC(**COMMON, optimizer=None), 2, "uneven"),
@@ -118,8 +120,8 @@ def failing_fits(rank):
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
         "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),
-        "minibatches": told(lambda: EPClassifier(batch_size=10).fit(X, y)),
-        "Adam": told(lambda: SVGPRegressor(inference="natural_gradient").fit(X, target)),
+        "minibatches": told(lambda: EPClassifier(solver=InterleavedEP(batch_size=10)).fit(X, y)),
+        "Adam": told(lambda: SVGPRegressor(solver="natural_gradient").fit(X, target)),
         "earlier model": told(lambda: fitted.fit(X, y)),
         "classes": told(lambda: BayesianSVC().partial_fit(X, y, classes=names[: 2 + rank])),
         "device": told(lambda: EPClassifier(device=devices[rank]).fit(X, y)),

@@ -56,21 +56,27 @@ from skgpsvm._fitted_models import LAYOUT
 from skgpsvm.bayesian_svm import _kernel_choice
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.hybrid import MLP
+from skgpsvm.solvers import (
+    CoordinateAscent,
+    InterleavedEP,
+    QuadruplyStochastic,
+    StochasticGradient,
+)
 
 quick = partial(BayesianSVC, n_inducing=6, optimizer=None, random_state=0)
-ep = partial(EPClassifier, approximation="sep", n_inducing=6, max_iter=12, tol=0.2, random_state=0)
+ep = partial(EPClassifier, solver="sep", n_inducing=6, max_iter=12, tol=0.2, random_state=0)
 MODES = {
     "coordinate ascent": quick(),
     "ovr": quick(multi_class="ovr"),
-    "gradient": quick(inference="gradient", tol=0.1),
-    "minibatches": quick(batch_size=16, tol=0.1),
+    "gradient": quick(solver="gradient", tol=0.1),
+    "minibatches": quick(solver=CoordinateAscent(batch_size=16), tol=0.1),
     "learned inducing points": quick(learn_inducing=True, max_iter=20, tol=0.1),
     "learned kernel": quick(optimizer="auto"),
     "ovr, learned kernels": quick(multi_class="ovr", optimizer="auto", kernel=2.0 * RBF()),
     "EP": ep(),
-    "EP, sign rule": ep(optimizer="sign"),
-    "EP, minibatches": ep(batch_size=16),
-    "EP, GFITC": ep(approximation="gfitc", max_iter=15),
+    "EP, sign rule": ep(solver=InterleavedEP("sign")),
+    "EP, minibatches": ep(solver=InterleavedEP(batch_size=16)),
+    "EP, GFITC": ep(solver="gfitc", max_iter=15),
     "additive": AdditiveGPClassifier(
         n_inducing=5, interactions=[(0, 1)], min_gain=0, max_iter=20, tol=0.02, random_state=0
     ),
@@ -80,13 +86,11 @@ MODES = {
     "decoupled": DecoupledGPClassifier(n_mean_bases=20, n_inducing=8, random_state=0),
     "quadruply stochastic": QSGPClassifier(n_basis=20, n_inducing=8, random_state=0),
     "quadruply stochastic, steps": QSGPClassifier(
-        solver="sgd",
+        solver=QuadruplyStochastic(learn_hyperparameters=True, batch_size=16),
         covariance="chevron",
         n_dense_columns=2,
-        optimizer="stochastic",
         n_basis=20,
         n_inducing=8,
-        batch_size=16,
         max_iter=8,
         random_state=0,
     ),
@@ -102,7 +106,7 @@ MODES = {
         random_state=0,
     ),
     "decoupled, stochastic gradients": DecoupledGPClassifier(
-        solver="sgd", n_inducing=8, batch_size=16, max_iter=8, random_state=0
+        solver=StochasticGradient(batch_size=16), n_inducing=8, max_iter=8, random_state=0
     ),
 }
 
@@ -807,7 +811,8 @@ def test_callback_stops_a_fit(mode):
     X, y = blobs()
     hybrid = isinstance(mode, HybridBayesianSVC | HybridSVGPClassifier)
     model = clone(mode).set_params(max_iter=8)
-    if not hybrid and getattr(mode, "solver", "cg") == "cg":
+    by_steps = isinstance(getattr(mode, "solver", None), QuadruplyStochastic | StochasticGradient)
+    if not hybrid and not by_steps:  # whose `tol` would have no effect
         model.set_params(tol=0)
     stage = "class 0: posterior" if one_by_one(mode) else "posterior"
     stage = "effects" if isinstance(mode, AdditiveGPClassifier) else stage

@@ -64,13 +64,13 @@ def test_end_at_mere_noise_is_tried_again(monkeypatch):
     assert clone(model).fit(X, y).score(X, y) < 0.2
 
 
-@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
-def test_warm_start_from_the_closed_form_predicts_as_its_bound_says(inference):
+@pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])
+def test_warm_start_from_the_closed_form_predicts_as_its_bound_says(solver):
     X, y = waves(80, d=2)
     model = SVGPRegressor(
         RBF(3.0, "fixed") * 1.0, n_inducing=30, normalize_y=False, warm_start=True, random_state=0
     )
-    model.fit(X, y).set_params(inference=inference, max_iter=10, tol=10.0).fit(X, y)
+    model.fit(X, y).set_params(solver=solver, max_iter=10, tol=10.0).fit(X, y)
     mean, var = model.latent_mean_and_variance(X)
     noise = model.noise_variance_
     kl = model._latents[0].posterior("cpu").kl().item()

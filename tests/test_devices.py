@@ -14,6 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF
 
 import skgpsvm
+from skgpsvm.solvers import InterleavedEP
 
 # Operations on the pretend device take much longer than on the CPU, so that only one case of a
 # classifier chooses its kernel.
@@ -29,9 +30,9 @@ CASES = {
     "DecoupledGPClassifier": [{}, {"solver": "sgd"}],
     "DecoupledGPRegressor": [{"mean": "linear"}, {"solver": "sgd"}, {"likelihood": "laplace"}],
     "EPClassifier": [
-        {"kernel": RBF(), "approximation": "sep"},
-        {"kernel": RBF(), "batch_size": 50},
-        {"approximation": "gfitc"},
+        {"kernel": RBF(), "solver": "sep"},
+        {"kernel": RBF(), "solver": InterleavedEP(batch_size=50)},
+        {"solver": "gfitc"},
     ],
     "HybridBayesianSVC": [{}],
     "HybridSVGPRegressor": [{}],
@@ -45,7 +46,7 @@ CASES = {
     "QSRVMClassifier": [{}],
     "QSRVMRegressor": [{}],
     "SVGPClassifier": [{}, {"likelihood": "robust_max"}],
-    "SVGPRegressor": [{}, {"inference": "gradient"}, {"likelihood": "student_t"}],
+    "SVGPRegressor": [{}, {"solver": "gradient"}, {"likelihood": "student_t"}],
 }
 
 

@@ -20,6 +20,7 @@ from skgpsvm._optim import minibatches
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
+from skgpsvm.solvers import Gradient
 
 
 def objective_at(ascent, state):
@@ -203,7 +204,7 @@ def test_gradients_end_where_sweeps_do(name, request):
     options = {"inducing_points": Z, "optimizer": None, "random_state": 0}
     by_sweeps = BayesianSVC(kernel, **options).fit(X, y)
     by_gradients = BayesianSVC(
-        kernel, inference="gradient", batch_size=len(X), max_iter=400, tol=0, **options
+        kernel, solver=Gradient(batch_size=len(X)), max_iter=400, tol=0, **options
     )
     with pytest.warns(ConvergenceWarning):
         by_gradients.fit(X, y)
@@ -372,7 +373,7 @@ def test_gradient_estimator_agrees_with_the_default_one():
     kernel = ConstantKernel(2.0) * RBF(1.0)
     settings = {"inducing_points": X[:10], "optimizer": None, "random_state": 0}
     a = BayesianSVC(kernel, **settings).fit(X, y)
-    b = BayesianSVC(kernel, inference="gradient", tol=1e-3, max_iter=500, **settings).fit(X, y)
+    b = BayesianSVC(kernel, solver="gradient", tol=1e-3, max_iter=500, **settings).fit(X, y)
     assert b.objective_curve_[-1] == pytest.approx(a.objective_curve_[-1], rel=0.02)
     # Both stop near the optimum, but not at it.
     assert np.abs(a.predict_proba(X) - b.predict_proba(X)).mean() < 0.02

@@ -66,6 +66,7 @@ from skgpsvm import (
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._inference.natural_gradient import CoordinateInference
 from skgpsvm.exceptions import DivergenceError, NumericalWarning
+from skgpsvm.solvers import CoordinateAscent, Gradient, InterleavedEP
 
 ESTIMATORS = [getattr(skgpsvm, name) for name in skgpsvm.__all__ if name[0] != "_"]
 
@@ -75,8 +76,8 @@ MODES = {
     "coordinate ascent": {},
     "ovr": {"multi_class": "ovr"},
     "argmax": {"probability": "argmax"},
-    "gradient": {"inference": "gradient", "tol": 0.1},
-    "minibatches": {"batch_size": 16, "tol": 0.2},
+    "gradient": {"solver": "gradient", "tol": 0.1},
+    "minibatches": {"solver": CoordinateAscent(batch_size=16), "tol": 0.2},
     "learned inducing points": {"learn_inducing": True, "max_iter": 30, "tol": 0.1},
 }
 modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -426,7 +427,7 @@ def test_bad_new_rows_are_refused_in_words(spoil, error, message):
         ("learn_inducing", "yes", ValueError, "must be True or False"),
         ("warm_start", 1, ValueError, "must be True or False"),
         ("multi_class", "ovo", ValueError, "not one of 'crammer_singer', 'ovr'"),
-        ("inference", None, ValueError, "not one of 'coordinate_ascent', 'gradient'"),
+        ("solver", None, ValueError, "not one of 'coordinate_ascent', 'gradient', nor one of"),
         ("contrast", 1, ValueError, "not one of 'soft', 'hard'"),
         ("probability", True, ValueError, "not one of 'calibrated', 'argmax'"),
         ("optimizer", "sgd", ValueError, "not one of 'auto', 'leave_one_out', 'adam', None"),
@@ -437,9 +438,9 @@ def test_bad_new_rows_are_refused_in_words(spoil, error, message):
         ("max_iter", 0, ValueError, "integer of at least 1"),
         ("tol", -1, ValueError, "number of at least 0"),
         ("tol", np.nan, ValueError, "number of at least 0"),
-        ("batch_size", 0, ValueError, "integer of at least 1, or None"),
-        ("learning_rate", "fast", ValueError, "number above 0, or None"),
-        ("learning_rate", 0, ValueError, "number above 0, or None"),
+        ("solver", Gradient(batch_size=0), ValueError, "^batch_size=0 .* of at least 1, or None"),
+        ("solver", Gradient(learning_rate="fast"), ValueError, "^learning_rate='fast' .* above 0"),
+        ("solver", Gradient(learning_rate=0), ValueError, "^learning_rate=0 .* above 0, or None"),
         ("class_weight", "equal", ValueError, "class_weight"),
         ("class_weight", {0: -1.0}, ValueError, "not negative"),
         ("device", "gpu", ValueError, "device='gpu' cannot be used here"),
@@ -508,12 +509,12 @@ NETWORK = {"module_params": {"hidden_layer_sizes": (4,)}, "max_iter": 2, "random
 WAYS = [
     BayesianSVC(**NOTHING),
     BayesianSVC(**NOTHING, learn_inducing=True),
-    BayesianSVC(**NOTHING, inference="gradient", learn_inducing=True),
+    BayesianSVC(**NOTHING, solver="gradient", learn_inducing=True),
     EPClassifier(**NOTHING),
-    EPClassifier(**NOTHING, batch_size=20),
-    EPClassifier(**NOTHING, approximation="gfitc"),
+    EPClassifier(**NOTHING, solver=InterleavedEP(batch_size=20)),
+    EPClassifier(**NOTHING, solver="gfitc"),
     SVGPClassifier(**NOTHING),
-    SVGPClassifier(**NOTHING, inference="gradient"),
+    SVGPClassifier(**NOTHING, solver="gradient"),
     DecoupledGPClassifier(**NOTHING),
     QSGPClassifier(**BY_ROWS),
     QSGPClassifier(**BY_ROWS, covariance="chevron"),
@@ -522,7 +523,7 @@ WAYS = [
     HybridBayesianSVC(**NETWORK),
     HybridSVGPClassifier(**NETWORK),
     SVGPRegressor(**NOTHING),
-    SVGPRegressor(**NOTHING, inference="natural_gradient"),
+    SVGPRegressor(**NOTHING, solver="natural_gradient"),
     SVGPRegressor(**NOTHING, likelihood="laplace"),
     DecoupledGPRegressor(**NOTHING),
     DecoupledGPRegressor(**NOTHING, likelihood="student_t"),
@@ -549,8 +550,8 @@ def test_fits_with_nothing_to_learn(model, kernel, optimizer):
     model = clone(model).set_params(kernel=kernel, max_iter=3)
     if "optimizer" in model.get_params():
         model.set_params(optimizer=optimizer)
-    if optimizer is None and "approximation" in model.get_params():
-        model.set_params(approximation="auto")  # the other values are for learning
+    if optimizer is None and getattr(model, "solver", None) == "gfitc":
+        model.set_params(solver="auto")  # "gfitc" is for learning
     model.fit(X, y)
     assert np.isfinite(model.predict(X)).all()
     if optimizer is None and "optimizer" in model.get_params():
@@ -805,7 +806,7 @@ def test_stream_goes_on_in_its_multi_class_only():
         model.partial_fit(X, y)
 
 
-@pytest.mark.parametrize("mode", [{}, {"inference": "gradient", "max_iter": 2}])
+@pytest.mark.parametrize("mode", [{}, {"solver": "gradient", "max_iter": 2}])
 def test_fit_works_where_gradients_are_off(mode):
     X, y = blobs()
     with torch.no_grad(), warnings.catch_warnings():
@@ -1118,7 +1119,7 @@ def problems(draw):
         inducing_points=draw(st.sampled_from(["kmeans", "random"])),
         n_inducing=draw(st.sampled_from([1, 6, 256])),
         optimizer=draw(st.sampled_from([None, "auto"])),
-        batch_size=draw(st.sampled_from([None, 7])),
+        solver=CoordinateAscent(batch_size=draw(st.sampled_from([None, 7]))),
         class_weight=draw(st.sampled_from([None, "balanced"])),
         random_state=0,
     )

@@ -25,6 +25,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm._noise import split_noise, with_noise
+from skgpsvm.solvers import QuadruplyStochastic
 
 exact_process = partial(GaussianProcessRegressor, alpha=1e-12)
 
@@ -55,12 +56,12 @@ NETWORK = {"module_params": {"hidden_layer_sizes": (4,)}, "max_iter": 3, "random
 FEW = {"n_inducing": 8, "random_state": 0}
 REGRESSORS = [
     SVGPRegressor(**FEW),
-    SVGPRegressor(**FEW, inference="natural_gradient"),
-    SVGPRegressor(**FEW, inference="gradient"),
+    SVGPRegressor(**FEW, solver="natural_gradient"),
+    SVGPRegressor(**FEW, solver="gradient"),
     DecoupledGPRegressor(**FEW),
     DecoupledGPRegressor(**FEW, solver="sgd"),
     QSGPRegressor(**FEW, n_basis=50),
-    QSGPRegressor(**FEW, n_basis=50, solver="sgd", optimizer="stochastic"),
+    QSGPRegressor(**FEW, n_basis=50, solver=QuadruplyStochastic(learn_hyperparameters=True)),
     QSRVMRegressor(),
     HybridSVGPRegressor(**NETWORK),
 ]

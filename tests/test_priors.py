@@ -24,6 +24,7 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._evidence import Evidence
 from skgpsvm._hyperparameters.priors import LengthPrior, Penalized, SignalPrior, SlopePrior
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.solvers import InterleavedEP
 
 
 def test_penalized_is_the_bound_plus_the_log_prior():
@@ -66,9 +67,9 @@ def test_intervals_with_fewer_rows_than_features(estimator):
     "estimator",
     [
         SVGPClassifier,
-        partial(EPClassifier, approximation="sep"),
-        partial(EPClassifier, approximation="gfitc"),
-        partial(EPClassifier, batch_size=20),
+        partial(EPClassifier, solver="sep"),
+        partial(EPClassifier, solver="gfitc"),
+        partial(EPClassifier, solver=InterleavedEP(batch_size=20)),
         DecoupledGPClassifier,
         partial(QSGPClassifier, n_basis=200),
     ],

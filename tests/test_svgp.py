@@ -25,6 +25,7 @@ from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPClassifier, S
 from skgpsvm.active_learning import bald
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.kernels import TorchKernel, register_torch_kernel
+from skgpsvm.solvers import NaturalGradient
 
 
 def given(kernel, X, **parameters):
@@ -36,17 +37,17 @@ def given(kernel, X, **parameters):
 # The collapsed bound
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "natural_gradient"])
-def test_all_rows_as_inducing_points_are_the_exact_process(inference):
+@pytest.mark.parametrize("solver", ["collapsed", "natural_gradient"])
+def test_all_rows_as_inducing_points_are_the_exact_process(solver):
     X, y = waves(100)
     kernel = 1.5 * RBF([1.0, 2.0, 3.0])
-    ours = given(kernel, X, inference=inference, noise_variance=0.05, tol=1e-10).fit(X, y)
+    ours = given(kernel, X, solver=solver, noise_variance=0.05, tol=1e-10).fit(X, y)
     exact = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
     X_new = waves(50, seed=1)[0]
     mean, std = ours.predict(X_new, return_std=True)
     exact_mean, exact_std = exact.predict(X_new, return_std=True)
     # The closed form adds 1e-9 of the variance to the diagonal of Kzz, natural gradients 1e-6.
-    tol = 1e-6 if inference == "collapsed" else 1e-3
+    tol = 1e-6 if solver == "collapsed" else 1e-3
     assert_allclose(mean, exact_mean, atol=tol)
     assert_allclose(std, np.sqrt(exact_std**2 + 0.05), atol=tol)
     assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, rel=tol)
@@ -64,7 +65,7 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         collapsed = given(1.5 * RBF(1.0), X[:20], **settings).fit(X, y)
-        one = given(1.5 * RBF(1.0), X[:20], inference="natural_gradient", **settings).fit(X, y)
+        one = given(1.5 * RBF(1.0), X[:20], solver="natural_gradient", **settings).fit(X, y)
     X_new = waves(50, seed=1)[0]
     # Both take one step from the prior, with different jitters.
     for got, expected in zip(
@@ -76,10 +77,10 @@ def test_a_natural_gradient_step_lands_on_the_collapsed_optimum():
     assert one.elbo_ == pytest.approx(collapsed.elbo_, rel=1e-4)
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "natural_gradient"])
-def test_one_step_that_is_exact_does_not_warn(inference):
+@pytest.mark.parametrize("solver", ["collapsed", "natural_gradient"])
+def test_one_step_that_is_exact_does_not_warn(solver):
     X, y = waves(100)
-    one, many = (given(RBF(1.0), X[:20], inference=inference, max_iter=n) for n in (1, 50))
+    one, many = (given(RBF(1.0), X[:20], solver=solver, max_iter=n) for n in (1, 50))
     for start in (0, 50):  # the second call continues the stream
         for model in (one, many):
             model.partial_fit(X[start : start + 50], y[start : start + 50])
@@ -89,7 +90,7 @@ def test_one_step_that_is_exact_does_not_warn(inference):
 
 def test_one_step_that_is_not_exact_warns():
     X, y = waves(100)
-    model = given(RBF(1.0), X[:20], inference="natural_gradient", max_iter=1, batch_size=20)
+    model = given(RBF(1.0), X[:20], solver=NaturalGradient(batch_size=20), max_iter=1)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 before its change fell below tol"):
         model.fit(X, y)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 before its change fell below tol"):
@@ -97,13 +98,13 @@ def test_one_step_that_is_not_exact_warns():
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
-@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
-def test_every_way_learns_a_function(likelihood, inference):
+@pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])
+def test_every_way_learns_a_function(likelihood, solver):
     X, y = waves(200, noise=0.2)
-    # The inference by gradients alone has few steps in an epoch of so few rows.
-    settings = {"gradient": {"max_iter": 300, "tol": 0.0}, "natural_gradient": {}}[inference]
+    # The solver "gradient" has few steps in an epoch of so few rows.
+    settings = {"gradient": {"max_iter": 300, "tol": 0.0}, "natural_gradient": {}}[solver]
     model = SVGPRegressor(
-        likelihood=likelihood, inference=inference, n_inducing=24, random_state=0, **settings
+        likelihood=likelihood, solver=solver, n_inducing=24, random_state=0, **settings
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -299,10 +300,10 @@ def test_single_precision_bears_rows_without_noise():
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
-@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
-def test_single_precision_serves_every_likelihood(likelihood, inference):
+@pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])
+def test_single_precision_serves_every_likelihood(likelihood, solver):
     X, y = waves(100)
-    options = {"likelihood": likelihood, "inference": inference, "max_iter": 10, "random_state": 0}
+    options = {"likelihood": likelihood, "solver": solver, "max_iter": 10, "random_state": 0}
     fixed = given(1.5 * RBF(1.0), X[:12], noise_variance=0.1, **options)
     learned = SVGPRegressor(n_inducing=12, dtype="float32", **options)
     with warnings.catch_warnings():
@@ -312,7 +313,7 @@ def test_single_precision_serves_every_likelihood(likelihood, inference):
         score = learned.fit(X, y).score(X, y)
     assert_allclose(single, double, atol=5e-3)
     # For "gradient", ten steps of Adam are too few.
-    assert score > 0.9 or inference == "gradient"
+    assert score > 0.9 or solver == "gradient"
 
 
 def test_what_was_learned_serves_as_parameters():
@@ -338,8 +339,8 @@ def test_minibatches_keep_what_the_start_has_learned(likelihood):
     X = rng.uniform(-3, 3, (4000, 2))
     truth = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 / 3
     y = truth + 0.1 * rng.standard_t(3, 4000)
-    options = {"n_inducing": 40, "batch_size": 400, "max_iter": 12, "random_state": 0}
-    options |= {"likelihood": likelihood, "inference": "natural_gradient"}
+    options = {"n_inducing": 40, "max_iter": 12, "random_state": 0, "likelihood": likelihood}
+    options |= {"solver": NaturalGradient(batch_size=400)}
     model = SVGPRegressor(**options).fit(X, y)
     assert np.sqrt(np.mean((model.predict(X) - truth) ** 2)) < 0.03
     assert abs(np.log(model.noise_variance_ / 0.03)) < 0.3
@@ -348,7 +349,7 @@ def test_minibatches_keep_what_the_start_has_learned(likelihood):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"inference": "collapsed", "likelihood": "laplace"}, "needs Gaussian noise"),
+        ({"solver": "collapsed", "likelihood": "laplace"}, "needs Gaussian noise"),
         ({"noise_variance": 0}, "noise_variance=0 must be a number above 0, or None"),
         ({"noise_variance": -1.0}, "noise_variance=-1.0 must be a number above 0, or None"),
         ({"likelihood": "poisson"}, "not one of 'gaussian', 'student_t', 'laplace'"),
@@ -469,13 +470,13 @@ LIKELIHOODS = [("softmax", 2), ("probit", 2), ("robust_max", 2), ("softmax", 3),
 
 
 @pytest.mark.parametrize(("likelihood", "n_classes"), LIKELIHOODS)
-@pytest.mark.parametrize("inference", ["natural_gradient", "gradient"])
-def test_every_likelihood_learns_classes(likelihood, n_classes, inference):
+@pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])
+def test_every_likelihood_learns_classes(likelihood, n_classes, solver):
     X, y = blobs(n_classes=n_classes)
     settings = {"n_inducing": 16, "random_state": 0}
-    if inference == "gradient":
+    if solver == "gradient":
         settings |= {"max_iter": 100, "tol": 0.0}
-    model = SVGPClassifier(likelihood=likelihood, inference=inference, **settings)
+    model = SVGPClassifier(likelihood=likelihood, solver=solver, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
@@ -548,7 +549,9 @@ def test_minibatches_approach_the_posterior_of_all_rows():
     whole = SVGPClassifier(2.0 * RBF(1.0), tol=1e-4, max_iter=200, **settings).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        parts = SVGPClassifier(2.0 * RBF(1.0), batch_size=100, **settings).fit(X, y)
+        parts = SVGPClassifier(
+            2.0 * RBF(1.0), solver=NaturalGradient(batch_size=100), **settings
+        ).fit(X, y)
     # The steps of minibatches are still shrinking.
     assert np.abs(parts.predict_proba(X) - whole.predict_proba(X)).mean() < 0.02
 
