@@ -1,7 +1,7 @@
 """Rules for the parameters of all estimators: when each has an effect, and which may change."""
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import joblib
 import numpy as np
@@ -133,7 +133,7 @@ def remembered(estimator, names):
 
     Kernels are copied; large arrays are replaced by a digest.
     """
-    return {name: _memory(parameter(estimator, name)) for name in names}
+    return {name: _memory(estimator, name) for name in names}
 
 
 def check_unchanged(estimator, before, followed, growing, advice):
@@ -158,7 +158,7 @@ def check_unchanged(estimator, before, followed, growing, advice):
     """
     changed = []
     for name, then in before.items():
-        now = _memory(parameter(estimator, name))
+        now = _memory(estimator, name)
         if now is _ABSENT:  # the class of the solver has changed
             continue
         tables = (followed, growing) if name in growing and now > then else (followed,)
@@ -189,11 +189,24 @@ def _shown_parameter(estimator, name):
     return "absent" if value is _ABSENT else _shown(value)
 
 
-def _memory(value):
+@dataclass(frozen=True)
+class _SolverMemory:
+    """Class of a solver, and the solver as the user gave it; only the classes are compared."""
+
+    kind: str
+    given: str = field(compare=False)
+
+    def __repr__(self):
+        return self.given
+
+
+def _memory(estimator, name):
+    """Return a small copy of a parameter, or a digest of a large array."""
+    value = parameter(estimator, name)
+    if name == "solver":
+        return _SolverMemory(type(value).__name__, repr(estimator.solver))
     if isinstance(value, Kernel):
         return clone(value)
-    if isinstance(value, BaseEstimator):
-        return type(value).__name__
     if isinstance(value, dict):
         return dict(value)
     if not _is_listed(value):
