@@ -2,12 +2,14 @@
 
 import inspect
 import pickle
+import re
 import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.model_selection import GridSearchCV
 
@@ -32,6 +34,17 @@ from skgpsvm import (
 )
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP
+from skgpsvm.solvers import (
+    Collapsed,
+    ConjugateGradients,
+    ConvergedEP,
+    CoordinateAscent,
+    Gradient,
+    InterleavedEP,
+    NaturalGradient,
+    QuadruplyStochastic,
+    StochasticGradient,
+)
 
 RNG = np.random.default_rng(0)
 X = np.exp(0.7 * RNG.normal(size=(40, 2)))
@@ -56,9 +69,9 @@ LEARNED = {
     "max_iter": 8,
 }
 STILL = LEARNED | {"optimizer": None, "learn_inducing": False, "max_iter": 4}
-BATCHES = without(STILL, "tol") | {"batch_size": 15}
-SGD = BATCHES | {"solver": "sgd", "n_mean_bases": 12}
-STEPS = BATCHES | {"n_basis": 20, "n_sampled_basis": 6, "n_support": 10}
+SGD = without(STILL, "tol") | {"n_mean_bases": 12}
+STEPS = without(STILL, "tol") | {"n_basis": 20}
+FEW_STEPS = {"batch_size": 15, "n_sampled_basis": 6}
 RVM = {"random_state": 0, "tol": 0.0, "max_iter": 10}
 ADDITIVE = {"random_state": 0, "tol": 0.0, "max_iter": 4}
 HYBRID = {
@@ -70,19 +83,25 @@ HYBRID = {
 STOPPED = HYBRID | {"max_iter": 12, "batch_size": 3, "learning_rate": 0.03, "n_iter_no_change": 2}
 MODES = {
     "SVC": BayesianSVC(**STILL),
-    "SVC, gradient": BayesianSVC(**STILL, inference="gradient"),
+    "SVC, gradient": BayesianSVC(**STILL, solver="gradient"),
     "SVGP classifier": SVGPClassifier(**STILL),
-    "SVGP classifier, gradient": SVGPClassifier(**STILL, inference="gradient"),
+    "SVGP classifier, gradient": SVGPClassifier(**STILL, solver="gradient"),
     "SVGP regressor": SVGPRegressor(**STILL),
-    "SVGP regressor, natural": SVGPRegressor(**STILL, inference="natural_gradient"),
+    "SVGP regressor, natural": SVGPRegressor(**STILL, solver="natural_gradient"),
     "EP": EPClassifier(**STILL | {"learn_inducing": True}),
     "decoupled regressor": DecoupledGPRegressor(**STILL, n_mean_bases=12),
-    "decoupled regressor, SGD": DecoupledGPRegressor(**SGD),
+    "decoupled regressor, SGD": DecoupledGPRegressor(
+        **SGD, solver=StochasticGradient(batch_size=15)
+    ),
     "decoupled classifier": DecoupledGPClassifier(**STILL | {"max_iter": 20}, n_mean_bases=12),
     "QS regressor": QSGPRegressor(**STILL, n_basis=20),
     "QS regressor, chevron": QSGPRegressor(**STILL, n_basis=20, covariance="chevron"),
-    "QS regressor, SGD": QSGPRegressor(**STEPS, solver="sgd"),
-    "QS classifier, AdaGrad": QSGPClassifier(**STEPS, solver="adagrad"),
+    "QS regressor, SGD": QSGPRegressor(
+        **STEPS, solver=QuadruplyStochastic(**FEW_STEPS, n_support=10)
+    ),
+    "QS classifier, AdaGrad": QSGPClassifier(
+        **STEPS, solver=QuadruplyStochastic("adagrad", **FEW_STEPS, n_support=10)
+    ),
     "RVM regressor": QSRVMRegressor(**RVM, optimizer=None),
     "RVM classifier": QSRVMClassifier(**RVM, optimizer=None, covariance="mean_field"),
     "additive regressor": AdditiveGPRegressor(**ADDITIVE, sparse=True),
@@ -92,38 +111,46 @@ MODES = {
     "hybrid SVGP regressor": HybridSVGPRegressor(**HYBRID, early_stopping=False),
 }
 SLOW_MODES = {
-    "EP, GFITC": EPClassifier(
-        **LEARNED | {"max_iter": 2}, approximation="gfitc", learn_inducing=False
-    ),
+    "EP, GFITC": EPClassifier(**LEARNED | {"max_iter": 2}, solver="gfitc", learn_inducing=False),
     "SVC, learned": BayesianSVC(**LEARNED | {"kernel": 1.5 * RBF([1.0, 1.0])}),
     "SVC, ovr": BayesianSVC(**STILL, multi_class="ovr"),
     "SVC, Adam": BayesianSVC(**LEARNED, learn_inducing=True),
-    "SVC, minibatches": BayesianSVC(**LEARNED, batch_size=15, optimizer="adam"),
+    "SVC, minibatches": BayesianSVC(
+        **LEARNED, solver=CoordinateAscent(batch_size=15), optimizer="adam"
+    ),
     "SVGP classifier, learned": SVGPClassifier(**LEARNED),
-    "SVGP classifier, minibatches": SVGPClassifier(**LEARNED, batch_size=15),
+    "SVGP classifier, minibatches": SVGPClassifier(
+        **LEARNED, solver=NaturalGradient(batch_size=15)
+    ),
     "SVGP regressor, learned": SVGPRegressor(**LEARNED),
-    "SVGP regressor, collapsed": SVGPRegressor(**LEARNED, inference="collapsed"),
-    "SVGP regressor, gradient": SVGPRegressor(**LEARNED, inference="gradient"),
+    "SVGP regressor, collapsed": SVGPRegressor(**LEARNED, solver="collapsed"),
+    "SVGP regressor, gradient": SVGPRegressor(**LEARNED, solver="gradient"),
     "SVGP regressor, Laplace": SVGPRegressor(**LEARNED, likelihood="laplace"),
     "EP, learned": EPClassifier(**LEARNED),
-    "EP, minibatches": EPClassifier(**LEARNED, batch_size=15),
-    "EP, sign": EPClassifier(**LEARNED, optimizer="sign"),
+    "EP, minibatches": EPClassifier(**LEARNED, solver=InterleavedEP(batch_size=15)),
+    "EP, sign": EPClassifier(**LEARNED, solver=InterleavedEP("sign")),
     "decoupled regressor, learned": DecoupledGPRegressor(**LEARNED, n_mean_bases=12),
     "decoupled regressor, t": DecoupledGPRegressor(
         **LEARNED, n_mean_bases=12, likelihood="student_t"
     ),
     "decoupled classifier, learned": DecoupledGPClassifier(**LEARNED, n_mean_bases=12),
-    "decoupled classifier, SGD": DecoupledGPClassifier(**SGD, parametrization="decoupled"),
+    "decoupled classifier, SGD": DecoupledGPClassifier(
+        **SGD, solver=StochasticGradient("decoupled", batch_size=15)
+    ),
     "QS regressor, Laplace": QSGPRegressor(**LEARNED, n_basis=20, likelihood="laplace"),
     "QS regressor, learned chevron": QSGPRegressor(**LEARNED, n_basis=20, covariance="chevron"),
     "QS regressor, stochastic": QSGPRegressor(
-        **STEPS | {"optimizer": "stochastic", "max_iter": 10}, solver="sgd"
+        **STEPS | {"optimizer": "auto", "max_iter": 10},
+        solver=QuadruplyStochastic(**FEW_STEPS, n_support=10, learn_hyperparameters=True),
     ),
     "QS regressor, rows": QSGPRegressor(
-        **without(STEPS, "n_inducing"), basis="inducing", covariance="mean_field", solver="sgd"
+        **without(STEPS, "n_inducing"),
+        basis="inducing",
+        covariance="mean_field",
+        solver=QuadruplyStochastic(**FEW_STEPS, n_support=10),
     ),
     "QS regressor, AdaGrad": QSGPRegressor(
-        **without(STEPS, "n_support"), solver="adagrad", control_variate=None
+        **STEPS, solver=QuadruplyStochastic("adagrad", None, **FEW_STEPS)
     ),
     "QS classifier": QSGPClassifier(**LEARNED, n_basis=20),
     "QS classifier, chevron": QSGPClassifier(
@@ -145,9 +172,9 @@ SLOW_MODES = {
     "hybrid SVGP regressor, stopping": HybridSVGPRegressor(**STOPPED),
 }
 
-# Other values of each parameter; each mode is tried with those that differ from its own.
+# Other values of each parameter and of each option of a solver; each mode is tried with those that
+# differ from its own.
 CHANGES = {
-    "approximation": ["sep", "gfitc"],
     "augment": [True],
     "augmentation": [lambda batch: batch + 0.1],
     "basis": ["fourier", "orthogonal", "inducing"],
@@ -162,11 +189,11 @@ CHANGES = {
     "early_stopping": [False, True],
     "gradient": ["plain"],
     "inducing_points": ["random", X[:6] + 0.01],
-    "inference": ["coordinate_ascent", "collapsed", "natural_gradient", "gradient"],
     "input_shape": [(2,)],
     "interactions": [None, [(0, 1)]],
     "kernel": [2.0 * Matern(0.7, "fixed", nu=2.5), "rbf"],
     "kernel_interaction": ["matern32"],
+    "learn_hyperparameters": [False, True],
     "learn_inducing": [False, True],
     "learning_rate": [0.017],
     "length_scale_bounds": [(0.5, 2.0)],
@@ -188,16 +215,21 @@ CHANGES = {
     "n_support": [8],
     "noise_variance": [0.37],
     "normalize_y": [False],
-    "optimizer": [None, "auto", "adam", "sign", "adadelta", "stochastic"],
+    "optimizer": [None, "auto", "adam"],
     "parametrization": ["hybrid", "shared", "decoupled"],
     "probability": ["argmax"],
     "random_state": [5],
     "rank": [1],
     "relevance_threshold": [5.0],
+    "rule": ["adam", "sign", "adadelta"],
     "scaling": ["minmax"],
     "shrinkage": [0.5],
-    "solver": ["cg", "sgd", "adagrad"],
+    "solver": [
+        *("coordinate_ascent", "collapsed", "natural_gradient", "gradient"),
+        *("sep", "gfitc", "cg", "sgd", "adagrad"),
+    ],
     "sparse": [True, False],
+    "step": ["sgd", "adagrad"],
     "tol": [1e3],
     "validation_fraction": [0.3],
     "warm_start": [True],
@@ -206,16 +238,18 @@ CHANGES = {
 # the next fit, the seed of a fit without random draws, and the shape of rows.
 HARMLESS = {"device", "warm_start", "random_state", "input_shape"}
 # A value of these may be the same as "auto" or None.
-SYNONYMS = {"approximation", "inference", "mean", "optimizer"}
-# Parameters accepted without an effect: optimizer=None also fixes the points. Parameters refused
-# although they would change a fit: with a learning rate, "auto" would take steps.
-CONSISTENT, NEEDLESS = {(EPClassifier, "learn_inducing")}, {(SVGPRegressor, "learning_rate")}
+SYNONYMS = {"mean", "optimizer"}
+# Parameters accepted without an effect: optimizer=None also fixes the points.
+CONSISTENT = {(EPClassifier, "learn_inducing")}
 # On these rows, one round has the same result as several. Inducing points that are not used still
 # draw random numbers, and learn_inducing has no effect on them.
 CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
 CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_inducing")}
 CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # so few passes never stop early
-NEEDLESS |= {(QSGPRegressor, "n_inducing"), (QSGPRegressor, "inducing_points")}
+# Parameters refused although they would change a fit.
+NEEDLESS = {(QSGPRegressor, "n_inducing"), (QSGPRegressor, "inducing_points")}
+# Steps that learn the kernel contradict optimizer=None, which keeps it.
+NEEDLESS |= {(kind, "solver__learn_hyperparameters") for kind in (QSGPRegressor, QSGPClassifier)}
 
 
 def targets(model):
@@ -242,12 +276,40 @@ def differ(one, other):
     return not all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 
 
+def mode(name):
+    """Return a mode's estimator, whose solver is an object where its string stands for one."""
+    model = clone((MODES | SLOW_MODES)[name])
+    if solver(model) is not None:
+        model.set_params(solver=clone(solver(model)))
+    return model
+
+
+def solver(model):
+    """Return the solver of an estimator as an object; None if the data decide or it has none."""
+    return model._solver() if hasattr(model, "solver") else None
+
+
+def is_same_solver(one, other):
+    return type(one) is type(other) and one.get_params() == other.get_params()
+
+
+def may_be_synonyms(model, name, value):
+    """Return whether another value of a parameter may have the same meaning."""
+    return name in SYNONYMS or (name == "solver" and "auto" in (value, model.solver))
+
+
 def changes(model):
     """Yield names and values of parameters that differ from a model's and are valid for it."""
-    for name, now in model.get_params(deep=False).items():
-        for value in CHANGES[name]:
+    options = solver(model).get_params() if solver(model) is not None else {}
+    options = {f"solver__{name}": now for name, now in options.items()}
+    for name, now in (model.get_params(deep=False) | options).items():
+        for value in CHANGES[name.removeprefix("solver__")]:
             if now is value or (isinstance(now, type(value)) and now == value):
                 continue
+            if name == "solver" and now != "auto":
+                other = model._solvers.get(value)
+                if other is not None and is_same_solver(other, now):
+                    continue
             try:
                 clone(model).set_params(**{name: value})._check_parameters()
             except (ValueError, TypeError):
@@ -276,7 +338,7 @@ def check_mode(model, monkeypatch):
             continue
         fitted = call(changed)
         has_effect = isinstance(fitted, str) or differ(found(fitted), base)
-        accepted = name in SYNONYMS or (type(model), name) in CONSISTENT
+        accepted = may_be_synonyms(model, name, value) or (type(model), name) in CONSISTENT
         if not has_effect and not message and not accepted:
             wrong.append(f"{name}={value!r} has no effect and is accepted")
         if has_effect and message and (type(model), name) not in NEEDLESS:
@@ -284,23 +346,23 @@ def check_mode(model, monkeypatch):
     assert not wrong
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_parameters_have_an_effect_or_are_refused(mode, monkeypatch):
-    check_mode(MODES[mode], monkeypatch)
+@pytest.mark.parametrize("name", MODES)
+def test_parameters_have_an_effect_or_are_refused(name, monkeypatch):
+    check_mode(mode(name), monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", SLOW_MODES)
-def test_parameters_have_an_effect_or_are_refused_in_more_modes(mode, monkeypatch):
-    check_mode(SLOW_MODES[mode], monkeypatch)
+@pytest.mark.parametrize("name", SLOW_MODES)
+def test_parameters_have_an_effect_or_are_refused_in_more_modes(name, monkeypatch):
+    check_mode(mode(name), monkeypatch)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @pytest.mark.parametrize(
-    "mode", [*MODES, *(pytest.param(mode, marks=pytest.mark.slow) for mode in SLOW_MODES)]
+    "name", [*MODES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_MODES)]
 )
-def test_further_calls_follow_changes_or_refuse_them_by_name(mode, method):
-    model = clone((MODES | SLOW_MODES)[mode])
+def test_further_calls_follow_changes_or_refuse_them_by_name(name, method):
+    model = mode(name)
     if "warm_start" in model.get_params():
         model.set_params(warm_start=True)
     elif method == "fit":
@@ -309,8 +371,9 @@ def test_further_calls_follow_changes_or_refuse_them_by_name(mode, method):
         pytest.skip("There is no partial_fit.")
     state = pickle.dumps(call(model, method))
     first, unchanged = found(model), found(call(pickle.loads(state), method))
-    one_pass = method == "partial_fit" and getattr(model, "solver", "cg") != "cg"
-    followed, wrong = HARMLESS | SYNONYMS | ({"max_iter"} if one_pass else set()), []
+    by_steps = isinstance(solver(model), StochasticGradient | QuadruplyStochastic)
+    one_pass = method == "partial_fit" and by_steps
+    followed, wrong = HARMLESS | ({"max_iter"} if one_pass else set()), []
     for name, value in changes(model):
         changed = pickle.loads(state).set_params(**{name: value})
         if refusal(changed) or not hasattr(changed, method):
@@ -319,10 +382,11 @@ def test_further_calls_follow_changes_or_refuse_them_by_name(mode, method):
         if not isinstance(continued, str):
             if differ(found(continued), unchanged) or (type(model), name) in CONSISTENT:
                 continue
-            if name not in followed:
+            if name not in followed and not may_be_synonyms(model, name, value):
                 wrong.append(f"{name}={value!r} is not followed")
         elif not continued.startswith("Stochastic steps ended"):
-            assert continued.startswith(f"{name} was ")
+            option = re.match(r"(solver)__\w+ was ", continued) if name == "solver" else None
+            assert option or continued.startswith(f"{name} was ")
             assert name == "probability" or not differ(found(changed), first)
     assert not wrong
 
@@ -369,16 +433,212 @@ def test_fitted_parameters_are_small_and_not_cloned():
 
 
 def test_search_over_modes_scores_what_is_refused_as_missing():
-    grid = {"solver": ["cg", "sgd"], "parametrization": ["orthogonal", "hybrid"]}
+    solvers = [
+        ConjugateGradients(),
+        ConjugateGradients(batch_size=15),
+        StochasticGradient(),
+        StochasticGradient("hybrid"),
+    ]
     model = DecoupledGPRegressor(**without(STILL, "tol"), n_mean_bases=12)
-    search = GridSearchCV(model, grid, cv=2)
+    search = GridSearchCV(model, {"solver": solvers}, cv=2)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         search.fit(X, TARGET)
-    assert any(
-        "parametrization='hybrid' has no effect with solver='cg'" in str(w.message) for w in told
+    refused = "solver__batch_size=15 has no effect with solver=ConjugateGradients(batch_size=15)"
+    assert any(refused in str(w.message) for w in told)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True, False, False]
+
+
+# Solvers
+
+
+def test_options_of_a_solver_are_searched():
+    options = without(STILL, "tol", "max_iter") | {"max_iter": 3}
+    model = SVGPRegressor(**options, solver=NaturalGradient())
+    grid = {"solver__batch_size": [2, 7, None]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(model, grid, cv=2).fit(X, TARGET)
+        best = clone(model).set_params(**search.best_params_).fit(X, TARGET)
+    scores = search.cv_results_["mean_test_score"]
+    assert len(np.unique(scores)) == 3
+    assert np.isfinite(scores).all()
+    assert search.best_estimator_.solver.batch_size == search.best_params_["solver__batch_size"]
+    assert not differ(found(search.best_estimator_), found(best))
+    assert model.solver.batch_size is None
+
+
+def test_options_of_a_solver_are_parameters():
+    model = EPClassifier(solver=InterleavedEP("sign", batch_size=7))
+    assert model.get_params(deep=False)["solver"] is model.solver
+    shown = {name: value for name, value in model.get_params().items() if "__" in name}
+    names = ("solver__rule", "solver__batch_size", "solver__learning_rate")
+    assert shown == dict(zip(names, ("sign", 7, None), strict=True))
+    copy = clone(model)
+    assert copy.solver is not model.solver
+    assert copy.solver.get_params() == model.solver.get_params()
+    copy.set_params(solver__batch_size=9)
+    assert (copy.solver.batch_size, model.solver.batch_size) == (9, 7)
+    assert "solver=InterleavedEP(batch_size=7, rule='sign')" in repr(model)
+    with pytest.raises(ValueError, match="Invalid parameter 'step' for estimator InterleavedEP"):
+        model.set_params(solver__step="sgd")
+    # A string stands for a solver that all estimators share: it has no options to set.
+    with pytest.raises(AttributeError, match="'str' object has no attribute 'set_params'"):
+        EPClassifier(solver="sep").set_params(solver__batch_size=7)
+
+
+def test_fit_leaves_its_solver_as_it_was():
+    given = NaturalGradient(batch_size=15)
+    before = dict(vars(given))
+    model = call(SVGPRegressor(**STILL, solver=given))
+    assert model.solver is given
+    assert vars(given) == before
+
+
+def test_warm_start_follows_options_of_a_solver():
+    options = without(STILL, "tol") | {"warm_start": True}
+    model = SVGPRegressor(**options, solver=NaturalGradient(batch_size=15))
+    state = pickle.dumps(call(model))
+    unchanged, changed = pickle.loads(state), pickle.loads(state).set_params(solver__batch_size=4)
+    assert differ(found(call(changed)), found(call(unchanged)))
+    # An equal object is no change, nor is the string that stands for it.
+    equal = pickle.loads(state).set_params(solver=NaturalGradient(batch_size=15))
+    assert not differ(found(call(equal)), found(unchanged))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("collapsed", NaturalGradient(batch_size=15)),
+        ("auto", Gradient()),
+        (NaturalGradient(batch_size=15), "collapsed"),
+        (Gradient(batch_size=15), NaturalGradient()),
+    ],
+    ids=str,
+)
+def test_warm_start_follows_another_solver(before, after):
+    model = SVGPRegressor(**LEARNED, solver=before, warm_start=True)
+    state = pickle.dumps(call(model))
+    unchanged, changed = pickle.loads(state), pickle.loads(state).set_params(solver=after)
+    assert differ(found(call(changed)), found(call(unchanged)))
+    # The further call started from the hyperparameters that the first had learned.
+    assert differ(found(changed), found(call(clone(changed))))
+
+
+@pytest.mark.parametrize(
+    ("model", "after", "message"),
+    [
+        (
+            DecoupledGPRegressor(**without(STILL, "tol"), n_mean_bases=12),
+            StochasticGradient(batch_size=15),
+            "solver was 'cg' at the fit and is StochasticGradient(batch_size=15) now",
+        ),
+        (
+            QSGPRegressor(**STEPS, solver=QuadruplyStochastic(**FEW_STEPS)),
+            "cg",
+            "solver was QuadruplyStochastic(batch_size=15, n_sampled_basis=6) at the fit and is "
+            "'cg' now",
+        ),
+        (
+            QSGPRegressor(**STEPS, solver="sgd"),
+            "adagrad",
+            "solver__step was 'sgd' at the fit and is 'adagrad' now",
+        ),
+        (
+            QSGPRegressor(**STEPS, solver=QuadruplyStochastic(**FEW_STEPS)),
+            QuadruplyStochastic(**FEW_STEPS, n_support=10),
+            "solver__n_support was 256 at the fit and is 10 now",
+        ),
+    ],
+)
+def test_warm_start_refuses_another_solver_by_name(model, after, message):
+    model = call(clone(model).set_params(warm_start=True))
+    before = found(model)
+    told = call(model.set_params(solver=after))
+    assert told.startswith(f"{message}. The fitted model cannot follow: set it back, or set warm")
+    assert not differ(found(model), before)
+    assert not isinstance(call(model.set_params(warm_start=False)), str)
+
+
+def test_stream_refuses_another_solver_by_name():
+    model = call(SVGPRegressor(**STILL), "partial_fit")
+    told = call(model.set_params(solver=NaturalGradient(batch_size=15)), "partial_fit")
+    assert told.startswith(
+        "solver was 'auto' at the fit and is NaturalGradient(batch_size=15) now. The fitted model "
+        "cannot follow: set it back, or start anew by fit."
     )
-    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, False, True, False]
+
+
+FIXED = {"optimizer": None, "learn_inducing": False}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            SVGPRegressor(solver=NaturalGradient(learning_rate=0.1), **FIXED),
+            r"^solver__learning_rate=0.1 has no effect with optimizer=None and "
+            r"learn_inducing=False and solver=NaturalGradient\(learning_rate=0.1\); .* "
+            r"or solver=Gradient\(\)\. Leave it at its default, None, or change optimizer",
+        ),
+        (
+            BayesianSVC(solver=CoordinateAscent(learning_rate=0.1)),
+            r"^solver__learning_rate=0.1 has no effect with .*; it is for solver=Gradient\(\), or",
+        ),
+        (
+            EPClassifier(solver=InterleavedEP("sign"), optimizer=None),
+            "^solver__rule='sign' has no effect with optimizer=None; .* default, 'adam', or",
+        ),
+        (
+            EPClassifier(solver="gfitc", optimizer=None),
+            "^solver='gfitc' has no effect with optimizer=None; .* default, 'auto', or",
+        ),
+        (
+            EPClassifier(solver=ConvergedEP(), optimizer=None),
+            r"^solver=ConvergedEP\(\) has no effect with optimizer=None; .* default, 'auto', or",
+        ),
+        (
+            DecoupledGPRegressor(solver=ConjugateGradients(batch_size=7)),
+            r"^solver__batch_size=7 has no effect with solver=ConjugateGradients\(batch_size=7\) "
+            "and likelihood='gaussian'",
+        ),
+        (
+            QSGPClassifier(solver=QuadruplyStochastic("adagrad", None, n_support=9)),
+            r"^solver__n_support=9 has no effect with solver__step='adagrad' and "
+            r"solver__control_variate=None; it is for solver__step='sgd', or",
+        ),
+        (
+            QSGPClassifier(solver=QuadruplyStochastic(learn_hyperparameters=True), optimizer=None),
+            "^solver__learn_hyperparameters=True has no effect with optimizer=None",
+        ),
+    ],
+)
+def test_options_without_effect_are_refused_by_name(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, targets(model))
+    assert not hasattr(model, "_latents")
+
+
+@pytest.mark.parametrize(
+    "given", ["adam", None, 3, StochasticGradient, NaturalGradient(), RBF(), SVGPRegressor()]
+)
+def test_invalid_solver_is_refused_in_words(given):
+    message = (
+        f"solver={given!r} is not one of 'cg', 'sgd', nor one of the solvers of skgpsvm.solvers "
+        "for DecoupledGPRegressor: ConjugateGradients, StochasticGradient."
+    )
+    model = DecoupledGPRegressor(solver=given)
+    for method in ("fit", "partial_fit"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            getattr(model, method)(X, TARGET)
+
+
+def test_subclass_of_a_solver_is_no_other_solver():
+    class Own(NaturalGradient):
+        pass
+
+    with pytest.raises(ValueError, match=r"^solver=Own\(\) is not one of 'auto', 'collapsed'"):
+        SVGPRegressor(solver=Own()).fit(X, TARGET)
 
 
 # Values
@@ -395,8 +655,6 @@ NUMBERS = {
     "n_inducing_interaction",
     "n_iter_no_change",
     "n_mean_bases",
-    "n_sampled_basis",
-    "n_support",
     "noise_variance",
     "rank",
     "relevance_threshold",
@@ -435,14 +693,13 @@ def test_other_values_are_checked(kind):
 
 
 def test_default_of_a_parameter_without_effect_is_accepted():
-    assert SVGPRegressor(**STILL, inference="collapsed", batch_size=None).fit(X, TARGET)
+    assert SVGPRegressor(**STILL, solver=NaturalGradient(learning_rate=None)).fit(X, TARGET)
 
 
-def test_learning_rate_or_minibatches_choose_steps():
+def test_closed_form_is_chosen_without_steps():
     options = without(STILL, "tol") | {"learn_inducing": True}
     closed = found(call(SVGPRegressor(**options)))
+    assert not differ(found(call(SVGPRegressor(**options, solver=Collapsed()))), closed)
     for chosen in ({"batch_size": 15}, {"learning_rate": 0.01}):
-        given = found(call(SVGPRegressor(**options, **chosen)))
-        steps = found(call(SVGPRegressor(**options, **chosen, inference="natural_gradient")))
-        assert differ(given, closed)
-        assert not differ(given, steps)
+        steps = SVGPRegressor(**options, solver=NaturalGradient(**chosen))
+        assert differ(found(call(steps)), closed)
