@@ -24,6 +24,7 @@ from skgpsvm import (
     _bases,
 )
 from skgpsvm.kernels import MultiscaleRBF
+from skgpsvm.solvers import ConjugateGradients, StochasticGradient
 
 # The exact GP
 
@@ -195,10 +196,11 @@ def test_weights_are_repetitions_and_zeros_remove(solver):
     X, y = waves(60)
     weights = np.resize([1, 0, 3], 60)
     again = np.repeat(np.arange(60), weights)
-    model = DecoupledGPRegressor(
-        solver=solver, n_inducing=8, n_mean_bases=30, max_iter=20, random_state=0
-    )
-    own = {"cg": {"learn_inducing": False}, "sgd": {"max_iter": 2, "batch_size": 20}}
+    model = DecoupledGPRegressor(n_inducing=8, n_mean_bases=30, max_iter=20, random_state=0)
+    own = {
+        "cg": {"learn_inducing": False},
+        "sgd": {"solver": StochasticGradient(batch_size=20), "max_iter": 2},
+    }
     model.set_params(**own[solver])
     weighted = clone(model).fit(X, y, sample_weight=weights)
     repeated = clone(model).fit(X[again], y[again])
@@ -274,18 +276,20 @@ def test_all_rows_as_bases_agree_with_sparse_variational_gps(case):
 # Variances and their calibration
 
 
-@pytest.mark.parametrize("solver", ["cg", "sgd"])
-def test_learned_variances_are_between_zero_and_the_prior(solver):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"solver": "cg"},
+        {
+            "solver": StochasticGradient("decoupled", batch_size=40, learning_rate=0.1),
+            "max_iter": 10,
+        },
+    ],
+    ids=["cg", "sgd"],
+)
+def test_learned_variances_are_between_zero_and_the_prior(settings):
     X, y = waves(80)
-    steps = {"max_iter": 10, "batch_size": 40, "learning_rate": 0.1, "parametrization": "decoupled"}
-    steps = steps if solver == "sgd" else {}
-    model = DecoupledGPRegressor(
-        solver=solver,
-        mean="zero",
-        n_inducing=10,
-        random_state=0,
-        **steps,
-    ).fit(X, y)
+    model = DecoupledGPRegressor(mean="zero", n_inducing=10, random_state=0, **settings).fit(X, y)
     _, var = model.latent_mean_and_variance(np.r_[X, 100 * X])
     prior = model.kernel_.k1.constant_value * y.var()
     assert (var > 0).all()
@@ -371,12 +375,9 @@ def test_stream_of_classes_approaches_the_fit_of_all_rows():
 def test_shuffled_stream_of_stochastic_gradients_approaches_a_fit():
     X, y, f = sinc(1500)
     model = DecoupledGPRegressor(
-        solver="sgd",
-        parametrization="decoupled",
+        solver=StochasticGradient("decoupled", batch_size=25, learning_rate=0.1),
         n_inducing=10,
         n_mean_bases=50,
-        batch_size=25,
-        learning_rate=0.1,
         max_iter=1,
         random_state=0,
     )
@@ -428,7 +429,18 @@ def test_rows_of_a_stream_of_stochastic_gradients_count_by_their_number():
     ("parameters", "message"),
     [
         ({"solver": "adam"}, "solver='adam' is not one of 'cg', 'sgd'"),
-        ({"parametrization": "jacobi"}, "parametrization='jacobi' is not one of 'orthogonal'"),
+        (
+            {"solver": StochasticGradient("jacobi")},
+            "parametrization='jacobi' is not one of 'orthogonal'",
+        ),
+        (
+            {"solver": StochasticGradient(batch_size=0)},
+            "batch_size=0 must be an integer of at least 1, or None",
+        ),
+        (
+            {"solver": ConjugateGradients(learning_rate=0.0)},
+            "learning_rate=0.0 must be a number above 0, or None",
+        ),
         ({"n_mean_bases": 0}, "n_mean_bases=0 must be an integer of at least 1"),
         ({"n_mean_bases": 3.5}, "n_mean_bases=3.5 must be an integer of at least 1"),
     ],
@@ -449,7 +461,7 @@ def test_terms_without_bases_are_refused_by_stochastic_gradients():
 
 @pytest.mark.parametrize("kind", [DecoupledGPRegressor, DecoupledGPClassifier])
 def test_mean_function_is_refused_by_stochastic_gradients(kind):
-    with pytest.raises(ValueError, match="has no mean function"):
+    with pytest.raises(ValueError, match="have no mean function"):
         kind(solver="sgd", mean="linear", n_inducing=5, max_iter=1).fit(*blobs(20, 2))
 
 
@@ -461,13 +473,12 @@ def test_model_of_another_solver_is_not_continued(solver, method):
         solver=solver, n_inducing=8, max_iter=3, warm_start=True, random_state=0
     )
     model.set_params(**{"cg": {"tol": 0.5}, "sgd": {}}[solver]).fit(X, y)
-    changes = [{"solver": "sgd" if solver == "cg" else "cg"}]
+    changes = [("solver", "sgd" if solver == "cg" else "cg")]
     if solver == "sgd":
-        changes.append({"parametrization": "decoupled"})
-    for change in changes:
-        (name,) = change
+        changes.append(("solver__parametrization", StochasticGradient("decoupled")))
+    for name, other in changes:
         with pytest.raises(ValueError, match=f"{name} was .* The fitted model cannot follow"):
-            getattr(clone_fitted(model).set_params(**{"tol": 1e-2} | change), method)(X, y)
+            getattr(clone_fitted(model).set_params(tol=1e-2, solver=other), method)(X, y)
 
 
 def clone_fitted(model):
@@ -477,7 +488,11 @@ def clone_fitted(model):
 def test_number_of_bases_may_grow_but_not_fall():
     X, y = waves(80)
     model = DecoupledGPRegressor(
-        solver="sgd", n_inducing=8, n_mean_bases=20, batch_size=40, max_iter=3, random_state=0
+        solver=StochasticGradient(batch_size=40),
+        n_inducing=8,
+        n_mean_bases=20,
+        max_iter=3,
+        random_state=0,
     ).fit(X, y)
     for fewer in ({"n_inducing": 3}, {"n_mean_bases": 15}):
         with pytest.raises(ValueError, match=f"{next(iter(fewer))} was"):

@@ -21,7 +21,7 @@ from skgpsvm.decoupled import _stochastic
 from skgpsvm.decoupled._stochastic import StochasticBound
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Logistic
-from skgpsvm.solvers import PARAMETRIZATIONS
+from skgpsvm.solvers import PARAMETRIZATIONS, StochasticGradient
 
 X, Y, X_NEW, ALPHA, BETA = R.X, R.Y, R.X_new, R.alpha, R.beta
 RHO, NOISE, KERNEL, MULTIPLIERS = R.rho, R.noise, R.kernel, R.multipliers
@@ -493,12 +493,9 @@ def descended(form, n_mean_bases):
     """Return the error of the specification's check, in units of the function's variance."""
     X, y, f = sinc()
     model = DecoupledGPRegressor(
-        solver="sgd",
-        parametrization=form,
+        solver=StochasticGradient(form, batch_size=250, learning_rate=0.1),
         n_mean_bases=n_mean_bases,
         n_inducing=10,
-        batch_size=250,
-        learning_rate=0.1,
         max_iter=35,
         random_state=0,
     ).fit(X, y)
@@ -522,7 +519,7 @@ def test_every_form_learns_a_function(form):
 def test_what_is_held_stays():
     X, y = waves(40, d=2)
     kernel = ConstantKernel(1.5) * MultiscaleRBF([1.0, 2.0])
-    settings = {"solver": "sgd", "n_inducing": 5, "max_iter": 3, "batch_size": 20}
+    settings = {"solver": StochasticGradient(batch_size=20), "n_inducing": 5, "max_iter": 3}
     settings |= {"normalize_y": False, "random_state": 0}
     model = DecoupledGPRegressor(
         kernel, optimizer=None, learn_inducing=False, noise_variance=0.3, **settings
@@ -541,7 +538,10 @@ def test_what_is_held_stays():
 def test_multipliers_stay_within_their_limit():
     X, y = waves(40, d=2)
     model = DecoupledGPRegressor(
-        solver="sgd", n_inducing=5, max_iter=6, batch_size=20, learning_rate=2.0, random_state=0
+        solver=StochasticGradient(batch_size=20, learning_rate=2.0),
+        n_inducing=5,
+        max_iter=6,
+        random_state=0,
     ).fit(X, y)
     for points in (model.inducing_points_, model.mean_bases_):
         widest = np.abs(points[:, 2:]).max()

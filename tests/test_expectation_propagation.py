@@ -22,11 +22,10 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
+from skgpsvm.expectation_propagation import _inference as stages
 from skgpsvm.expectation_propagation._inference import (
     RULES,
-    ConvergedEP,
     EPProblem,
-    InterleavedEP,
     MinibatchEP,
     SignRule,
     run_ep_to_convergence,
@@ -38,6 +37,7 @@ from skgpsvm.expectation_propagation._propagation import (
     probit_ratios,
 )
 from skgpsvm.inducing import select_inducing_points
+from skgpsvm.solvers import ConvergedEP, InterleavedEP, NaturalGradient
 
 # Specification, section 9. In case B, the amplitude absorbs the noise: T14 (iv).
 CASES = {
@@ -468,13 +468,15 @@ def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"optimizer": "adadelta", "learning_rate": 1, "batch_size": 30}]
+    "solver",
+    [InterleavedEP(batch_size=100), InterleavedEP("adadelta", batch_size=30, learning_rate=1)],
+    ids=str,
 )
-def test_minibatches_end_where_all_rows_do(settings):
+def test_minibatches_end_where_all_rows_do(solver):
     X, y = moons(400)
     X_new, y_new = moons(1000, seed=1)
     whole = EPClassifier(n_inducing=20, max_iter=30, random_state=0)
-    parts = clone(whole).set_params(batch_size=100).set_params(**settings)
+    parts = clone(whole).set_params(solver=solver)
     losses = []
     for model in (whole, parts):
         model.fit(X, y)
@@ -487,7 +489,8 @@ def test_minibatches_end_where_all_rows_do(settings):
 )
 def test_minibatches_where_inducing_points_play_no_part(kernel):
     X, y = moons(60)
-    model = EPClassifier(kernel, n_inducing=5, batch_size=20, random_state=0).fit(X, y)
+    solver = InterleavedEP(batch_size=20)
+    model = EPClassifier(kernel, solver=solver, n_inducing=5, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.8
 
 
@@ -528,7 +531,7 @@ def test_minibatches_of_given_hyperparameters_end_at_the_same_posterior():
     X, y = moons()
     settings = {"n_inducing": 15, "optimizer": None, "tol": 1e-8, "random_state": 0}
     whole = EPClassifier(**settings).fit(X, y)
-    parts = EPClassifier(**settings, batch_size=40).fit(X, y)
+    parts = EPClassifier(**settings, solver=InterleavedEP(batch_size=40)).fit(X, y)
     np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), atol=1e-7)
     assert type(parts._latents[0]) is SparseModel  # this model keeps no sums of sites
 
@@ -538,7 +541,11 @@ def test_minibatches_of_given_hyperparameters_end_at_the_same_posterior():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"optimizer": "sign", "learning_rate": 0.01, "max_iter": 200}, {"approximation": "gfitc"}],
+    [
+        {},
+        {"solver": InterleavedEP("sign", learning_rate=0.01), "max_iter": 200},
+        {"solver": "gfitc"},
+    ],
     ids=["adam", "sign", "gfitc"],
 )
 def test_every_way_of_learning_reaches_a_good_model(settings):
@@ -563,7 +570,7 @@ def test_sign_rule_doubles_back():
 def test_adam_rule_remembers_and_decays():
     slopes, point = [t64([1.0, -2.0]), t64([0.5, 1.0]), t64([-0.1, 1.0])], t64([0.0, 0.0])
     adam = torch.optim.Adam([point], lr=0.05, betas=(0.9, 0.99), maximize=True)
-    memory, rule, total = {}, RULES["auto"](0.05), t64([0.0, 0.0])
+    memory, rule, total = {}, RULES["adam"](0.05), t64([0.0, 0.0])
     for slope in slopes:
         point.grad = slope
         adam.step()
@@ -576,7 +583,7 @@ def test_adam_rule_remembers_and_decays():
 def test_oscillation_is_damped():
     propagation, state = case("A")
     problem = EPProblem(propagation, [], torch.empty(0, 2), t64([1.0]))
-    learning = InterleavedEP(problem, None, 100, 0.0)
+    learning = stages.InterleavedEP(problem, None, 100, 0.0)
     state = learning.init(state.parameters())
     for change in (1.0, 0.5, 0.6, 0.7, 0.5, 0.6, 0.6, 0.6):
         state.change = change
@@ -636,8 +643,8 @@ class Failing(Propagation):
 @pytest.mark.parametrize(
     ("make", "n_steps"),
     [
-        (partial(ConvergedEP, tol=1e-3), 2),
-        (partial(InterleavedEP, rule=RULES["auto"](0.2), max_iter=60, tol=1e-3), 60),
+        (partial(stages.ConvergedEP, tol=1e-3), 2),
+        (partial(stages.InterleavedEP, rule=RULES["adam"](0.2), max_iter=60, tol=1e-3), 60),
     ],
     ids=["gfitc", "sep"],
 )
@@ -862,11 +869,15 @@ def test_beats_or_equals_the_variational_bound_on_the_same_data():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"approximation": "vb"}, "approximation='vb' is not one of 'auto', 'sep', 'gfitc'"),
+        ({"solver": "vb"}, "solver='vb' is not one of 'auto', 'sep', 'gfitc'"),
+        ({"solver": NaturalGradient()}, "EPClassifier: InterleavedEP, ConvergedEP"),
         (
-            {"optimizer": "lbfgs"},
-            "optimizer='lbfgs' is not one of 'auto', 'adadelta', 'sign'",
+            {"solver": InterleavedEP("lbfgs")},
+            "rule='lbfgs' is not one of 'adam', 'sign', 'adadelta'",
         ),
+        ({"solver": InterleavedEP(batch_size=0)}, "batch_size=0 must be an integer of at least 1"),
+        ({"solver": ConvergedEP(), "optimizer": None}, r"solver=ConvergedEP\(\) has no effect"),
+        ({"optimizer": "sign"}, "optimizer='sign' is not one of 'auto', None"),
         ({"mean": 1}, "mean=1 is not one of"),
     ],
 )

@@ -31,6 +31,7 @@ from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
 from skgpsvm.quadruply_stochastic._estimates import Draw, draw, prior_term, rows_term
 from skgpsvm.quadruply_stochastic._factors import chevron
 from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
+from skgpsvm.solvers import QuadruplyStochastic, StochasticGradient
 
 # The tiny problem of the specification, section 8.1.
 X, Z = t64([-1.0, -0.25, 0.5, 1.25])[:, None], t64([-0.8, 0.1, 1.0])[:, None]
@@ -167,9 +168,9 @@ def test_bound_and_prediction_at_given_moments_are_the_specification_s(prior, bo
 @pytest.mark.parametrize("solver", ["cg", "sgd"])
 def test_kernels_without_frequencies_are_their_exact_features(kernel, solver):
     X, y = waves(40)
-    model = QSGPRegressor(kernel, solver=solver, noise_variance=0.1, n_inducing=5, random_state=0)
+    model = QSGPRegressor(kernel, noise_variance=0.1, n_inducing=5, random_state=0)
     model.set_params(**FIXED, max_iter=100 if solver == "cg" else 400, normalize_y=False)
-    own = {"tol": 1e-8} if solver == "cg" else {"batch_size": 20}
+    own = {"tol": 1e-8} if solver == "cg" else {"solver": QuadruplyStochastic(batch_size=20)}
     model.set_params(**own, mean="zero").fit(X, y)
     exact = GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y)
     atol = 1e-6 if solver == "cg" else 0.05 * y.std()
@@ -401,11 +402,13 @@ def test_control_variates_lag_behind_the_hyper_parameters_without_bias(control):
 
 def test_noise_and_kernel_are_learned_along_the_steps(monkeypatch):
     X, y = waves(200)
-    shared = {"n_basis": 100, "n_inducing": 30, "random_state": 0, "batch_size": 50}
-    model = QSGPRegressor(1.0 * RBF(1.5), solver="sgd", noise_variance=2.0, n_support=100, **shared)
+    solver = QuadruplyStochastic(batch_size=50, n_support=100)
+    shared = {"n_basis": 100, "n_inducing": 30, "random_state": 0}
+    model = QSGPRegressor(1.0 * RBF(1.5), solver=solver, noise_variance=2.0, **shared)
     held = clone(model).set_params(**FIXED, max_iter=2).fit(X, y)
     kernel, noise = held.kernel_, held.noise_variance_
-    rows = clone(model).set_params(learn_inducing=False, max_iter=200, optimizer="stochastic")
+    rows = clone(model).set_params(learn_inducing=False, max_iter=200)
+    rows.set_params(solver__learn_hyperparameters=True)
     monkeypatch.setattr(
         "skgpsvm.quadruply_stochastic._gp_regressor.learn_regressor",
         lambda sparse, **_: sparse.initial_model(),
@@ -424,15 +427,17 @@ def test_noise_and_kernel_are_learned_along_the_steps(monkeypatch):
 def test_learning_along_the_steps_needs_no_frequencies_and_nothing_free(kind, kernel):
     X, y = waves(60)
     y = y if kind is QSGPRegressor else (y > 0).astype(int)
-    model = kind(kernel, solver="sgd", optimizer="stochastic", n_basis=20, n_inducing=5)
-    model.set_params(batch_size=10, max_iter=5, random_state=0).fit(X, y)
+    solver = QuadruplyStochastic(learn_hyperparameters=True, batch_size=10)
+    model = kind(kernel, solver=solver, n_basis=20, n_inducing=5, max_iter=5, random_state=0)
+    model.fit(X, y)
     assert np.isfinite(model.predict(X).astype(float)).all()
 
 
 def test_streams_hold_what_was_learned_along_the_steps():
     X, y = waves(200)
-    model = QSGPRegressor(1.0 * RBF(1.5), solver="sgd", optimizer="stochastic", n_basis=20)
-    model.set_params(n_inducing=5, batch_size=10, max_iter=2, random_state=0).fit(X, y)
+    solver = QuadruplyStochastic(learn_hyperparameters=True, batch_size=10)
+    model = QSGPRegressor(1.0 * RBF(1.5), solver=solver, n_basis=20)
+    model.set_params(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
     kernel, noise = model.kernel_, model.noise_variance_
     model.partial_fit(X, y)
     assert_allclose(model.kernel_.theta, kernel.theta, rtol=1e-12)
@@ -442,13 +447,14 @@ def test_streams_hold_what_was_learned_along_the_steps():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"solver": "cg"}, "learns along stochastic steps, not solver='cg'"),
-        ({"solver": "sgd", "basis": "inducing", "covariance": "mean_field"}, "needs the bound's"),
+        ({"optimizer": None}, "solver__learn_hyperparameters=True has no effect with optimizer="),
+        ({"basis": "inducing", "covariance": "mean_field"}, "needs the bound's"),
     ],
 )
 def test_learning_along_the_steps_is_refused_where_it_cannot_be(parameters, message):
+    solver = QuadruplyStochastic(learn_hyperparameters=True)
     with pytest.raises(ValueError, match=message):
-        QSGPRegressor(optimizer="stochastic", **parameters).fit(*waves(20))
+        QSGPRegressor(solver=solver, **parameters).fit(*waves(20))
 
 
 # Bounds
@@ -650,8 +656,8 @@ def test_variances_over_weights_are_learned_by_steps_as_solved_for(basis, covari
         shared["n_dense_columns"] = 2
     # The solution has inducing points, which are given so that they draw nothing; steps have none.
     solved = QSGPRegressor(1.5 * RBF(1.5), inducing_points=X[:20], **shared).fit(X, y)
-    steps = {"solver": "sgd", "max_iter": 150, "batch_size": 50, "n_support": 50}
-    stepped = QSGPRegressor(1.5 * RBF(1.5), **steps, **shared).fit(X, y)
+    solver = QuadruplyStochastic(batch_size=50, n_support=50)
+    stepped = QSGPRegressor(1.5 * RBF(1.5), solver=solver, max_iter=150, **shared).fit(X, y)
     variances = [m.latent_mean_and_variance(X)[1] for m in (solved, stepped)]
     assert_allclose(variances[1], variances[0], rtol=0.15)
 
@@ -668,9 +674,8 @@ def test_stochastic_classification_approaches_the_solution(n_classes):
     X, y = blobs(n_classes)
     shared = {**FIXED, "mean": "linear", "n_basis": 60, "n_inducing": 20, "random_state": 0}
     solved = QSGPClassifier(2.0 * RBF(1.5), **shared).fit(X, y)
-    stepped = QSGPClassifier(
-        2.0 * RBF(1.5), solver="sgd", max_iter=100, batch_size=50, n_support=60, **shared
-    ).fit(X, y)
+    solver = QuadruplyStochastic(batch_size=50, n_support=60)
+    stepped = QSGPClassifier(2.0 * RBF(1.5), solver=solver, max_iter=100, **shared).fit(X, y)
     # The quadratic bounds lose a little: 0.03 nats of 3 in the specification's tiny problem. If the
     # softmax bounds follow the means by a tenth in each step, the difference is 0.019.
     assert np.abs(stepped.predict_proba(X) - solved.predict_proba(X)).mean() < 0.015
@@ -682,9 +687,8 @@ def test_streams_of_classes_approach_the_solution(n_classes):
     X, y = blobs(n_classes)
     shared = {**FIXED, "mean": "linear", "n_basis": 60, "n_inducing": 20, "random_state": 0}
     solved = QSGPClassifier(2.0 * RBF(1.5), **shared).fit(X, y).predict_proba(X)
-    stepped = QSGPClassifier(
-        2.0 * RBF(1.5), solver="sgd", max_iter=20, batch_size=50, n_support=60, **shared
-    ).fit(X, y)
+    solver = QuadruplyStochastic(batch_size=50, n_support=60)
+    stepped = QSGPClassifier(2.0 * RBF(1.5), solver=solver, max_iter=20, **shared).fit(X, y)
     for _ in range(20):
         stepped.partial_fit(X, y)
     # It is 0.08 with bounds that are tight at the prior, not at the model's means.
@@ -703,9 +707,8 @@ def test_streams_of_rows_approach_the_solution_of_all():
     X, y = waves(400)
     shared = {**FIXED, "noise_variance": 0.1, "n_basis": 60, "random_state": 0, "n_inducing": 8}
     solved = QSGPRegressor(1.5 * RBF(1.5), **shared).fit(X, y)
-    streamed = QSGPRegressor(
-        1.5 * RBF(1.5), solver="sgd", max_iter=20, batch_size=40, n_support=60, **shared
-    )
+    solver = QuadruplyStochastic(batch_size=40, n_support=60)
+    streamed = QSGPRegressor(1.5 * RBF(1.5), solver=solver, max_iter=20, **shared)
     streamed.partial_fit(X[:200], y[:200])
     first = np.abs(streamed.predict(X) - solved.predict(X)).mean()
     for _ in range(10):
@@ -853,11 +856,12 @@ def test_weights_are_repetitions_and_zeros_remove():
         assert_allclose(other.latent_mean_and_variance(X), expected, rtol=1e-6, atol=1e-8)
 
 
-def rough(**options):
+def rough(batch_size):
     """Return a model of a rough process, whose kernel matrix has no large eigenvalue, and data."""
     X, y = waves(600)
-    model = QSGPRegressor(0.7**2 * RBF(0.5), solver="sgd", noise_variance=0.02, n_basis=600)
-    return model.set_params(n_inducing=20, max_iter=4, random_state=0, **FIXED, **options), X, y
+    solver = QuadruplyStochastic(batch_size=batch_size)
+    model = QSGPRegressor(0.7**2 * RBF(0.5), solver=solver, noise_variance=0.02, n_basis=600)
+    return model.set_params(n_inducing=20, max_iter=4, random_state=0, **FIXED), X, y
 
 
 def test_small_minibatches_take_smaller_steps():
@@ -869,7 +873,7 @@ def test_small_minibatches_take_smaller_steps():
 def test_steps_that_end_worse_than_none_have_diverged():
     model, X, y = rough(batch_size=100)
     before = model.fit(X, y).predict(X)
-    model.set_params(warm_start=True, learning_rate=1e-2)
+    model.set_params(warm_start=True, solver__learning_rate=1e-2)
     for diverge in (model.fit, model.partial_fit):
         with pytest.raises(DivergenceError, match="Lower learning_rate, raise batch_size"):
             diverge(X, y)
@@ -894,12 +898,33 @@ def test_edges_of_data_give_finite_predictions(kind, solver, edge):
     ("parameters", "message"),
     [
         ({"basis": "rff"}, "basis='rff' is not one of 'fourier', 'orthogonal', 'inducing'"),
-        ({"solver": "adam"}, "solver='adam' is not one of"),
+        ({"solver": "adam"}, "solver='adam' is not one of 'cg', 'sgd', 'adagrad'"),
+        ({"solver": StochasticGradient()}, r"solver=StochasticGradient\(\) is not one of 'cg'"),
+        ({"solver": QuadruplyStochastic("adam")}, "step='adam' is not one of 'sgd', 'adagrad'"),
         ({"covariance": "full"}, "covariance='full' is not one of"),
-        ({"control_variate": True}, "control_variate=True is not one of"),
-        ({"gradient": "thm1"}, "gradient='thm1' is not one of"),
+        (
+            {"solver": QuadruplyStochastic(control_variate=True)},
+            "control_variate=True is not one of",
+        ),
+        ({"solver": QuadruplyStochastic(gradient="thm1")}, "gradient='thm1' is not one of"),
+        (
+            {"solver": QuadruplyStochastic(n_sampled_basis=0)},
+            "n_sampled_basis=0 must be an integer of at least 1",
+        ),
+        (
+            {"solver": QuadruplyStochastic(n_support=2.5)},
+            "n_support=2.5 must be an integer of at least 1",
+        ),
+        (
+            {"solver": QuadruplyStochastic(learn_hyperparameters="yes")},
+            "learn_hyperparameters='yes' must be True or False",
+        ),
+        ({"optimizer": "stochastic"}, "optimizer='stochastic' is not one of 'auto', None"),
         ({"n_basis": 0}, "n_basis=0 must be an integer of at least 1"),
-        ({"learning_rate": -1}, "learning_rate=-1 must be a number above 0, or None"),
+        (
+            {"solver": QuadruplyStochastic(learning_rate=-1)},
+            "learning_rate=-1 must be a number above 0, or None",
+        ),
         ({"augment": True}, "augment=True is for basis='inducing'"),
         ({"likelihood": "student_t"}, "likelihood='student_t' is not one of"),
         ({"kernel": RationalQuadratic()}, "No spectrum is known"),
@@ -958,9 +983,8 @@ def streamed(covariance, **options):
         optimizer=None,
         noise_variance=0.09,
         normalize_y=False,
-        solver="sgd",
+        solver=QuadruplyStochastic(n_sampled_basis=10),
         covariance=covariance,
-        n_sampled_basis=10,
         random_state=0,
         **options,
     )
