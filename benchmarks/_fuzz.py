@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import sklearn
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process import kernels as k
 
 import skgpsvm
@@ -28,19 +28,19 @@ _LENGTHS = {"few": 3, "one": 1}
 
 _VALUES = {
     "likelihood": ("softmax", "probit", "robust_max"),
-    "inference": ("natural_gradient", "gradient"),
     "contrast": ("soft", "hard"),
     "probability": ("calibrated", "argmax"),
     "multi_class": ("crammer_singer", "ovr"),
-    "approximation": ("sep", "gfitc"),
     "mean": ("zero", "constant", "linear"),
     "optimizer": ("auto", None),
-    "solver": ("cg", "sgd"),
-    "parametrization": ("orthogonal", "decoupled", "hybrid", "coupled"),
+    "parametrization": ("orthogonal", "hybrid", "shared", "decoupled"),
+    "rule": ("adam", "sign", "adadelta"),
+    "step": ("sgd", "adagrad"),
     "basis": ("fourier", "orthogonal", "inducing"),
     "covariance": ("nystroem", "chevron", "mean_field"),
     "control_variate": ("interpolating", "gram", None),
     "gradient": ("symmetric", "plain"),
+    "learn_hyperparameters": (False, True),
     "augment": (False, True),
     "n_inducing": (1, 3, 8),
     "n_basis": (1, 4, 20),
@@ -80,12 +80,7 @@ _VALUES = {
 _REGRESSION = ("gaussian", "student_t", "laplace")
 _OF = {
     ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, "poisson"),
-    ("BayesianSVC", "inference"): ("coordinate_ascent", "gradient"),
     ("BayesianSVC", "optimizer"): ("auto", "leave_one_out", "adam", None),
-    ("SVGPRegressor", "inference"): ("auto", "collapsed", "natural_gradient", "gradient"),
-    ("EPClassifier", "optimizer"): ("auto", "sign", None),
-    ("QSGPRegressor", "solver"): ("cg", "sgd", "adagrad"),
-    ("QSGPClassifier", "solver"): ("cg", "sgd", "adagrad"),
     ("QSRVMRegressor", "covariance"): ("full", "mean_field"),
     ("QSRVMClassifier", "covariance"): ("full", "mean_field"),
     ("AdditiveGPRegressor", "covariance"): ("full", "precision", "mean_field"),
@@ -221,11 +216,28 @@ def _value(rng, name, parameter):
     values = _OF.get((name, parameter), _VALUES.get(parameter))
     if parameter == "kernel" and values is None:
         return _kernel(rng)
+    if parameter == "solver":
+        return _solver(rng, name)
     if parameter == "likelihood" and name.endswith("Regressor") and values[0] == "softmax":
         values = _REGRESSION
     if values is None:
         return _LENGTHS  # dummy: the parameter has no valid values to choose from
     return values[rng.integers(len(values))]
+
+
+def _solver(rng, name):
+    """Return a solver of an estimator: a string, or an object with random options."""
+    solvers = getattr(skgpsvm, name)._solvers
+    chosen = str(rng.choice([*solvers]))
+    if solvers[chosen] is None or rng.random() < 0.3:
+        return chosen
+    solver = clone(solvers[chosen])
+    for option in solver.get_params():
+        if rng.random() < 0.3:
+            solver.set_params(**{option: _value(rng, name, option)})
+        elif rng.random() < 0.03:
+            solver.set_params(**{option: _JUNK[rng.integers(len(_JUNK))]})
+    return solver
 
 
 def _kernel(rng, depth=0):

@@ -2,7 +2,7 @@
 
 A step of Algorithm 1 with all bases in place uses as many columns of the bases' kernel matrix as
 there are rows in the minibatch. It is compared with a step of Adam on as many rows by
-`SVGPRegressor`'s ``inference="gradient"``, which has the same inducing points for mean and
+`SVGPRegressor`'s ``solver="gradient"``, which has the same inducing points for mean and
 covariance. Rows are generated. Run ``python -m benchmarks.decoupled_step [--quick | --full]`` on an
 otherwise idle machine.
 """

@@ -22,6 +22,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpsvm import SVGPClassifier, SVGPRegressor
+from skgpsvm.solvers import NaturalGradient
 
 from . import _report
 from ._measure import PeakMemory, exponent
@@ -29,9 +30,8 @@ from ._measure import PeakMemory, exponent
 D, M, STEP = 8, 128, 100_000
 SIZES, QUICK_SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000), (1_100, 2_200)
 COMMON = {
-    "inference": "natural_gradient",
+    "solver": NaturalGradient(batch_size=1024),
     "n_inducing": M,
-    "batch_size": 1024,
     "max_iter": 3,
     "tol": 0,
     "random_state": 0,

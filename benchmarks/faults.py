@@ -53,6 +53,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm.callbacks import Checkpoint
+from skgpsvm.solvers import InterleavedEP, QuadruplyStochastic, StochasticGradient
 
 from . import _fuzz
 
@@ -64,22 +65,28 @@ _small = {"n_inducing": 6, "random_state": 0}
 _net = {"module_params": {"hidden_layer_sizes": (4,), "n_outputs": 3}, **_small}
 FITS = {
     "BayesianSVC": BayesianSVC(**_small),
-    "BayesianSVC, gradient": BayesianSVC(inference="gradient", tol=0.1, **_small),
+    "BayesianSVC, gradient": BayesianSVC(solver="gradient", tol=0.1, **_small),
     "EPClassifier": EPClassifier(max_iter=12, **_small),
-    "EPClassifier, minibatches": EPClassifier(batch_size=8, max_iter=12, **_small),
-    "EPClassifier, GFITC": EPClassifier(approximation="gfitc", max_iter=6, **_small),
+    "EPClassifier, minibatches": EPClassifier(
+        solver=InterleavedEP(batch_size=8), max_iter=12, **_small
+    ),
+    "EPClassifier, GFITC": EPClassifier(solver="gfitc", max_iter=6, **_small),
     "SVGPRegressor": SVGPRegressor(max_iter=5, **_small),
-    "SVGPRegressor, natural": SVGPRegressor(inference="natural_gradient", max_iter=6, **_small),
+    "SVGPRegressor, natural": SVGPRegressor(solver="natural_gradient", max_iter=6, **_small),
     "SVGPClassifier": SVGPClassifier(max_iter=10, **_small),
     "DecoupledGPRegressor": DecoupledGPRegressor(**_small),
     "DecoupledGPClassifier": DecoupledGPClassifier(max_iter=10, **_small),
     "DecoupledGPClassifier, sgd": DecoupledGPClassifier(
-        solver="sgd", batch_size=16, max_iter=10, **_small
+        solver=StochasticGradient(batch_size=16), max_iter=10, **_small
     ),
     "QSGPRegressor": QSGPRegressor(n_basis=20, **_small),
     "QSGPClassifier": QSGPClassifier(n_basis=20, max_iter=10, **_small),
     "QSGPClassifier, sgd": QSGPClassifier(
-        solver="sgd", covariance="chevron", n_basis=20, batch_size=16, max_iter=10, **_small
+        solver=QuadruplyStochastic(batch_size=16),
+        covariance="chevron",
+        n_basis=20,
+        max_iter=10,
+        **_small,
     ),
     "QSRVMRegressor": QSRVMRegressor(RBF(), optimizer=None, max_iter=10, random_state=0),
     "QSRVMClassifier": QSRVMClassifier(RBF(), optimizer=None, max_iter=10, random_state=0),

@@ -45,7 +45,7 @@ class Iteration:
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
         free = ["theta", "Z"] if learning else []
         problem = EPProblem(propagation, free, bounds, scale)
-        self.fit = InterleavedEP(problem, RULES["auto"](RATE), 10**6, 0.0)
+        self.fit = InterleavedEP(problem, RULES["adam"](RATE), 10**6, 0.0)
         self.state = self.fit.init({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
     def step(self):

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skgpsvm import DecoupledGPRegressor, SVGPRegressor
+from skgpsvm.solvers import StochasticGradient
 
 DECOUPLED, COUPLED = "#0072B2", "#009E73"
 PANELS = ((10, 10), (100, 10), (100, 100))
@@ -26,11 +27,9 @@ y = np.sinc(x[:, 0]) + 0.1 * rng.standard_normal(500)
 def learned(n_mean, n_cov):
     """Return the model fitted by the algorithm of the paper, in 25 passes of minibatches."""
     return DecoupledGPRegressor(
-        solver="sgd",
-        parametrization="decoupled",
+        solver=StochasticGradient("decoupled", batch_size=64),
         n_mean_bases=n_mean,
         n_inducing=n_cov,
-        batch_size=64,
         max_iter=25,
         random_state=0,
     ).fit(x, y)

@@ -17,6 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from skgpsvm import QSGPRegressor, QSRVMRegressor
+from skgpsvm.solvers import QuadruplyStochastic
 
 BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#999999"
 
@@ -115,10 +116,14 @@ common = {"n_basis": 2000, "n_inducing": 64}
 steps = {"n_sampled_basis": 128, "batch_size": 128}
 ways = {
     "the paper's steps": (
-        {"solver": "adagrad", "gradient": "plain", "control_variate": "gram", **steps},
+        {
+            "solver": QuadruplyStochastic(
+                step="adagrad", gradient="plain", control_variate="gram", **steps
+            )
+        },
         GREY,
     ),
-    'solver="sgd"': ({"solver": "sgd", **steps}, ORANGE),
+    'solver="sgd"': ({"solver": QuadruplyStochastic(**steps)}, ORANGE),
     'solver="cg"': ({"solver": "cg", "tol": 1e-9}, BLUE),
 }
 warnings.simplefilter("ignore", ConvergenceWarning)  # too few iterations, on purpose

@@ -22,21 +22,24 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import EPClassifier, SVGPClassifier
+from skgpsvm.solvers import InterleavedEP, NaturalGradient
 
 from .. import _data, _harness, _measure, _report
 
 ROWS, M, D, N_TEST = 2_000_000, 200, 8, 10_000
 STEP = 100_000  # rows generated at a time
+BATCH_SIZE = 1024
 COMMON = {
     "n_inducing": M,
     "learn_inducing": True,
-    "batch_size": 1024,
     "random_state": 0,
     "tol": 0.02,
 }
 MODELS = {
-    "EPClassifier": EPClassifier(**COMMON, max_iter=6),
-    "SVGPClassifier": SVGPClassifier(**COMMON, likelihood="probit", max_iter=4),
+    "EPClassifier": EPClassifier(**COMMON, solver=InterleavedEP(batch_size=BATCH_SIZE), max_iter=6),
+    "SVGPClassifier": SVGPClassifier(
+        **COMMON, likelihood="probit", solver=NaturalGradient(batch_size=BATCH_SIZE), max_iter=4
+    ),
 }
 LINEAR = "logistic regression"
 MEASURED = ("error_rate", "log_loss", "best_log_loss", *_measure.MEASURED)

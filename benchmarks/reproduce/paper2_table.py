@@ -19,8 +19,8 @@ from .. import _data, _harness, _report
 
 SETTINGS = {"mean": "zero", "inducing_points": "random", "learn_inducing": True}
 METHODS = {
-    "GFITC": EPClassifier(approximation="gfitc", **SETTINGS),
-    "SEP": EPClassifier(approximation="sep", **SETTINGS),
+    "GFITC": EPClassifier(solver="gfitc", **SETTINGS),
+    "SEP": EPClassifier(solver="sep", **SETTINGS),
     "SVI": SVGPClassifier(likelihood="probit", **SETTINGS),
 }
 SHARES = (15, 25, 50)

@@ -27,6 +27,7 @@ from sklearn.metrics import r2_score
 
 from skgpsvm import DecoupledGPRegressor, SVGPRegressor
 from skgpsvm.exceptions import DivergenceError, NotPositiveDefiniteError
+from skgpsvm.solvers import NaturalGradient, StochasticGradient
 
 from .. import _data, _harness, _ivsgpr, _report
 
@@ -84,13 +85,10 @@ def passes(X, m, n_steps):
 def make_svdgp(parametrization):
     """`Comparator.make` of Algorithm 1."""
     return lambda X, m, n_steps, rate, seed: DecoupledGPRegressor(
-        solver="sgd",
-        parametrization=parametrization,
+        solver=StochasticGradient(parametrization, batch_size=8 * m, learning_rate=rate),
         n_mean_bases=m**2,
         n_inducing=m,
-        batch_size=8 * m,
         max_iter=passes(X, m, n_steps),
-        learning_rate=rate,
         normalize_y=False,
         random_state=seed,
     )
@@ -99,12 +97,10 @@ def make_svdgp(parametrization):
 def make_svi(X, m, n_steps, rate, seed):
     """`Comparator.make` of natural gradients."""
     return SVGPRegressor(
-        inference="natural_gradient",
+        solver=NaturalGradient(batch_size=8 * m, learning_rate=rate),
         n_inducing=8 * m,
-        batch_size=8 * m,
         max_iter=passes(X, m, n_steps),
         tol=0,
-        learning_rate=rate,
         normalize_y=False,
         random_state=seed,
     )
@@ -124,9 +120,7 @@ def make_ivsgpr(X, m, n_steps, rate, seed):
 
 def make_vsgpr(X, m, n_steps, rate, seed):
     """`Comparator.make` of the collapsed bound."""
-    return SVGPRegressor(
-        inference="collapsed", n_inducing=8 * m, normalize_y=False, random_state=seed
-    )
+    return SVGPRegressor(solver="collapsed", n_inducing=8 * m, normalize_y=False, random_state=seed)
 
 
 def make_gpr(X, m, n_steps, rate, seed):

@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn.metrics import root_mean_squared_error as rmse
 
 from skgpsvm import QSGPRegressor, SVGPRegressor
+from skgpsvm.solvers import QuadruplyStochastic
 
 from .. import _data, _harness, _measure, _peers, _report
 
@@ -43,13 +44,15 @@ def models(n_basis, n_rows_basis, n_inducing, n_sampled, n_dense, n_passes, seed
     common = {"dtype": "float32", "random_state": seed}
     paper = {
         **common,
-        "solver": "adagrad",
-        "gradient": "plain",
-        "control_variate": "gram",
+        "solver": QuadruplyStochastic(
+            step="adagrad",
+            control_variate="gram",
+            gradient="plain",
+            n_sampled_basis=n_sampled,
+            n_support=500,
+            batch_size=500,
+        ),
         "n_basis": n_basis,
-        "n_sampled_basis": n_sampled,
-        "batch_size": 500,
-        "n_support": 500,
         "max_iter": n_passes,
     }
     return {
