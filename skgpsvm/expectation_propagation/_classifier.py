@@ -171,7 +171,7 @@ class EPClassifier(GPClassifier):
 
     The source's algorithm is ``EPClassifier(kernel, solver=InterleavedEP("sign"),
     mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
-    generalized FITC has "gfitc" instead of "sep", and no ``optimizer``.
+    generalized FITC has ``solver="gfitc"`` instead.
 
     An update costs O(n m^2), memory is O(n + m^2).
 
