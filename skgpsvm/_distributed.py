@@ -162,6 +162,6 @@ def check_shareable(minibatches):
     if minibatches and n_ranks() > 1:
         raise ValueError(
             f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "
-            "at None, and what Adam learns (inference='gradient', natural gradients with an "
+            "at None, and what Adam learns (solver='gradient', natural gradients with an "
             "optimizer, learn_inducing=True of BayesianSVC) to one process."
         )

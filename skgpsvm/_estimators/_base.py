@@ -171,13 +171,14 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_solver(self):
         """Refuse a solver that is not for this estimator, or that has invalid options."""
-        objects = {type(solver).__name__: solver for solver in self._solvers.values() if solver}
         known = isinstance(self.solver, str) and self.solver in self._solvers
-        if not known and type(self.solver).__name__ not in objects:
+        classes = tuple(type(solver) for solver in self._solvers.values() if solver)
+        if not known and not isinstance(self.solver, classes):
             strings = ", ".join(map(repr, self._solvers))
+            names = ", ".join(dict.fromkeys(one.__name__ for one in classes))
             raise ValueError(
                 f"solver={self.solver!r} is not one of {strings}, nor one of the solvers of "
-                f"skgpsvm.solvers for {type(self).__name__}: {', '.join(objects)}."
+                f"skgpsvm.solvers for {type(self).__name__}: {names}."
             )
         if not known:
             self.solver.check()
