@@ -75,7 +75,7 @@ class GivenNoise:
 
     @property
     def fixed(self):
-        """Whether the variance is fixed, not learned."""
+        """True if the variance is fixed, not learned."""
         return self.limits[0] == self.limits[1]
 
 
@@ -134,7 +134,7 @@ class Noise:
 
     @property
     def is_free(self):
-        """Whether the parameters may be learned."""
+        """True if the parameters may be learned."""
         return self.given is None or not self.given.fixed
 
     def limits(self, default=NOISE_BOUNDS):

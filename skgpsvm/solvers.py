@@ -233,7 +233,8 @@ class QuadruplyStochastic(_Batches):
     n_support : int, default=256
         Number of support rows of the control variate. More rows reduce the gradient's variance.
     learn_hyperparameters : bool, default=False
-        Whether the steps go on learning kernel and noise, which a sparse GP learns first.
+        Whether the steps learn kernel and noise too. They start from those that a sparse GP has
+        learned or, with ``optimizer=None``, from the given ones.
     batch_size : int, default=None
         Number of rows in a minibatch; None is 512.
     learning_rate : float, default=None

@@ -248,8 +248,6 @@ CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_induci
 CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # so few passes never stop early
 # Parameters refused although they would change a fit.
 NEEDLESS = {(QSGPRegressor, "n_inducing"), (QSGPRegressor, "inducing_points")}
-# Steps that learn the kernel contradict optimizer=None, which keeps it.
-NEEDLESS |= {(kind, "solver__learn_hyperparameters") for kind in (QSGPRegressor, QSGPClassifier)}
 
 
 def targets(model):
@@ -606,10 +604,6 @@ FIXED = {"optimizer": None, "learn_inducing": False}
             QSGPClassifier(solver=QuadruplyStochastic("adagrad", None, n_support=9)),
             r"^solver__n_support=9 has no effect with solver__step='adagrad' and "
             r"solver__control_variate=None; it is for solver__step='sgd', or",
-        ),
-        (
-            QSGPClassifier(solver=QuadruplyStochastic(learn_hyperparameters=True), optimizer=None),
-            "^solver__learn_hyperparameters=True has no effect with optimizer=None",
         ),
     ],
 )

@@ -234,3 +234,21 @@ def test_classes_of_solvers_are_refused(kind):
     for solver in map(type, STRINGS[kind].values()):
         with pytest.raises(ValueError, match=r"^solver=<class .*> is not one of"):
             kind(solver=solver).fit(*problem(kind()))
+
+
+def test_option_of_a_solver_that_is_given_by_name_makes_it_an_object():
+    model = SVGPClassifier().set_params(solver__batch_size=7)
+    assert model.solver.get_params() == {"batch_size": 7, "learning_rate": None}
+    assert SVGPClassifier().solver == "natural_gradient"  # other estimators keep the name
+    assert SVGPClassifier().set_params(solver__batch_size=8).solver.batch_size == 8
+    model = QSGPRegressor().set_params(solver="adagrad", solver__n_support=5)
+    assert (model.solver.step, model.solver.n_support) == ("adagrad", 5)
+
+
+def test_option_where_the_data_decide_on_the_solver_is_refused():
+    with pytest.raises(
+        ValueError, match=r"Set solver to an object of skgpsvm\.solvers: Collapsed,"
+    ):
+        SVGPRegressor().set_params(solver__batch_size=7)
+    model = SVGPRegressor().set_params(solver=Gradient(), solver__batch_size=7)
+    assert model.solver.batch_size == 7

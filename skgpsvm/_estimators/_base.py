@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from sklearn.pipeline import Pipeline
@@ -88,6 +88,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     warm_start = False  # of estimators without this parameter
     _noise_model = Noise()
+    _default_dtype = None  # of computations; None is that of X
     _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
     # Solvers by the string that stands for each; None where the data decide.
     _uses, _followed, _growing, _solvers = {}, {}, {}, {}
@@ -139,7 +140,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
                 "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
             ) from error
         self._check_choice("dtype", ("float32", "float64", None))
-        return device, getattr(torch, self.dtype or X.dtype.name)
+        return device, getattr(torch, self.dtype or self._default_dtype or X.dtype.name)
 
     def _draw_seed(self):
         try:
@@ -169,13 +170,46 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the solver as an object; None where the data decide, or where it is invalid."""
         return self._solvers.get(self.solver) if isinstance(self.solver, str) else self.solver
 
+    def set_params(self, **params):
+        """Set parameters.
+
+        An option of a solver that is given by its name, such as ``solver__batch_size``, turns the
+        name into the solver's object.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ValueError
+            If a parameter is unknown, or an option is given where the data decide on the solver.
+        """
+        name = params.get("solver", getattr(self, "solver", None))
+        options = [key for key in params if key.startswith("solver__")]
+        if options and isinstance(name, str) and name in self._solvers:
+            if self._solvers[name] is None:
+                names = ", ".join(each.__name__ for each in self._solver_classes())
+                raise ValueError(
+                    f"{options[0]} is an option of a solver, but with solver={name!r} the data "
+                    f"decide which. Set solver to an object of skgpsvm.solvers: {names}."
+                )
+            params = {**params, "solver": clone(self._solvers[name])}
+        return super().set_params(**params)
+
+    def _solver_classes(self):
+        return tuple(dict.fromkeys(type(one) for one in self._solvers.values() if one))
+
     def _check_solver(self):
         """Refuse a solver that is not for this estimator, or that has invalid options."""
         known = isinstance(self.solver, str) and self.solver in self._solvers
-        classes = tuple(type(solver) for solver in self._solvers.values() if solver)
-        if not known and not isinstance(self.solver, classes):
+        if not known and not isinstance(self.solver, self._solver_classes()):
             strings = ", ".join(map(repr, self._solvers))
-            names = ", ".join(dict.fromkeys(one.__name__ for one in classes))
+            names = ", ".join(each.__name__ for each in self._solver_classes())
             raise ValueError(
                 f"solver={self.solver!r} is not one of {strings}, nor one of the solvers of "
                 f"skgpsvm.solvers for {type(self).__name__}: {names}."

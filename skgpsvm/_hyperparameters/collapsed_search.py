@@ -67,7 +67,7 @@ class CollapsedSearch:
 
     @property
     def is_needed(self):
-        """Whether there is anything to learn."""
+        """True if there is anything to learn."""
         return bool(self._trained)
 
     @property

@@ -1,7 +1,5 @@
 """Decoupled Gaussian-process regression."""
 
-import torch
-
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._parameters import where
 from .._solved import (
@@ -156,6 +154,7 @@ class DecoupledGPRegressor(GPRegressor):
 
     _solvers, _uses = SOLVERS, _USES
     _followed, _growing = DECOUPLED_FOLLOWED, GROWING
+    _default_dtype = "float64"
 
     def __init__(
         self,
@@ -260,10 +259,6 @@ class DecoupledGPRegressor(GPRegressor):
     def _check_parameters(self):
         check_decoupled_parameters(self)
         check_regression_parameters(self)
-
-    def _torch_options(self, X):
-        device, dtype = super()._torch_options(X)
-        return device, dtype if self.dtype else torch.float64
 
     def _make_likelihood(self):
         start = _START_NOISE_OF_SGD if by_steps(self) else _START_NOISE

@@ -113,7 +113,8 @@ class EPClassifier(GPClassifier):
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
         where the signal is weak, since the evidence is no bound.
     optimizer : {"auto"} or None, default="auto"
-        Whether the kernel is learned. None holds the kernel and the inducing points fixed.
+        Whether the kernel is learned. None holds the kernel and the inducing points fixed; "gfitc"
+        is then refused, as only the way of learning differs.
     max_iter : int, default=100
         Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
         learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten

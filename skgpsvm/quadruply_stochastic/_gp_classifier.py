@@ -77,7 +77,8 @@ class QSGPClassifier(GPClassifier):
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
-        Whether the kernel is learned, on up to 10,000 rows. None keeps it fixed.
+        Whether the kernel is learned, on up to 10,000 rows. None keeps the given one, unless
+        stochastic steps learn it.
     max_iter : int, default=100
         Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
         the rows. `partial_fit` takes one pass.

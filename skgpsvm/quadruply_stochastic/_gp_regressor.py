@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import torch
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
@@ -90,9 +89,10 @@ class QSGPRegressor(GPRegressor):
     learn_inducing : bool, default=True
         Whether the inducing points are optimized.
     optimizer : {"auto"} or None, default="auto"
-        Whether kernel and noise are learned, on some thousand rows. None keeps them fixed. Unless
-        it is None, the noise and the power of the variances are calibrated on a tenth of the rows,
-        held out. Calibration needs at least 500 rows, Gaussian noise and a "nystroem" covariance.
+        Whether kernel and noise are learned, on some thousand rows. None keeps the given ones,
+        unless stochastic steps learn them. Unless it is None, the noise and the power of the
+        variances are calibrated on a tenth of the rows, held out. Calibration needs at least 500
+        rows, Gaussian noise and a "nystroem" covariance.
     max_iter : int, default=100
         Maximum number of iterations of conjugate gradients, or number of passes of minibatches over
         the rows. `partial_fit` takes one pass.
@@ -168,6 +168,7 @@ class QSGPRegressor(GPRegressor):
     """
 
     _solvers, _uses, _followed = SOLVERS, _USES, QS_FOLLOWED
+    _default_dtype = "float64"
 
     def __init__(
         self,
@@ -287,10 +288,6 @@ class QSGPRegressor(GPRegressor):
     def _check_parameters(self):
         check_qs_parameters(self)
         check_regression_parameters(self, ("gaussian", "laplace"))
-
-    def _torch_options(self, X):
-        device, dtype = super()._torch_options(X)
-        return device, dtype if self.dtype else torch.float64
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance or _START_NOISE)

@@ -53,7 +53,6 @@ def has_partial_fit(estimator):
 USES = {
     "n_dense_columns": where(covariance="chevron"),
     "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None)),
-    "solver__learn_hyperparameters": where(optimizer=OtherThan(None)),
     "n_inducing": _HAS_POINTS,
     "inducing_points": _HAS_POINTS,
     "solver__batch_size": _STEPS | LEARNED,

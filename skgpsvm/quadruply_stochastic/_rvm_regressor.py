@@ -116,6 +116,8 @@ class QSRVMRegressor(GPRegressor):
     array([ 1. , -0.2])
     """
 
+    _default_dtype = "float64"
+
     def __init__(
         self,
         kernel=None,
@@ -188,10 +190,6 @@ class QSRVMRegressor(GPRegressor):
         self._check_choice("likelihood", _LIKELIHOODS)
         self._check_bool("normalize_y")
         check_noise(self)
-
-    def _torch_options(self, X):
-        device, dtype = super()._torch_options(X)
-        return device, dtype if self.dtype else torch.float64
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance or _START_NOISE)

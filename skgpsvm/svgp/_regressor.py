@@ -1,7 +1,5 @@
 """`SVGPRegressor`: the estimator."""
 
-import torch
-
 from .._distributed import n_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
@@ -130,6 +128,7 @@ class SVGPRegressor(GPRegressor):
     """
 
     _solvers, _uses, _followed = _SOLVERS, USES, SPARSE_FOLLOWED
+    _default_dtype = "float64"
 
     def __init__(
         self,
@@ -230,10 +229,6 @@ class SVGPRegressor(GPRegressor):
         self : SVGPRegressor
         """
         return fit_or_update(self, X, y, sample_weight)
-
-    def _torch_options(self, X):
-        device, dtype = super()._torch_options(X)
-        return device, dtype if self.dtype else torch.float64
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance or _START_NOISE)
