@@ -22,12 +22,13 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
-from skgpsvm.expectation_propagation import _inference as stages
 from skgpsvm.expectation_propagation._inference import (
     RULES,
     EPProblem,
+    EvidenceLearning,
     MinibatchEP,
     SignRule,
+    SiteUpdates,
     run_ep_to_convergence,
 )
 from skgpsvm.expectation_propagation._propagation import (
@@ -583,7 +584,7 @@ def test_adam_rule_remembers_and_decays():
 def test_oscillation_is_damped():
     propagation, state = case("A")
     problem = EPProblem(propagation, [], torch.empty(0, 2), t64([1.0]))
-    learning = stages.InterleavedEP(problem, None, 100, 0.0)
+    learning = SiteUpdates(problem, None, 100, 0.0)
     state = learning.init(state.parameters())
     for change in (1.0, 0.5, 0.6, 0.7, 0.5, 0.6, 0.6, 0.6):
         state.change = change
@@ -615,7 +616,7 @@ def test_start_explains_what_its_evidence_exceeds_the_class_frequencies_by():
     state = propagation.init(**start)
     evidence = propagation.evidence(state, run_ep_to_convergence(propagation, state))
     gain = evidence / 80 + entropy([np.mean(y), 1 - np.mean(y)])
-    assert ConvergedEP(problem, 1e-10).explained(start) == pytest.approx(gain)
+    assert EvidenceLearning(problem, 1e-10).explained(start) == pytest.approx(gain)
 
 
 def test_hyperparameters_are_learned_with_fewer_inducing_points():
@@ -643,8 +644,8 @@ class Failing(Propagation):
 @pytest.mark.parametrize(
     ("make", "n_steps"),
     [
-        (partial(stages.ConvergedEP, tol=1e-3), 2),
-        (partial(stages.InterleavedEP, rule=RULES["adam"](0.2), max_iter=60, tol=1e-3), 60),
+        (partial(EvidenceLearning, tol=1e-3), 2),
+        (partial(SiteUpdates, rule=RULES["adam"](0.2), max_iter=60, tol=1e-3), 60),
     ],
     ids=["gfitc", "sep"],
 )

@@ -246,9 +246,7 @@ def test_option_of_a_solver_that_is_given_by_name_makes_it_an_object():
 
 
 def test_option_where_the_data_decide_on_the_solver_is_refused():
-    with pytest.raises(
-        ValueError, match=r"object of skgpsvm\.solvers: Collapsed,"
-    ):
+    with pytest.raises(ValueError, match=r"object of skgpsvm\.solvers: Collapsed,"):
         SVGPRegressor().set_params(solver__batch_size=7)
     model = SVGPRegressor().set_params(solver=Gradient(), solver__batch_size=7)
     assert model.solver.batch_size == 7

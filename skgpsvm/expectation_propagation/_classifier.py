@@ -32,8 +32,15 @@ from .._sparse import (
 from .._torch_kernels import theta_bounds, torch_kernel
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
-from . import _inference as stages
-from ._inference import run_ep_to_convergence, with_fewer_points
+from ._inference import (
+    RULES,
+    EPProblem,
+    EvidenceLearning,
+    MinibatchEP,
+    SiteUpdates,
+    run_ep_to_convergence,
+    with_fewer_points,
+)
 from ._propagation import Propagation
 
 _VARIANCE = 5.0
@@ -322,7 +329,7 @@ class EPClassifier(GPClassifier):
             model = _select_start(sparse, model)
         solver = self._chosen_solver(rows.n_rows)
         if isinstance(solver, ConvergedEP) and free:
-            learning = stages.ConvergedEP(_ep_problem(sparse, model, free), self.tol)
+            learning = EvidenceLearning(_ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
             model = replace(model.at(state), mean=None, root=None)
@@ -335,22 +342,22 @@ class EPClassifier(GPClassifier):
     def _stage(self, sparse, problem, solver):
         """Return the stage that finds the sites, and learns what is free by gradient steps."""
         if isinstance(solver, ConvergedEP):
-            return stages.InterleavedEP(problem, None, self.max_iter, self.tol)
+            return SiteUpdates(problem, None, self.max_iter, self.tol)
         rate = LEARNING_RATE if solver.learning_rate is None else solver.learning_rate
-        rule = stages.RULES[solver.rule](rate) if problem.free else None
+        rule = RULES[solver.rule](rate) if problem.free else None
         if solver.batch_size is None:
-            return stages.InterleavedEP(problem, rule, self.max_iter, self.tol)
+            return SiteUpdates(problem, rule, self.max_iter, self.tol)
         check_shareable(solver.batch_size)
         options = rule, self.max_iter, self.tol, solver.batch_size, sparse.problem.generator
-        return stages.MinibatchEP(problem, *options)
+        return MinibatchEP(problem, *options)
 
     def _update_model(self, problem):
         old, rows = problem.start, problem.rows
         tensors = old.state(rows.device)
         prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
-        fixed = stages.EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
-        stage = stages.InterleavedEP(fixed, None, self.max_iter, self.tol)
+        fixed = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
+        stage = SiteUpdates(fixed, None, self.max_iter, self.tol)
         return update_posterior(self, problem, stage, stage.init(tensors), _summary)
 
     def _fitted_attributes(self, models, evaluations, streamed=False):
@@ -458,7 +465,7 @@ class EPClassifier(GPClassifier):
 def _ep_problem(sparse, model, free):
     """Return the `EPProblem` that all ways of learning share."""
     rows = sparse.rows
-    return stages.EPProblem(
+    return EPProblem(
         Propagation(torch_kernel(model.kernel), rows, model.jitter),
         free,
         theta_bounds(model.kernel, rows.device),
@@ -479,7 +486,7 @@ def _select_start(sparse, start):
     if rows.n_rows > _START_ROWS:
         rows = rows.subset(_START_ROWS, sparse.problem.random_state)
     problem = _ep_problem(sparse.on(rows), start, ["theta"])
-    learning = stages.ConvergedEP(problem, sparse.tol)
+    learning = EvidenceLearning(problem, sparse.tol)
     tensors, states = start.state(rows.device), []
     if learning.explained(tensors) > _EXPLAINED:
         return start

@@ -159,8 +159,8 @@ class EPProblem:
 
 
 @dataclass(kw_only=True)
-class InterleavedState(EPState):
-    """State of `InterleavedEP`.
+class SiteUpdateState(EPState):
+    """State of `SiteUpdates`.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class InterleavedState(EPState):
     damping: float = _DAMPING
 
 
-class InterleavedEP(Stage):
+class SiteUpdates(Stage):
     """Alternate one damped update of all sites with one gradient step of the hyperparameters.
 
     The learning of hyperparameters ends when 70 % of ``max_iter`` is spent. Except with the sign
@@ -228,9 +228,9 @@ class InterleavedEP(Stage):
 
         Returns
         -------
-        state : InterleavedState
+        state : SiteUpdateState
         """
-        return InterleavedState(**self._initial_fields(start))
+        return SiteUpdateState(**self._initial_fields(start))
 
     def _initial_fields(self, start):
         fields = self.propagation.init(start["theta"], start["Z"]).as_dict()
@@ -305,7 +305,7 @@ class InterleavedEP(Stage):
 
 
 @dataclass(kw_only=True)
-class MinibatchState(InterleavedState):
+class MinibatchState(SiteUpdateState):
     """State of `MinibatchEP`.
 
     Attributes
@@ -317,7 +317,7 @@ class MinibatchState(InterleavedState):
     generator: torch.Tensor
 
 
-class MinibatchEP(InterleavedEP):
+class MinibatchEP(SiteUpdates):
     """Epochs of minibatches: update the sites of a batch, the posterior, then hyperparameters.
 
     In whitened coordinates, a site stays on the features with which it was last updated. The end of
@@ -330,7 +330,7 @@ class MinibatchEP(InterleavedEP):
     rule : SignRule, TorchRule or None
     max_iter : int
     tol : float
-        See `InterleavedEP`.
+        See `SiteUpdates`.
     batch_size : int
     generator : torch.Generator
 
@@ -344,7 +344,7 @@ class MinibatchEP(InterleavedEP):
         self.batch_size, self.generator = batch_size, generator
 
     def init(self, start):
-        """Return the state without sites, a `MinibatchState`; see `InterleavedEP.init`."""
+        """Return the state without sites, a `MinibatchState`; see `SiteUpdates.init`."""
         generator = self.generator.get_state()
         return MinibatchState(**self._initial_fields(start), generator=generator)
 
@@ -388,8 +388,8 @@ class MinibatchEP(InterleavedEP):
 
 
 @dataclass(kw_only=True)
-class ConvergedState(EPState):
-    """State of `ConvergedEP`.
+class EvidenceState(EPState):
+    """State of `EvidenceLearning`.
 
     Attributes
     ----------
@@ -400,7 +400,7 @@ class ConvergedState(EPState):
     ended: bool = False
 
 
-class ConvergedEP(Stage):
+class EvidenceLearning(Stage):
     r"""Maximize the evidence of converged sites by rounds of L-BFGS-B.
 
     The sites of each evaluation start from those of the last. The evidence is stationary in the
@@ -418,15 +418,15 @@ class ConvergedEP(Stage):
     Notes
     -----
     Source: generalized FITC, Naish-Guzman and Holden (2007). Its fixed points and evidence are
-    those of `InterleavedEP`.
+    those of `SiteUpdates`.
     """
 
     def __init__(self, problem, tol):
         self.problem, self.propagation, self.tol = problem, problem.propagation, tol
 
     def init(self, start):
-        """Return the state without sites, a `ConvergedState`; see `InterleavedEP.init`."""
-        return ConvergedState(**self.propagation.init(start["theta"], start["Z"]).as_dict())
+        """Return the state without sites, a `EvidenceState`; see `SiteUpdates.init`."""
+        return EvidenceState(**self.propagation.init(start["theta"], start["Z"]).as_dict())
 
     def step(self, state):
         """Take one round; the objective is the evidence after it."""
