@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.expectation_propagation._inference import RULES, EPProblem, InterleavedEP
+from skgpsvm.expectation_propagation._inference import RULES, EPProblem, SiteUpdates
 from skgpsvm.expectation_propagation._propagation import Propagation
 
 from . import _report
@@ -45,7 +45,7 @@ class Iteration:
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
         free = ["theta", "Z"] if learning else []
         problem = EPProblem(propagation, free, bounds, scale)
-        self.fit = InterleavedEP(problem, RULES["adam"](RATE), 10**6, 0.0)
+        self.fit = SiteUpdates(problem, RULES["adam"](RATE), 10**6, 0.0)
         self.state = self.fit.init({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
     def step(self):
