@@ -74,6 +74,7 @@ STEPS = without(STILL, "tol") | {"n_basis": 20}
 FEW_STEPS = {"batch_size": 15, "n_sampled_basis": 6}
 RVM = {"random_state": 0, "tol": 0.0, "max_iter": 10}
 ADDITIVE = {"random_state": 0, "tol": 0.0, "max_iter": 4}
+PAIR = ADDITIVE | {"interactions": [(0, 1)]}
 HYBRID = {
     "random_state": 0,
     "n_inducing": 5,
@@ -159,14 +160,17 @@ SLOW_MODES = {
     "RVM regressor, learned": QSRVMRegressor(**RVM),
     "RVM regressor, Laplace": QSRVMRegressor(**RVM, likelihood="laplace", covariance="mean_field"),
     "RVM classifier, learned": QSRVMClassifier(**RVM),
-    "additive regressor, exact": AdditiveGPRegressor(**ADDITIVE, sparse=False),
-    "additive regressor, Laplace": AdditiveGPRegressor(
-        **ADDITIVE, sparse=True, likelihood="laplace"
+    # "auto" would choose pairs and the form by the rows, and could choose the same.
+    "additive regressor, exact": AdditiveGPRegressor(**PAIR, sparse=False),
+    "additive regressor, Laplace": AdditiveGPRegressor(**PAIR, sparse=True, likelihood="laplace"),
+    "additive regressor, precision": AdditiveGPRegressor(
+        **PAIR, sparse=True, covariance="precision"
     ),
-    "additive regressor, precision": AdditiveGPRegressor(**ADDITIVE, covariance="precision"),
-    "additive regressor, no pairs": AdditiveGPRegressor(**ADDITIVE, interactions=None),
-    "additive classifier, exact": AdditiveGPClassifier(**ADDITIVE, sparse=False),
-    "additive classifier, mean field": AdditiveGPClassifier(**ADDITIVE, covariance="mean_field"),
+    "additive regressor, no pairs": AdditiveGPRegressor(**ADDITIVE, sparse=True, interactions=None),
+    "additive classifier, exact": AdditiveGPClassifier(**PAIR, sparse=False),
+    "additive classifier, mean field": AdditiveGPClassifier(
+        **PAIR, sparse=True, covariance="mean_field"
+    ),
     "hybrid SVC, stopping": HybridBayesianSVC(**STOPPED, early_stopping=True),
     "hybrid SVGP classifier, stopping": HybridSVGPClassifier(**STOPPED),
     "hybrid SVGP regressor, stopping": HybridSVGPRegressor(**STOPPED),

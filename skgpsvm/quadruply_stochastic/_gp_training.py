@@ -77,7 +77,8 @@ QS_FOLLOWED = {
         ),
         _CG,
     ),
-    "partial_fit": FOLLOWED
+    # A pass of steps has no tolerance.
+    "partial_fit": {name: use for name, use in FOLLOWED.items() if name != "tol"}
     | dict.fromkeys((*_STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
 }
 
