@@ -1,5 +1,6 @@
 """Fits on a device that is not the CPU."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def predicted(model, X):
     return model.predict_proba(X) if is_classifier(model) else model.predict(X, return_std=True)
 
 
-def compare(name):
+def compare(name, device=NAME):
     """Fit each case on the CPU and on the device, and compare the predictions."""
     kind = getattr(skgpsvm, name)
     X, y = waves(50, d=2)
@@ -80,8 +81,8 @@ def compare(name):
     steps = {"max_iter": 3} if "max_iter" in kind().get_params() else {}
     for parameters in CASES[name]:
         models = [
-            kind(**parameters, **steps, random_state=0, device=device).fit(X, y)
-            for device in (None, NAME)
+            kind(**parameters, **steps, random_state=0, device=place).fit(X, y)
+            for place in (None, device)
         ]
         if hasattr(models[0], "partial_fit"):
             models = [model.partial_fit(X[:30], y[:30]) for model in models]
@@ -101,3 +102,22 @@ def test_every_tensor_is_on_the_device(name):
 
 def test_mixed_devices_are_refused():
     assert "takes tensors of shape torch.Size([3]) on the CPU" in run_there("mix")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", CASES)
+def test_every_estimator_agrees_on_cuda(name):
+    compare(name, "cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", CASES)
+def test_model_fitted_on_cuda_predicts_without_it(name):
+    kind = getattr(skgpsvm, name)
+    X, y = waves(50, d=2)
+    if is_classifier(kind()):
+        y = np.digitize(y, [-0.5, 0.5])
+    model = kind(random_state=0, device="cuda").fit(X, y)
+    moved = pickle.loads(pickle.dumps(model)).set_params(device=None)
+    # Hybrid networks and defaults in single precision add in another order.
+    assert_allclose(predicted(moved, X), predicted(model, X), rtol=1e-3, atol=1e-4)
