@@ -247,9 +247,6 @@ class StochasticSteps(Stage):
         )
         if self._options.adagrad:
             state.squared_gradients = torch.zeros_like(coef)
-        if self._limits is not None:
-            size = len(self._limits)
-            state.hyper_gradient, state.adam_mean, state.adam_square = zeros(3, size)
         if self.nystroem:
             state.gram, state.root = zeros(c, q, q), torch.eye(q).to(coef).expand(c, -1, -1)
         else:
@@ -267,6 +264,9 @@ class StochasticSteps(Stage):
         more : bool
             Whether the rows come in addition to those seen before, or replace them.
         """
+        if self._limits is not None and state.hyper_gradient is None:
+            zeros = state.coef.new_zeros(3, len(self._limits))
+            state.hyper_gradient, state.adam_mean, state.adam_square = zeros
         self.bound = self._bound_at(state.noise)
         self._rescale_covariance(state, state.n_seen if more else 0.0)
         state.n_averaged, state.first_step = 0, state.n_steps
