@@ -48,12 +48,16 @@ class SVGP(ABC):
     ----------
     n_inducing : int
     random_state : int
+    device : str, default=None
+        None is the CPU. Only GPyTorch's model can be on another.
+    max_epochs : int
     """
 
-    def __init__(self, n_inducing, random_state):
+    def __init__(self, n_inducing, random_state, device=None, max_epochs=_MAX_EPOCHS):
         self.n_inducing, self.random_state = n_inducing, random_state
+        self.device, self.max_epochs = device, max_epochs
 
-    def fit(self, X, y, watch):
+    def fit(self, X, y, watch=lambda model: None):
         """Train on rows and float targets or class codes; call ``watch(self)`` after each epoch."""
         torch.manual_seed(self.random_state)
         classes = np.unique(y) if y.dtype.kind == "i" else None
@@ -66,18 +70,16 @@ class SVGP(ABC):
         self.classes_ = classes
         if classes is not None:
             parts[2:] = [np.searchsorted(classes, part) for part in parts[2:]]
-        X, X_held = (torch.tensor(part, dtype=torch.float32) for part in parts[:2])
+        X, X_held = (self._tensor(part, torch.float32) for part in parts[:2])
         kind = torch.float32 if classes is None else torch.int64
-        y, y_held = (torch.tensor(part, dtype=kind) for part in parts[2:])
+        y, y_held = (self._tensor(part, kind) for part in parts[2:])
         m = min(self.n_inducing, len(X))
-        centers = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy())
-        self._build(torch.tensor(centers.cluster_centers_, dtype=torch.float32), len(X))
-        rows = torch.utils.data.TensorDataset(X, y)
-        batches = torch.utils.data.DataLoader(rows, batch_size=_BATCH, shuffle=True)
+        centers = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy(force=True))
+        self._build(self._tensor(centers.cluster_centers_, torch.float32), len(X))
         best, since = (np.inf, None), 0
-        for _ in range(_MAX_EPOCHS):
-            for batch in batches:
-                self._step(*batch)
+        for _ in range(self.max_epochs):
+            for index in torch.randperm(len(X), device=self.device).split(_BATCH):
+                self._step(X[index], y[index])
             loss = self._loss(X_held, y_held)
             watch(self)
             since += 1
@@ -88,23 +90,26 @@ class SVGP(ABC):
         self._restore(best[1])
         return self
 
+    def _tensor(self, array, dtype=torch.float32):
+        return torch.tensor(array, dtype=dtype, device=self.device)
+
     def _loss(self, X, y):
         """Return the mean negative log predictive density of rows."""
         if self.classes_ is None:
             return -self._log_density(X, y).mean().item()
-        p = torch.tensor(self._probabilities(X)).clamp_min(1e-12)
+        p = torch.tensor(self._probabilities(X), device=self.device).clamp_min(1e-12)
         return -p.log().gather(1, y[:, None]).mean().item()
 
     def predict_proba(self, X):
         """Return class probabilities."""
-        p = self._probabilities(torch.tensor(X, dtype=torch.float32))
+        p = self._probabilities(self._tensor(X))
         return p / p.sum(1, keepdims=True)
 
     def predict(self, X, return_std=False):
         """Return classes, or means and standard deviations that include the noise."""
         if self.classes_ is not None:
             return self.classes_[self.predict_proba(X).argmax(1)]
-        mean, std = self._moments(torch.tensor(X, dtype=torch.float32))
+        mean, std = self._moments(self._tensor(X))
         return (mean, std) if return_std else mean
 
     @abstractmethod
@@ -151,6 +156,8 @@ class GPyTorchSVGP(SVGP):
                 num_classes=c, mixing_weights=False
             )
         self._objective = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=n)
+        self.model.to(self.device)
+        self.likelihood.to(self.device)
         parameters = [*self.model.parameters(), *self.likelihood.parameters()]
         self._adam = torch.optim.Adam(parameters, lr=RATE)
 
@@ -180,7 +187,7 @@ class GPyTorchSVGP(SVGP):
     def _probabilities(self, X):
         self._mode(training=False)
         with gpytorch.settings.num_likelihood_samples(64):
-            p = self.likelihood(self.model(X)).probs.numpy()
+            p = self.likelihood(self.model(X)).probs.numpy(force=True)
         p = np.stack([1 - p, p], 1) if len(self.classes_) == 2 else p.mean(0)
         return p.astype(np.float64)
 
@@ -188,7 +195,7 @@ class GPyTorchSVGP(SVGP):
     def _moments(self, X):
         self._mode(training=False)
         found = self.likelihood(self.model(X))
-        return found.mean.double().numpy(), found.stddev.double().numpy()
+        return tuple(part.double().numpy(force=True) for part in (found.mean, found.stddev))
 
 
 def protocol():

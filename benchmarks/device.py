@@ -1,21 +1,43 @@
-"""`BayesianSVC` with ``device="cuda"`` beside the CPU: times, agreement, and memory not released.
+"""Fits with ``device="cuda"``: times beside the CPU, large fits, agreement, memory after fits.
 
-Run ``python -m benchmarks.device``; it ends with a message if torch finds no GPU.
+Run ``python -m benchmarks.device [--quick] [--only sweep fits large agreement memory]``. It ends
+with a message if torch finds no GPU. Every section is printed when it is done. The sections are
+
+- sweep: one coordinate-ascent sweep beside the matrix products that it cannot avoid;
+- fits: fit and predict_proba of `BayesianSVC` on both devices;
+- large: fits for which a GPU is worth having, on the GPU alone, beside GPyTorch's sparse GP there;
+- agreement: the largest difference of probabilities of the two devices, by dtype;
+- memory: memory of the device that is still allocated after each of many fits.
 """
 
 import argparse
 import sys
+import time
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.metrics import log_loss
 
-from skgpsvm import BayesianSVC
+from skgpsvm import (
+    BayesianSVC,
+    DecoupledGPRegressor,
+    HybridBayesianSVC,
+    QSGPClassifier,
+    SVGPRegressor,
+)
+from skgpsvm.hybrid import MNISTExtractor
+from skgpsvm.solvers import QuadruplyStochastic
 
-from . import _report
+from . import _report, hybrid_mnist
+from ._data import Split, split_regression
 from ._measure import medians, seconds
+from .reproduce.paper2_mnist import load
 from .scaling import C, D, M, Sweep, generated
 
 DEVICES = ("cpu", "cuda")
@@ -26,6 +48,7 @@ CASES = {
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
 N_FITS = 50
+PEER_EPOCHS = 30
 
 
 def sweep_section(quick):
@@ -70,6 +93,86 @@ def fit_section(quick):
     )
 
 
+def regression(model, data):
+    """Return the quality of a fitted regressor on test rows, of standardized targets."""
+    mean, std = model.predict(data.X_test, return_std=True)
+    log_density = norm.logpdf(data.y_test, mean, std).mean()
+    return {"RMSE": np.sqrt(np.mean((mean - data.y_test) ** 2)), "log density": log_density}
+
+
+def classification(model, data):
+    """Return the quality of a fitted classifier on test rows."""
+    p = model.predict_proba(data.X_test)
+    return {"accuracy": np.mean(p.argmax(1) == data.y_test), "log loss": log_loss(data.y_test, p)}
+
+
+def images():
+    """Return the `Split` of MNIST as images of one channel, ten digits."""
+    return Split(*hybrid_mnist.load(), 10)
+
+
+def random_features(n_basis, passes):
+    """Return a classifier with random features whose kernel is held, trained by gradient steps."""
+    return QSGPClassifier(
+        ConstantKernel(10.0) * RBF(6.0),
+        optimizer=None,
+        mean="constant",
+        n_basis=n_basis,
+        solver=QuadruplyStochastic(n_sampled_basis=max(1024, n_basis // 500)),
+        max_iter=passes,
+        dtype="float32",
+        device="cuda",
+        random_state=0,
+    )
+
+
+def large_fits(quick):
+    """Yield the name of the data, their `Split`, the name of a model, the model and its quality."""
+    ours = {"device": "cuda", "random_state": 0}
+    sets = ("kin40k",) if quick else ("kin40k", "protein", "keggundirected")
+    for name in sets:
+        data = split_regression(name, 0)
+        m = 64 if quick else 1024
+        yield name, data, f"SVGPRegressor, m = {m}", SVGPRegressor(n_inducing=m, **ours), regression
+        if find_spec("gpytorch"):
+            from ._peers import GPyTorchSVGP
+
+            epochs = 1 if quick else PEER_EPOCHS
+            peer = GPyTorchSVGP(m, 0, device="cuda", max_epochs=epochs)
+            yield name, data, f"GPyTorch SVGP, m = {m}, at most {epochs} epochs", peer, regression
+    data = split_regression("kin40k", 0)
+    n = 2000 if quick else len(data.X_train)
+    exact = DecoupledGPRegressor(n_mean_bases=n, **ours)
+    yield "kin40k", data, f"DecoupledGPRegressor, {n} bases", exact, regression
+    network = HybridBayesianSVC(MNISTExtractor, max_iter=1 if quick else 8, **ours)
+    yield (
+        "MNIST",
+        images(),
+        f"HybridBayesianSVC, {network.max_iter} epochs",
+        network,
+        classification,
+    )
+    for n_basis, passes in ((10**4, 1),) if quick else ((10**6, 10), (10**7, 3)):
+        model, text = random_features(n_basis, passes), f"{n_basis:.0e} functions, {passes} passes"
+        yield "MNIST, odd", load(60_000), f"QSGPClassifier, {text}", model, classification
+
+
+def large_section(quick):
+    """Return a table of fits on the GPU: seconds, device memory, and quality on test rows."""
+    rows = []
+    for name, data, method, model, quality in large_fits(quick):
+        torch.cuda.reset_peak_memory_stats()
+        fit = seconds(lambda model=model, data=data: model.fit(data.X_train, data.y_train), "cuda")
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        row = {"set": name, "rows": len(data.X_train), "model": method, "fit s": fit}
+        start = time.perf_counter()
+        row |= {"peak GiB": peak} | quality(model, data)
+        row["predict s"] = time.perf_counter() - start
+        rows.append(row)
+        print(row, flush=True)
+    return _report.table(pd.DataFrame(rows), "Fits on the GPU alone; targets standardized")
+
+
 def agreement_section(quick):
     """Return a table of the largest difference of the devices' probabilities, by dtype."""
     X, y = generated(2_000 if quick else 20_000, D, C)
@@ -107,13 +210,20 @@ def memory_section(quick):
     )
 
 
-SECTIONS = (sweep_section, fit_section, agreement_section, memory_section)
+SECTIONS = {
+    "sweep": sweep_section,
+    "fits": fit_section,
+    "large": large_section,
+    "agreement": agreement_section,
+    "memory": memory_section,
+}
 
 
 def main():
     """Run the sections and write the report, if there is a GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("Skipped: torch sees no GPU here.")
@@ -122,7 +232,10 @@ def main():
     torch.cuda.init()
     settings = {"GPU": torch.cuda.get_device_name(), "CPU threads": torch.get_num_threads()}
     parts = [_report.header("CPU and GPU", **settings)]
-    parts += [section(options.quick) for section in SECTIONS]
+    for name in options.only:
+        start = time.perf_counter()
+        parts.append(SECTIONS[name](options.quick))
+        print(f"{parts[-1]}\n({name}: {time.perf_counter() - start:.0f} s)\n", flush=True)
     _report.publish("device", parts, write=not options.quick)
 
 

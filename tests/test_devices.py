@@ -105,6 +105,7 @@ def test_mixed_devices_are_refused():
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_every_estimator_agrees_on_cuda(name):
     compare(name, "cuda")
@@ -121,3 +122,13 @@ def test_model_fitted_on_cuda_predicts_without_it(name):
     moved = pickle.loads(pickle.dumps(model)).set_params(device=None)
     # Hybrid networks and defaults in single precision add in another order.
     assert_allclose(predicted(moved, X), predicted(model, X), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_no_device_memory_is_left_after_many_fits():
+    X, y = waves(50, d=2)
+    for i in range(50):
+        skgpsvm.BayesianSVC(device="cuda", random_state=i).fit(X, y > 0).predict_proba(X)
+        if i == 0:
+            first = torch.cuda.memory_allocated()
+    assert torch.cuda.memory_allocated() == first
