@@ -72,7 +72,18 @@ class _SinglePrecision(TorchFunctionMode):
         return of_numbers and func(*args).dtype == torch.get_default_dtype()
 
 
-class PrivateRandom(TorchDispatchMode):
+class _Draws:
+    """Dispatch of `PrivateRandom`.
+
+    It is inherited, since a mode's own ``__torch_dispatch__`` is wrapped by torch and its first
+    call imports torch's compiler, which takes a second.
+    """
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        return self._dispatch(op, *args, **kwargs or {})
+
+
+class PrivateRandom(_Draws, TorchDispatchMode):
     """Context in which torch's random operations draw from private generators.
 
     Networks draw initial weights, dropout and noise from torch's global generator, and most of
@@ -114,8 +125,7 @@ class PrivateRandom(TorchDispatchMode):
         finally:
             self._refusing = False
 
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+    def _dispatch(self, op, /, *args, **kwargs):
         if torch.Tag.nondeterministic_seeded not in op.tags:
             return op(*args, **kwargs)
         device = _device(args, kwargs)

@@ -1,4 +1,4 @@
-"""Maximizers of functions of tensors, parameters as one vector, and minibatches."""
+"""Maximizers of functions of tensors, Adam, parameters as one vector, and minibatches."""
 
 import math
 
@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from .exceptions import NotPositiveDefiniteError
 
 _LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
+_ADAM_EPSILON = 1e-8
 NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
 
@@ -80,23 +81,56 @@ def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
     away along a few of them, into a poor optimum, Adam often finds a better one. A step to a point
     that `lbfgs` would reject is undone, and the learning rate is halved.
     """
-    point, last = start.clone(), None
-    optimizer = torch.optim.Adam([point], lr=learning_rate, betas=(0.9, 0.99), maximize=True)
+    point, last, memory = start.clone(), None, None
     for i in range(max_iter):
         value, slope = _evaluated(value_and_gradient, point.clone(), required=last is None)
         if last is not None and value == -math.inf:
             learning_rate /= 2
-            point.copy_(last)
+            point = last
             continue
-        last, point.grad = point.clone(), slope
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min(1.0, (max_iter - i) / (0.4 * max_iter))
-        optimizer.step()
-        point.clamp_(*bounds.unbind(-1))
+        last = point
+        rate = learning_rate * min(1.0, (max_iter - i) / (0.4 * max_iter))
+        step, memory = adam_step(memory, slope, rate, betas=(0.9, 0.99))
+        point = (point + step).clamp_(*bounds.unbind(-1))
     value, _ = _evaluated(value_and_gradient, point.clone(), required=False)
     if value == -math.inf:
         point, value = last, value_and_gradient(last.clone())[0]
     return point, value
+
+
+def adam_step(memory, gradient, rate, betas=(0.9, 0.999)):
+    """Return the next step of Adam uphill, and its new memory.
+
+    Parameters
+    ----------
+    memory : tuple of (int, Tensor, Tensor), or None
+        Number of steps so far, and the decaying sums of the gradients and of their squares. None
+        before the first step.
+    gradient : Tensor
+    rate : float
+        Learning rate of this step.
+    betas : tuple of two floats
+        Decay factors of the two sums.
+
+    Returns
+    -------
+    step : Tensor
+        In the shape of the gradient.
+    memory : tuple
+
+    Notes
+    -----
+    Source: Kingma and Ba (2015), Algorithm 1. The steps are those of `torch.optim.Adam` with
+    ``maximize=True``, whose first use in a process imports torch's compiler, which takes a second.
+    """
+    zeros = torch.zeros_like(gradient)
+    n_steps, mean, square = (0, zeros, zeros) if memory is None else memory
+    n_steps += 1
+    mean = mean.lerp(gradient, 1 - betas[0])
+    square = (square * betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    scale = (square.sqrt() / (1 - betas[1] ** n_steps) ** 0.5).add_(_ADAM_EPSILON)
+    step = (mean * (rate / (1 - betas[0] ** n_steps))).div_(scale)
+    return step, (n_steps, mean, square)
 
 
 def _evaluated(value_and_gradient, point, *, required):

@@ -568,17 +568,25 @@ def test_sign_rule_doubles_back():
     np.testing.assert_allclose(step, [0.0102, 0.005])
 
 
-def test_adam_rule_remembers_and_decays():
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("adam", partial(torch.optim.Adam, lr=0.05, betas=(0.9, 0.99), maximize=True)),
+        ("adadelta", partial(torch.optim.Adadelta, lr=0.05, eps=1e-5, maximize=True)),
+    ],
+)
+def test_rules_of_torch_remember_and_decay(name, make):
     slopes, point = [t64([1.0, -2.0]), t64([0.5, 1.0]), t64([-0.1, 1.0])], t64([0.0, 0.0])
-    adam = torch.optim.Adam([point], lr=0.05, betas=(0.9, 0.99), maximize=True)
-    memory, rule, total = {}, RULES["adam"](0.05), t64([0.0, 0.0])
+    optimizer = make([point])
+    memory, rule, total = {}, RULES[name](0.05), t64([0.0, 0.0])
     for slope in slopes:
         point.grad = slope
-        adam.step()
+        optimizer.step()
         step, memory = rule.step(memory, slope, 0.0)
         total += step
     np.testing.assert_allclose(total, point, rtol=1e-12)
-    assert rule.step(memory, slopes[0], 0.99)[0].abs().max() < 0.05 / 20
+    late, early = (rule.step(memory, slopes[0], progress)[0].abs() for progress in (0.99, 0.0))
+    assert (late < early / 20).all()
 
 
 def test_oscillation_is_damped():

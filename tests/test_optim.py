@@ -9,7 +9,7 @@ import torch
 from problems import t64
 from scipy.optimize import minimize
 
-from skgpsvm._optim import FlatParameters, adam, by_autograd, lbfgs, minibatches
+from skgpsvm._optim import FlatParameters, adam, adam_step, by_autograd, lbfgs, minibatches
 from skgpsvm.exceptions import NotPositiveDefiniteError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
@@ -106,6 +106,21 @@ def test_lbfgs_takes_gradients_from_either_source():
     assert value == pytest.approx(same_value, rel=1e-12)
     np.testing.assert_allclose(best, [0.3, 0.0], rtol=0, atol=1e-5)
     assert torch.equal(start, t64([1.0, 1.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.99)])
+def test_steps_of_adam_are_those_of_torch(dtype, betas):
+    generator = torch.Generator().manual_seed(0)
+    point, memory = torch.zeros(37, dtype=dtype), None
+    reference = point.clone()
+    adam_of_torch = torch.optim.Adam([reference], lr=0.05, betas=betas, maximize=True)
+    for i in range(20):
+        reference.grad = torch.randn(37, dtype=dtype, generator=generator) * 10.0 ** (i % 5)
+        adam_of_torch.step()
+        step, memory = adam_step(memory, reference.grad, 0.05, betas)
+        point = point + step
+        assert torch.equal(point, reference)
 
 
 def test_adam_steps_alike_in_all_coordinates_and_ends_at_the_optimum_within_bounds():

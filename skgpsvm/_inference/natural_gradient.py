@@ -11,7 +11,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
-from .._optim import NOISE_BOUNDS, minibatches
+from .._optim import NOISE_BOUNDS, adam_step, minibatches
 from .._posteriors import WhitenedBasis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
@@ -25,6 +25,7 @@ _MAX_FALL = 1e-2  # of the mean ELBO estimate of a pass of minibatches, nats per
 _STEP_ROWS = 1024
 _EPOCH_ROWS = 256
 _LEARNING_SHARE = 0.7
+_KEPT = ("adam", "n_sweeps", "n_steps", "generator")  # of a pass that is undone
 
 
 @dataclass(kw_only=True)
@@ -33,8 +34,11 @@ class InterleavedState(AscentState):
 
     Attributes
     ----------
-    adam : dict or None
-        State of the optimizer; None before its first step.
+    adam : dict
+        Memory of `adam_step` for each trained parameter; empty before the first step.
+    rate_factor : float
+        Factor of Adam's learning rate, halved after each pass that is undone; natural gradients
+        only.
     generator : Tensor
         State of the random generator.
     n_sweeps : int
@@ -46,7 +50,8 @@ class InterleavedState(AscentState):
     """
 
     generator: torch.Tensor
-    adam: dict | None = None
+    adam: dict = field(default_factory=dict)
+    rate_factor: float = 1.0
     n_sweeps: int = 0
     values: list = field(default_factory=list)
     learning_ended: bool = False
@@ -62,8 +67,8 @@ class GradientState(State):
         See `AscentState`.
     raw_root : Tensor of shape (c, p, p)
         Root with the logarithm of its diagonal, as `upper_root` takes it.
-    adam : dict or None
-        State of the optimizer; None before its first step.
+    adam : dict
+        Memory of `adam_step` for each trained parameter; empty before the first step.
     generator : Tensor
         State of the random generator.
     change : float
@@ -77,7 +82,8 @@ class GradientState(State):
     root: torch.Tensor
     raw_root: torch.Tensor
     generator: torch.Tensor
-    adam: dict | None = None
+    adam: dict = field(default_factory=dict)
+    rate_factor = 1.0
     change: float = math.inf
 
 
@@ -132,23 +138,23 @@ class AdamSteps:
         """
         units = {name: self.units.get(name, 1.0) for name in self.trained}
         leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
-        optimizer = torch.optim.Adam(leaves.values(), lr=self.learning_rate)
-        if state.adam:
-            optimizer.load_state_dict(state.adam)
-        total = 0.0
+        rate, memory, total = self.learning_rate * state.rate_factor, dict(state.adam), 0.0
         for index in batches:
-            optimizer.zero_grad()
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
             objective = self._objective(replace(state, **tensors), index)
-            (-objective / self.rows.total_weight).backward()
-            optimizer.step()
+            scaled = objective / self.rows.total_weight
+            slopes = torch.autograd.grad(scaled, [*leaves.values()], allow_unused=True)
             with torch.no_grad():
-                for name in self.bounds.keys() & leaves.keys():
-                    leaves[name].clamp_(*self.bounds[name])
+                for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
+                    if slope is not None:
+                        step, memory[name] = adam_step(memory.get(name), slope, rate)
+                        leaf += step
+                    if name in self.bounds:
+                        leaf.clamp_(*self.bounds[name])
             total += objective.item()
         for name, leaf in leaves.items():
             setattr(state, name, leaf.detach() * units[name])
-        state.adam = optimizer.state_dict()
+        state.adam = memory
         return total / len(batches)
 
     def _objective(self, state, index):
@@ -316,10 +322,8 @@ class NaturalGradientInference(CoordinateInference):
         super().step(state)
         values = [*values, state.objective]
         if state.adam and self._learning(before) and values[-1] < max(values) - slack:
-            for group in state.adam["param_groups"]:
-                group["lr"] /= 2
-            kept = {name: getattr(state, name) for name in ("adam", "n_sweeps", "n_steps")}
-            state.restore(before.as_dict() | kept | {"generator": state.generator})
+            kept = {name: getattr(state, name) for name in _KEPT}
+            state.restore(before.as_dict() | kept | {"rate_factor": state.rate_factor / 2})
             values[-1] = values[-2]
         state.values = values[-_PATIENCE:]
         min_change = _MIN_GAIN * self.ascent.rows.total_weight

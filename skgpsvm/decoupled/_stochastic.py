@@ -10,10 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from .._data import to_tensor
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
-from .._optim import minibatches
+from .._optim import adam_step, minibatches
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # names in torch's Adam
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
 _CHUNK_ENTRIES = 2**21  # of a block of the bases' kernel matrix
 _JITTER = 1e-6
@@ -375,18 +374,17 @@ class StochasticDescent(Stage):
         moved = {name: leaf * units[name] for name, leaf in leaves.items()}
         value = self.bound.value(parameters | moved, X, y, weights, ratio, columns.to(X.device))
         rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
-        optimizer = torch.optim.Adam(leaves.values(), lr=rate, maximize=True)
-        for name, leaf in leaves.items():
-            none = leaf.new_zeros([0] * leaf.ndim)
-            moments = [_padded(m, leaf.shape) for m in state.moments.get(name, (none, none))]
-            step = torch.tensor(float(state.n_steps))
-            optimizer.state[leaf] = dict(zip(_MOMENTS, (step, *moments), strict=True))
-        value.backward()
-        optimizer.step()
+        slopes = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)
         with torch.no_grad():
-            for name, leaf in leaves.items():
-                if leaf.grad is not None:
-                    state.moments[name] = [optimizer.state[leaf][m] for m in _MOMENTS[1:]]
+            for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
+                if slope is not None:
+                    none = leaf.new_zeros([0] * leaf.ndim)
+                    moments = [
+                        _padded(m, leaf.shape) for m in state.moments.get(name, (none, none))
+                    ]
+                    step, memory = adam_step((state.n_steps, *moments), slope, rate)
+                    leaf += step
+                    _, *state.moments[name] = memory
                 if name in self._limits and leaf.numel():
                     leaf.clamp_(*self._limits[name])
                 if name in ("Z", "bases"):

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .._fitting import Stage
 from .._hyperparameters.priors import SignalPrior
 from .._linalg import relative_change
-from .._optim import FlatParameters, lbfgs, minibatches
+from .._optim import FlatParameters, adam_step, lbfgs, minibatches
 from ..exceptions import NotPositiveDefiniteError, warn
 from ..inducing import select_inducing_points
 from ._propagation import EPState, Propagation
@@ -24,6 +24,7 @@ _DAMPING, _LEARNING_DAMPING, _MIN_DAMPING = 0.8, 0.5, 0.05
 _SLOW, _MORE_DAMPED, _LESS_DAMPED = 0.5, 0.7, 1.2  # share of a move left; factors of the damping
 _MINIBATCH_DAMPING = 0.99
 _GROWTH, _SHRINKAGE = 1.02, 0.5
+_ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
 _MAX_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
 _ROUND = 10  # steps of L-BFGS-B
 _LEAST_GAIN = 0.3  # of a step, in units of tol
@@ -71,37 +72,48 @@ class SignRule:
         return (rate * gradient).clamp(-_MAX_STEP, _MAX_STEP), memory
 
 
-class TorchRule:
-    """An optimizer of torch, whose learning rate decays to zero in the last 40 % of the learning.
+class DecayingRule:
+    """A rule whose learning rate decays to zero in the last 40 % of the learning.
 
     Parameters
     ----------
-    optimizer : callable
-        Takes a list of parameters and ``lr``; returns an optimizer that maximizes.
+    steps : callable
+        Takes a memory or None, a gradient and a learning rate; returns a step and a new memory.
     learning_rate : float
     """
 
     stops_at_standstill = True
 
-    def __init__(self, optimizer, learning_rate):
-        self.optimizer, self.learning_rate = optimizer, learning_rate
+    def __init__(self, steps, learning_rate):
+        self.steps, self.learning_rate = steps, learning_rate
 
     def step(self, memory, gradient, progress):
         """Return the next step and the rule's new memory; see `SignRule.step`."""
-        point = torch.zeros_like(gradient)
         rate = self.learning_rate * min(1.0, (1 - progress) / _DECAY_SHARE)
-        optimizer = self.optimizer([point], lr=rate)
-        if memory:
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({**memory, "param_groups": groups})
-        point.grad = gradient
-        optimizer.step()
-        return point, optimizer.state_dict()
+        step, last = self.steps(memory.get("last"), gradient, rate)
+        return step, {"last": last}
+
+
+def adadelta_step(memory, gradient, rate):
+    """Return the next step of Adadelta uphill, and its new memory; see `adam_step`.
+
+    Notes
+    -----
+    Source: Zeiler (2012), Algorithm 1.
+    """
+    zeros = torch.zeros_like(gradient)
+    gradients, steps = (zeros, zeros) if memory is None else memory
+    rho = _ADADELTA_DECAY
+    gradients = (gradients * rho).addcmul_(gradient, gradient, value=1 - rho)
+    ratio = (steps + _ADADELTA_EPSILON).sqrt_().div_((gradients + _ADADELTA_EPSILON).sqrt_())
+    step = ratio.mul_(gradient)
+    steps = (steps * rho).addcmul_(step, step, value=1 - rho)
+    return rate * step, (gradients, steps)
 
 
 RULES = {
-    "adam": partial(TorchRule, partial(torch.optim.Adam, betas=(0.9, 0.99), maximize=True)),
-    "adadelta": partial(TorchRule, partial(torch.optim.Adadelta, eps=1e-5, maximize=True)),
+    "adam": partial(DecayingRule, partial(adam_step, betas=(0.9, 0.99))),
+    "adadelta": partial(DecayingRule, adadelta_step),
     "sign": SignRule,
 }
 
@@ -205,7 +217,7 @@ class SiteUpdates(Stage):
     Parameters
     ----------
     problem : EPProblem
-    rule : SignRule, TorchRule or None
+    rule : SignRule, DecayingRule or None
         None where nothing is learned.
     max_iter : int
     tol : float
@@ -327,7 +339,7 @@ class MinibatchEP(SiteUpdates):
     Parameters
     ----------
     problem : EPProblem
-    rule : SignRule, TorchRule or None
+    rule : SignRule, DecayingRule or None
     max_iter : int
     tol : float
         See `SiteUpdates`.

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from .._fitting import Stage, State
 from .._isolation import PrivateRandom
-from .._optim import minibatches
+from .._optim import adam_step, minibatches
 from .._sites import batch_loss
 
 _MIN_STEPS = 20  # an epoch of fewer steps counts as a fraction of one for early stopping
@@ -25,8 +25,8 @@ class TrainingState(State):
     ----------
     weights : dict of str to Tensor
         State dict of the network.
-    adam : dict or None
-        State dict of the optimizer; None before the first epoch.
+    adam : list
+        Memory of `adam_step` for each group of parameters; empty before the first epoch.
     generator : Tensor
         State of the random generator.
     n_epochs : int
@@ -40,7 +40,7 @@ class TrainingState(State):
     """
 
     weights: dict
-    adam: dict | None = None
+    adam: list = field(default_factory=list)
     generator: torch.Tensor
     n_epochs: int = 0
     best_weights: dict | None = None
@@ -125,9 +125,8 @@ class JointTraining(Stage):
         The objective is NaN if a weight is no longer finite.
         """
         self.at(state)
-        optimizer = self._optimizer()
-        if state.adam:
-            optimizer.load_state_dict(state.adam)
+        groups = self._groups()
+        memory = state.adam or [None] * len(groups)
         self.generator.set_state(state.generator)
         seed = int(torch.randint(2**62, (), generator=self.generator))
         batches = minibatches(len(self.rows), self.batch_size, self.generator)
@@ -137,17 +136,17 @@ class JointTraining(Stage):
             self.network.train()
             for i, index in enumerate(batches):
                 progress = (state.n_epochs + i / len(batches)) / self.max_iter
-                for group in optimizer.param_groups:
-                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * progress))
-                optimizer.zero_grad()
+                decay = 0.5 * (1 + math.cos(math.pi * progress))
+                self.network.zero_grad()
                 objective = self._objective(*self._batch(index))
                 # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
-                    (-objective / self.rows.total_weight).backward()
-                optimizer.step()
+                    (objective / self.rows.total_weight).backward()
+                steps = zip(groups, memory, strict=True)
+                memory = [_ascend(*group, each, decay) for group, each in steps]
                 self._clamp()
                 total += objective.item()
-        state.weights, state.adam = self._weights(), optimizer.state_dict()
+        state.weights, state.adam = self._weights(), memory
         state.generator = self.generator.get_state()
         state.n_epochs += 1
         if self.early_stopping is not None:
@@ -209,14 +208,14 @@ class JointTraining(Stage):
                 )
         return X, y, weights
 
-    def _optimizer(self):
-        groups = (
-            (self.network.features.parameters(), self.learning_rate),
-            (self.network.head(), _HEAD_RATE * self.learning_rate),
-        )
-        return torch.optim.Adam(
-            [{"params": list(parameters), "rate": rate} for parameters, rate in groups]
-        )
+    def _groups(self):
+        """Return the parameters in lists of one dtype and learning rate, and these rates."""
+        groups, rate = {}, self.learning_rate
+        for parameter in self.network.features.parameters():
+            groups.setdefault((parameter.dtype, rate), []).append(parameter)
+        for parameter in self.network.head():
+            groups.setdefault((parameter.dtype, _HEAD_RATE * rate), []).append(parameter)
+        return [(parameters, rate) for (_, rate), parameters in groups.items()]
 
     @torch.no_grad()
     def _clamp(self):
@@ -225,3 +224,14 @@ class JointTraining(Stage):
 
     def _weights(self):
         return {name: value.clone() for name, value in self.network.state_dict().items()}
+
+
+@torch.no_grad()
+def _ascend(parameters, rate, memory, decay):
+    """Take a step of Adam on some parameters, as one vector; return its new memory."""
+    slopes = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
+    step, memory = adam_step(memory, torch.cat([slope.ravel() for slope in slopes]), rate * decay)
+    parts = step.split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter += part.view_as(parameter)
+    return memory
