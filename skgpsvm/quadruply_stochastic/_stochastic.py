@@ -9,7 +9,7 @@ from .._collapsed import JITTER
 from .._fitting import Stage, State
 from .._inference.decoupled import features, roots
 from .._linalg import add_grams, cholesky, gaussian_kl, mirror
-from .._optim import minibatches
+from .._optim import adam_step, minibatches
 from .._posteriors import WeightPosterior, WhitenedBasis
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
@@ -493,13 +493,9 @@ class StochasticSteps(Stage):
         state.hyper_gradient = torch.zeros_like(state.hyper_gradient)
         if state.n_steps <= self._options.n_steps // 10:
             return
-        state.n_adam_steps += 1
-        beta_1, beta_2 = _ADAM_BETAS
-        state.adam_mean = gradient.lerp(state.adam_mean, beta_1)
-        state.adam_square = gradient.square().lerp(state.adam_square, beta_2)
-        mean = state.adam_mean / (1 - beta_1**state.n_adam_steps)
-        square = state.adam_square / (1 - beta_2**state.n_adam_steps)
-        step = _ADAM_RATE * mean / (square.sqrt() + _TINY)
+        memory = state.n_adam_steps, state.adam_mean, state.adam_square
+        step, memory = adam_step(memory, gradient, _ADAM_RATE, _ADAM_BETAS)
+        state.n_adam_steps, state.adam_mean, state.adam_square = memory
         point = torch.cat([state.theta, state.noise]) + step
         sizes = len(state.theta), len(state.noise)
         state.theta, state.noise = point.clamp(*self._limits.unbind(1)).split(sizes)
