@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from ._distributed import gather, n_ranks
+from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
-from ._linalg import add_gram, cholesky, gram_rounding, mirror
+from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
 from ._optim import FlatParameters, adam, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
@@ -20,7 +22,6 @@ _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives sta
 BY_LBFGS = partial(lbfgs, max_iter=20)
 BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # bounds of the logarithm of a variance
 
 
 class Hyperparameters(NamedTuple):
@@ -42,10 +43,9 @@ class Hyperparameters(NamedTuple):
 
 
 def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
-    r"""Return the collapsed ELBO of sparse GP regression from sums over the rows.
+    r"""Return the collapsed ELBO of sparse GP regression, and its derivatives, from sums over rows.
 
-    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`. The
-    result is differentiable in the sums and in the noise.
+    It is the ELBO at the optimal Gaussian posterior of the weights, see `CollapsedBound`.
 
     Parameters
     ----------
@@ -69,23 +69,62 @@ def collapsed_elbo(gram, cross, residuals, squares, weight, noise, jitter):
     -------
     elbo : Tensor of shape ()
         Nats, summed over the outputs.
+    by_gram : Tensor of shape (p, p)
+        Symmetric; derivatives in the entries as if they were independent.
+    by_cross : Tensor of shape (p, t)
+    by_residuals : Tensor of shape ()
+    by_noise : Tensor
+        In the shape of ``noise``.
 
     Notes
     -----
     Source: Titsias (2009), eq. 9, in whitened coordinates.
+
+    For one output, with Gram matrix G, cross products c, noise variance v,
+    :math:`\Lambda = I + G / v`, posterior mean :math:`b = \Lambda^{-1} c / v` and s the sum of
+    ``squares`` and ``residuals``, the ELBO is
+
+    .. math:: F = -\tfrac12 \bigl[ w \log(2 \pi v) + \log|\Lambda| + s / v
+        - c^\top \Lambda^{-1} c / v^2 \bigr].
+
+    As :math:`d \log|\Lambda| = \mathrm{tr}\, \Lambda^{-1} d\Lambda` and
+    :math:`d (c^\top \Lambda^{-1} c / v^2) = 2 b^\top d(c / v) - b^\top d\Lambda\, b`,
+
+    .. math:: M = \frac{\partial F}{\partial \Lambda} = -\tfrac12 (\Lambda^{-1} + b b^\top),
+        \quad \frac{\partial F}{\partial G} = \frac{M}{v},
+        \quad \frac{\partial F}{\partial c} = \frac{b}{v},
+        \quad \frac{\partial F}{\partial \log v} = -\tfrac12 \Bigl(w - \frac{s}{v}\Bigr)
+        - \frac{\mathrm{tr}\, M G + b^\top c}{v}.
+
+    The jitter j adds :math:`j\, \mathrm{tr}(\Lambda) I / p` to :math:`\Lambda`, and so
+    :math:`j\, \mathrm{tr}(M) I / p` to M. Outputs that share their noise share :math:`\Lambda`.
     """
-    noise = noise.expand(len(squares))
-    var = noise.exp()[:, None, None]
-    precision = torch.eye(len(gram)).to(gram) + gram / var
-    chol = cholesky(precision, "precision of the weights", jitter=jitter, expected=jitter)
-    half = torch.linalg.solve_triangular(chol, cross.T[..., None] / var, upper=False)
-    log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
-    misfit = (squares + residuals) @ (-noise).exp() - half.square().sum()
-    normalization = weight * (math.log(2 * math.pi) + noise).sum()
-    return -0.5 * (normalization + log_det + misfit)
+    k, p = len(noise), len(gram)
+    var, per_noise = noise.exp(), len(squares) // k
+    by_output = cross.T.reshape(k, per_noise, p).mT
+    precision = gram / var[:, None, None]
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    chol, added = jittered_cholesky(
+        precision, "precision of the weights", jitter=jitter, expected=jitter
+    )
+    half = torch.linalg.solve_triangular(chol, by_output / var[:, None, None], upper=False)
+    mean = torch.linalg.solve_triangular(chol.mT, half, upper=True)
+    log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    misfit = (squares.view(k, per_noise) + residuals).sum(1) / var
+    normalization = weight * (math.log(2 * math.pi) + noise)
+    explained = half.square().sum((1, 2))
+    elbo = -0.5 * (per_noise * (normalization + log_det) + misfit - explained).sum()
+    by_precision = -0.5 * (per_noise * torch.cholesky_inverse(chol) + mean @ mean.mT)
+    traces = by_precision.diagonal(dim1=-2, dim2=-1).sum(-1)
+    by_precision.diagonal(dim1=-2, dim2=-1).add_((added * traces / p)[:, None])
+    products = ((by_precision * gram).sum((1, 2)) + (mean * by_output).sum((1, 2))) / var
+    by_noise = -0.5 * (per_noise * weight - misfit) - products
+    by_gram = (by_precision / var[:, None, None]).sum(0)
+    by_cross = (mean / var[:, None, None]).mT.reshape(-1, p).T
+    return elbo, by_gram, by_cross, -0.5 * per_noise * var.reciprocal().sum(), by_noise
 
 
-class CollapsedBound:
+class CollapsedBound(GaussianNoiseObjective):
     r"""Collapsed ELBO: Titsias' lower bound on the log evidence under Gaussian noise.
 
     The optimal posterior is substituted. With whitened features a of the rows, residual variances r
@@ -128,56 +167,57 @@ class CollapsedBound:
             residuals += weights @ residual
         return mirror(gram), cross, residuals
 
-    def _value(self, gram, cross, residuals, noise):
-        """Return the `collapsed_elbo` at sums over all ranks, a tensor."""
-        jitter = gram_rounding(len(gram), self.rows.dtype)
-        return collapsed_elbo(gram, cross, residuals, self.squares, self.weight, noise, jitter)
+    def _value_and_gradient(self, gram, cross, residuals, noise):
+        """Return the `collapsed_elbo` at sums over all ranks, and its derivatives."""
+        jitter, known = gram_rounding(len(gram), self.rows.dtype), (self.squares, self.weight)
+        return collapsed_elbo(gram, cross, residuals, *known, noise, jitter)
 
     def value(self, theta, Z, noise):
         """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
-        return self._value(*self.rows.sum(*sums), noise).item()
-
-    def gain_over_noise(self, theta, Z, noise, bounds=NOISE_BOUNDS):
-        """Return the gain of the collapsed ELBO over a model of noise alone, nats per row.
-
-        The latter is the log density of independent noise of the best variance within bounds.
-        """
-        mean_squares = self.squares / self.weight
-        pooled = mean_squares
-        if len(noise) != len(mean_squares):
-            pooled = mean_squares.mean().expand(len(mean_squares))
-        var = pooled.log().clamp(*bounds).exp()
-        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
-        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
+        return self._value_and_gradient(*self.rows.sum(*sums), noise)[0].item()
 
     def value_and_gradient(self, theta, Z, noise):
-        """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances.
-
-        Returns
-        -------
-        value : float
-        by_theta, by_Z, by_noise : Tensor
-        """
+        """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
         local = self._sums(basis, chunks)
-        sums = [*self.rows.sum(*local), noise]
-        with torch.enable_grad():
-            leaves = [part.detach().requires_grad_() for part in sums]
-            value = self._value(*leaves)
-            by_gram, by_cross, by_residuals, by_noise = torch.autograd.grad(value, leaves)
+        value, by_gram, by_cross, by_residuals, by_noise = self._value_and_gradient(
+            *self.rows.sum(*local), noise
+        )
         gram, cross, _ = local
-        right = torch.cat([by_gram + by_gram.T, by_cross.T])
+        right = torch.cat([2 * by_gram, by_cross.T])
         # The squares of projected features are subtracted from the residuals.
         right[: basis.n_projected].diagonal().sub_(2 * by_residuals)
         by_theta, by_Z = basis.pull_back_projection(torch.cat([gram, cross], 1) @ right)
         for X, y, weights, A, _ in chunks():
-            left = torch.cat([A, y.to(A.dtype)], 1).mul_(weights[:, None])
+            left = A.new_empty(len(A), len(right))
+            torch.mul(weights[:, None], A, out=left[:, : basis.size])
+            torch.mul(weights[:, None], y.to(A.dtype), out=left[:, basis.size :])
             parts = basis.pull_back(X, left, right.to(X.dtype), by_residuals.to(X.dtype) * weights)
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
         return value.item(), *self.rows.sum(by_theta, by_Z), by_noise
+
+
+def evidence_or_bound(kernel, rows, Z):
+    """Return the objective of learning on rows with inducing points Z.
+
+    It is the `CollapsedBound`, or the `Evidence`, which costs a quarter of that, where every row is
+    an inducing point: both are then equal, and do not depend on Z.
+    """
+    if n_ranks() == 1 and are_points(rows, Z):
+        return Evidence(kernel, rows, JITTER[torch.float64])
+    return CollapsedBound(kernel, rows)
+
+
+def are_points(rows, Z):
+    """Return whether every row is an inducing point, so that moving them cannot help."""
+    if rows.n_rows > len(Z):
+        return False
+    points = set(map(tuple, Z.tolist()))
+    X = rows.take(slice(None))[0].tolist()
+    return all(gather(points.issuperset(map(tuple, X))))
 
 
 @dataclass(kw_only=True)

@@ -1,10 +1,11 @@
 """The exact log evidence of GP regression on few rows, and its gradients."""
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 
-from ._linalg import cholesky
+from ._linalg import cholesky, jittered_cholesky
 from ._optim import by_autograd, lbfgs
 
 _NAME = "covariance of the rows"
@@ -13,7 +14,49 @@ _MAX_RISE = math.log(1e6)  # of the log noise in `Evidence.refit_noise`
 _STEPS = 50
 
 
-class Evidence:
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # bounds of the logarithm of a variance
+
+
+class GaussianNoiseObjective(ABC):
+    """Log evidence of rows under Gaussian noise, or a lower bound on it.
+
+    Attributes
+    ----------
+    weight : Tensor of shape ()
+        Total weight of the rows.
+    squares : Tensor of shape (t,)
+        Weighted sums of the squared targets.
+    """
+
+    @abstractmethod
+    def value(self, theta, Z, noise):
+        """Return the objective, nats."""
+
+    @abstractmethod
+    def value_and_gradient(self, theta, Z, noise):
+        """Return the objective and its derivatives in theta, Z and the log noise variances.
+
+        Returns
+        -------
+        value : float
+        by_theta, by_Z, by_noise : Tensor
+        """
+
+    def gain_over_noise(self, theta, Z, noise, bounds=NOISE_BOUNDS):
+        """Return the gain of the objective over a model of noise alone, nats per row.
+
+        The latter is the log density of independent noise of the best variance within bounds.
+        """
+        mean_squares = self.squares / self.weight
+        pooled = mean_squares
+        if len(noise) != len(mean_squares):
+            pooled = mean_squares.mean().expand(len(mean_squares))
+        var = pooled.log().clamp(*bounds).exp()
+        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
+        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
+
+
+class Evidence(GaussianNoiseObjective):
     r"""Log evidence of rows with Gaussian noise, :math:`\log N(y; 0, K + \sigma^2 W^{-1})`.
 
     It is summed over the outputs, which have noise variances of their own or share one. The
@@ -25,6 +68,8 @@ class Evidence:
     kernel : TorchKernel
     rows : WeightedDataset
         With float targets (n, t); O(n^2) memory, O(n^3) time.
+    jitter : float
+        Added to the diagonal of the covariance, relative to its mean.
 
     Notes
     -----
@@ -32,25 +77,26 @@ class Evidence:
     and counts as w rows in its density: a row of weight 2 is two rows with the same target.
     """
 
-    def __init__(self, kernel, rows):
-        self.kernel, self.rows = kernel, rows
+    def __init__(self, kernel, rows, jitter=_JITTER):
+        self.kernel, self.rows, self._jitter = kernel, rows, jitter
         self._X, y, weights = rows.take(slice(None))
         self._X, self._y, self._weights = self._X.double(), y.double(), weights.double()
-        self.weight = self._weights.sum()
+        self.weight, self.squares = self._weights.sum(), self._weights @ self._y.square()
+        # A row of weight w has w - 1 further targets, all equal to their mean.
+        self._log_weights = self._weights.log().sum()
+        self._more = 0.5 * (self.weight - len(self._weights))
 
     def value(self, theta, Z, noise):
         """Return the log evidence, nats; it does not depend on Z."""
-        return self._parts(self._cov(theta), noise)[0].item()
+        return self._parts(self.kernel(self._X, self._X, theta), theta, noise)[0].item()
 
     def value_and_gradient(self, theta, Z, noise):
         """Return the log evidence and its derivatives in theta, Z (zero) and the log noise."""
-        with torch.enable_grad():
-            leaf = theta.detach().requires_grad_()
-            K = self._cov(leaf)
-            value, by_K, by_noise = self._parts(K.detach(), noise)
-            by_theta = torch.zeros_like(theta)
-            if K.requires_grad:
-                (by_theta,) = torch.autograd.grad(K, leaf, by_K)
+        K, pull_back = self.kernel.vjp(self._X, self._X, theta)
+        value, by_cov, by_noise = self._parts(K, theta, noise)
+        variances = by_cov.diagonal().clone()
+        by_cov.fill_diagonal_(0.0)
+        by_theta = pull_back(by_cov)[0] + self.kernel.diag_gradient(self._X, theta, variances)
         return value.item(), by_theta, torch.zeros_like(Z), by_noise
 
     def refit_noise(self, theta, noise, rows, min_log_noise, max_log_noise=math.inf):
@@ -101,22 +147,29 @@ class Evidence:
         K = self.kernel(self._X, self._X, theta)
         return K.diagonal_scatter(self.kernel.diag(self._X, theta))
 
-    def _parts(self, K, noise):
-        """Return the log evidence and its derivatives in K (n, n) and in the log noise (t,)."""
-        value, by_K, by_noise = noise.new_zeros(()), torch.zeros_like(K), []
-        for y, log_var in zip(self._y.T, noise.expand(self._y.shape[1]), strict=True):
+    def _parts(self, K, theta, noise):
+        r"""Return the log evidence and its derivatives in K (n, n) and in the log noise.
+
+        Its derivatives in a covariance :math:`C = K + v W^{-1}` of t outputs Y are
+        :math:`\frac12 (C^{-1} Y Y^\top C^{-1} - t\, C^{-1})`. The jitter adds its share of their
+        trace to each diagonal entry.
+        """
+        value, by_K, by_noise, n = noise.new_zeros(()), torch.zeros_like(K), [], len(K)
+        prior = self.kernel.diag(self._X, theta)
+        for Y, log_var in zip(self._y.chunk(len(noise), 1), noise, strict=True):
             var = log_var.exp() / self._weights
-            chol = cholesky(K + var.diag(), _NAME, jitter=_JITTER)
-            a = torch.cholesky_solve(y[:, None], chol)
-            half = 0.5 * (a @ a.T - torch.cholesky_inverse(chol))
-            by_K += half
-            # A row of weight w has w - 1 further targets, all equal to their mean.
-            more = 0.5 * (self._weights - 1).sum()
-            by_noise.append(half.diagonal() @ var - more)
-            log_det = 2 * chol.diagonal().log().sum() + self._weights.log().sum()
-            size = self.weight * math.log(2 * math.pi)
-            value = value - 0.5 * (y @ a[:, 0] + log_det + size) - more * log_var
-        return value, by_K, torch.stack(by_noise).sum_to_size(len(noise))
+            cov = K.diagonal_scatter(prior + var)
+            chol, added = jittered_cholesky(cov, _NAME, jitter=self._jitter)
+            half = torch.linalg.solve_triangular(chol, Y, upper=False)
+            A, t = torch.linalg.solve_triangular(chol.T, half, upper=True), Y.shape[1]
+            by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
+            by_cov.diagonal().add_(added * by_cov.trace() / n)
+            by_K += by_cov
+            by_noise.append(by_cov.diagonal() @ var - t * self._more)
+            log_det = 2 * chol.diagonal().log().sum() + self._log_weights
+            size = self.weight * math.log(2 * math.pi) + 2 * self._more * log_var
+            value = value - 0.5 * (half.square().sum() + t * (log_det + size))
+        return value, by_K, torch.stack(by_noise)
 
 
 class SharedScaling:

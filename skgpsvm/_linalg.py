@@ -52,6 +52,11 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     The jitter grows by 10 up to 1e-2; the float64 default of `jitter` serves float32 input too,
     because the algebra is float64.
     """
+    return jittered_cholesky(K, name, jitter=jitter, expected=expected)[0]
+
+
+def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
+    """Return `cholesky` of a covariance matrix and the relative jitter (...) that was added."""
     K = K.double()
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
     relative = torch.full_like(scale, jitter)
@@ -76,7 +81,7 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
             + (_COARSE if expected else _LIKELY_CAUSES),
             NumericalWarning,
         )
-    return L
+    return L, relative
 
 
 def _factor(K, added):

@@ -4,11 +4,13 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._linalg import cholesky, gaussian_kl, spreads, triangular_product, upper_inverse
+from ._linalg import gaussian_kl, jittered_cholesky, spreads, triangular_product, upper_inverse
+from ._torch_kernels import gradients
 from .kernels._composite import exact_and_rest
 
 _CHUNK_ENTRIES = 2**22
 _MIN_RATIO = 1e-12
+_NAME = "kernel matrix of the inducing points"
 
 
 class Posterior(ABC):
@@ -60,7 +62,9 @@ class WhitenedBasis:
         self._exact, self._rest = exact_and_rest(kernel, Z.shape[1], len(Z))
         self.size = self._exact.n_exact_features(Z.shape[1]) if self._exact else 0
         if self._rest:
-            self._projection = upper_inverse(self._chol(theta, Z.double()))
+            Kzz = self._rest(Z.double(), Z.double(), theta)
+            chol, self._added = jittered_cholesky(Kzz, _NAME, jitter=jitter)
+            self._projection = upper_inverse(chol)
             self.size += len(Z)
 
     def __call__(self, X):
@@ -81,7 +85,6 @@ class WhitenedBasis:
     def _project(self, X):
         return self.whitened(self._rest(X, self.Z.to(X.dtype), self.theta))
 
-    @torch.enable_grad()
     def pull_back(self, X, left, right, residual_adjoint):
         """Return the gradient of a scalar in theta and Z through the rows, with `Kzz` held.
 
@@ -99,42 +102,53 @@ class WhitenedBasis:
         theta, Z : Tensor
             Float64.
         """
-        theta, Z = self.theta.detach().requires_grad_(), self.Z.detach().requires_grad_()
-        outputs, adjoints, m = [], [], self.n_projected
+        m, by_theta, by_Z = self.n_projected, torch.zeros_like(self.theta), torch.zeros_like(self.Z)
         if self._rest:
-            outputs = [self._rest(X, Z.to(X.dtype), theta), self._rest.diag(X, theta)]
             through = (right[:, :m].double() @ self._projection.T).to(X.dtype)
-            adjoints = [left @ through, residual_adjoint]
+            _, pull_back = self._rest.vjp(X, self.Z.to(X.dtype), self.theta)
+            of_theta, of_Z = pull_back(left @ through)
+            by_theta += of_theta + self._rest.diag_gradient(X, self.theta, residual_adjoint)
+            by_Z += of_Z
         if self._exact:
-            outputs.append(self._exact.exact_features(X, theta))
-            adjoints.append(left @ right[:, m:])
-        return _gradients(outputs, (theta, Z), adjoints)
+            theta = self.theta.detach().requires_grad_()
+            with torch.enable_grad():
+                features = self._exact.exact_features(X, theta)
+            if features.requires_grad:
+                by_theta += gradients(features, left @ right[:, m:], theta)[0]
+        return by_theta, by_Z
 
-    @torch.enable_grad()
     def pull_back_projection(self, cross):
-        """Return the gradient in theta and Z through `Kzz`.
+        r"""Return the gradient in theta and Z through `Kzz`.
 
         Parameters
         ----------
         cross : Tensor of shape (p, p)
             Sum over rows of the outer products of features and their adjoints, residuals included.
-            It is symmetric for every scalar that is invariant to rotations of the features.
+            It is symmetric, since the scalar must be invariant to rotations of the features.
 
         Returns
         -------
         theta, Z : Tensor
-        """
-        theta, Z = self.theta.detach().requires_grad_(), self.Z.detach().requires_grad_()
-        if not self._rest:
-            return torch.zeros_like(theta), torch.zeros_like(Z)
-        chol = self._chol(theta, Z)
-        m = self.n_projected
-        return _gradients([chol], (theta, Z), [-self._projection @ cross[:m, :m]])
 
-    def _chol(self, theta, Z):
-        """Return the Cholesky factor of `Kzz`."""
-        Kzz = self._rest(Z, Z, theta)
-        return cholesky(Kzz, "kernel matrix of the inducing points", jitter=self._jitter)
+        Notes
+        -----
+        Such a scalar depends on the features :math:`A^\top = L^{-1} K_{zx}` only through
+        :math:`A A^\top = K_{xz} K_{zz}^{-1} K_{zx}`. If H are its derivatives in that matrix,
+        those in A are :math:`2 H A`, and ``cross`` is :math:`C = 2 A^\top H A`. Those in `Kzz` are
+
+        .. math:: -K_{zz}^{-1} K_{zx} H K_{xz} K_{zz}^{-1} = -\tfrac12 L^{-\top} C L^{-1}.
+
+        The jitter adds its share of their trace to each diagonal entry.
+        """
+        if not self._rest:
+            return torch.zeros_like(self.theta), torch.zeros_like(self.Z)
+        m = self.n_projected
+        by_Kzz = -0.5 * self._projection @ cross[:m, :m] @ self._projection.T
+        by_Kzz.diagonal().add_(self._added * by_Kzz.trace() / m)
+        # Both arguments are Z, and adjoint and kernel are symmetric.
+        _, pull_back = self._rest.vjp(self.Z, self.Z, self.theta)
+        by_theta, by_Z = pull_back(by_Kzz)
+        return by_theta, 2 * by_Z
 
     def whitened(self, values):
         """Return values (q, m) of functions at the inducing points in whitened coordinates."""
@@ -387,12 +401,3 @@ def shrinkage(var, prior, power):
     """
     ratio = var / prior.clamp_min(torch.finfo(var.dtype).tiny)
     return ratio.clamp(_MIN_RATIO, 1) ** (power - 1)
-
-
-def _gradients(outputs, inputs, adjoints):
-    """Return gradients in the inputs, zero for inputs that play no part."""
-    parts = [(o, a.to(o.dtype)) for o, a in zip(outputs, adjoints, strict=True) if o.requires_grad]
-    if not parts:
-        return tuple(torch.zeros_like(x) for x in inputs)
-    outputs, adjoints = zip(*parts, strict=True)
-    return torch.autograd.grad(outputs, inputs, adjoints, allow_unused=True, materialize_grads=True)

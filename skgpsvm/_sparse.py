@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 
+from ._collapsed import are_points
 from ._data import WeightedDataset
 from ._distributed import check_same, check_shareable, gather, n_ranks
 from ._estimators import FOLLOWED, fit_models, update_models
@@ -139,7 +140,7 @@ class SparseProblem:
             "Z": model.uses_points,
         }
         parts = [name for name, is_free in free.items() if is_free and name in self.learned]
-        if "Z" in parts and _are_points(self.rows, model.Z):
+        if "Z" in parts and are_points(self.rows, model.Z):
             parts.remove("Z")
         return parts
 
@@ -275,12 +276,3 @@ def fit_or_update(estimator, X, y, sample_weight, classes=None):
             f"n_inducing={estimator.n_inducing}. Pass more rows to it, or lower n_inducing."
         )
     return estimator
-
-
-def _are_points(rows, Z):
-    """Return whether every row is an inducing point."""
-    if rows.n_rows > len(Z):
-        return False
-    points = set(map(tuple, Z.tolist()))
-    X = rows.take(slice(None))[0].tolist()
-    return all(gather(points.issuperset(map(tuple, X))))

@@ -182,6 +182,34 @@ class TorchKernel(ABC):
             Equal to the diagonal of ``kernel(X)`` of the scikit-learn kernel.
         """
 
+    def vjp(self, X, Z, theta):
+        """Return the cross-covariance and its vector-Jacobian product.
+
+        Parameters
+        ----------
+        X, Z, theta : Tensor
+            As of ``__call__``.
+
+        Returns
+        -------
+        K : Tensor of shape (n, m)
+            Not to be overwritten.
+        pull_back : callable
+            Takes derivatives (n, m) of a scalar in K, and returns those in theta and in Z with X
+            held. They are new tensors, in the dtypes of theta and Z.
+        """
+        theta, Z = theta.detach().requires_grad_(), Z.detach().requires_grad_()
+        with torch.enable_grad():
+            K = self(X, Z, theta)
+        return K.detach(), lambda adjoint: gradients(K, adjoint, theta, Z)
+
+    def diag_gradient(self, X, theta, adjoint):
+        """Return derivatives of a scalar in theta, given those (n,) in the prior variances."""
+        theta = theta.detach().requires_grad_()
+        with torch.enable_grad():
+            variances = self.diag(X, theta)
+        return gradients(variances, adjoint, theta)[0]
+
     def value(self, name, theta, X):
         """Return the value of a hyperparameter, fixed or taken from `theta`.
 
@@ -309,6 +337,15 @@ def check_per_feature(name, value, d):
             f"{name} has shape {tuple(value.shape)} but X has {d} feature(s); "
             f"give a scalar or one entry for each feature."
         )
+
+
+def gradients(output, adjoint, *inputs):
+    """Return gradients in the inputs by autograd, zero for inputs that play no part."""
+    if not output.requires_grad:
+        return tuple(torch.zeros_like(x) for x in inputs)
+    return torch.autograd.grad(
+        output, inputs, adjoint.to(output.dtype), allow_unused=True, materialize_grads=True
+    )
 
 
 def spare(*tensors):

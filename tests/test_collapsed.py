@@ -9,8 +9,14 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from skgpsvm import _collapsed
-from skgpsvm._collapsed import CollapsedBound, CollapsedLearning
+from skgpsvm._collapsed import (
+    CollapsedBound,
+    CollapsedLearning,
+    collapsed_elbo,
+    evidence_or_bound,
+)
 from skgpsvm._data import WeightedDataset
+from skgpsvm._evidence import Evidence
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 
@@ -47,6 +53,52 @@ def test_gradient_is_the_derivative_of_the_bound(kernel, monkeypatch):
             numeric.view(-1)[j] = (ends[0] - ends[1]) / (2 * step)
         # The error is rounding of values of size 1e2 over the step.
         assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_noise", [1, 2])
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+def test_derivatives_in_the_sums_are_those_of_autograd(n_noise, jitter):
+    rng = np.random.default_rng(0)
+    A, Y = t64(rng.normal(size=(20, 6))), t64(rng.normal(size=(20, 2)))
+    sums = A.T @ A, A.T @ Y, t64(3.0), t64([-1.0, -2.0])[:n_noise]
+    leaves = gram, cross, residuals, noise = [part.clone().requires_grad_() for part in sums]
+    known = Y.square().sum(0), t64(20.0)
+    eye, noises = torch.eye(6, dtype=torch.float64), noise.expand(2)
+    reference = 0.0
+    for b, square, log_var in zip(cross.T, known[0], noises, strict=True):
+        precision = eye + gram / log_var.exp()
+        precision = precision + jitter * precision.trace() / 6 * eye
+        scaled = b / log_var.exp()
+        misfit = (square + residuals) / log_var.exp() - scaled @ precision.inverse() @ scaled
+        reference = reference - 0.5 * (
+            20 * (np.log(2 * np.pi) + log_var) + precision.logdet() + misfit
+        )
+    expected = torch.autograd.grad(reference, leaves)
+    gram, cross, residuals, noise = sums
+    value, *found = collapsed_elbo(gram, cross, residuals, *known, noise, jitter)
+    assert value.item() == pytest.approx(reference.item(), rel=1e-12)
+    for got, wanted in zip(found, expected, strict=True):
+        assert_allclose(got, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_evidence_takes_the_place_of_the_bound_where_every_row_is_a_point(kernel):
+    X, y = waves(30)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 30)
+    bound = bound_of(kernel, X, np.c_[y, X[:, 2] - y], weights)
+    theta, Z, noise = t64(kernel.theta), t64(X[::-1].copy()), t64([-2.0, -1.0])
+    same = evidence_or_bound(bound.kernel, bound.rows, Z)
+    assert isinstance(same, Evidence)
+    assert isinstance(evidence_or_bound(bound.kernel, bound.rows, Z[1:]), CollapsedBound)
+    expected = bound.value_and_gradient(theta, Z, noise)
+    value, by_theta, by_Z, by_noise = same.value_and_gradient(theta, Z, noise)
+    # The jitter, of 1e-9, is on Kzz of the one and on the covariance of the rows of the other.
+    assert value == pytest.approx(expected[0], abs=1e-5)
+    assert_allclose(by_theta, expected[1], rtol=1e-6, atol=1e-5)
+    assert_allclose(by_noise, expected[3], rtol=1e-6, atol=1e-5)
+    assert not by_Z.any()
+    gains = [part.gain_over_noise(theta, Z, noise) for part in (bound, same)]
+    assert gains[0] == pytest.approx(gains[1], abs=1e-6)
 
 
 def test_noise_may_be_one_for_all_outputs():

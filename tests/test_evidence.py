@@ -47,6 +47,20 @@ def test_gradient_of_the_evidence_is_its_derivative():
             assert slope[j].item() == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
 
 
+def test_gradient_of_the_evidence_includes_the_jitter():
+    X, y = waves(30)
+    kernel = 1.5 * RBF(1.0)
+    evidence = Evidence(torch_kernel(kernel), rows_of(X, y[:, None]), jitter=0.01)
+    theta, Z, noise = t64(kernel.theta), t64(X[:1]), t64([-2.0])
+    _, by_theta, _, by_noise = evidence.value_and_gradient(theta, Z, noise)
+    for j, step in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
+        ends = [
+            evidence.value(theta + sign * step[:2], Z, noise + sign * step[2:]) for sign in (1, -1)
+        ]
+        found = torch.cat([by_theta, by_noise])[j].item()
+        assert found == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-6)
+
+
 def test_weights_of_the_evidence_are_repetitions():
     X, y = waves(20)
     Y, weights = np.c_[y, X[:, 2]], np.resize([1, 2, 3], 20)

@@ -389,10 +389,14 @@ class TorchIndefinite(TorchKernel):
         return X.new_ones(len(X))
 
 
-def test_kernel_that_is_not_positive_definite_is_reported_as_such():
+@pytest.mark.parametrize(
+    ("n_inducing", "matrix"),
+    [(10, "kernel matrix of the inducing points"), (20, "covariance of the rows")],
+)
+def test_kernel_that_is_not_positive_definite_is_reported_as_such(n_inducing, matrix):
     X, y = waves(20)
-    with pytest.raises(NotPositiveDefiniteError, match="kernel matrix of the inducing points"):
-        SVGPRegressor(Indefinite(1.0)).fit(X, y)
+    with pytest.raises(NotPositiveDefiniteError, match=matrix):
+        SVGPRegressor(Indefinite(1.0), n_inducing=n_inducing).fit(X, y)
 
 
 # Degenerate data

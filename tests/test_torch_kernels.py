@@ -164,6 +164,37 @@ def test_gradients_in_rows_and_theta_by_differences(kernel):
 
 
 @each(LEAVES + COMPOSITES)
+def test_vector_jacobian_products_are_those_of_autograd(kernel):
+    k, *inputs = tensors(kernel, *rows())
+    theta, X, Z = (tensor.requires_grad_() for tensor in inputs)
+    K, variances = k(X, Z, theta), k.diag(X, theta)
+    K_adjoint, diag_adjoint = torch.linspace(-1, 2, K.numel()).view_as(K).to(K), X.detach()[:, 0]
+    options = {"allow_unused": True, "materialize_grads": True}
+    tied = K + 0 * (Z.sum() + theta.sum())  # constant results are made functions of both
+    expected = torch.autograd.grad(tied, (theta, Z), K_adjoint, **options)
+    tied = variances + 0 * theta.sum()
+    expected += torch.autograd.grad(tied, theta, diag_adjoint, **options)
+    values, pull_back = k.vjp(X.detach(), Z.detach(), theta.detach())
+    found = *pull_back(K_adjoint), k.diag_gradient(X.detach(), theta.detach(), diag_adjoint)
+    # In float64, squared distances err by about 1e-14 here.
+    assert_allclose(values, K.detach(), rtol=2e-13, atol=2e-13)
+    for gradient, reference in zip(found, expected, strict=True):
+        assert not gradient.requires_grad
+        assert_allclose(gradient, reference, rtol=1e-11, atol=1e-11)
+
+
+@each(LEAVES + COMPOSITES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_vector_jacobian_products_are_finite_where_all_rows_coincide(kernel, dtype):
+    k, theta, X, Z = tensors(kernel, np.full((4, D), 0.3), np.full((2, D), 0.3))
+    X, Z = X.to(dtype), Z.to(dtype)
+    K, pull_back = k.vjp(X, Z, theta)
+    by_theta, by_Z = pull_back(torch.ones_like(K))
+    assert (K.dtype, by_theta.dtype, by_Z.dtype) == (dtype, torch.float64, dtype)
+    assert all(part.isfinite().all() for part in (by_theta, by_Z))
+
+
+@each(LEAVES + COMPOSITES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_where_all_rows_coincide(kernel, dtype):
     k, *inputs = tensors(kernel, np.full((4, D), 0.3), np.full((2, D), 0.3))

@@ -8,9 +8,9 @@ from .._collapsed import (
     BY_LBFGS,
     JITTER,
     NOISE_BOUNDS,
-    CollapsedBound,
     CollapsedLearning,
     Hyperparameters,
+    evidence_or_bound,
 )
 from .._fitted_models import SparseModel
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -131,7 +131,7 @@ class CollapsedSearch:
         rows, problem = self._rows, self._sparse.problem
         if n_rows < rows.n_rows:
             rows = rows.subset(n_rows, problem.random_state)
-        bound = CollapsedBound(torch_kernel(self.start.kernel), rows)
+        bound = evidence_or_bound(torch_kernel(self.start.kernel), rows, point.Z)
         prior = options.get("prior", self._prior)
         learning = CollapsedLearning(
             bound if prior is None else Penalized(bound, prior),

@@ -68,6 +68,18 @@ class _Sum(TorchKernel):
     def diag(self, X, theta):
         return _combined(torch.add, self.parts, (part.diag(X, theta) for part in self.parts))
 
+    def vjp(self, X, Z, theta):
+        values, pull_backs = zip(*(part.vjp(X, Z, theta) for part in self.parts), strict=True)
+
+        def pull_back(adjoint):
+            terms = zip(*(term(adjoint) for term in pull_backs), strict=True)
+            return tuple(reduce(torch.add, gradients) for gradients in terms)
+
+        return reduce(torch.add, values), pull_back
+
+    def diag_gradient(self, X, theta, adjoint):
+        return sum(part.diag_gradient(X, theta, adjoint) for part in self.parts)
+
     def spectra(self):
         return [term for part in self.parts for term in part.spectra()]
 
@@ -99,6 +111,33 @@ class _Product(TorchKernel):
     def diag(self, X, theta):
         factors = (part.diag(X, theta) for part in self._others)
         return _combined(torch.mul, self._ordered(), chain(factors, self._values(theta, X)))
+
+    def vjp(self, X, Z, theta):
+        if len(self._others) > 1:
+            return super().vjp(X, Z, theta)
+        constant = reduce(torch.mul, self._values(theta, X), X.new_ones(()))
+        values, pull_back_values = self._others[0].vjp(X, Z, theta)
+
+        def pull_back(adjoint):  # it is linear, so that the constant multiplies what is small
+            by_theta, by_Z = pull_back_values(adjoint)
+            self._add_constants(by_theta, values, adjoint)
+            return constant.to(theta) * by_theta, constant * by_Z
+
+        return constant * values, pull_back
+
+    def diag_gradient(self, X, theta, adjoint):
+        if len(self._others) > 1:
+            return super().diag_gradient(X, theta, adjoint)
+        constant, other = reduce(torch.mul, self._values(theta, X), X.new_ones(())), self._others[0]
+        by_theta = other.diag_gradient(X, theta, adjoint)
+        self._add_constants(by_theta, other.diag(X, theta), adjoint)
+        return constant.to(theta) * by_theta
+
+    def _add_constants(self, by_theta, values, adjoint):
+        """Add derivatives in the logarithms of the free constants, which multiply the values."""
+        free = [i for constant in self._constants for i in constant._position.values()]
+        if free:
+            by_theta[free] += torch.dot(values.ravel(), adjoint.ravel()).to(by_theta)
 
     def _ordered(self):
         return [*self._others, *self._constants]

@@ -1,7 +1,9 @@
 """Stationary covariance functions: profiles of scaled distances, and those of scikit-learn."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -11,10 +13,14 @@ from .._torch_kernels import TorchKernel, register_torch_kernel, spare
 _LOG2_E = math.log2(math.e)
 
 
-def _squared_distance(X, Z, scale):
-    """Return squared Euclidean distances (n, m) between the rows of X / scale and Z / scale."""
-    center = Z.detach().mean(0)  # distances do not depend on it, their rounding errors do
-    A, B = (X - center) / scale, (Z - center) / scale
+def _scaled(X, Z, scale):
+    """Return X / scale and Z / scale relative to the mean of Z, for small rounding errors."""
+    center = Z.detach().mean(0)
+    return (X - center) / scale, (Z - center) / scale
+
+
+def _squared_distance(A, B):
+    """Return squared Euclidean distances (n, m) between the rows of A and B."""
     # Four roundings below the squared norms, coinciding points are at distance zero, not at the
     # root of the rounding error; elsewhere this is of the size of the rounding error.
     shrink = 1 - 4 * torch.finfo(A.dtype).eps
@@ -37,10 +43,23 @@ def _squared_exponential(sq):
     return torch.neg(sq, out=spare(sq)).exp2_()
 
 
+def _squared_exponential_slope(sq):
+    """The derivative of 2^-sq is -log(2) 2^-sq."""
+    K = sq.neg().exp2_()
+    return K, K
+
+
 def _matern12(sq):
     """exp(-r), factor 1 / log(2)^2."""
     r = _root(sq)
     return torch.neg(r, out=spare(r)).exp2_()
+
+
+def _matern12_slope(sq):
+    """The derivative of 2^-r in r^2 is -log(2) / 2 times 2^-r / r; at zero it is taken as zero."""
+    r = sq.sqrt()
+    K = r.neg().exp2_()
+    return K, (K / r).masked_fill_(r == 0, 0.0)
 
 
 def _matern32(sq):
@@ -50,11 +69,26 @@ def _matern32(sq):
     return torch.addcmul(decay, u, decay)
 
 
+def _matern32_slope(sq):
+    """The derivative in u^2 is -exp(-u) / 2."""
+    u = sq.sqrt()
+    decay = (u * -_LOG2_E).exp2_()
+    return torch.addcmul(decay, u, decay), decay
+
+
 def _matern52(sq):
     """(1 + u + u^2 / 3) exp(-u), u^2 = sq, factor 5."""
     u = _root(sq)
     decay = (u * -_LOG2_E).exp2_()
     return torch.addcmul(decay, torch.addcmul(u, u, u, value=1 / 3), decay)
+
+
+def _matern52_slope(sq):
+    """The derivative in u^2 is -(1 + u) exp(-u) / 6."""
+    u = sq.sqrt()
+    decay = (u * -_LOG2_E).exp2_()
+    slope = torch.addcmul(decay, u, decay)
+    return torch.addcmul(slope, sq, decay, value=1 / 3), slope
 
 
 def _rational_quadratic(sq, alpha):
@@ -67,19 +101,41 @@ def _exp_sine_squared(sq, length_scale):
     return (-2 * (torch.sin(_root(sq)) / length_scale).square()).exp_()
 
 
-RBF_PROFILE = 1 / math.log(4), _squared_exponential
+class Profile(NamedTuple):
+    """Function of squared scaled distances.
+
+    Attributes
+    ----------
+    factor : float
+        The function is of sq, the squared distance times this factor.
+    function : callable
+        Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m).
+    with_slope : callable, optional
+        Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``.
+    slope : float
+    """
+
+    factor: float
+    function: Callable
+    with_slope: Callable | None = None
+    slope: float = 1.0
+
+
+RBF_PROFILE = Profile(
+    1 / math.log(4), _squared_exponential, _squared_exponential_slope, -math.log(2)
+)
 _MATERN_PROFILES = {
-    0.5: (1 / math.log(2) ** 2, _matern12),
-    1.5: (3.0, _matern32),
-    2.5: (5.0, _matern52),
+    0.5: Profile(1 / math.log(2) ** 2, _matern12, _matern12_slope, -math.log(2) / 2),
+    1.5: Profile(3.0, _matern32, _matern32_slope, -1 / 2),
+    2.5: Profile(5.0, _matern52, _matern52_slope, -1 / 6),
     math.inf: RBF_PROFILE,
 }
 
 
 def stationary(profile, X, Z, scale, *shape):
-    """Return values (n, m) of a profile (factor, function) of scaled distances."""
-    factor, function = profile
-    return function(_squared_distance(X, Z, scale / math.sqrt(factor)), *shape)
+    """Return values (n, m) of a `Profile` of scaled distances."""
+    points = _scaled(X, Z, scale / math.sqrt(profile.factor))
+    return profile.function(_squared_distance(*points), *shape)
 
 
 class _Stationary(TorchKernel):
@@ -101,6 +157,39 @@ class _Stationary(TorchKernel):
     def diag(self, X, theta):
         return X.new_ones(X.shape[0])
 
+    def vjp(self, X, Z, theta):
+        r"""Return the cross-covariance and its vector-Jacobian product.
+
+        With points a and b in units of the scales, W the derivatives of the scalar in the squared
+        distances, and r and c the sums of its rows and columns, the derivatives are
+
+        .. math:: \frac{\partial}{\partial b_k} = 2 (c_k b_k - \sum_i W_{ik} a_i), \qquad
+            \frac{\partial}{\partial \log \ell_j} = -2 \sum_{ik} W_{ik} (a_{ij} - b_{kj})^2
+            = -2 \Bigl(\sum_i r_i a_{ij}^2 + \sum_k c_k b_{kj}^2
+            - 2 \sum_k b_{kj} \sum_i W_{ik} a_{ij}\Bigr).
+        """
+        profile = self._profile
+        if profile.with_slope is None:
+            return super().vjp(X, Z, theta)
+        scale = self.per_feature(self._scale, theta, X) / math.sqrt(profile.factor)
+        A, B = _scaled(X, Z, scale)
+        K, slope = profile.with_slope(_squared_distance(A, B))
+
+        def pull_back(adjoint):
+            W = adjoint * slope
+            columns, at_A = W.sum(0)[:, None] * B, W.T @ A
+            by_theta = torch.zeros_like(theta)
+            for position in self._position.values():
+                squares = W.sum(1) @ A.square() + ((columns - 2 * at_A) * B).sum(0)
+                by_scale = (-2 * profile.slope) * squares.to(theta)
+                by_theta[position] = by_scale if scale.ndim else by_scale.sum()
+            return by_theta, (2 * profile.slope) * (columns - at_A) / scale
+
+        return K, pull_back
+
+    def diag_gradient(self, X, theta, adjoint):
+        return torch.zeros_like(theta)
+
     def spectra(self):
         if self._dof is None:
             return super().spectra()
@@ -120,12 +209,12 @@ def _matern(kernel, start):
 
 register_torch_kernel(sk.RBF)(partial(_Stationary, profile=RBF_PROFILE, dof=math.inf))
 register_torch_kernel(sk.RationalQuadratic)(
-    partial(_Stationary, profile=(0.5, _rational_quadratic), shape=("alpha",))
+    partial(_Stationary, profile=Profile(0.5, _rational_quadratic), shape=("alpha",))
 )
 register_torch_kernel(sk.ExpSineSquared)(
     partial(
         _Stationary,
-        profile=(math.pi**2, _exp_sine_squared),
+        profile=Profile(math.pi**2, _exp_sine_squared),
         scale="periodicity",
         shape=("length_scale",),
     )
