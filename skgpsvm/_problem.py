@@ -18,14 +18,15 @@ class Fitted(NamedTuple):
 
     Attributes
     ----------
-    model : FittedModel
+    model : FittedModel, or list of these
+        One for each latent function, if they are fitted together.
     curve : list of float
         Objectives of all iterations.
     summary : object
         What the fitted attributes need besides the model: its ELBO, or leave-one-out predictions.
     """
 
-    model: FittedModel
+    model: Any
     curve: list
     summary: Any
 

@@ -2,7 +2,7 @@
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
-from ._pipeline import agreed_options, fit_models, history, update_models
+from ._pipeline import agreed_options, fit_models, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "agreed_options",
     "all_or_nothing",
     "fit_models",
-    "history",
     "unwrapped",
     "update_models",
 ]

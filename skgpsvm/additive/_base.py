@@ -9,18 +9,17 @@ import torch
 from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._data import WeightedDataset
 from .._distributed import refuse_ranks
-from .._estimators import FOLLOWED, GPEstimator, history
-from .._fitting import Run
+from .._estimators import FOLLOWED, GPEstimator
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
+from .._problem import Fitted
 from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
 from ._encoding import TableEncoder, categorical_mask, described, new_features, refuse_dates
 from ._grids import Grids
-from ._latent import doubts_of_bounds, fitted_latents, update_state
+from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
 from ._terms import TermNames, check_rough_pairs, pair_kernels
@@ -107,26 +106,16 @@ class AdditiveGP(GPEstimator):
 
     # Fitting
 
-    def _fit(self, X, y, sample_weight, classes=None, streamed=False):
-        self._forget()
-        self._check_all_parameters()
-        shown = X
-        X, targets, weights, origin = self._check_training_data(
-            X, y, sample_weight, classes=classes
-        )
-        rows = WeightedDataset(
-            X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin
-        )
-        run = Run(self, shown, y, X, targets, weights)
-        seed = run.checkpointed("seed", self._draw_seed)
-        random_state, generator = np.random.RandomState(seed), torch.Generator().manual_seed(seed)
+    def _fit_model(self, problem, sparse=None):
+        """Learn effects, select terms, and return the latent functions and their `TermSearch`."""
+        sparse = self.sparse if sparse is None else sparse
+        X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        features = described(X, weights, n_levels, self.scaling)
-        ascents = self._ascents(generator)
+        features = described(X, problem.weights, n_levels, self.scaling)
+        ascents = self._ascents(problem.generator)
         learning = ascents.learning_rows(rows, features)
         basis = ascents.grids.first(features, learning, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
-        sparse = True if streamed else self.sparse
         exact = ascents.is_exact(sparse, learning, wide)
         given, most = self._names.requested_pairs(self.interactions, X.shape[1], exact)
         check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
@@ -140,7 +129,7 @@ class AdditiveGP(GPEstimator):
         make = ascents.exact if exact else ascents.sparse
         ascent = (make if wide else ascents.sparse)(basis, learning)
         search = TermSearch(
-            run=run,
+            run=problem.run,
             ascent=ascent,
             state=ascent.init(self._make_likelihood().parameters()),
             make_ascent=partial(make, rows=learning),
@@ -151,22 +140,50 @@ class AdditiveGP(GPEstimator):
             finer=partial(ascents.grids.finer, rows=learning),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
-            random_state=random_state,
-            attributes=self._attributes,
+            random_state=problem.random_state,
+            attributes=lambda search: problem.attributes([search.latents()], [search]),
         )
         search.fit()
         if learning is not rows:
             search.reweight(partial(make, rows=rows))
-        attributes = self._attributes(search)
-        doubts = partial(
-            doubts_of_bounds,
-            type(self).__name__,
-            attributes["_latents"],
-            self.length_scale_bounds,
-            self._names,
-        )
-        run.end(attributes | history(search.curve), doubts)
-        return self
+        return Fitted(search.latents(), search.curve, search)
+
+    def _update_model(self, problem):
+        """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
+        if problem.start is None:
+            fitted = self._fit_model(problem, sparse=True)
+            if self.n_inducing is not None and len(problem.X) < self.n_inducing:
+                warn(
+                    f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "
+                    f"and hyperparameters, and it had only {len(problem.X)} rows. Pass more rows "
+                    "to it."
+                )
+            return fitted
+        if problem.start.form is None:
+            raise ValueError(
+                "A fit without inducing points takes no more rows: start with partial_fit, or fit "
+                "with sparse=True."
+            )
+        basis, names = problem.start.basis, self._names
+        columns = sorted({j for term in self.terms_ for j in term})
+        if new := new_features(basis.features, columns, problem.X, problem.weights):
+            warn(
+                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
+                "of the first call's, or with categories that it lacked, in "
+                f"{', '.join(names.term((j,)) for j in new)}. "
+                "Such a number counts as the end of the range, and such a category has no effect; "
+                "its contribution is attributed to the other terms. Pass rows of the whole range "
+                "to the first call, or fit again."
+            )
+        ascent = self._ascents(problem.generator).sparse(basis, problem.rows)
+        state = update_state(ascent, self._latents, self._noise)
+        curve = problem.run.run("more rows", ascent, state, self.max_iter)
+        pairs = zip(self._latents, ascent.posteriors(state), strict=True)
+        return Fitted([latent.at(posterior) for latent, posterior in pairs], curve, None)
+
+    def _doubts(self, X, targets, weights):
+        bounds = self.length_scale_bounds
+        return doubts_of_bounds(type(self).__name__, self._latents, bounds, self._names)
 
     @property
     def _names(self):
@@ -184,12 +201,22 @@ class AdditiveGP(GPEstimator):
             generator=generator,
         )
 
-    def _attributes(self, search):
-        """Return the fitted attributes of a `TermSearch`, a dict."""
-        latents, names = fitted_latents(search.ascent, search.state), self._names
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        [latents], [search] = models, summaries
+        names, posteriors = self._names, [latent.posterior("cpu") for latent in latents]
+        variances = sum(part.variances() for part in posteriors)
+        total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
+        attributes = {
+            "_latents": latents,
+            "_fitted_parameters": self._parameters_of_fit(),
+            "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
+            "sobol_indices_": (variances / total).numpy(),
+        }
+        if search is None:  # more rows change nothing else
+            return attributes
         basis, state = latents[0].basis, search.state
         return {
-            **self._described(latents),
+            **attributes,
             "terms_": list(basis.terms),
             "term_names_": [names.term(term) for term in basis.terms],
             "dropped_terms_": [names.term(term) for term in search.dropped],
@@ -208,66 +235,7 @@ class AdditiveGP(GPEstimator):
         """Return fitted attributes of the noise, a dict, from the logarithms of its parameters."""
         return {"_noise": noise.numpy()}
 
-    # More rows
-
-    def _partial_fit(self, X, y, sample_weight, classes=None):
-        """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
-        self._check_streamed()
-        if not self.__sklearn_is_fitted__():
-            self._fit(X, y, sample_weight, classes, streamed=True)
-            if self.n_inducing is not None and len(y) < self.n_inducing:
-                warn(
-                    f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "
-                    f"and hyperparameters, and it had only {len(y)} rows. Pass more rows to it."
-                )
-            return self
-        self._check_all_parameters("partial_fit")
-        shown = X
-        X, targets, weights, origin = self._check_training_data(
-            X, y, sample_weight, classes=classes, reset=False
-        )
-        if self._latents[0].form is None:
-            raise ValueError(
-                "A fit without inducing points takes no more rows: start with partial_fit, or fit "
-                "with sparse=True."
-            )
-        basis, names = self._latents[0].basis, self._names
-        columns = sorted({j for term in self.terms_ for j in term})
-        if new := new_features(basis.features, columns, X, weights):
-            warn(
-                f"{type(self).__name__}.partial_fit got many rows with numbers outside the range "
-                "of the first call's, or with categories that it lacked, in "
-                f"{', '.join(names.term((j,)) for j in new)}. "
-                "Such a number counts as the end of the range, and such a category has no effect; "
-                "its contribution is attributed to the other terms. Pass rows of the whole range "
-                "to the first call, or fit again."
-            )
-        rows = WeightedDataset(
-            X, targets, weights, self._torch_options(X)[0], torch.float64, origin=origin
-        )
-        run = Run(self, shown, y, X, targets, weights, self._latents)
-        generator = torch.Generator().manual_seed(run.checkpointed("seed", self._draw_seed))
-        ascent = self._ascents(generator).sparse(basis, rows)
-        state = update_state(ascent, self._latents, self._noise)
-        curve = run.run("more rows", ascent, state, self.max_iter)
-        pairs = zip(self._latents, ascent.posteriors(state), strict=True)
-        latents = [latent.at(posterior) for latent, posterior in pairs]
-        run.end(self._described(latents) | history(curve))
-        return self
-
     # Effects
-
-    def _described(self, latents):
-        """Return the fitted attributes of the latents, a dict."""
-        posteriors = [latent.posterior("cpu") for latent in latents]
-        variances = sum(part.variances() for part in posteriors)
-        total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
-        return {
-            "_latents": latents,
-            "_fitted_parameters": self._parameters_of_fit(),
-            "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
-            "sobol_indices_": (variances / total).numpy(),
-        }
 
     def explain(self, X, return_std=False):
         """Return the effect of each term at each row: its contribution to the latent functions.

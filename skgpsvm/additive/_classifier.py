@@ -2,7 +2,7 @@
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import GPClassifier, all_or_nothing
+from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
 from .._predictive import classification_sites
 from ._base import AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
@@ -225,7 +225,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         ConvergenceWarning
             If a stage reaches ``max_iter`` before it converges.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @available_if(takes_more_rows)
     @all_or_nothing
@@ -254,7 +254,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         ValueError
             If parameters, data or weights are not valid, or y has an unknown class.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return update_models(self, X, y, sample_weight, classes)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

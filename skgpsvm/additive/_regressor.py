@@ -6,7 +6,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from .._estimators import GPRegressor, all_or_nothing
+from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._parameters import where
 from .._predictive import LIKELIHOODS, regression_sites
 from .._sites import LikelihoodSites
@@ -280,7 +280,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         ConvergenceWarning
             If a stage reaches ``max_iter`` before it converges.
         """
-        return self._fit(X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight)
 
     @available_if(takes_more_rows)
     @all_or_nothing
@@ -302,7 +302,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         -------
         self : AdditiveGPRegressor
         """
-        return self._partial_fit(X, y, sample_weight)
+        return update_models(self, X, y, sample_weight)
 
     def _has_noise(self):
         return self.likelihood != "poisson"

@@ -12,6 +12,7 @@ from .._fitting import Run, Stage
 from ._ascent import AdditiveAscent, AdditiveState
 from ._defaults import DEFAULTS
 from ._interactions import score_moments
+from ._latent import fitted_latents
 
 
 class _FixedRounds(Stage):
@@ -93,6 +94,10 @@ class TermSearch:
         self.find_pairs()
         self.prune()
         self.refine()
+
+    def latents(self):
+        """Return the `AdditiveLatent` of each latent function at the current state."""
+        return fitted_latents(self.ascent, self.state)
 
     def learn(self, stage):
         """Run rounds with the current terms until convergence."""
