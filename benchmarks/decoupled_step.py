@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
 from skgpsvm._inference.natural_gradient import AdamSteps, GradientState
-from skgpsvm._optim import NOISE_BOUNDS
+from skgpsvm._optim import PARAMETER_BOUNDS
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent
@@ -60,7 +60,7 @@ class DecoupledStep:
             batch_size,
             RATE,
             PARTS,
-            {"theta": torch.tensor(kernel.bounds).unbind(-1), "noise": NOISE_BOUNDS},
+            {"theta": torch.tensor(kernel.bounds).unbind(-1), "noise": PARAMETER_BOUNDS},
             generator,
         )
         theta, scale = torch.tensor(kernel.theta), torch.ones(D).double()

@@ -6,15 +6,13 @@ from abc import ABC, abstractmethod
 import torch
 
 from ._linalg import cholesky, jittered_cholesky
+from ._noise import NOISE_BOUNDS
 from ._optim import by_autograd, lbfgs
 
 _NAME = "covariance of the rows"
 _JITTER = 1e-14
 _MAX_RISE = math.log(1e6)  # of the log noise in `Evidence.refit_noise`
 _STEPS = 50
-
-
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # bounds of the logarithm of a variance
 
 
 class GaussianNoiseObjective(ABC):

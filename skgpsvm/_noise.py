@@ -7,8 +7,11 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
-from ._optim import NOISE_BOUNDS
+from ._optim import PARAMETER_BOUNDS
 from ._predictive import regression_sites
+
+INITIAL_VARIANCE = 0.1  # of the noise of standardized targets
+NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of that variance
 
 
 def split_noise(kernel):
@@ -137,7 +140,7 @@ class Noise:
         """True if the parameters may be learned."""
         return self.given is None or not self.given.fixed
 
-    def limits(self, default=NOISE_BOUNDS):
+    def limits(self, default=PARAMETER_BOUNDS):
         """Return bounds of the parameters' logarithms: those of the `WhiteKernel`, or a default."""
         return default if self.given is None else self.given.limits
 
@@ -157,9 +160,13 @@ class RegressionNoise(Noise):
     likelihood: str = "gaussian"
     n_outputs: int = 1
 
-    def sites(self, variance):
-        """Return the likelihood with the kernel's noise, or with a variance of all outputs."""
+    def sites(self, variance=None):
+        """Return the likelihood with the kernel's noise, or with a variance of all outputs.
+
+        The variance is `INITIAL_VARIANCE` if it is None.
+        """
         if self.given is None:
+            variance = INITIAL_VARIANCE if variance is None else variance
             return self.sites_of(np.full(self.n_outputs, variance))
         return self.sites_of(np.array([self.given.level]))
 

@@ -9,7 +9,7 @@ from .exceptions import NotPositiveDefiniteError
 
 _LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
 _ADAM_EPSILON = 1e-8
-NOISE_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
+PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
 
 def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):

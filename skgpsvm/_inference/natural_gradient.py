@@ -11,7 +11,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
-from .._optim import NOISE_BOUNDS, adam_step, minibatches
+from .._optim import PARAMETER_BOUNDS, adam_step, minibatches
 from .._posteriors import WhitenedBasis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
@@ -118,7 +118,7 @@ class AdamSteps:
         bounds,
         scale,
         prior=None,
-        noise_bounds=NOISE_BOUNDS,
+        noise_bounds=PARAMETER_BOUNDS,
     ):
         self.likelihood, self.kernel, self.rows, self.prior = likelihood, kernel, rows, prior
         self.trained, self.learning_rate = trained, learning_rate

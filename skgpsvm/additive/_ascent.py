@@ -9,13 +9,13 @@ import torch
 from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._linalg import add_gram, mirror
+from .._noise import NOISE_BOUNDS
 from .._optim import FlatParameters, lbfgs
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 from ._defaults import DEFAULTS
 
 HYPERPARAMETERS = ("length", "variance", "noise")
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
-_NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))
 
 
 @dataclass(kw_only=True)
@@ -126,7 +126,7 @@ class AdditiveAscent(Stage):
         return {
             "length": torch.cat(axes),
             "variance": like.new_tensor([VARIANCE_BOUNDS]),
-            "noise": like.new_tensor([_NOISE_BOUNDS]),
+            "noise": like.new_tensor([NOISE_BOUNDS]),
         }
 
     def _learn_hyperparameters(self, state):

@@ -24,7 +24,7 @@ from ._training import (
     with_rows_as_bases,
 )
 
-_START_NOISE, _START_NOISE_OF_SGD = 0.1, 1.0
+_INITIAL_VARIANCE_OF_STEPS = 1.0  # of the noise
 _VARIANCE = 1.0  # of the default kernel
 _STEPS = where(solver=StochasticGradient) | where(likelihood=("student_t", "laplace"))
 _USES = USES | {
@@ -261,8 +261,8 @@ class DecoupledGPRegressor(GPRegressor):
         check_regression_parameters(self)
 
     def _make_likelihood(self):
-        start = _START_NOISE_OF_SGD if by_steps(self) else _START_NOISE
-        return self._noise_model.sites(self.noise_variance or start)
+        initial = _INITIAL_VARIANCE_OF_STEPS if by_steps(self) else None
+        return self._noise_model.sites(self.noise_variance or initial)
 
     def _fit_model(self, problem):
         if by_steps(self):

@@ -10,7 +10,6 @@ from .._parameters import where
 from .._predictive import LIKELIHOODS, classification_sites
 from ._base import HybridEstimator
 
-_START_NOISE = 0.1
 _NOISE_STEPS = 50
 # Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
 _NOISE_PRIOR_STD = 1.0
@@ -409,7 +408,7 @@ class HybridSVGPRegressor(GPRegressor, HybridEstimator):
         return fit_models(self, X, y, sample_weight)
 
     def _make_likelihood(self):
-        return self._noise_model.sites(_START_NOISE)
+        return self._noise_model.sites()
 
     def _whole_kernel(self, kernel, attributes):
         if self._noise_model.given is None:

@@ -23,7 +23,6 @@ from ._gp_training import (
     take_steps,
 )
 
-_START_NOISE = 0.1
 _STEPS = where(solver=QuadruplyStochastic) | where(likelihood="laplace")
 _USES = USES | {
     name: (_STEPS, USES[name]) for name in ("solver__batch_size", "solver__learning_rate")
@@ -290,7 +289,7 @@ class QSGPRegressor(GPRegressor):
         check_regression_parameters(self, ("gaussian", "laplace"))
 
     def _make_likelihood(self):
-        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+        return self._noise_model.sites(self.noise_variance)
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "constant")

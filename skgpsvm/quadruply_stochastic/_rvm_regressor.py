@@ -4,13 +4,12 @@ import numpy as np
 import torch
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._noise import NOISE_BOUNDS
 from .._validation import differs
 from .._variational import check_noise
 from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
 
 _LIKELIHOODS = ("gaussian", "laplace")
-_START_NOISE = 0.1
-_NOISE_BOUNDS = (1e-6, 1e2)  # of the variance or squared scale, relative to the variance of y
 
 
 class QSRVMRegressor(GPRegressor):
@@ -192,7 +191,7 @@ class QSRVMRegressor(GPRegressor):
         check_noise(self)
 
     def _make_likelihood(self):
-        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+        return self._noise_model.sites(self.noise_variance)
 
     def _is_learned(self, name):
         return is_learned(name)
@@ -216,6 +215,6 @@ class QSRVMRegressor(GPRegressor):
             start = start + power * log_var
         if self.optimizer is None or not self._noise_model.is_free:
             return tuple(start.tolist()), None
-        bounds = power * (log_var[:, None] + log_var.new_tensor(_NOISE_BOUNDS).log())
+        bounds = power * (log_var[:, None] + log_var.new_tensor(NOISE_BOUNDS))
         bounds = bounds if given is None else bounds.new_tensor([given.limits])
         return tuple(start.tolist()), bounds.to(rows.device)

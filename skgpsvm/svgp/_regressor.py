@@ -22,7 +22,6 @@ from .._variational import (
 from ..solvers import Collapsed, NaturalGradient
 from ._steps import STEPS, USES, posterior_stage
 
-_START_NOISE = 0.1
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
 
@@ -231,7 +230,7 @@ class SVGPRegressor(GPRegressor):
         return fit_or_update(self, X, y, sample_weight)
 
     def _make_likelihood(self):
-        return self._noise_model.sites(self.noise_variance or _START_NOISE)
+        return self._noise_model.sites(self.noise_variance)
 
     def _chosen_solver(self, n_rows, n_points):
         """Return the solver, with "auto" resolved."""
