@@ -24,7 +24,8 @@ from skgpsvm._features import FourierBases
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm.likelihoods import Gaussian
 from skgpsvm.quadruply_stochastic._estimates import draw as drawn
-from skgpsvm.quadruply_stochastic._stochastic import LatentEstimates, StepOptions, StochasticSteps
+from skgpsvm.quadruply_stochastic._step_state import LatentEstimates, StepOptions
+from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
 
 from . import _data, _report
 

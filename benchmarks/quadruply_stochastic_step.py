@@ -28,7 +28,8 @@ from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import Gaussian
-from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
+from skgpsvm.quadruply_stochastic._step_state import StepOptions
+from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
 
 from . import _report
 from ._measure import PeakMemory, exponent, medians

@@ -28,9 +28,11 @@ from skgpsvm.exceptions import DivergenceError
 from skgpsvm.likelihoods import Gaussian, Laplace, Logistic, Softmax
 from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._bounds import quadratic_bound
+from skgpsvm.quadruply_stochastic._covariances import ChevronSum
 from skgpsvm.quadruply_stochastic._estimates import Draw, draw, prior_term, rows_term
 from skgpsvm.quadruply_stochastic._factors import chevron
-from skgpsvm.quadruply_stochastic._stochastic import StepOptions, StochasticSteps
+from skgpsvm.quadruply_stochastic._step_state import StepOptions
+from skgpsvm.quadruply_stochastic._stochastic import StochasticSteps
 from skgpsvm.solvers import QuadruplyStochastic, StochasticGradient
 
 # The tiny problem of the specification, section 8.1.
@@ -128,8 +130,8 @@ def test_all_rows_and_columns_are_exact(prior):
 @pytest.mark.parametrize(("prior", "value"), [("diagonal", 10.2475381842), ("gram", 10.0945325210)])
 def test_variances_of_a_chevron_average_to_its_term(prior, value):
     bases, (diag, columns) = PRIORS[prior], (C.diagonal()[None], C[None, :, :1])
-    steps = steps_of(bases, n_dense=1)
-    state = steps.init(THETA, NOISE_LOG, X[SUPPORT])
+    covariance = ChevronSum(bases, n_dense=1)
+    state = steps_of(bases, n_dense=1).init(THETA, NOISE_LOG, X[SUPPORT])
     state.coef = torch.cat([MU, C[:, :1].T])
     # The diagonal, which has a closed form in the steps, is thus the given one.
     every = torch.arange(3)
@@ -137,7 +139,7 @@ def test_variances_of_a_chevron_average_to_its_term(prior, value):
     found = []
     for rows, i, j in draws_of(False):
         sums = [each.sums(state.coef)[0] for each in (i, j)]
-        var = steps._chevron_variances(state, i, i.values, sums)
+        var = covariance.variances(state, X[rows], i, i.values, sums)
         found.append((sites_of(rows)[1] * var).sum().item())
     posterior = WeightPosterior(bases, 0 * MU, diag, columns)
     log_det = bases.prior_log_det(1).item()

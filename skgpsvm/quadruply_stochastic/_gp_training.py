@@ -19,7 +19,8 @@ from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
-from ._stochastic import StepOptions, StochasticState, StochasticSteps
+from ._step_state import StepOptions, StochasticState
+from ._stochastic import StochasticSteps
 
 SOLVERS = {
     "cg": ConjugateGradients(),

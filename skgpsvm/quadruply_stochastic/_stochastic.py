@@ -1,19 +1,17 @@
 """Quadruply stochastic training: steps whose cost does not depend on rows or basis functions."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import torch
 
 from .._collapsed import JITTER
-from .._fitting import Stage, State
-from .._inference.decoupled import features, roots
-from .._linalg import add_grams, cholesky, gaussian_kl, mirror
+from .._fitting import Stage
+from .._linalg import cholesky
 from .._optim import adam_step, minibatches
-from .._posteriors import WeightPosterior, WhitenedBasis
+from .._posteriors import WhitenedBasis
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
+from ._covariances import ChevronSum, NystroemSum
 from ._estimates import draw, prior_term, rows_term
+from ._step_state import LatentEstimates, StochasticState
 
 _RIDGE = 1e-4  # of the support rows' kernel matrix, relative to its mean diagonal
 _MEAN_PRECISION_WEIGHT = 0.1  # of the newest minibatch
@@ -27,142 +25,6 @@ _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
 _TINY = 1e-30
 # Tolerated loss, relative to that of the prior plus 1 nat per row. A few rows may be outliers.
 _DIVERGENCE_FACTOR = 10.0
-
-
-@dataclass(kw_only=True)
-class StochasticState(State):
-    """Solution of the stochastic steps.
-
-    Sizes: c latents, M basis functions, k dense columns of each latent's chevron, p support rows,
-    q inducing points. Fields that may be None belong to options that are not in use, but for
-    ``auxiliary``, which `StochasticSteps.begin` sets.
-
-    Attributes
-    ----------
-    theta, noise : Tensor of shape (t,), (s,)
-        Logarithms of the kernel's and the likelihood's hyperparameters.
-    coef : Tensor of shape (c + c k, M)
-        Coefficients of the means, then the dense columns of all latents.
-    support : Tensor of shape (p, d)
-        Support rows of the control variates.
-    support_theta : Tensor of shape (t,)
-        Hyperparameters of the control variates, which may lag behind ``theta``.
-    at_support : Tensor of shape (p, c + c k)
-        Values at the support rows of the functions whose coefficients are ``coef``.
-    mean_precision : Tensor of shape (c,)
-        Running mean of the site precisions.
-    auxiliary : Tensor of shape (n, c), or None
-        Auxiliary variables of the training rows, see `QuadraticBound`.
-    coef_sum : Tensor of shape (c, M)
-        Sum of the means' coefficients over averaged steps, complete up to ``last_averaged``.
-    last_averaged : Tensor of shape (M,)
-        Number of averaged steps when each function was last drawn.
-    n_averaged : int
-        Number of averaged steps.
-    n_steps, first_step : int
-        Steps so far, and those before the last call of `StochasticSteps.begin`.
-    n_passes : int
-        Passes over the rows so far.
-    n_seen : float
-        Total weight of all rows seen so far.
-    n_summed : float
-        Number of minibatches that the running covariance averages.
-    generator_state : Tensor
-        State of the random number generator.
-    squared_gradients : Tensor of shape (c + c k, M), or None
-        Sums of squared gradients, for AdaGrad.
-    hyper_gradient : Tensor of shape (t + s,), or None
-        Sum of the gradient estimates in theta and noise since the last step of Adam.
-    adam_mean, adam_square : Tensor of shape (t + s,), or None
-        First and second moments of Adam.
-    n_adam_steps : int
-    gram : Tensor of shape (c, q, q), or None
-        Running precision-weighted Gram matrices of the features of the "nystroem" covariance.
-    root : Tensor of shape (c, q, q), or None
-        Root of the covariance that ``gram`` gives.
-    data : Tensor of shape (c, M), or None
-        Running precision-weighted sums of squares of the functions, for a chevron.
-    counts : Tensor of shape (M,), or None
-        Number of minibatches that each entry of ``data`` averages.
-    """
-
-    theta: torch.Tensor
-    noise: torch.Tensor
-    coef: torch.Tensor
-    support: torch.Tensor
-    support_theta: torch.Tensor
-    at_support: torch.Tensor
-    mean_precision: torch.Tensor
-    auxiliary: torch.Tensor | None = None
-    coef_sum: torch.Tensor
-    last_averaged: torch.Tensor
-    n_averaged: int = 0
-    n_steps: int = 0
-    first_step: int = 0
-    n_passes: int = 0
-    n_seen: float = 0.0
-    n_summed: float = 0.0
-    generator_state: torch.Tensor
-    squared_gradients: torch.Tensor | None = None
-    hyper_gradient: torch.Tensor | None = None
-    adam_mean: torch.Tensor | None = None
-    adam_square: torch.Tensor | None = None
-    n_adam_steps: int = 0
-    gram: torch.Tensor | None = None
-    root: torch.Tensor | None = None
-    data: torch.Tensor | None = None
-    counts: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """Options of `StochasticSteps`.
-
-    Attributes
-    ----------
-    n_dense : int or None
-        Number of dense columns of a chevron, k. None selects a "nystroem" covariance.
-    batch_size : int
-        Rows in a minibatch.
-    n_sampled : int
-        Units in a draw of basis functions.
-    control_variate : {"interpolating", "gram", None}
-    n_steps : int
-        Total number of steps. Coefficients are averaged over the second half.
-    symmetric : bool
-        Whether the linear term is split between the two draws. Otherwise the first has all of it.
-    adagrad : bool
-        Whether each coefficient's steps are scaled by its past gradients.
-    learning_rate : float or None
-        None is 0.1 for AdaGrad. Otherwise it is a fraction of the inverse of the largest
-        eigenvalue, which is estimated on the support rows.
-    """
-
-    n_dense: int | None
-    batch_size: int
-    n_sampled: int
-    control_variate: str | None
-    n_steps: int
-    symmetric: bool = True
-    adagrad: bool = False
-    learning_rate: float | None = None
-
-
-class LatentEstimates(NamedTuple):
-    """Estimates of the functions whose coefficients are ``coef``, one from each of two draws.
-
-    Attributes
-    ----------
-    draws : list of two Draw
-    f : list of two Tensor of shape (b, c + c k)
-        Estimates at the rows of the minibatch, by the control variate if it interpolates.
-    errors : list of two Tensor of shape (p, c + c k)
-        True values at the support rows, less the estimates there.
-    """
-
-    draws: list
-    f: list
-    errors: list
 
 
 class StochasticSteps(Stage):
@@ -204,13 +66,16 @@ class StochasticSteps(Stage):
         self._likelihood, self._options, self._limits = likelihood, options, limits
         self.bound = quadratic_bound(likelihood.likelihood, likelihood.n_latents)
         self.bases, self.basis, self.rows, self._generator = bases, basis, rows, generator
-        self.nystroem = options.n_dense is None
-        self.n_dense = min(options.n_dense or 0, bases.size)
+        n_dense = options.n_dense
+        self._covariance = (
+            NystroemSum(basis) if n_dense is None else ChevronSum(bases, min(n_dense, bases.size))
+        )
         self._n_sampled = min(options.n_sampled, bases.n_units)
         # Steps of Adam between renewals of the control variates. A renewal then costs no more than
         # the minibatches between.
         self._renewal_interval = max(-(-bases.n_units // (_ADAM_EVERY * self._n_sampled or 1)), 1)
         self._fixed_precision = self.bound.fixed_precision and limits is None
+        self._min_covariance_weight = 0.0 if self._fixed_precision else _MIN_COVARIANCE_WEIGHT
 
     def init(self, theta, noise, support):
         """Return the prior as a state, which `begin` prepares for the first `step`.
@@ -225,7 +90,7 @@ class StochasticSteps(Stage):
         -------
         state : StochasticState
         """
-        c, M, k, q = self.bound.n_latents, self.bases.size, self.n_dense, self.basis.size
+        c, M, k = self.bound.n_latents, self.bases.size, self._covariance.n_dense
         zeros = support.new_zeros
         coef = zeros(c * (1 + k), M)
         every = torch.arange(M, device=support.device)
@@ -247,10 +112,7 @@ class StochasticSteps(Stage):
         )
         if self._options.adagrad:
             state.squared_gradients = torch.zeros_like(coef)
-        if self.nystroem:
-            state.gram, state.root = zeros(c, q, q), torch.eye(q).to(coef).expand(c, -1, -1)
-        else:
-            state.data, state.counts = zeros(c, M), zeros(M)
+        self._covariance.init(state)
         return state
 
     def begin(self, state, more=False):
@@ -284,7 +146,7 @@ class StochasticSteps(Stage):
         value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
         state.generator_state = self._generator.get_state()
         state.n_passes += 1
-        state.objective = value / len(batches) - self._covariance_kl(state)
+        state.objective = value / len(batches) - self._covariance.kl(state)
 
     def update(self, state, index):
         """Take a step on one minibatch.
@@ -310,7 +172,9 @@ class StochasticSteps(Stage):
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
         multiplicity = self._row_multiplicity(state, weights)
         linear, precision = multiplicity * linear, multiplicity * precision
-        var = self._update_covariance(state, X, estimates, precision)
+        state.n_summed += 1
+        weight = self._min_covariance_weight
+        var = self._covariance.update(state, X, estimates, precision, weight)
         f_i, f_j = (f[:, :c] for f in estimates.f)
         value = rows_term(f_i, f_j, var, linear, precision)
         value = value + prior_term(self.bases, *estimates.draws, state.coef[:c])
@@ -328,15 +192,10 @@ class StochasticSteps(Stage):
 
     def posterior(self, state):
         """Return the averaged coefficients and the covariance, by field of the fitted model."""
-        c, k, count = self.bound.n_latents, self.n_dense, state.n_averaged
-        coef = state.coef[:c]
+        coef, count = state.coef[: self.bound.n_latents], state.n_averaged
         if count:
             coef = (state.coef_sum + coef * (count - state.last_averaged)) / count
-        if self.nystroem:
-            mean = torch.zeros_like(state.root[..., 0])
-            return {"coef": coef, "mean": mean, "root": roots(mirror(state.gram))}
-        columns = state.coef[c:].view(c, k, self.bases.size).mT.contiguous()
-        return {"coef": coef, "diag": self._chevron_diag(state), "columns": columns}
+        return {"coef": coef, **self._covariance.posterior(state)}
 
     def check(self, state):
         """Raise an error if the state is far worse than the prior.
@@ -395,10 +254,7 @@ class StochasticSteps(Stage):
         for index in self.rows.chunks(self._options.batch_size):
             X, y, _ = self.rows.take(index)
             draws, f, _ = self._estimate_latents(state, X)
-            if self.nystroem:
-                var = features(self.basis, X, state.root)[1]
-            else:
-                var = self._chevron_variances(state, draws[0], draws[0].values, f)
+            var = self._covariance.variances(state, X, draws[0], draws[0].values, f)
             auxiliary[index] = self._optimal_auxiliary(y, f, var).to(auxiliary)
         state.generator_state = self._generator.get_state()
         return auxiliary
@@ -415,6 +271,7 @@ class StochasticSteps(Stage):
         support = state.support
         if self._limits is not None:
             self.bound, self.bases, self.basis = self._model_at(state.theta, state.noise)
+            self._covariance = self._covariance.at(self.bases, self.basis)
         self._prepare_control_variate(state)
         K = self.bases.kernel(support, support, state.theta)
         largest = torch.linalg.eigvalsh(K)[-1] / len(K)
@@ -429,8 +286,7 @@ class StochasticSteps(Stage):
             precision = state.n_seen * state.mean_precision.max()
             curvature = scale * (1 + precision * (largest + sampling))
             self._rate = (_RATES[self._options.control_variate] / curvature).item()
-        if self.nystroem:
-            state.root = roots(mirror(state.gram))
+        self._covariance.prepare(state)
 
     def _prepare_control_variate(self, state):
         """Compute the kriging and the prior of the support rows at ``support_theta``."""
@@ -474,10 +330,9 @@ class StochasticSteps(Stage):
         for each, phi, estimate in zip(estimates.draws, values, estimates.f, strict=True):
             total = phi @ (each.scale * state.coef[:, each.coordinates]).T.to(phi)
             f.append(estimate + (total - total.detach()).double())
-        if self.nystroem:
-            var = features(basis, X, state.root)[1]
-        else:
-            var = self._chevron_variances(state, estimates.draws[0], values[0], f)
+        # The diagonal of a chevron stays that of the current bases.
+        covariance = self._covariance.at(self.bases, basis)
+        var = covariance.variances(state, X, estimates.draws[0], values[0], f)
         f_i, f_j = (each[:, :c] for each in f)
         multiplicity = self._row_multiplicity(state, weights)
         sites = bound.sites(y, state.auxiliary[index])
@@ -516,75 +371,8 @@ class StochasticSteps(Stage):
         total = self.rows.total_weight
         n_batches = -(-len(self.rows) // self._options.batch_size)
         n_summed, share = before / total * n_batches, (total + before) / (state.n_seen or 1.0)
-        if self.nystroem:
-            state.gram = share * state.gram
-        else:
-            state.data = share * state.data
-            state.counts = n_summed / max(state.n_summed, 1) * state.counts
+        self._covariance.rescale(state, share, n_summed)
         state.n_seen, state.n_summed = total + before, n_summed
-
-    def _update_covariance(self, state, X, estimates, precision):
-        """Add a minibatch to the running covariance; return latent variances (b, c) at its rows.
-
-        The variances of a "nystroem" covariance are those of ``root``, which `_prepare` renews.
-        """
-        state.n_summed += 1
-        if self.nystroem:
-            A, var = features(self.basis, X, state.root)
-            gram = torch.zeros_like(state.gram)
-            add_grams(gram, A, precision)
-            weight = 1 / state.n_summed
-            weight = weight if self._fixed_precision else max(weight, _MIN_COVARIANCE_WEIGHT)
-            state.gram = state.gram.lerp(gram, weight)
-            return var
-        for each in estimates.draws:
-            at = each.coordinates
-            state.counts[at] += 1
-            weight = 1 / state.counts[at]
-            if not self._fixed_precision:
-                weight = weight.clamp_min(_MIN_COVARIANCE_WEIGHT)
-            new = precision.T @ each.values.square().double()
-            state.data[:, at] = state.data[:, at].lerp(new, weight)
-        first = estimates.draws[0]
-        return self._chevron_variances(state, first, first.values, estimates.f)
-
-    def _chevron_variances(self, state, first, values, f):
-        """Estimate the latent variances (b, c) of a chevron.
-
-        Parameters
-        ----------
-        state : StochasticState
-        first : Draw
-            The draw that the diagonal columns' part is estimated from.
-        values : Tensor of shape (b, u)
-            Values of its functions.
-        f : list of two Tensor of shape (b, c + c k)
-            Estimates with both draws; those of the dense columns are used.
-        """
-        c, k = self.bound.n_latents, self.n_dense
-        diag = (first.coordinates >= k) * self._chevron_diag(state, first.coordinates).square()
-        f_i, f_j = (each[:, c:].view(len(each), c, k) for each in f)
-        return values.square().double() @ (first.scale * diag).T + (f_i * f_j).sum(2)
-
-    def _chevron_diag(self, state, index=None):
-        """Return the diagonal of the covariance's factor, (c, M), or its entries at an index."""
-        c, k = self.bound.n_latents, self.n_dense
-        if index is None:
-            index = torch.arange(self.bases.size, device=state.coef.device)
-        diag = (state.data[:, index] + self.bases.prior_diag(index)).rsqrt()
-        if not k:
-            return diag
-        dense = state.coef[c:].view(c, k, self.bases.size).diagonal(dim1=1, dim2=2)
-        return torch.where(index < k, dense[:, index.clamp_max(max(k - 1, 0))], diag)
-
-    def _covariance_kl(self, state):
-        """Return the covariance's part of the divergence from the prior, in nats."""
-        if self.nystroem:
-            root = roots(mirror(state.gram))
-            return gaussian_kl(torch.zeros_like(root[..., 0]), root).sum().item()
-        parts = self.posterior(state)
-        zero = torch.zeros_like(parts["coef"])
-        return WeightPosterior(self.bases, zero, parts["diag"], parts["columns"]).kl().item()
 
     # Coefficients
 
@@ -599,7 +387,7 @@ class StochasticSteps(Stage):
             Site parameters, times the multiplicity of each row.
         """
         draws, f, errors = estimates
-        coef, c, k = state.coef, self.bound.n_latents, self.n_dense
+        coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
         control_variate = self._options.control_variate
         precision = torch.cat([precision, precision.repeat_interleave(k, 1)], 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
