@@ -1,5 +1,6 @@
 """Training rows: merging of equal rows, weighted tensors in chunks, and sharing between ranks."""
 
+import math
 from copy import copy
 
 import numpy as np
@@ -87,6 +88,36 @@ class WeightedDataset:
     def sum(self, *tensors):
         """Return sums over the ranks that share the rows."""
         return all_sum(*tensors) if self._shared else tensors
+
+    @property
+    def n_shards(self):
+        """Number of parts of the rows: one for each rank that shares them."""
+        return n_ranks() if self._shared else 1
+
+    def minibatches(self, batch_size, generator):
+        """Return the rows of each minibatch of a shuffled pass, as index tensors.
+
+        A minibatch has about ``batch_size`` rows, of which each rank has its share. A rank with
+        fewer rows than there are minibatches repeats them; one without rows has empty tensors.
+
+        Parameters
+        ----------
+        batch_size : int
+        generator : torch.Generator
+            In the same state on all ranks, before and after.
+        """
+        n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
+        if self.n_shards > 1:
+            seed = torch.randint(2**31, (), generator=generator).item()
+            generator = torch.Generator().manual_seed(seed + rank())
+        order = torch.randperm(n, generator=generator)
+        if 0 < n < n_batches:
+            order = order.repeat(math.ceil(n_batches / n))[:n_batches]
+        return order.tensor_split(n_batches)
+
+    def scale_of(self, index):
+        """Return how many of this rank's rows each row of a minibatch stands for."""
+        return len(self) / max(len(index), 1)
 
     def are_repeated(self):
         """Return whether the weighted mean of the weights exceeds 1.1, as for repeated rows.

@@ -158,10 +158,9 @@ def _exchange():
 
 
 def check_shareable(minibatches):
-    """Refuse steps on minibatches if several ranks share the rows."""
+    """Refuse minibatches of expectation propagation if several ranks share the rows."""
     if minibatches and n_ranks() > 1:
         raise ValueError(
             f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "
-            "at None, and what Adam learns (solver='gradient', natural gradients with an "
-            "optimizer, learn_inducing=True of BayesianSVC) to one process."
+            "at None."
         )

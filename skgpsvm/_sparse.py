@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 
 from ._collapsed import are_points
 from ._data import WeightedDataset
-from ._distributed import check_same, check_shareable, gather, n_ranks
+from ._distributed import check_same, gather, n_ranks
 from ._estimators import FOLLOWED, fit_models, update_models
 from ._fitted_models import SparseModel
 from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
@@ -167,7 +167,6 @@ class SparseProblem:
         rows, kernel = self.rows, torch_kernel(model.kernel)
         if method is GradientInference:
             parts = [*parts, "mean", "raw_root"]
-        check_shareable(parts or batch_size)
         adam = AdamSteps(
             self.likelihood,
             kernel,

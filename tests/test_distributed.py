@@ -12,9 +12,10 @@ import pytest
 import shared_fits
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from shared_fits import FITS, STREAMS, fit, problem, stream
+from shared_fits import BATCHES, FITS, STREAMS, N, fit, problem, stream
 
 from skgpsvm import HybridBayesianSVC, SVGPRegressor
+from skgpsvm._data import WeightedDataset
 from skgpsvm._distributed import (
     all_sum,
     broadcast_from_rank0,
@@ -53,7 +54,7 @@ def numbers(model):
     return np.concatenate([np.ravel(array) for arrays in parts for array in arrays])
 
 
-@pytest.mark.filterwarnings("ignore:EPClassifier reached max_iter=1 ")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", FITS)
 def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
     models, alone = [found["fitted"][name] for found in ranks], fit(name)
@@ -69,6 +70,37 @@ def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
         models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
     ):
         assert_allclose(mine, all_rows, atol=tol)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", BATCHES)
+def test_ranks_have_the_same_model_from_minibatches(ranks, name):
+    models = [found["batches"][name] for found in ranks]
+    for model in models[1:]:
+        assert_array_equal(numbers(model), numbers(models[0]))
+        assert_array_equal(model.objective_curve_, models[0].objective_curve_)
+    alone = fit(name, fits=BATCHES)
+    # Draws differ, so that only the levels agree.
+    per_row = [model.objective_curve_[-1] / N for model in (models[0], alone)]
+    assert per_row[0] == pytest.approx(per_row[1], abs=0.05)
+
+
+@pytest.mark.parametrize(("n_rows", "n_batches"), [(7, 3), (2, 5), (0, 4)])
+def test_every_rank_has_its_share_of_every_minibatch(n_rows, n_batches, monkeypatch):
+    rows = WeightedDataset(
+        np.zeros((7, 1)), np.arange(7.0), np.ones(7), torch.device("cpu"), torch.float64
+    )
+    rows.targets, rows.n_rows = rows.targets[:n_rows], 10 * n_batches
+    monkeypatch.setattr("skgpsvm._data.n_ranks", lambda: 3)
+    values, generator = [], torch.Generator()
+    for _ in range(400):
+        batches = rows.minibatches(10, generator)
+        assert len(batches) == n_batches
+        values.append([(rows.scale_of(i) * rows.targets[i].sum()).item() for i in batches])
+        if n_rows >= n_batches:
+            assert torch.equal(torch.cat(batches).sort().values, torch.arange(n_rows))
+    # In the mean over passes, every minibatch gives the sum of this rank's rows.
+    assert_allclose(np.mean(values, 0), rows.targets.sum(), rtol=0.1)
 
 
 @pytest.mark.parametrize("name", ["sep", "sep, three classes", "sep, sign rule, empty shard"])
@@ -106,7 +138,6 @@ def test_streams_are_shared_too(ranks, name):
         ("parameter", "rank 1 has parameter max_iter 5; rank 2 has parameter max_iter 6"),
         ("features", "rank 0 has n_features 3; rank 1 has n_features 2"),
         ("minibatches", "leave batch_size at None"),
-        ("Adam", "natural gradients with an optimizer"),
         ("earlier model", "rank 0 has a model to start from"),
         ("classes", r"rank 0 has classes \['ham', 'spam'\]; rank 1 has classes"),
         ("device", "rank 1 failed: ValueError: device='nowhere' cannot be used here"),
@@ -117,7 +148,7 @@ def test_streams_are_shared_too(ranks, name):
 def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
     for i, found in enumerate(ranks):
         own = failure in ("NaN", "device", "random_state") and i == 1
-        told_by_all = ("minibatches", "Adam", "weights", "one class", "lambda")
+        told_by_all = ("minibatches", "weights", "one class", "lambda")
         expected = ValueError if own or failure in told_by_all else DistributedError
         assert type(found["failures"][failure]) is expected
         told = str(found["failures"][failure])

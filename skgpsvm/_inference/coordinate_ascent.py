@@ -350,7 +350,7 @@ class CoordinateAscent:
         values = []
         for index in batches:
             step = (state.n_steps + 1) ** -0.6
-            values.append(self._step(state, [index], len(self.rows) / len(index), step))
+            values.append(self._step(state, [index], self.rows.scale_of(index), step))
         return sum(values) / len(values)
 
     def _step(self, state, indices, scale, step):
@@ -374,10 +374,11 @@ class CoordinateAscent:
         update = self._tied_update if at_prior else self._update
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(index, state, precision, linear) for index in indices)
-        precision, linear, loss = self.rows.sum(mirror(precision), linear, loss)
+        sums = scale * mirror(precision), scale * linear, scale * loss
+        precision, linear, loss = self.rows.sum(*sums)
         prior_precision, prior_linear = self.prior
-        target = prior_precision + scale * precision, prior_linear + scale * linear
-        return target, (-scale * loss - self._kl(mean, root)).item()
+        target = prior_precision + precision, prior_linear + linear
+        return target, (-loss - self._kl(mean, root)).item()
 
     def _move(self, state, start, target, step):
         """Put a state between the natural parameters of a start and a target (precision, linear).

@@ -11,7 +11,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
-from .._optim import PARAMETER_BOUNDS, adam_step, minibatches
+from .._optim import PARAMETER_BOUNDS, adam_step
 from .._posteriors import WhitenedBasis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
@@ -143,30 +143,34 @@ class AdamSteps:
             tensors = {name: leaf * units[name] for name, leaf in leaves.items()}
             objective = self._objective(replace(state, **tensors), index)
             scaled = objective / self.rows.total_weight
-            slopes = torch.autograd.grad(scaled, [*leaves.values()], allow_unused=True)
+            slopes = torch.autograd.grad(scaled, [*leaves.values()], materialize_grads=True)
+            value, *slopes = self.rows.sum(objective.detach(), *slopes)
             with torch.no_grad():
                 for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
-                    if slope is not None:
-                        step, memory[name] = adam_step(memory.get(name), slope, rate)
-                        leaf += step
+                    step, memory[name] = adam_step(memory.get(name), slope, rate)
+                    leaf += step
                     if name in self.bounds:
                         leaf.clamp_(*self.bounds[name])
-            total += objective.item()
+            total += value.item()
         for name, leaf in leaves.items():
             setattr(state, name, leaf.detach() * units[name])
         state.adam = memory
         return total / len(batches)
 
     def _objective(self, state, index):
-        """Return the estimate of the ELBO from some rows, plus the log prior of theta."""
+        """Return the estimate of the ELBO from some rows, plus the log prior of theta.
+
+        Where ranks share the rows, it is the term of this rank; the sum of all is the estimate.
+        """
         X, y, weights = self.rows.take(index)
         A, residual = WhitenedBasis(self.kernel, state.theta, state.Z)(X)
         root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
         likelihood = self.likelihood.at(state.noise)
         loss = batch_loss(likelihood, A, residual, y, state.mean, root)
         kl = gaussian_kl(state.mean, root).sum()
-        log_prior = self.log_prior(state.theta)
-        return log_prior - len(self.rows) / len(y) * (weights * loss).sum() - kl
+        scale, share = self.rows.scale_of(y), 1 / self.rows.n_shards
+        log_prior = share * self.log_prior(state.theta)
+        return log_prior - scale * (weights * loss).sum() - share * kl
 
     def log_prior(self, theta):
         """Return the log density of theta up to a constant; zero without a prior."""
@@ -203,7 +207,7 @@ class _Inference(Stage):
         return self.ascent
 
     def _minibatches(self, batch_size):
-        return minibatches(len(self.ascent.rows), batch_size, self.generator)
+        return self.ascent.rows.minibatches(batch_size, self.generator)
 
     def converged(self, state):
         """Return whether the last iteration hardly moved the means."""
@@ -241,7 +245,7 @@ class CoordinateInference(_Inference):
         """
         ascent = self.ascent.init(start.get("mean"), start.get("root"), start["noise"])
         if self.batch_size:
-            ascent.n_steps *= math.ceil(len(self.ascent.rows) / self.batch_size)
+            ascent.n_steps *= math.ceil(self.ascent.rows.n_rows / self.batch_size)
         fields = ascent.as_dict() | {"theta": start["theta"], "Z": start["Z"]}
         return InterleavedState(**fields, generator=self.generator.get_state())
 

@@ -1,6 +1,5 @@
 """`SVGPRegressor`: the estimator."""
 
-from .._distributed import n_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._inference.natural_gradient import NaturalGradientInference
@@ -236,7 +235,7 @@ class SVGPRegressor(GPRegressor):
         """Return the solver, with "auto" resolved."""
         if self._solver() is not None:
             return self._solver()
-        small = n_rows * n_points**2 <= _MAX_COLLAPSED or n_ranks() > 1
+        small = n_rows * n_points**2 <= _MAX_COLLAPSED
         return Collapsed() if self.likelihood == "gaussian" and small else NaturalGradient()
 
     def _fit_model(self, problem):

@@ -1,6 +1,5 @@
 """The solvers of sparse GPs that take steps."""
 
-from .._distributed import n_ranks
 from .._inference.natural_gradient import GradientInference, NaturalGradientInference
 from .._parameters import where
 from .._variational import LEARNED
@@ -25,7 +24,7 @@ def posterior_stage(sparse, model, solver, *, in_batches=True):
     method, batch_size = GradientInference, solver.batch_size
     if isinstance(solver, NaturalGradient):
         method, many = NaturalGradientInference, sparse.rows.n_rows > _MAX_FULL_BATCH
-        if batch_size is None and in_batches and many and n_ranks() == 1:
+        if batch_size is None and in_batches and many:
             batch_size = _MINIBATCH
     options = {"batch_size": batch_size, "learning_rate": solver.learning_rate}
     return sparse.inference(model, method, sparse.free_parts(model), **options)
