@@ -6,12 +6,15 @@ from functools import cached_property
 import torch
 
 from ._linalg import cholesky
+from ._panels import PanelCholesky, PanelFalkon
 from ._preconditioners import CholeskyPreconditioner, falkon
 
 JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
 _DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
 _CHUNK_BASES = 4096
+_MAX_SQUARE = 4000  # points whose kernel matrix is held; it bounds memory
+_PANEL_JITTER = 1e-5  # of factors in float32
 
 
 class MeanBases(ABC):
@@ -206,7 +209,19 @@ class KernelBases(MeanBases):
         return self.kernel.diag(self.points[which], self.theta)[None]
 
     def prior_product(self, coef):
+        if self.size > _MAX_SQUARE:
+            return self.kernel_product(coef)
         return (coef @ self.chol) @ self.chol.T
+
+    def kernel_product(self, coef):
+        """Return coefficients (q, M) times the points' kernel matrix, half of which is computed."""
+        product, step = torch.zeros_like(coef), self.chunk_size(coef.device)
+        for start in range(0, self.size, step):
+            own, later = slice(start, start + step), slice(start + step, None)
+            K = self.prior(own, slice(start, None))
+            product[:, own] += coef[:, start:] @ K.T
+            product[:, later] += coef[:, own] @ K[:, step:]
+        return product
 
     def rkhs_norm_sq(self, coef):
         return (coef * self.mean(self.points, coef).T).sum(1)
@@ -219,9 +234,20 @@ class KernelBases(MeanBases):
         return 2 * c * self.chol.diagonal().log().sum()
 
     def preconditioners(self, X, precisions):
+        if self.size > _MAX_SQUARE:
+            factor = self._panels()
+            return [PanelFalkon(factor, precision) for precision in precisions]
         return [
             CholeskyPreconditioner(self, falkon(self.chol, precision)) for precision in precisions
         ]
+
+    def _panels(self):
+        """Return the Cholesky factor of the points' kernel matrix in float32, by panels."""
+        scale = self.kernel.diag(self.points, self.theta).mean().item()
+        options = {"jitter": _PANEL_JITTER, "scale": scale, "dtype": torch.float32}
+        return PanelCholesky(
+            lambda rows: self.prior(rows, slice(rows.stop)).clone(), self.size, **options
+        )
 
     def whitened(self, sums):
         return torch.linalg.solve_triangular(self.chol, sums.T, upper=False).T

@@ -7,6 +7,7 @@ import torch
 
 from .._bases import KernelBases
 from .._linalg import cholesky
+from .._panels import PanelCholesky
 from .decoupled import DecoupledInference, covariance_kl, features
 from .pcg import PCGState
 
@@ -40,7 +41,7 @@ class ExactInference(DecoupledInference):
 
     .. math:: (K + \Lambda^{-1}) a = y.
 
-    Up to 6,000 rows the preconditioner is the exact inverse. Beyond them no n x n matrix is held;
+    Up to 6,000 rows the preconditioner is the exact inverse. No n x n matrix is held beyond them;
     the preconditioner takes K to be its Nystroem approximation on 1,000 rows.
 
     With A the matrix of the system and r its residual, the ELBO may still gain
@@ -88,7 +89,7 @@ class ExactInference(DecoupledInference):
     def step(self, state):
         """Take one iteration of conjugate gradients; the objective is the ELBO, nats."""
         direction, known = state.direction, state.weight > 0
-        product = self._kernel_product(direction)
+        product = self.bases.kernel_product(direction)
         # Rows of weight zero have no equation; their coefficients stay zero.
         over = torch.where(known, direction / state.weight, 0.0) + known * product
         size = state.advance(over, partial(self._precondition, state))
@@ -102,16 +103,6 @@ class ExactInference(DecoupledInference):
     def _remaining_gain(self, state):
         of_rows = (state.weight * state.residual.square()).sum(1, keepdim=True)
         return 0.5 * (of_rows - state.norm)
-
-    def _kernel_product(self, coef):
-        """Return coefficients (q, n) times the kernel matrix, half of whose entries are made."""
-        product = torch.zeros_like(coef)
-        for index in self.bases.chunks(self.rows):
-            X, stop = self.rows.take(index)[0], index.start + len(self.rows.weights[index])
-            K = self.bases.sampled(X.double(), slice(index.start, None))
-            product[:, index] += coef[:, index.start :] @ K.T
-            product[:, stop:] += coef[:, index] @ K[:, stop - index.start :]
-        return product
 
     def _precondition(self, state, residual):
         if self._preconditioners is None:
@@ -127,14 +118,16 @@ class ExactInference(DecoupledInference):
         With W the weights, :math:`(K + W^{-1})^{-1} = W^{1/2} (I + W^{1/2} K W^{1/2})^{-1}
         W^{1/2}`, which holds for weights of zero too.
         """
-        every = slice(None)
-        K = self.bases.prior(every, every)
 
         def inverse(root):
-            inner = root[:, None] * K * root
-            inner.diagonal().add_(1.0)
-            chol = cholesky(inner, "matrix of the mean's system", jitter=0)
-            return lambda part: root * torch.cholesky_solve((root * part)[:, None], chol)[:, 0]
+            def panel(rows):
+                inner = root[rows, None] * self.bases.prior(rows, slice(rows.stop))
+                inner *= root[: rows.stop]
+                inner[:, rows].diagonal().add_(1.0)
+                return inner
+
+            factor = PanelCholesky(panel, len(root))
+            return lambda part: root * factor.inverse((root * part)[:, None])[:, 0]
 
         return [inverse(root) for root in weights.sqrt()]
 
