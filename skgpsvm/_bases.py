@@ -12,7 +12,7 @@ from ._preconditioners import CholeskyPreconditioner, falkon
 JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagonal
 _CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
 _DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
-_CHUNK_BASES = 4096
+_CHUNK_BASES = 1024
 _MAX_SQUARE = 4000  # points whose kernel matrix is held; it bounds memory
 _PANEL_JITTER = 1e-5  # of factors in float32
 

@@ -152,7 +152,7 @@ class Evidence(GaussianNoiseObjective):
         :math:`\frac12 (C^{-1} Y Y^\top C^{-1} - t\, C^{-1})`. The jitter adds its share of their
         trace to each diagonal entry.
         """
-        value, by_K, by_noise, n = noise.new_zeros(()), torch.zeros_like(K), [], len(K)
+        value, by_K, by_noise, n = noise.new_zeros(()), None, [], len(K)
         prior = self.kernel.diag(self._X, theta)
         for Y, log_var in zip(self._y.chunk(len(noise), 1), noise, strict=True):
             var = log_var.exp() / self._weights
@@ -162,7 +162,7 @@ class Evidence(GaussianNoiseObjective):
             A, t = torch.linalg.solve_triangular(chol.T, half, upper=True), Y.shape[1]
             by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
             by_cov.diagonal().add_(added * by_cov.trace() / n)
-            by_K += by_cov
+            by_K = by_cov if by_K is None else by_K.add_(by_cov)
             by_noise.append(by_cov.diagonal() @ var - t * self._more)
             log_det = 2 * chol.diagonal().log().sum() + self._log_weights
             size = self.weight * math.log(2 * math.pi) + 2 * self._more * log_var

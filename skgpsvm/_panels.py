@@ -4,7 +4,7 @@ import torch
 
 from .exceptions import NotPositiveDefiniteError
 
-_PANEL = 512  # rows
+_PANEL = 256  # rows
 _LARGEST_JITTER = 1e-2
 
 

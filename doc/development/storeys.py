@@ -51,6 +51,7 @@ STOREYS = {
         "_bases",
         "_features",
         "_preconditioners",
+        "_panels",
         "kernels",
         "likelihoods",
         "inducing",

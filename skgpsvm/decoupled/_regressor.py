@@ -135,11 +135,11 @@ class DecoupledGPRegressor(GPRegressor):
     and Rosasco (2017) for the preconditioner.
 
     A pass costs O(n M). The preconditioner, two Cholesky factors and their product, costs O(M^3).
-    Memory beyond X is about ``8 * (4 * M**2 + 2**20)`` bytes, since products with the kernel matrix
-    of rows and bases are computed in chunks. If all rows are bases and noise is Gaussian, up to
-    6,000 rows take one or two factors of size n^2. Beyond that nothing of this size is held: a pass
-    costs O(n^2), and memory is about ``8 * (1000 * n + 2**20)`` bytes. A prediction costs
-    O(M + m^2) per row.
+    Memory beyond X is about ``8 * 4 * M**2`` bytes up to 4,000 bases and ``4 * M**2`` for more,
+    since factors are then held in single precision without their zeros. If all rows are bases and
+    noise is Gaussian, up to 6,000 rows take one or two factors of ``4 * n**2`` bytes. Beyond that
+    nothing of this size is held: a pass costs O(n^2), and memory is about ``8 * 2000 * n`` bytes.
+    A prediction costs O(M + m^2) per row.
 
     Examples
     --------
