@@ -61,14 +61,18 @@ class WeightedDataset:
                 f"Row weights of up to {weights.max(initial=0)} do not fit in {dtype}: scale them, "
                 "or use dtype='float64'."
             )
-        counts = gather(len(self)) if shared else [len(self)]
-        self.n_rows, self._offset = sum(counts), sum(counts[: rank() if shared else 0])
+        self._count()
         self.X = X
         if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
             self.X, self._kept = self._tensor(self._keep(X), dtype), None
 
     def __len__(self):
         return len(self.targets)
+
+    def _count(self):
+        """Set the number of rows of all ranks, and of those before this rank's."""
+        counts = gather(len(self)) if self._shared else [len(self)]
+        self.n_rows, self._offset = sum(counts), sum(counts[: rank() if self._shared else 0])
 
     def _keep(self, array):
         return array if self._kept is None else array[self._kept]
@@ -219,7 +223,7 @@ class WeightedDataset:
         return np.repeat(np.arange(self.n_rows), units)
 
     def of_units(self, units, chosen):
-        """Return this rank's rows, weighted by the share of their units in the array `chosen`."""
+        """Return the rows, weighted by the share of their units in the array `chosen`."""
         share = shares(units, chosen)
         return self.part(share.nonzero()[0], share[share > 0])
 
@@ -229,16 +233,19 @@ class WeightedDataset:
         return self.of_units(units, others), self.of_units(units, chosen)
 
     def part(self, index, share=1.0):
-        """Return this rank's rows at an index array, not shared with other ranks.
+        """Return the rows at an index array into all ranks' rows.
 
         Their weights are multiplied by `share`, a float or an array as long as the index.
         """
-        part, index = copy(self), np.asarray(index)
+        index = np.asarray(index) - self._offset
+        is_own = (index >= 0) & (index < len(self))
+        part, index, share = copy(self), index[is_own], np.broadcast_to(share, index.shape)[is_own]
         at = torch.as_tensor(index, device=self.device)
         part.targets = self.targets[at]
         part.weights = self.weights[at] * torch.as_tensor(share).to(self.weights)
-        part.total_weight = part.weights.sum().item()
-        part.n_rows, part._shared, part._origin = len(index), False, None
+        part.total_weight = part.sum(part.weights.sum())[0].item()
+        part._origin = None
+        part._count()
         if isinstance(self.X, torch.Tensor):
             part.X = self.X[at]
         else:

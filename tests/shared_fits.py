@@ -17,6 +17,8 @@ from skgpsvm import (
     BayesianSVC,
     EPClassifier,
     HybridBayesianSVC,
+    QSRVMClassifier,
+    QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
 )
@@ -65,6 +67,18 @@ FITS |= {
     "svgp, student_t": (SVGPRegressor(KERNEL, likelihood="student_t", **LEARNS), 0, "uneven"),
     "svgp, Adam": (SVGPRegressor(KERNEL, solver="gradient", **STILL), 0, "one row"),
     "svc, points learned": (BayesianSVC(KERNEL, learn_inducing=True, **LEARNS), 2, "empty"),
+}
+RVM = {"random_state": 0, "max_iter": 5, "tol": 0.0}
+LAPLACE = {"likelihood": "laplace", "covariance": "mean_field"}
+FITS |= {
+    "rvm": (QSRVMRegressor(**RVM), 0, "uneven"),
+    "rvm, Laplace": (
+        QSRVMRegressor(**RVM, **LAPLACE),
+        0,
+        "empty",
+    ),
+    "rvm, two classes": (QSRVMClassifier(**RVM), 2, "blocks"),
+    "rvm, three classes": (QSRVMClassifier(**RVM, optimizer=None), 3, "one row"),
 }
 # Minibatches are drawn by each rank from its own rows: the models of all ranks are equal, but not
 # those of one process.

@@ -50,8 +50,10 @@ def ranks(tmp_path_factory):
 
 def numbers(model):
     """Return all learned numbers of a model as one vector."""
-    parts = [(part.kernel.theta, part.Z, part.mean, part.root) for part in model._latents]
-    return np.concatenate([np.ravel(array) for arrays in parts for array in arrays])
+    names = ("Z", "mean", "root", "bases", "coef", "diag", "columns")
+    found = [latent.kernel.theta for latent in model._latents]
+    found += [getattr(latent, name, None) for latent in model._latents for name in names]
+    return np.concatenate([np.ravel(array) for array in found if array is not None])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -16,7 +16,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 from sklearn.linear_model import LogisticRegression
 
-from skgpsvm import QSRVMClassifier, QSRVMRegressor, _distributed
+from skgpsvm import QSRVMClassifier, QSRVMRegressor
 from skgpsvm._posteriors import WeightPosterior
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
@@ -620,12 +620,6 @@ def test_a_constant_y():
 def test_bad_parameters(options, error, message):
     with pytest.raises(error, match=message):
         QSRVMRegressor(**options).fit(*waves(10, 2))
-
-
-def test_more_processes_are_refused(monkeypatch):
-    monkeypatch.setattr(_distributed, "n_ranks", lambda: 2)
-    with pytest.raises(ValueError, match="QSRVMClassifier runs in one process; there are 2"):
-        QSRVMClassifier()._check_parameters()
 
 
 def test_a_killed_fit_resumes(tmp_path):

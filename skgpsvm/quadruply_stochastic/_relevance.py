@@ -195,7 +195,7 @@ class RelevanceSweeps(Stage):
             y = y.double() if y.is_floating_point() else y
             moments = values @ state.coef.T, self._variances(state, values)
             parts.append((y, weights.double(), *moments))
-        return [torch.cat(part) for part in zip(*parts, strict=True)]
+        return rows.collect(*map(torch.cat, zip(*parts, strict=True)))
 
     def noise_by_predictive_density(self, noise, moments):
         """Learn the noise on held-out rows of several fits, by their predictive density.
@@ -325,8 +325,9 @@ class RelevanceSweeps(Stage):
                 absolute = auxiliary.clamp_min(0).sqrt()  # rounding may make it negative
                 each = (y - mean).square() if self._is_gaussian() else absolute
                 deviation += (weights * each).sum(0)
+        linear, deviation, loss = self._rows.sum(linear, deviation, loss)
         if is_new:
-            state.products = products
+            (state.products,) = self._rows.sum(products)
         if bound.fixed_precision:  # the latent variances' part, which the rows' loss leaves out
             loss = loss + 0.5 * state.gamma.sum()
         state.linear, state.deviation, state.loss = linear, deviation, loss

@@ -206,8 +206,9 @@ class QSRVMRegressor(GPRegressor):
     def _initial_noise(self, rows):
         """Return where the noise starts, and between which bounds it is learned, for `fit_rvm`."""
         y, weights = rows.targets.double(), rows.weights.double() / rows.total_weight
-        mean = weights @ y
-        var, mean = (weights @ (y - mean).square()).cpu().numpy(), mean.cpu().numpy()
+        (mean,) = rows.sum(weights @ y)
+        (var,) = rows.sum(weights @ (y - mean).square())
+        var, mean = var.cpu().numpy(), mean.cpu().numpy()
         log_var = torch.from_numpy(np.log(np.where(differs(var, mean), var, 1.0)))
         power = 1.0 if self.likelihood == "gaussian" else 0.5
         start, given = self._make_likelihood().parameters(), self._given_noise

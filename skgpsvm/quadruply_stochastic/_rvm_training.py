@@ -9,7 +9,6 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
-from .._distributed import refuse_ranks
 from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
 from .._problem import Fitted
@@ -55,7 +54,6 @@ def check_rvm_parameters(estimator):
             "precision of all functions. The default is 1e4."
         )
     estimator._check_kernel()
-    refuse_ranks(estimator)
 
 
 def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
@@ -155,11 +153,12 @@ def _median_kernel(kernel, problem):
 
 def _functions(rows, n_basis, random_state):
     """Return at most ``n_basis`` distinct rows as points of the functions, float64 (M, d)."""
-    index = torch.arange(len(rows))
-    if len(rows) > n_basis:
-        index = np.sort(random_state.choice(len(rows), n_basis, replace=False))
-    index = torch.as_tensor(index, device=rows.device)
-    return torch.unique(rows.take(index)[0].double(), dim=0)
+    index = np.arange(rows.n_rows)
+    if rows.n_rows > n_basis:
+        index = np.sort(random_state.choice(rows.n_rows, n_basis, replace=False))
+    own = rows.own(torch.as_tensor(index)).to(rows.device)
+    (points,) = rows.collect(rows.take(own)[0])
+    return torch.unique(points.double(), dim=0)
 
 
 def _select_length_scales(cross_validate, start, rows, random_state):
