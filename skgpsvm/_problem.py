@@ -10,7 +10,6 @@ import torch
 from ._data import WeightedDataset
 from ._fitted_models import FittedModel
 from ._fitting import Run
-from ._hyperparameters.default_kernels import feature_scales
 
 
 class Fitted(NamedTuple):
@@ -48,6 +47,8 @@ class Problem:
         The fitted model to start from, if any.
     draw_seed : callable
         Returns the seed of the fit.
+    fit_scaler : callable
+        Returns the scaler of the features, which all models of an estimator share.
     attributes : callable or None
         Takes models and their summaries and returns the fitted attributes, for callbacks that ask
         for the estimator in the middle of a fit. None where one model is not the whole estimator.
@@ -60,6 +61,7 @@ class Problem:
     rows: WeightedDataset
     start: FittedModel | None
     draw_seed: Any
+    fit_scaler: Any
     attributes: Any = None
 
     @cached_property
@@ -80,7 +82,7 @@ class Problem:
     @cached_property
     def scaler(self):
         """Means and standard deviations of the features, a `StandardScaler`."""
-        return feature_scales(self.X, self.weights)
+        return self.fit_scaler()
 
     @property
     def scale(self):

@@ -893,3 +893,14 @@ def test_beats_or_equals_the_variational_bound_on_the_same_data():
 def test_bad_parameters_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         EPClassifier(**settings).fit(*moons(20))
+
+
+def test_sites_of_a_posterior_are_nearly_converged():
+    propagation, state = case("B")
+    empty = replace(state)
+    run_ep_to_convergence(propagation, state)
+    start = {name: getattr(state, name) for name in ("theta", "Z", "mean", "root")}
+    near = propagation.first_state(start)
+    distances = [(each.mean - state.mean).norm() for each in (near, empty)]
+    assert distances[0] < 0.2 * distances[1]
+    assert propagation.first_state({name: start[name] for name in ("theta", "Z")}).mean.norm() == 0

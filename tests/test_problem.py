@@ -1,6 +1,7 @@
 """A model to fit: random numbers of its own, and the attributes that callbacks see."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from numpy.testing import assert_array_equal
 
 from skgpsvm._data import WeightedDataset
+from skgpsvm._hyperparameters.default_kernels import feature_scales
 from skgpsvm._problem import Problem
 
 
@@ -26,6 +28,7 @@ def problem(**parts):
     X, weights = np.arange(8.0).reshape(4, 2) ** 2, np.array([1.0, 2.0, 0.0, 1.0])
     rows = WeightedDataset(X, np.zeros((4, 1)), weights, torch.device("cpu"), torch.float64)
     given = {"run": Told([]), "prefix": "class a: ", "start": None, "draw_seed": lambda: 7}
+    given["fit_scaler"] = partial(feature_scales, X, weights)
     return Problem(X=X, weights=weights, rows=rows, **given | parts)
 
 

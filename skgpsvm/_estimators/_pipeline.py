@@ -7,6 +7,7 @@ import numpy as np
 from .._data import WeightedDataset
 from .._distributed import broadcast_from_rank0, check_equal, check_same, run_on_all_ranks
 from .._fitting import Run
+from .._hyperparameters.default_kernels import feature_scales
 from .._problem import Problem
 
 
@@ -66,6 +67,7 @@ def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=
         own = run_on_all_ranks(run.checkpointed, "seed", estimator._draw_seed)
         return broadcast_from_rank0(own)
 
+    fit_scaler = cache(partial(feature_scales, X, weights))
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
@@ -77,6 +79,7 @@ def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=
             rows=WeightedDataset(X, part, weights, *options, origin=origin),
             start=previous[j] if previous else None,
             draw_seed=seed,
+            fit_scaler=fit_scaler,
             attributes=attributes if alone else None,
         )
         fits.append(fit(problem))

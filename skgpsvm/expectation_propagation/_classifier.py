@@ -332,9 +332,9 @@ class EPClassifier(GPClassifier):
             learning = EvidenceLearning(_ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
-            model = replace(model.at(state), mean=None, root=None)
-        if free == ["theta"]:
-            model = replace(model, Z=Z)
+            model = model.at(state)
+        if len(model.Z) < len(Z):
+            model = replace(model, Z=Z, mean=None, root=None)
         free = [] if isinstance(solver, ConvergedEP) else free
         stage = self._stage(sparse, _ep_problem(sparse, model, free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve)
@@ -358,7 +358,8 @@ class EPClassifier(GPClassifier):
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
         fixed = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
         stage = SiteUpdates(fixed, None, self.max_iter, self.tol)
-        return update_posterior(self, problem, stage, stage.init(tensors), _summary)
+        first = stage.init({name: tensors[name] for name in ("theta", "Z")})
+        return update_posterior(self, problem, stage, first, _summary)
 
     def _fitted_attributes(self, models, evaluations, streamed=False):
         targets = torch.stack([each.targets for each in evaluations], 1)

@@ -231,12 +231,12 @@ class SiteUpdates(Stage):
         self.rule, self.max_iter, self.tol = rule, max_iter, tol
 
     def init(self, start):
-        """Return the state without sites.
+        """Return the state without sites, or with the sites of a start's posterior.
 
         Parameters
         ----------
         start : dict of str to Tensor
-            ``theta`` and ``Z``; others are ignored.
+            ``theta``, ``Z`` and, to continue from a posterior, ``mean`` and ``root``.
 
         Returns
         -------
@@ -245,7 +245,7 @@ class SiteUpdates(Stage):
         return SiteUpdateState(**self._initial_fields(start))
 
     def _initial_fields(self, start):
-        fields = self.propagation.init(start["theta"], start["Z"]).as_dict()
+        fields = self.propagation.first_state(start).as_dict()
         return fields | {"learning": bool(self.problem.free)}
 
     def at(self, state):
@@ -356,7 +356,7 @@ class MinibatchEP(SiteUpdates):
         self.batch_size, self.generator = batch_size, generator
 
     def init(self, start):
-        """Return the state without sites, a `MinibatchState`; see `SiteUpdates.init`."""
+        """Return the first state, a `MinibatchState`; see `SiteUpdates.init`."""
         generator = self.generator.get_state()
         return MinibatchState(**self._initial_fields(start), generator=generator)
 
@@ -437,8 +437,8 @@ class EvidenceLearning(Stage):
         self.problem, self.propagation, self.tol = problem, problem.propagation, tol
 
     def init(self, start):
-        """Return the state without sites, a `EvidenceState`; see `SiteUpdates.init`."""
-        return EvidenceState(**self.propagation.init(start["theta"], start["Z"]).as_dict())
+        """Return the first state, an `EvidenceState`; see `SiteUpdates.init`."""
+        return EvidenceState(**self.propagation.first_state(start).as_dict())
 
     def step(self, state):
         """Take one round; the objective is the evidence after it."""

@@ -145,6 +145,24 @@ class Propagation:
             root=root,
         )
 
+    def first_state(self, start):
+        """Return the state without sites, or with the sites of a start's posterior.
+
+        The latter are those of an update whose cavities are the posterior itself, which includes
+        the rows' own sites. They are close to converged where most rows are the same.
+
+        Parameters
+        ----------
+        start : dict of str to Tensor
+            ``theta``, ``Z`` and possibly ``mean`` and ``root``.
+        """
+        state = self.init(start["theta"], start["Z"])
+        if "mean" in start:
+            state.mean, state.root = start["mean"], start["root"]
+            self.move_sites(state, self.site_update(state), 1.0)
+            self.refresh(state)
+        return state
+
     def basis(self, state):
         """Return the features at a state; they are computed anew when theta or Z change."""
         return self._basis_at(state.theta, state.Z)
