@@ -47,6 +47,7 @@ def conjugate_gradients(n_bases, tol):
     """Return a `DecoupledGPRegressor` with its default solver and all hyperparameters given."""
     return DecoupledGPRegressor(
         RBF(LENGTH, "fixed"),
+        mean="zero",  # the peers have no constant
         optimizer=None,
         learn_inducing=False,
         n_mean_bases=n_bases,
