@@ -68,8 +68,9 @@ class NaturalGradient(_Batches):
     Parameters
     ----------
     batch_size : int, default=None
-        Rows per minibatch of the natural gradients. None means all rows, but 1024 on more than
-        10,000 rows for classes and for Gaussian noise. Adam always takes up to 1024 rows.
+        Rows per minibatch of the natural gradients. None means all rows with Student-t and Laplace
+        noise. With other likelihoods it means all rows up to 10,000, and 1024 beyond that. Adam
+        always takes up to 1024 rows.
     learning_rate : float, default=None
         Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
 
@@ -210,10 +211,11 @@ class StochasticGradient(_Batches):
 
 
 class QuadruplyStochastic(_Batches):
-    """Steps that sample rows once and basis functions twice, so that neither number matters.
+    """Stochastic steps, which sample rows once and basis functions twice.
 
-    They are for `QSGPRegressor` and `QSGPClassifier`. ``solver="sgd"`` stands for them, and
-    ``solver="adagrad"`` for those with ``step="adagrad"``.
+    Their cost depends neither on the number of rows nor on that of functions. They are for
+    `QSGPRegressor` and `QSGPClassifier`. ``solver="sgd"`` stands for them, and ``solver="adagrad"``
+    for those with ``step="adagrad"``.
 
     Parameters
     ----------

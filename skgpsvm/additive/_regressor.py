@@ -36,8 +36,9 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
         Lower and upper bound of length scales, in units of a feature's scaled range. Each effect
-        learns its length scale; large ones give straight lines. With inducing points, none is below
-        their distance; in a pair none is below 0.25, or twice the distance if that is smaller.
+        learns its length scale; large ones give straight lines. With inducing points, a length
+        scale is at least the distance between them; in a pair, at least 0.25, or twice the distance
+        if that is smaller.
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
         Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
         With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
@@ -55,7 +56,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Scaling of numerical features to the unit interval. "power" first applies the power
         transformation of Yeo and Johnson to skewed features.
     measure : {"empirical", "uniform"}, default="empirical"
-        Measure under which effects have zero mean, and of which Sobol indices are: that of the
+        Measure under which effects have zero mean and Sobol indices are computed: that of the
         training rows, or the uniform one on the range.
     covariance : {"full", "precision", "mean_field"}, default="full"
         Form of the posterior covariance of all effects. "full" is the most accurate. "precision" is
@@ -65,20 +66,21 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Rank of "precision". None is the smallest that loses less than 0.01 nats of the ELBO.
     sparse : {"auto", True, False}, default="auto"
         Whether effects have inducing points, whose cost is linear in the number of rows. Without,
-        effects may be rough and pairs are many, but time is O(n^3) and memory O(n^2). "auto" has
+        effects may be rough and pairs numerous, but time is O(n^3) and memory O(n^2). "auto" has
         none for up to 1500 rows, or 20,000 / d if that is smaller, with Gaussian noise, and none if
-        there would be more points than rows. It does have them for any other ``covariance`` than
-        "full", in ``partial_fit``, and for repeated rows, whose weights have a weighted mean above
-        1.1: equal rows without scatter would give a noise of zero. (To prevent this, weights with a
+        there would be more points than rows. It does have them if ``covariance`` is not "full", in
+        ``partial_fit``, and for repeated rows, whose weights have a weighted mean above 1.1: equal
+        rows have no scatter, and would give a noise of zero. (For the same reason, weights with a
         mean above 2 are normalized to mean 1.)
     n_inducing : int or None, default=20
-        Number of equally spaced inducing points of an effect of one feature, with n rows at most
-        the largest of n / 16, n / 2d and 10. A feature with fewer distinct values has them as its
-        inducing points. None takes every value of every feature, for a few hundred rows.
+        Number of equally spaced inducing points of an effect of one feature. With n rows, it is
+        limited to the largest of n / 16, n / 2d and 10. The inducing points of a feature with fewer
+        distinct values are these values. None takes every value of every feature, for a few hundred
+        rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
-        Number of inducing points of each feature of a pair, whose grid has its square; at most half
-        the square root of the number of rows, or 5. "auto" starts at 8. If a length scale is near
-        the bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
+        Number of inducing points per axis of the grid of a pair; at most half the square root of
+        the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the
+        bound that its grid sets, "auto" refines the grids as long as the ELBO gains, up to 2048
         points in all grids. None takes every value, for features with few. Only for fits with
         inducing points.
     shrinkage : float, default=4.0
@@ -87,8 +89,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
         has such a prior too, with half the rate. The inverse square root of the length scale of
         each effect of one feature then has an exponential prior of the same half rate. 0 is no
-        prior, as in the paper. That is overconfident of chance effects with few rows or many
-        features, and a little better with thousands of rows.
+        prior, as in the paper. It is overconfident with few rows or many features, where some
+        effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for pairs listed in
         ``interactions``. A pair selected among P needs at least log(100 P), or log(P) without
@@ -145,12 +147,12 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     bound replaces its stochastic optimization.
 
     With inducing points and Gaussian noise, a fit reads the rows a few times, for any number of
-    rounds. Time is O(n r^2) for r columns, and memory O(r^2) beyond X; an effect has about 70
+    rounds. Time is O(n r^2) for r columns, and memory O(r^2) beyond X; an effect has about 65
     columns and a pair 120 (2100 on the finest grid). Without inducing points, an evaluation is
     O(n^3), and a fit of a thousand rows takes half a minute to a minute.
 
-    Missing numbers have an effect of their own. If `fit` had none, it is zero with the prior's
-    variance. Outside the range of the training rows, effects return to zero, and their variances to
+    Missing numbers have an effect of their own, which is zero with the prior's variance if `fit`
+    had none. Outside the range of the training rows, effects return to zero, and their variances to
     the prior's, within a few length scales.
 
     Examples

@@ -46,9 +46,9 @@ class BayesianSVC(GPClassifier):
 
     Each class has a latent function with a Gaussian-process prior. The functions are fitted to
     Crammer and Singer's hinge loss, and closed-form updates find a Gaussian posterior over inducing
-    points. One model covers all classes. The defaults
-    need no tuning: hyperparameters and the calibration of probabilities are learned without
-    cross-validation. See the :ref:`user guide <bayesian_svm>`.
+    points. One model covers all classes. The defaults need no tuning: hyperparameters and the
+    calibration of probabilities are learned without cross-validation. See the :ref:`user guide
+    <bayesian_svm>`.
 
     Parameters
     ----------
@@ -141,9 +141,8 @@ class BayesianSVC(GPClassifier):
     damped steps with the hard one; two classes as one latent; leave-one-out choice of
     hyperparameters and calibration.
 
-    With p = m + d + 1 features at most (of the default kernel without the d where they are more
-    than 500 and than 4 m), a sweep costs O(n p^2) time for each active latent of a row: one per
-    class, or two with the hard contrast. Memory beyond X is about
+    A sweep costs O(n p^2) time for each active latent of a row: one per class, or two with the hard
+    contrast. Here p is m + d + 1, or m + 1 if d is above both 500 and 4 m. Memory beyond X is about
     ``8 * (5 * n_classes * p**2 + 5 * 4096 * p)`` bytes, plus caches of up to 256 MiB of features
     and 256 MiB of rows.
 

@@ -87,11 +87,11 @@ class EPEvaluation(NamedTuple):
 class EPClassifier(GPClassifier):
     r"""Gaussian-process classification by scalable expectation propagation.
 
-    Labels are probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC prior of
-    its inducing values. Expectation propagation approximates the likelihood of each row by a
-    Gaussian site, so that the moments of the tilted distribution are matched. The log evidence and
-    the leave-one-out probabilities are then in closed form. Several classes have one binary model
-    each, one against the rest, and their probabilities are normalized. See the
+    The likelihood is probit, :math:`p(y | f) = \Phi(y f)`, and the latent function has the FITC
+    prior given its values at inducing points. Expectation propagation approximates the likelihood
+    of each row by a Gaussian site, so that the moments of the tilted distribution are matched. The
+    log evidence and the leave-one-out probabilities are then in closed form. More than two classes
+    have one binary model each, against the rest, and their probabilities are normalized. See the
     :ref:`user guide <expectation_propagation>`.
 
     Parameters
@@ -104,7 +104,7 @@ class EPClassifier(GPClassifier):
         How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
         each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
         with at most 100 inducing points if they stay. "auto" is "gfitc" for up to 10,000 rows, and
-        else "sep". Objects with options, such as minibatches and the paper's rules of steps, are
+        else "sep". Objects with options, such as minibatches and the paper's step rules, are
         `skgpsvm.solvers.InterleavedEP` for "sep" and `skgpsvm.solvers.ConvergedEP` for "gfitc".
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, added to the kernel as terms: a constant of fixed variance, and for "linear"
@@ -156,7 +156,7 @@ class EPClassifier(GPClassifier):
         Mean leave-one-out log loss. It estimates the log loss of new rows, slightly too low, since
         hyperparameters were learned on the same rows.
     loo_proba_ : ndarray of shape (n, n_classes)
-        Leave-one-out class probabilities of the rows that were last passed. Of a row of weight
+        Leave-one-out class probabilities of the rows that were last passed. For a row of weight
         above one, a single copy is left out. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence in each iteration, estimated if minibatches are used; with "gfitc", after each

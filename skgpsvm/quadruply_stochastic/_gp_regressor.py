@@ -33,9 +33,9 @@ class QSGPRegressor(GPRegressor):
     r"""Gaussian-process regression with a mean of very many basis functions.
 
     The posterior mean is a weighted sum of ``n_basis`` random Fourier features or kernels at rows.
-    By default preconditioned conjugate gradients solve a linear system for the weights. Stochastic
-    steps learn the weights instead. They sample rows once and basis functions twice, so that their
-    cost depends on neither number. See the :ref:`user guide <quadruply_stochastic>`.
+    By default, preconditioned conjugate gradients solve a linear system for the weights.
+    Alternatively, stochastic steps learn them, which sample rows once and basis functions twice;
+    their cost depends on neither number. See the :ref:`user guide <quadruply_stochastic>`.
 
     Parameters
     ----------

@@ -45,8 +45,8 @@ class QSRVMRegressor(GPRegressor):
         cross-validation on at most 500 rows. All are multiplied by one factor: the largest whose
         log density is within a standard error of the best. Other hyperparameters of the kernel are
         fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
-        evidence. The noise of predictions is at least the one that held-out rows ask for: those of
-        all three folds, or of one fold if there are more than 500 rows.
+        evidence. The noise of predictions is at least the value with the highest density of
+        held-out rows: those of all three folds, or of one fold if there are more than 500 rows.
     max_iter : int, default=300
         Maximum number of sweeps over the weights.
     tol : float, default=1e-3
