@@ -206,6 +206,12 @@ class _Inference(Stage):
             self.ascent.basis = WhitenedBasis(self.adam.kernel, state.theta, state.Z)
         return self.ascent
 
+    @property
+    def _n_batches(self):
+        """Number of minibatches in a pass; 1 without minibatches."""
+        n_rows = self.ascent.rows.n_rows
+        return math.ceil(n_rows / (self.batch_size or n_rows))
+
     def _minibatches(self, batch_size):
         return self.ascent.rows.minibatches(batch_size, self.generator)
 
@@ -244,8 +250,7 @@ class CoordinateInference(_Inference):
         state : InterleavedState
         """
         ascent = self.ascent.init(start.get("mean"), start.get("root"), start["noise"])
-        if self.batch_size:
-            ascent.n_steps *= math.ceil(self.ascent.rows.n_rows / self.batch_size)
+        ascent.n_steps *= self._n_batches
         fields = ascent.as_dict() | {"theta": start["theta"], "Z": start["Z"]}
         return InterleavedState(**fields, generator=self.generator.get_state())
 
@@ -320,8 +325,6 @@ class NaturalGradientInference(CoordinateInference):
         values, slack = state.values, 0.0
         if self.batch_size is not None:
             slack = _MAX_FALL * self.ascent.rows.total_weight
-            if state.n_steps and not values:
-                values = [self.at(state).elbo(state) + self._log_prior(state)]
         before = replace(state)
         super().step(state)
         values = [*values, state.objective]
@@ -343,7 +346,8 @@ class NaturalGradientInference(CoordinateInference):
         return [group[i : i + _BATCHES_BETWEEN] for i in starts]
 
     def _due(self, state):
-        return bool(state.values) or state.n_steps > 1
+        # The first pass from a posterior has no Adam steps: the next are judged by its estimate.
+        return bool(state.values) or 1 < state.n_steps < self._n_batches
 
     def _learning(self, state):
         return super()._learning(state) and not state.learning_ended
