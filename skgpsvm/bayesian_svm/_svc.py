@@ -88,12 +88,12 @@ class BayesianSVC(GPClassifier):
         ``"auto"`` is ``"adam"`` with ``solver="gradient"`` or ``learn_inducing=True``, else
         ``"leave_one_out"``.
     max_iter : int, default=200
-        Maximum number of sweeps, or of epochs of gradient inference.
+        Maximum number of sweeps, or of epochs with ``"gradient"``.
     tol : float, default=3e-3
-        Stop when the closed-form step of the posterior means, after a step of the covariances, is
-        shorter, relative to their norm. With a hard contrast, minibatches or gradients, stop when
-        an iteration moves them by less. With more features than rows a tenth of it applies, as
-        leave-one-out predictions then need the optimum.
+        Stop when, after a step of the covariances, the closed-form step of the posterior means is
+        shorter than this, relative to their norm. With a hard contrast, minibatches or gradients,
+        stop when an iteration moves them by less. With more features than rows, a tenth of this
+        value applies, because leave-one-out predictions need the optimum.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -124,8 +124,8 @@ class BayesianSVC(GPClassifier):
         comparing models. It is slightly optimistic, as hyperparameters were learned on the same
         rows.
     objective_curve_ : ndarray of shape (n_iterations,)
-        Objective before each iteration, nats. It is no bound on the evidence, as the hinge is a
-        pseudo-likelihood.
+        Objective before each iteration, nats. It is not a bound on the evidence, since the hinge
+        loss is a pseudo-likelihood.
     n_iter_ : int
         Number of sweeps or epochs; for "ovr" the largest of any class.
     n_features_in_ : int

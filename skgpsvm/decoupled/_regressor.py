@@ -35,11 +35,11 @@ _USES = USES | {
 class DecoupledGPRegressor(GPRegressor):
     r"""Sparse Gaussian-process regression with many more bases for the mean than the covariance.
 
-    The posterior mean is a sum of kernels at ``n_mean_bases`` rows, at linear cost in each; the
+    The posterior mean is a weighted sum of kernel functions at ``n_mean_bases`` rows; the
     covariance uses ``n_inducing`` inducing points. With Gaussian noise, preconditioned conjugate
     gradients solve a linear system for the mean, and the covariance has a closed form. If all rows
-    are bases, the mean is that of the exact Gaussian process. See the
-    :ref:`user guide <decoupled>`.
+    are bases, the mean is that of the exact Gaussian process. See the :ref:`user guide
+    <decoupled>`.
 
     Parameters
     ----------
