@@ -23,9 +23,9 @@ class DecoupledGPClassifier(GPClassifier):
     r"""Sparse Gaussian-process classification with many more bases for the means than covariances.
 
     There is one latent function per class, or a single one for two classes. Their posterior means
-    are sums of kernels at ``n_mean_bases`` rows; the covariances use ``n_inducing`` inducing
-    points. Natural-gradient steps alternate with preconditioned conjugate gradients for the means.
-    See the :ref:`user guide <decoupled>`.
+    are weighted sums of kernel functions at ``n_mean_bases`` rows; the covariances use
+    ``n_inducing`` inducing points. Natural-gradient steps alternate with preconditioned conjugate
+    gradients for the means. See the :ref:`user guide <decoupled>`.
 
     Parameters
     ----------
@@ -109,9 +109,10 @@ class DecoupledGPClassifier(GPClassifier):
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
     and Rosasco (2017) for the preconditioner.
 
-    A pass costs O(n M), the preconditioner of each latent O(M^3). Memory beyond X is about
-    ``8 * ((c + 3) * M**2 + 2**23)`` bytes for c latents, since products with the kernel matrix of
-    rows and bases are computed in chunks. A prediction costs O(M + m^2) per row and latent.
+    A pass costs O(n M), the preconditioner of each latent O(M^3). Memory beyond X is about ``8 * (c
+    + 3) * M**2`` bytes for c latents, and ``2 * (c + 1) * M**2`` beyond 4,000 bases, where factors
+    are held in single precision without their zeros. A prediction costs O(M + m^2) per row and
+    latent.
 
     Examples
     --------

@@ -118,7 +118,7 @@ class EPClassifier(GPClassifier):
         the given points, in units of X.
     learn_inducing : bool, default=False
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
-        where the signal is weak, since the evidence is no bound.
+        where the signal is weak, since the evidence is not a bound.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel is learned. None holds the kernel and the inducing points fixed; "gfitc"
         is then refused, as only the way of learning differs.

@@ -42,7 +42,7 @@ class _Constant(FeatureKernel):
 def _no_noise(kernel, start):
     """Refuse noise where it is no term of a regressor's sum: see `split_noise`."""
     raise ValueError(
-        f"{kernel!r} is noise and no covariance of a function. Regressors with Gaussian noise take "
+        f"{kernel!r} is noise, not a covariance of functions. Regressors with Gaussian noise take "
         "it as a term of the sum at the top of their kernel, as in 1.0 * RBF() + WhiteKernel(); "
         "not in products or powers, and not with other likelihoods, which have noise of their own. "
         "Leave it out here."

@@ -27,11 +27,11 @@ class QSGPClassifier(GPClassifier):
     r"""Gaussian-process classification with a mean of very many basis functions.
 
     Each class has a latent function; two classes share one. The latent means are weighted sums of
-    ``n_basis`` random Fourier features or kernels at rows. By default natural-gradient steps
-    alternate with preconditioned conjugate gradients for the weights. Stochastic steps learn the
-    weights under a quadratic bound on the likelihood instead. They sample rows once and basis
-    functions twice, so that their cost depends on neither number. See the
-    :ref:`user guide <quadruply_stochastic>`.
+    ``n_basis`` random Fourier features or kernels at rows. By default, natural-gradient steps
+    alternate with preconditioned conjugate gradients for the weights. Alternatively, stochastic
+    steps learn the weights under a quadratic bound on the likelihood. They sample rows once and
+    basis functions twice; their cost depends on neither number. See the :ref:`user guide
+    <quadruply_stochastic>`.
 
     Parameters
     ----------
