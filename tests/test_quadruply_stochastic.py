@@ -371,7 +371,7 @@ def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dens
     _, slope = estimate(point)
     for j, h in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
         difference = (estimate(point + h)[0] - estimate(point - h)[0]) / 2e-5
-        assert slope[j].item() == pytest.approx(difference, rel=1e-4, abs=1e-3)
+        assert slope[j].item() == pytest.approx(difference.item(), rel=1e-4, abs=1e-3)
 
 
 @pytest.mark.parametrize("control", ["interpolating", "gram"])

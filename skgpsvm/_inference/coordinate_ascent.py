@@ -201,7 +201,8 @@ class CoordinateAscent:
 
     def sweep(self, state):
         """Pass over all rows and take one damped step; return the ELBO before the step."""
-        return self._step(state, self.rows.chunks(), 1.0, self.likelihood.step(state.n_steps))
+        step = self.likelihood.step(state.n_steps)
+        return self._step(state, self.rows.chunks(), 1.0, step).item()
 
     def ascend(self, state):
         r"""Pass over all rows, then maximize the ELBO over the means; return the ELBO before.
@@ -255,6 +256,7 @@ class CoordinateAscent:
         """
         start, size = state.precision, 1.0
         (target, _), value = self._target(state, self.rows.chunks(), 1.0)
+        value = value.item()
         for _ in range(_MAX_HALVINGS):
             state.precision = torch.lerp(start, target, size)
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
@@ -351,7 +353,7 @@ class CoordinateAscent:
         for index in batches:
             step = (state.n_steps + 1) ** -0.6
             values.append(self._step(state, [index], self.rows.scale_of(index), step))
-        return sum(values) / len(values)
+        return (sum(values) / len(values)).item()  # the device is waited for once
 
     def _step(self, state, indices, scale, step):
         target, value = self._target(state, indices, scale)
@@ -366,7 +368,7 @@ class CoordinateAscent:
         -------
         target : tuple (precision, linear)
             Natural parameters.
-        value : float
+        value : Tensor of shape ()
             Estimate of the ELBO, nats.
         """
         mean, root = state.mean, state.root
@@ -378,7 +380,7 @@ class CoordinateAscent:
         precision, linear, loss = self.rows.sum(*sums)
         prior_precision, prior_linear = self.prior
         target = prior_precision + precision, prior_linear + linear
-        return target, (-loss - self._kl(mean, root)).item()
+        return target, -loss - self._kl(mean, root)
 
     def _move(self, state, start, target, step):
         """Put a state between the natural parameters of a start and a target (precision, linear).

@@ -151,11 +151,11 @@ class AdamSteps:
                     leaf += step
                     if name in self.bounds:
                         leaf.clamp_(*self.bounds[name])
-            total += value.item()
+            total = total + value
         for name, leaf in leaves.items():
             setattr(state, name, leaf.detach() * units[name])
         state.adam = memory
-        return total / len(batches)
+        return (total / len(batches)).item()  # the device is waited for once
 
     def _objective(self, state, index):
         """Return the estimate of the ELBO from some rows, plus the log prior of theta.

@@ -344,7 +344,7 @@ class StochasticDescent(Stage):
         batches = minibatches(len(self.rows), self._batch_size, self._generator)
         values = [self._learn(state, index.to(self.rows.device)) for index in batches]
         state.generator = self._generator.get_state()
-        state.objective = sum(values) / len(values)
+        state.objective = (sum(values) / len(values)).item()
 
     def _learn(self, state, index):
         """Add bases and take a step; return the estimate of the ELBO before it."""
@@ -391,7 +391,7 @@ class StochasticDescent(Stage):
                     leaf[:, len(scale) :].clamp_(-_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
                 parameters[name] = leaf.detach() * units[name]
         state.n_steps += 1
-        return value.item()
+        return value.detach()
 
 
 def _converted(value, convert):

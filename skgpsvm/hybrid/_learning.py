@@ -145,14 +145,14 @@ class JointTraining(Stage):
                 steps = zip(groups, memory, strict=True)
                 memory = [_ascend(*group, each, decay) for group, each in steps]
                 self._clamp()
-                total += objective.item()
+                total = total + objective.detach().double()
         state.weights, state.adam = self._weights(), memory
         state.generator = self.generator.get_state()
         state.n_epochs += 1
         if self.early_stopping is not None:
             self._validate(state)
         finite = all(value.isfinite().all() for value in state.weights.values())
-        state.objective = total / len(batches) if finite else math.nan
+        state.objective = (total / len(batches)).item() if finite else math.nan
 
     def at(self, state):
         """Return the network with the weights of a state, in evaluation mode."""

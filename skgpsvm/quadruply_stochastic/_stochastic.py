@@ -146,7 +146,7 @@ class StochasticSteps(Stage):
         value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
         state.generator_state = self._generator.get_state()
         state.n_passes += 1
-        state.objective = value / len(batches) - self._covariance.kl(state)
+        state.objective = (value / len(batches)).item() - self._covariance.kl(state)
 
     def update(self, state, index):
         """Take a step on one minibatch.
@@ -159,7 +159,7 @@ class StochasticSteps(Stage):
 
         Returns
         -------
-        value : float
+        value : Tensor of shape ()
             Estimate of the ELBO before the step, in nats, without the covariance's divergence from
             the prior.
         """
@@ -188,7 +188,7 @@ class StochasticSteps(Stage):
         state.n_steps += 1
         if self._limits is not None and state.n_steps % _ADAM_EVERY == 0:
             self._update_hyperparameters(state)
-        return (multiplicity[:, 0] @ constant - 0.5 * value).item()
+        return multiplicity[:, 0] @ constant - 0.5 * value
 
     def posterior(self, state):
         """Return the averaged coefficients and the covariance, by field of the fitted model."""
