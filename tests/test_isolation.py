@@ -1,6 +1,8 @@
 """Fits and predictions are bit-equal under any torch modes, defaults and threads of the caller."""
 
 import random
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -233,3 +235,22 @@ def test_layers_that_draw_are_not_repeated_in_the_backward_pass():
     model = HybridSVGPRegressor(Checkpointed, max_iter=2, random_state=0)
     with pytest.raises(RuntimeError, match="Do not checkpoint layers that draw"):
         model.fit(X, X[:, 0])
+
+
+FIRST_FITS = """
+import sys
+import numpy as np
+import skgpsvm as sg
+
+X = np.random.default_rng(0).normal(size=(10, 2))
+y = (X[:, 0] > 0).astype(int)
+classifiers = sg.EPClassifier, sg.SVGPClassifier, sg.DecoupledGPClassifier, sg.HybridBayesianSVC
+for make in (*classifiers, sg.SVGPRegressor):
+    make(max_iter=2, random_state=0).fit(X, y)
+    for module in ("torch._dynamo", "sympy"):
+        assert module not in sys.modules, (make, module)
+"""
+
+
+def test_first_fits_do_not_import_torch_s_compiler():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST_FITS], check=True)

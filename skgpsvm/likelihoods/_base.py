@@ -44,8 +44,13 @@ class Likelihood(torch.nn.Module, abc.ABC):
         Returns
         -------
         likelihood : Likelihood
+            It shares everything else with this one; without parameters, it is this one.
         """
-        other, names = copy.deepcopy(self), dict(self.named_parameters())
+        names = dict(self.named_parameters())
+        if not names:
+            return self
+        other = copy.copy(self)
+        other._parameters = dict(self._parameters)
         values = parameters.split([old.numel() for old in names.values()])
         for (name, old), value in zip(names.items(), values, strict=True):
             delattr(other, name)
