@@ -165,9 +165,10 @@ def main():
             model = clone(OURS[options.profile])
             if options.refit:
                 given = {"warm_start": True, "n_inducing": N_INDUCING}
-                return profile(*_flat(refit(model.set_params(**given), options.rows)))
-            data = targets(model, options.rows)
-            clone(model).fit(*data)  # what the first fit imports is no part of the profile
+                model, data = refit(model.set_params(**given), options.rows)
+            else:
+                data = targets(model, options.rows)
+                clone(model).fit(*data)  # imports of the first fit are no part of the profile
             return profile(model, *data)
         quick = options.quick
         parts = [_report.header("Time of fits")]
@@ -177,11 +178,6 @@ def main():
         ]
         parts.append(refits(40 if quick else REFIT_ROWS, 1 if quick else 3))
     _report.publish("fit_time", parts, write=not quick)
-
-
-def _flat(pair):
-    model, data = pair
-    return model, *data
 
 
 if __name__ == "__main__":
