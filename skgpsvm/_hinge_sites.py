@@ -89,16 +89,38 @@ class ContrastSites(SiteLikelihood):
         rivals = mean.detach().scatter(1, y[:, None], -torch.inf)
         return torch.cat([y[:, None], rivals.topk(self.n_contrasts, 1).indices], 1)
 
-    def sites(self, y, mean, var):
-        """Return the `Sites` at moments of the active latents, (b, 1 + n_contrasts)."""
+    def _rivalry(self, y, mean, var):
+        """Return what `sites` are made of, at moments of the active latents.
+
+        Returns
+        -------
+        true, is_true : Tensor of shape (b, 1), (b, 1 + n_contrasts)
+            Position of the true class, an index and a mask.
+        both, h, scale, share : Tensor of shape (b, 1 + n_contrasts)
+            Variance and expected hinge of each contrast, its root mean square, and its weight in
+            the smooth maximum; 0 for the true class.
+        loss : Tensor of shape (b,)
+        """
         true = y[:, None] if self.activates_all else torch.zeros_like(y)[:, None]
-        is_true = torch.zeros_like(mean, dtype=torch.bool).scatter(1, true, True)
-        m_y, both = mean.gather(1, true), var + var.gather(1, true)
-        h, scale = expected_hinge(1 + mean - m_y, both)
+        is_true = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, true, True)
+        both = var + var.gather(1, true)
+        h, scale = expected_hinge(1 + mean - mean.gather(1, true), both)
         scale = scale.clamp_min(_MIN_SCALE)
         tilted = (_SHARPNESS * h).masked_fill(is_true, -torch.inf)
-        share = torch.softmax(tilted, 1)  # 0 of the true class
-        loss = (torch.logsumexp(tilted, 1) - math.log(self.n_contrasts)) / _SHARPNESS
+        total = torch.logsumexp(tilted, 1)
+        share = (tilted - total[:, None]).exp()
+        loss = (total - math.log(self.n_contrasts)) / _SHARPNESS
+        return true, is_true, both, h, scale, share, loss
+
+    def loss_and_gradient(self, y, mean, var):
+        true, _, _, h, scale, share, loss = self._rivalry(y, mean, var)
+        gradient = share * h / scale
+        return loss, gradient.scatter(1, true, -gradient.sum(1, keepdim=True))
+
+    def sites(self, y, mean, var):
+        """Return the `Sites` at moments of the active latents, (b, 1 + n_contrasts)."""
+        true, is_true, both, h, scale, share, loss = self._rivalry(y, mean, var)
+        m_y = mean.gather(1, true)
         w = share / scale
         grad = share * h / scale
         hess = share * both / scale**3

@@ -80,6 +80,11 @@ class SiteLikelihood(ABC):
         """Return `Sites.loss`, (b,); differentiable."""
         return self.sites(y, mean, var).loss
 
+    def loss_and_gradient(self, y, mean, var):
+        """Return `Sites.loss` and `Sites.gradient`, (b,) and (b, k)."""
+        sites = self.sites(y, mean, var)
+        return sites.loss, sites.gradient
+
 
 class LikelihoodSites(SiteLikelihood):
     r"""Sites of a proper likelihood; every latent is active in every row.
