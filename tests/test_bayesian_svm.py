@@ -13,8 +13,16 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites
+from skgpsvm._posteriors import WhitenedBasis
+from skgpsvm._torch_kernels import directions
 from skgpsvm.bayesian_svm import _kernel_choice
-from skgpsvm.bayesian_svm._kernel_choice import LeaveOneOutChoice, chosen_theta, is_significant_gain
+from skgpsvm.bayesian_svm._kernel_choice import (
+    LeaveOneOutChoice,
+    PrincipalBasis,
+    chosen_theta,
+    is_significant_gain,
+    with_ratios_of,
+)
 
 # Kernel choice
 
@@ -73,7 +81,7 @@ def test_chosen_kernel_predicts_left_out_rows_better(name):
     hinge = HINGES[name]()
     X, y = ring(60, max(hinge.n_latents, 2))
     choice = choice_of(ConstantKernel(5.0) * RBF(0.2), X, y, hinge)
-    theta = choice.compass_search(Loop(), "", choice.start)
+    theta = choice.search(Loop(), "", choice.start).theta
     # The initial length scale is far too short: the loss of 40 to 70 nats falls by more than five.
     assert loss_at(choice, theta) < loss_at(choice, choice.start) - 5
     assert theta[1] > choice.start[1]
@@ -84,7 +92,7 @@ def test_chosen_kernel_stays_within_its_bounds():
     kernel = ConstantKernel(5.0, (4.0, 6.0)) * RBF([0.2, 0.2], (0.1, 0.3))
     loop = Loop()
     chosen(kernel, X, y, loop)
-    assert len(loop.theta) == 3
+    assert len(loop.theta) == 2
     low, high = t64(kernel.bounds).T
     for theta in loop.theta.values():
         assert ((theta >= low) & (theta <= high)).all()
@@ -106,10 +114,11 @@ def test_irrelevant_feature_gets_a_longer_length_scale():
         loop = Loop()
         X, y = waves(200, seed)
         theta = chosen(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y, loop)
-        common, apart = loop.theta["kernel"], loop.theta["kernel of these"]
+        common, apart = loop.theta["kernel"], loop.theta["length scales"]
         assert apart[2] - apart[1] > math.log(1.5)
-        assert torch.equal(theta, common) or torch.equal(theta, apart)
-        kept += torch.equal(theta, apart)
+        kept += not torch.equal(theta, common)
+        if not torch.equal(theta, common):
+            assert theta[2] - theta[1] == pytest.approx((apart[2] - apart[1]).item())
     # A third of the rows is too few to decide so in every draw: five of eight suffice.
     assert kept >= 5
 
@@ -150,9 +159,9 @@ def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
         maximize_elbo.extend(index_of[tuple(x)] for x in self.rows.X.numpy())
         return climb(self, *args)
 
-    def spied_losses(self, theta, index):
+    def spied_losses(self, theta, index, start):
         judged.append(index.tolist())
-        return losses(self, theta, index)
+        return losses(self, theta, index, start)
 
     monkeypatch.setattr(LeaveOneOutChoice, "maximize_elbo", spied_climb)
     monkeypatch.setattr(LeaveOneOutChoice, "log_losses", spied_losses)
@@ -169,8 +178,7 @@ def test_more_rows_have_the_last_word(monkeypatch):
     loop = Loop()
     theta = chosen(ConstantKernel(5.0) * RBF([0.1, 0.1]), *waves(300, seed=2), loop)
     assert torch.equal(theta, loop.theta["kernel, more rows"])
-    few = loop.theta["kernel"], loop.theta["kernel of these"]
-    assert not any(torch.equal(theta, other) for other in few)
+    assert not torch.equal(theta, loop.theta["kernel"])
 
 
 def test_few_rows_cannot_tell_entries_apart():
@@ -180,20 +188,45 @@ def test_few_rows_cannot_tell_entries_apart():
     assert theta[1] == theta[2]
 
 
-def test_search_stops_at_the_finest_step_asked_for():
+def test_search_moves_both_length_scales_by_one_factor():
     X, y = waves(150, seed=1)
     choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
     start = t64(np.log([5.0, 0.15, 0.75]))
-    coarse = choice.compass_search(Loop(), "", start, finest=2)
-    assert loss_at(choice, coarse) < loss_at(choice, start) - 1
-    # With whole steps, both length scales move by the same factor, a power of e.
-    shift = coarse - start
+    best = choice.search(Loop(), "", start)
+    assert loss_at(choice, best.theta) < loss_at(choice, start) - 1
+    shift = best.theta - start
     assert shift[1] == pytest.approx(shift[2].item(), abs=1e-12)
-    np.testing.assert_allclose(shift, shift.round(), rtol=0, atol=1e-12)
-    fine = choice.compass_search(Loop(), "", start) - start
-    assert (fine - fine.round()).abs().max() == pytest.approx(0.5)
-    once = choice.compass_search(Loop(), "", start, rounds=1)
-    assert not torch.equal(once, start + fine)
+    # No place at a distance of one is better.
+    for direction in (*choice.directions, *-choice.directions):
+        moved = shift[:2] + direction[:2]
+        loss = loss_at(choice, best.theta + direction) + 2 * moved.square().sum().item()
+        assert loss > best.loss
+    once = choice.search(Loop(), "", start, rounds=1)
+    assert once.loss > best.loss
+
+
+def test_ratios_leave_the_mean_inverse_square_of_length_scales():
+    kernel = ConstantKernel(5.0) * RBF([1.0, 2.0, 4.0]) + ConstantKernel(2.0)
+    theta, shift = t64(kernel.theta), t64([1.0, 0.5, -0.5, 2.0, -3.0])
+    moved = with_ratios_of(theta + shift, theta, directions(kernel)) - theta
+    np.testing.assert_allclose(moved[[0, 4]], 0, atol=1e-12)
+    np.testing.assert_allclose(moved[1:4] - moved[1], shift[1:4] - shift[1], atol=1e-12)
+    assert (-2 * moved[1:4]).exp().mean().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("n", [10, 60])
+def test_principal_directions_keep_nearly_all_prior_variance(n):
+    X, y = waves(n, seed=0)
+    choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
+    whole = WhitenedBasis(choice.kernel, choice.start, choice.Z)
+    basis = PrincipalBasis(whole, choice.rows)
+    assert basis.size < min(n, whole.size)
+    (A, residual), (kept, more) = whole(t64(X)), basis(t64(X))
+    variance = A.square().sum(1) + residual
+    np.testing.assert_allclose(kept.square().sum(1) + more, variance, rtol=1e-9)
+    assert 0 < (more - residual).sum() < 0.01 * A.square().sum()
+    gram = kept.T @ kept
+    np.testing.assert_allclose(gram, gram.diagonal().diag(), atol=1e-8 * gram.max())
 
 
 def test_noise_does_not_promise_a_low_loss():

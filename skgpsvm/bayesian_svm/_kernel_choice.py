@@ -1,7 +1,7 @@
 """Hyperparameters of Bayesian SVMs by leave-one-out predictions, or by gradients of the ELBO."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -21,40 +21,40 @@ _SCORED_ROWS = 1500
 # own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
 # tolerance gave a log loss of .28, where exact leave-one-out has 1.17.
 _MAX_SWEEPS = 10
-_SOLVE_TOL = 0.001
-_FINEST = 0.5  # smallest step of log theta
-_COARSEST = 2  # first step, in units of the smallest
-_MIN_GAIN = 1e-4  # relative
+_SOLVE_TOL = 0.02
+_DROPPED_SHARE = 0.01  # of the prior variance
+_REACH = 1.0  # distance of polled log hyperparameters from the best ones
+_MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
 _SHIFT_PRECISION = 4.0
-_ROUNDS = 12
-_MORE_ROUNDS = 2
-_ELBO_ITERATIONS = 42
-_RATE = 0.05
+_ROUNDS = 6
+_MORE_ROUNDS = 1
+_ELBO_ITERATIONS = 5
+_RATE = 0.15
 _ELBO_POINTS = 64
 _MIN_ROWS = 30  # from which on separate entries can be compared
 _VALIDATION_SHARE = 3  # one row of so many
 
 
 @dataclass(kw_only=True)
-class CompassState(State):
-    """State of `CompassSearch`.
+class SearchState(State):
+    """State of `ParabolicSearch`.
 
     Attributes
     ----------
     start : Tensor of shape (k,)
         Theta at the origin of the places.
-    place : list of int
-        Best place so far: steps from the start in each direction, in units of the smallest step.
-    reach : int
-        Present step, in the same unit; 0 once the search has ended.
-    tried : list of list of int
-        Places that have been polled.
+    place : list of float
+        Best place so far: the shift from the start in each direction.
     theta : Tensor of shape (k,)
-        Hyperparameters at the best place.
+        Hyperparameters there.
     loss : float
         Penalized leave-one-out log loss there, nats.
     precision, linear : Tensor of shape (n, c)
         Sites of the posterior there.
+    polled : list of (list of float, float)
+        Places that have been tried, and their losses.
+    ended : bool
+        Whether the last round moved the best place by less than a step.
     """
 
     start: torch.Tensor
@@ -63,8 +63,8 @@ class CompassState(State):
     loss: float
     precision: torch.Tensor
     linear: torch.Tensor
-    reach: int = _COARSEST
-    tried: list = field(default_factory=list)
+    polled: list
+    ended: bool = False
 
 
 class LeaveOneOutChoice:
@@ -108,18 +108,16 @@ class LeaveOneOutChoice:
         left_out = ascent.leave_one_out(state, self.rows.spaced(_SCORED_ROWS))
         return Calibration().updated(*left_out).loss, ascent.sites(state)
 
-    def log_losses(self, theta, index):
+    def log_losses(self, theta, index, start=None):
         """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
-        ascent, state = self._fit(theta)
+        ascent, state = self._fit(theta, start)
         mean, var, targets, weights = ascent.leave_one_out(state, index)
         calibration = Calibration().updated(mean, var, targets, weights)
         return weights * calibration.log_losses(mean, var, targets)
 
     def _fit(self, theta, start=None):
         """Return the coordinate ascent at ``theta`` and its last state."""
-        basis = self._basis(theta)
-        if len(self.rows) < basis.size:
-            basis = SpanBasis(basis, self.rows.X)
+        basis = PrincipalBasis(self._basis(theta), self.rows)
         ascent = CoordinateAscent(self.hinge, basis, self.rows)
         state = ascent.init_at(*start) if start else ascent.init()
         for _ in range(_MAX_SWEEPS):
@@ -131,12 +129,12 @@ class LeaveOneOutChoice:
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    def compass_search(self, run, name, theta, *, rounds=_ROUNDS, finest=1):
-        """Return the best theta of a `CompassSearch` from ``theta``."""
-        search = CompassSearch(self, finest)
+    def search(self, run, name, theta, rounds=_ROUNDS):
+        """Return the last state of a `ParabolicSearch` from ``theta``."""
+        search = ParabolicSearch(self)
         state = search.init(theta)
         run.run(name, search, state, rounds, must_converge=False)
-        return state.theta
+        return state
 
     def maximize_elbo(self, run, name, theta, scale, seed):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
@@ -144,118 +142,134 @@ class LeaveOneOutChoice:
         adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, _RATE, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
-        inference = CoordinateInference(ascent, adam, math.inf, 0.0, None, generator)
+        inference = Alternation(ascent, adam, math.inf, 0.0, None, generator)
         noise = self.hinge.parameters().to(self.Z.device)
         state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
         run.run(name, inference, state, _ELBO_ITERATIONS, must_converge=False)
         return state.theta
 
 
-class SpanBasis:
-    """Features of fewer rows than features, in an orthonormal basis of the span of the rows.
+class Alternation(CoordinateInference):
+    """Coordinate ascent with Adam steps before every sweep but the first."""
 
-    At these rows the prior of the latents is the same. Weights orthogonal to the span keep theirs.
+    def _due(self, state):
+        return state.n_sweeps > 0
+
+
+class PrincipalBasis:
+    """Features in the principal directions of the prior covariance of some rows.
+
+    The last directions, which share a hundredth of the prior variance, are dropped. Their variance
+    is added to the residual variance of each row.
 
     Parameters
     ----------
     basis : WhitenedBasis
-    X : Tensor of shape (n, d)
-        The rows.
+    rows : WeightedDataset
     """
 
-    def __init__(self, basis, X):
-        self.theta, self.Z, self.size = basis.theta, basis.Z, len(X)
-        self._basis = basis
-        self._span = torch.linalg.qr(basis(X)[0].T).Q
+    def __init__(self, basis, rows):
+        self.theta, self.Z, self._basis = basis.theta, basis.Z, basis
+        A = torch.cat([_weighted_features(basis, *rows.take(part)) for part in rows.chunks()])
+        is_tall = len(A) >= basis.size
+        values, vectors = torch.linalg.eigh(A.T @ A if is_tall else A @ A.T)
+        kept = values.cumsum(0) > _DROPPED_SHARE * values.sum()
+        vectors = vectors[:, kept]
+        self._directions = vectors if is_tall else A.T @ (vectors / values[kept].sqrt())
+        self.size = vectors.shape[1]
 
     def __call__(self, X):
-        """Return features (b, n) and residual variances (b,) of some of the rows."""
+        """Return features (b, size) and residual variances (b,) of rows."""
         A, residual = self._basis(X)
-        return A @ self._span, residual
+        features = A @ self._directions.to(A.dtype)
+        dropped = A.square().sum(1) - features.square().sum(1)
+        return features, residual + dropped.clamp_min(0)
 
 
-class CompassSearch(Stage):
-    """Compass search over hyperparameters for the lowest leave-one-out log loss.
+class ParabolicSearch(Stage):
+    """Search over hyperparameters for the lowest leave-one-out log loss.
 
-    Steps of log theta are 1 at first and 1/2 at last, by default. A log-normal prior of standard
-    deviation 1/2 draws each hyperparameter to its start. The search ends when no neighbor of the
-    best place is better at the smallest step.
+    A round polls both neighbors of the best place in each direction, at steps of 1 in log theta. A
+    parabola through the three losses has its minimum at the next place, in all directions together.
+    The search ends when the best place is less than a step away in each direction. A log-normal
+    prior of standard deviation 1/2 draws each hyperparameter to its start.
 
     Parameters
     ----------
     choice : LeaveOneOutChoice
-    finest : int
-        Smallest step, in units of 1/2.
     """
 
-    def __init__(self, choice, finest):
-        self._choice, self._finest = choice, finest
+    def __init__(self, choice):
+        self._choice = choice
 
     def init(self, theta):
         """Return the state at ``theta``."""
         loss, (precision, linear) = self._choice.solve(theta)
-        place = [0] * len(self._choice.directions)
-        return CompassState(
+        place = [0.0] * len(self._choice.directions)
+        return SearchState(
             start=theta,
             place=place,
             theta=theta,
             loss=loss,
             precision=precision,
             linear=linear,
-            tried=[place],
+            polled=[(place, loss)],
         )
 
     def step(self, state):
-        """Poll the neighbors of the best place in all directions.
+        """Poll the neighbors of the best place, and the minimum of the parabolas through them.
 
         The objective is minus the penalized loss at the best place.
         """
-        moved = False
-        for i in range(len(self._choice.directions)):
-            for sign in (1, -1):
-                place = list(state.place)
-                place[i] += sign * state.reach
-                if place in state.tried:
-                    continue
-                state.tried.append(place)
-                theta, loss, sites = self._evaluate(state, place)
-                if loss < (1 - _MIN_GAIN) * state.loss:
-                    state.place, state.theta, state.loss = place, theta, loss
-                    state.precision, state.linear = sites
-                    moved = True
-        if not moved:
-            state.reach //= 2
+        center, center_loss = state.place, state.loss
+        minimum = list(center)
+        for i in range(len(center)):
+            lower, upper = (
+                self._loss(state, [*center[:i], center[i] + step, *center[i + 1 :]])
+                for step in (-_REACH, _REACH)
+            )
+            slope, curvature = (upper - lower) / 2, upper - 2 * center_loss + lower
+            if curvature > 0:
+                move = max(-_MAX_MOVE, min(_MAX_MOVE, -slope / curvature))
+            else:
+                move = -math.copysign(1, slope)
+            minimum[i] += move * _REACH
+        self._loss(state, minimum)
+        moves = (abs(new - old) for new, old in zip(state.place, center, strict=True))
+        state.ended = max(moves) < _REACH
         state.objective = -state.loss
 
     def converged(self, state):
-        """Return whether no neighbor at the smallest step was better."""
-        return state.reach < self._finest
+        """Return whether the last round moved the best place by less than a step."""
+        return state.ended
 
-    def _evaluate(self, state, place):
-        """Fit at a place, from the posterior of the best one.
+    def _loss(self, state, place):
+        """Return the penalized loss at a place, which becomes the best one if it is lower.
 
-        Returns
-        -------
-        theta : Tensor of shape (k,)
-        loss : float
-            Penalized, nats.
-        sites : tuple (precision, linear)
+        The fit starts from the posterior of the best place so far.
         """
-        device = state.start.device
-        shift = torch.tensor(place, dtype=torch.float64, device=device) * _FINEST
+        for known, loss in state.polled:
+            if known == place:
+                return loss
+        shift = torch.tensor(place, dtype=torch.float64, device=state.start.device)
         theta = (state.start + shift @ self._choice.directions).clamp(*self._choice.bounds.T)
         loss, sites = self._choice.solve(theta, (state.precision, state.linear))
         loss += 0.5 * _SHIFT_PRECISION * shift.square().sum().item()
-        return theta, loss, sites
+        state.polled.append((place, loss))
+        if loss < state.loss:
+            state.place, state.theta, state.loss = place, theta, loss
+            state.precision, state.linear = sites
+        return loss
 
 
 def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     """Return hyperparameters of a kernel, with ARD length scales tied or free.
 
-    A compass search first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the
-    ELBO on two thirds of at most 6000 rows, alternating with the posterior and with the inducing
-    points (type-II maximum likelihood, without a prior). A second search moves them together. The
-    free entries are kept only if the gain on the remaining third is significant.
+    A search first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
+    thirds of at most 6000 rows, alternating with the posterior and with the inducing points
+    (type-II maximum likelihood, without a prior). Only their ratios are used (`with_ratios_of`), as
+    the objective is no evidence. They are kept only if the gain on the remaining third is
+    significant.
 
     Parameters
     ----------
@@ -280,9 +294,10 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         some = rows.subset(n_rows, random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
-    few, more = choice(*_FEW), choice(*_MORE)
-    theta = few.compass_search(run, f"{name}kernel", few.start)
-    n = len(more.rows)
+    few = choice(*_FEW)
+    more = choice(*_MORE) if rows.n_rows > _FEW[0] else few
+    best = few.search(run, f"{name}kernel", few.start)
+    theta, n = best.theta, len(more.rows)
     if few.directions.sum(1).max() > 1 and n >= _MIN_ROWS:
         order = random_state.permutation(n)
         n_validation = n // _VALIDATION_SHARE
@@ -291,15 +306,36 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
         seed = int(random_state.randint(2**31))
         free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed)
-        free = few.compass_search(run, f"{name}kernel of these", free)
-        gain = more.log_losses(theta, validation) - more.log_losses(free, validation)
-        if is_significant_gain(gain):
+        free = with_ratios_of(free, theta, few.directions)
+        sites = (best.precision, best.linear) if more is few else None
+        tied_losses = more.log_losses(theta, validation, sites)
+        if is_significant_gain(tied_losses - more.log_losses(free, validation, sites)):
             theta = free
-    if rows.n_rows > _FEW[0]:
-        theta = more.compass_search(
-            run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS, finest=_COARSEST
-        )
+    if more is not few:
+        theta = more.search(run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS).theta
     return theta
+
+
+def _weighted_features(basis, X, y, weights):
+    return weights.double().sqrt()[:, None] * basis.features(X).double()
+
+
+def with_ratios_of(free, theta, directions):
+    """Return theta with the ratios that the entries of each hyperparameter have moved to.
+
+    The mean inverse square of the ratios is one. For length scales that are multiples of the
+    standard deviations, the mean squared distance of rows, in units of the length scales, stays.
+
+    Parameters
+    ----------
+    free, theta : Tensor of shape (k,)
+        Theta after and before the entries have moved apart.
+    directions : Tensor of shape (q, k)
+    """
+    shift = free - theta
+    n_entries = directions.sum(1)
+    mean = (directions * (-2 * shift).exp()).sum(1) / n_entries
+    return theta + shift + 0.5 * mean.log() @ directions
 
 
 def is_significant_gain(gain):
