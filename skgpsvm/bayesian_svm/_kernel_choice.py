@@ -28,8 +28,8 @@ _MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 6
 _MORE_ROUNDS = 1
-_ELBO_ITERATIONS = 5
-_RATE = 0.15
+_FEW_STEPS = (5, 0.15)  # iterations and learning rate of the ELBO
+_MORE_STEPS = (12, 0.08)  # with more rows, which tell more ratios apart
 _ELBO_POINTS = 64
 _MIN_ROWS = 30  # from which on separate entries can be compared
 _VALIDATION_SHARE = 3  # one row of so many
@@ -136,16 +136,16 @@ class LeaveOneOutChoice:
         run.run(name, search, state, rounds, must_converge=False)
         return state
 
-    def maximize_elbo(self, run, name, theta, scale, seed):
+    def maximize_elbo(self, run, name, theta, scale, seed, iterations, rate):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
         trained = "theta", "Z"
-        adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, _RATE, self.bounds, scale)
+        adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, rate, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
         inference = Alternation(ascent, adam, math.inf, 0.0, None, generator)
         noise = self.hinge.parameters().to(self.Z.device)
         state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
-        run.run(name, inference, state, _ELBO_ITERATIONS, must_converge=False)
+        run.run(name, inference, state, iterations, must_converge=False)
         return state.theta
 
 
@@ -305,7 +305,8 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         points = torch.tensor(_some_points(Z, _ELBO_POINTS, random_state), device=rows.device)
         training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
         seed = int(random_state.randint(2**31))
-        free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed)
+        steps = _FEW_STEPS if more is few else _MORE_STEPS
+        free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed, *steps)
         free = with_ratios_of(free, theta, few.directions)
         sites = (best.precision, best.linear) if more is few else None
         tied_losses = more.log_losses(theta, validation, sites)
