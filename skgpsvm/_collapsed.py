@@ -21,6 +21,7 @@ _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives sta
 # Maximizers of a round.
 BY_LBFGS = partial(lbfgs, max_iter=20)
 BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
+_LEAST_GAIN = 0.01  # a step of L-BFGS-B that gains less ends the round, in units of tol
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
 
@@ -172,6 +173,12 @@ class CollapsedBound(GaussianNoiseObjective):
         jitter, known = gram_rounding(len(gram), self.rows.dtype), (self.squares, self.weight)
         return collapsed_elbo(gram, cross, residuals, *known, noise, jitter)
 
+    def mean_residual(self, theta, Z):
+        """Return the mean residual variance of the rows, given the inducing points."""
+        basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
+        _, _, residuals = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
+        return self.rows.sum(residuals)[0] / self.weight
+
     def value(self, theta, Z, noise):
         """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
@@ -258,7 +265,7 @@ class CollapsedLearning(Stage):
     scale : Tensor of shape (d,)
         Standard deviations of the features.
     tol : float
-        Gain, in nats per row, at which rounds end.
+        Gain of a round, in nats per row, at which rounds end.
     maximize : callable
         `BY_LBFGS` or `BY_ADAM`.
     noise_bounds : tuple of two floats
@@ -289,8 +296,9 @@ class CollapsedLearning(Stage):
             value, *gradients = self.bound.value_and_gradient(*moved)
             return value, packing.gradient(Hyperparameters(*gradients)._asdict())
 
+        least_gain = _LEAST_GAIN * self.tol * self.bound.weight.item()
         best, value = self.maximize(
-            value_and_gradient, packing.vector(start), packing.limits(start)
+            value_and_gradient, packing.vector(start), packing.limits(start), least_gain=least_gain
         )
         state.gain = (value - state.objective) / self.bound.weight.item()
         for name, part in packing.parts(best, start).items():
