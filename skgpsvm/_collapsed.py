@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,9 +17,7 @@ from .kernels._composite import exact_and_rest
 # Jitter of Kzz. Single precision needs the larger one, as its solutions are ill-conditioned.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
-# Maximizers of a round.
-BY_LBFGS = partial(lbfgs, max_iter=20)
-BY_ADAM = partial(adam, max_iter=100, learning_rate=0.03)
+_STEPS = 20  # of L-BFGS-B in a round
 _LEAST_GAIN = 0.01  # a step of L-BFGS-B that gains less ends the round, in units of tol
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
@@ -266,18 +263,28 @@ class CollapsedLearning(Stage):
         Standard deviations of the features.
     tol : float
         Gain of a round, in nats per row, at which rounds end.
-    maximize : callable
-        `BY_LBFGS` or `BY_ADAM`.
     noise_bounds : tuple of two floats
         Bounds of the logarithms of the noise variances.
+    n_steps : int
+        Maximum number of steps in a round.
+    learning_rate : float, optional
+        Of Adam; by default the steps are those of L-BFGS-B.
     """
 
     def __init__(
-        self, bound, trained, bounds, scale, tol, maximize=BY_LBFGS, noise_bounds=NOISE_BOUNDS
+        self,
+        bound,
+        trained,
+        bounds,
+        scale,
+        tol,
+        noise_bounds=NOISE_BOUNDS,
+        n_steps=_STEPS,
+        learning_rate=None,
     ):
-        self.bound, self.trained, self.maximize = bound, trained, maximize
-        self.bounds, self.scale, self.tol = bounds, scale, tol
-        self.noise_bounds = noise_bounds
+        self.bound, self.trained, self.bounds = bound, trained, bounds
+        self.scale, self.tol, self.noise_bounds = scale, tol, noise_bounds
+        self.n_steps, self.learning_rate = n_steps, learning_rate
 
     def init(self, theta, Z, noise):
         """Return the state at hyperparameters, with the bound there as its objective."""
@@ -296,11 +303,13 @@ class CollapsedLearning(Stage):
             value, *gradients = self.bound.value_and_gradient(*moved)
             return value, packing.gradient(Hyperparameters(*gradients)._asdict())
 
-        least_gain = _LEAST_GAIN * self.tol * self.bound.weight.item()
-        best, value = self.maximize(
-            value_and_gradient, packing.vector(start), packing.limits(start), least_gain=least_gain
-        )
-        state.gain = (value - state.objective) / self.bound.weight.item()
+        problem = value_and_gradient, packing.vector(start), packing.limits(start), self.n_steps
+        weight = self.bound.weight.item()
+        if self.learning_rate is None:
+            best, value = lbfgs(*problem, _LEAST_GAIN * self.tol * weight)
+        else:
+            best, value = adam(*problem, self.learning_rate)
+        state.gain = (value - state.objective) / weight
         for name, part in packing.parts(best, start).items():
             setattr(state, name, part)
         state.objective = value

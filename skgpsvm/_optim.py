@@ -74,13 +74,12 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     return torch.tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
 
 
-def adam(value_and_gradient, start, bounds, max_iter, learning_rate, least_gain=0.0):
+def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
     """Maximize as `lbfgs` does by Adam, whose steps fall to nothing over the last 40 %.
 
     The first steps are alike in all coordinates, whatever their gradients: where L-BFGS-B would run
     away along a few of them, into a poor optimum, Adam often finds a better one. A step to a point
     that `lbfgs` would reject is undone, and the learning rate is halved.
-    ``least_gain`` is ignored.
     """
     point, last, memory = start.clone(), None, None
     for i in range(max_iter):

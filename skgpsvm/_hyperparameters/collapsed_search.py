@@ -6,8 +6,6 @@ from dataclasses import replace
 import torch
 
 from .._collapsed import (
-    BY_ADAM,
-    BY_LBFGS,
     JITTER,
     NOISE_BOUNDS,
     CollapsedBound,
@@ -31,6 +29,7 @@ _MIN_EXACT_ROWS, _MAX_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE = 200, 500, 8
 _LONGEST = 2.0
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds of learning on the collapsed ELBO
 _MANY_ROWS, _MANY_FEATURES = 5000, 20  # from either on, a round of Adam comes first
+_ADAM_STEPS = (100, 0.03)  # number and learning rate
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _WAVES = (0.125, 0.03)  # tried as well for at most `_FEW_FEATURES`, where a trend may hide waves
@@ -175,14 +174,15 @@ class CollapsedSearch:
         label="",
         *,
         exact=False,
-        maximize=BY_LBFGS,
         must_converge=False,
+        steps=(),
         **options,
     ):
         """Maximize from a point on some rows; return state, curve and objective.
 
         The objective is the collapsed ELBO or, if ``exact``, the log evidence. Options are
-        ``parts`` to learn and ``prior``, if others than the search's.
+        ``parts`` to learn and ``prior``, if others than the search's. ``steps`` are those of
+        `CollapsedLearning`, if others than its default.
         """
         rows, problem = self._subset(n_rows), self._sparse.problem
         kernel, parts = torch_kernel(self.start.kernel), options.get("parts", self._trained)
@@ -198,8 +198,8 @@ class CollapsedSearch:
             theta_bounds(self.start.kernel, rows.device),
             problem.scale,
             self._sparse.tol,
-            maximize,
             self._limits,
+            *steps,
         )
         evaluate = None
         if self._evaluate is not None:
@@ -242,7 +242,7 @@ class CollapsedSearch:
         """Learn from scaled lengths; return the state and its gain over noise, nats per row."""
         point, label = self._scaled(factor), f", lengths {factor}"
         if self._rows.n_rows > _MANY_ROWS or self._d >= _MANY_FEATURES:
-            by_adam = {"maximize": BY_ADAM, **self._at_first}
+            by_adam = {"steps": _ADAM_STEPS, **self._at_first}
             state, _, _ = self._start(point, f"{label}, Adam", **by_adam)
             point = state.hyperparameters
         state, _, bound = self._start(point, label, **self._at_first)

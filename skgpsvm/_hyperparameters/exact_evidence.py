@@ -1,19 +1,17 @@
 """Hyperparameters of a sparse GP, refined on the exact evidence of some rows."""
 
 import math
-from functools import partial
 
 import numpy as np
 
 from .._collapsed import NOISE_BOUNDS, CollapsedLearning, Hyperparameters
 from .._evidence import Evidence, SharedScaling
-from .._optim import lbfgs
 from .._torch_kernels import directions, theta_bounds, torch_kernel
 from .priors import Penalized
 
 # Cumulative rows: training, validation, more training; and rounds.
 EVIDENCE_ROWS, _EVIDENCE_ROUNDS = (2000, 4000, 5000), 5
-_MAX_FACTOR, _FEW_STEPS = math.log(20), partial(lbfgs, max_iter=8)
+_MAX_FACTOR, _FEW_STEPS = math.log(20), 8
 _LEARNING_TOL = 1e-3  # nats per row
 
 
@@ -65,7 +63,7 @@ def refine_on_evidence(sparse, model):
     axes = directions(model.kernel).to(device)
     scaling = SharedScaling(evidence, best.theta, axes, bounds)
     within = bounds.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
-    options |= {"maximize": _FEW_STEPS}
+    options |= {"n_steps": _FEW_STEPS}
     learning = CollapsedLearning(scaling, parts, within, scale, _LEARNING_TOL, **options)
     state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
     problem.run_stage("evidence of more rows", learning, state, 1, must_converge=False)
