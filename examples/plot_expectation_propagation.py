@@ -20,8 +20,8 @@ from skgpsvm import EPClassifier, SVGPClassifier
 from skgpsvm.inducing import select_inducing_points
 
 METHODS = {
-    "EPClassifier, sep": (EPClassifier, {"approximation": "sep", "learn_inducing": True}),
-    "EPClassifier, gfitc": (EPClassifier, {"approximation": "gfitc", "learn_inducing": True}),
+    "EPClassifier, sep": (EPClassifier, {"solver": "sep", "learn_inducing": True}),
+    "EPClassifier, gfitc": (EPClassifier, {"solver": "gfitc", "learn_inducing": True}),
     "SVGPClassifier": (SVGPClassifier, {"likelihood": "probit"}),
 }
 COLOURS = dict(zip(METHODS, ("#0072B2", "#D55E00", "#009E73"), strict=True))
