@@ -76,10 +76,10 @@ losses = {key: log_loss(y_test, fit[0].predict_proba(X_test)) for key, fit in mo
 # Lines lead from the initial inducing points of k-means to the dots, their final positions. The
 # black curve is the boundary, and the number is the log loss of 5000 new rows.
 #
-# With expectation propagation, four points already describe the whole boundary, unless the search
-# ends in a poor optimum. The variance that the points do not explain is independent noise of each
-# row. In the variational bound, this variance is a penalty. With four points it prefers a boundary
-# that is nearly straight; with eight, the points lie along the curve.
+# Four points end in poor optima, whatever the method, although four along the curve could describe
+# it. Eight points find the curve. In expectation propagation, the variance that the points do not
+# explain is independent noise of each row, so that few points predict almost as well as many. In
+# the variational bound, this variance is a penalty.
 
 figure, axes = plt.subplots(
     len(METHODS), len(SHOWN), figsize=(10, 7.2), sharex=True, sharey=True, layout="constrained"

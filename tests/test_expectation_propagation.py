@@ -904,3 +904,16 @@ def test_sites_of_a_posterior_are_nearly_converged():
     distances = [(each.mean - state.mean).norm() for each in (near, empty)]
     assert distances[0] < 0.2 * distances[1]
     assert propagation.first_state({name: start[name] for name in ("theta", "Z")}).mean.norm() == 0
+
+
+@pytest.mark.parametrize("solver", ["sep", "gfitc"])
+def test_a_few_moving_points_find_a_curved_boundary(solver):
+    rng = np.random.default_rng(1)
+    y = rng.integers(2, size=400)
+    angle = np.pi * rng.uniform(-0.2, 1.2, 400)
+    arc = np.column_stack([np.cos(angle) - 0.5, np.sin(angle) - 0.25])
+    X = np.where(y[:, None] == 1, arc, -arc) + 0.3 * rng.standard_normal((400, 2))
+    options = {"mean": "zero", "n_inducing": 6, "learn_inducing": True, "random_state": 0}
+    model = EPClassifier(solver=solver, **options).fit(X, y)
+    # The linear boundary has -231 nats.
+    assert model.log_marginal_likelihood_value_ > -185

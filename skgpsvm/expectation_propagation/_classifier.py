@@ -479,14 +479,15 @@ def _select_start(sparse, start):
     """Return the better of two starts, the given one and the smoothest, on a subsample.
 
     The given one is taken if it explains the labels. Otherwise, the objectives after ten steps are
-    compared.
+    compared. Inducing points move too where they are learned: held, a few of them may explain
+    nothing but a straight boundary, for which the smoothest kernel is best.
     """
     if sparse.make_prior is None:
         return start
     rows = sparse.rows
     if rows.n_rows > _START_ROWS:
         rows = rows.subset(_START_ROWS, sparse.problem.random_state)
-    problem = _ep_problem(sparse.on(rows), start, ["theta"])
+    problem = _ep_problem(sparse.on(rows), start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
     tensors, states = start.state(rows.device), []
     if learning.explained(tensors) > _EXPLAINED:
