@@ -694,7 +694,8 @@ def test_callbacks_see_a_tree_of_stages_and_iterations():
     model = quick(optimizer="auto").set_callbacks(recorder).fit(X, y)
     assert recorder.tasks[-1] == ("fit",)
     stages = [task[-1] for task in recorder.tasks if len(task) == 2]
-    assert stages == ["kernel", "length scales", "kernel of these", "posterior"]
+    # A search of the kernel with these length scales follows only where they predict better.
+    assert stages == ["kernel", "length scales", "posterior"]
     assert recorder.iterations("posterior") == model.n_iter_
 
 

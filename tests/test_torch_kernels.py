@@ -464,7 +464,7 @@ def test_split_may_leave_nothing_to_the_rest():
 )
 def test_noise_is_no_covariance_of_a_function(kernel):
     with pytest.raises(
-        ValueError, match=r"WhiteKernel\(noise_level=0.3\) is noise .* Leave it out"
+        ValueError, match=r"WhiteKernel\(noise_level=0.3\) is noise, not .* Leave it out"
     ):
         torch_kernel(kernel)
 

@@ -10,7 +10,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
 
 from skgpsvm import _estimators
-from skgpsvm._estimators import GPClassifier, GPRegressor, history
+from skgpsvm._estimators import GPClassifier, GPRegressor
+from skgpsvm._estimators._pipeline import history
 from skgpsvm._validation import check_hyperparameters, check_weights
 from skgpsvm.kernels import Linear
 

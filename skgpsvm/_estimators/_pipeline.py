@@ -85,7 +85,7 @@ def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=
         fits.append(fit(problem))
     models, curves, summaries = zip(*fits, strict=True)
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
-    run.end(attributes(models, summaries) | _history(*curves), doubts)
+    run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
 
 
@@ -96,7 +96,7 @@ def agreed_options(estimator, X):
     return options
 
 
-def _history(*curves):
+def history(*curves):
     """Return the fitted attributes that tell how fits went, from their objective curves."""
     length = max(map(len, curves))
     padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in curves]

@@ -22,7 +22,7 @@ _MAX_HALVINGS = 10
 _ROUNDING = 1e-9
 _MAX_PAIRS = 8
 _MAX_MEAN_STEPS = 40
-_MEAN_PRECISION = 0.2  # the predicted gain of the last step is its square, relative
+_MEAN_PRECISION = 0.1  # the predicted gain of the last step is its square, relative
 _MAX_LEFT_OUT = 3000  # rows
 
 
@@ -215,7 +215,7 @@ class CoordinateAscent:
         whole step, with means held. The step is halved while it lowers the ELBO. The means then
         take limited-memory BFGS steps that start from :math:`\Lambda^{-1}`, with covariances held.
         The first one is the closed-form step of the sites. The steps end once the predicted gain is
-        a few hundredths of that of the first.
+        a hundredth of that of the first.
 
         **The fixed point is the optimum.** The gradient in means and covariances is zero there. An
         expected hinge is convex in means and roots, as the sum of an affine function and the norm
