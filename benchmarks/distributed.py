@@ -138,7 +138,9 @@ def main():
         _report.header(f"Fits shared by two ranks, {n} rows x {D}, one thread each"),
         _report.table(pd.DataFrame(rows), "Bytes are of one rank's sums in an iteration"),
         f"Wanted: {WANTED} times faster; met by {met} of {len(rows)}. A pass of minibatches has as "
-        "many exchanges as minibatches, so that its bytes grow with the rows.",
+        "many exchanges as minibatches, so that its bytes grow with the rows; natural gradients "
+        "take minibatches of 1,024 by default. A rank keeps the features of its rows if they take "
+        "at most 256 MiB, as half of 200,000 rows do: ratios above 2 come from that.",
     ]
     _report.publish("distributed", parts, write=not options.quick)
 
