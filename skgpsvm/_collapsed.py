@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ._distributed import gather, n_ranks
+from ._distributed import gather
 from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
@@ -210,8 +210,9 @@ def evidence_or_bound(kernel, rows, Z):
     It is the `CollapsedBound`, or the `Evidence`, which costs a quarter of that, where every row is
     an inducing point: both are then equal, and do not depend on Z.
     """
-    if n_ranks() == 1 and are_points(rows, Z):
-        return Evidence(kernel, rows, JITTER[torch.float64])
+    if are_points(rows, Z):
+        every = rows.subset(rows.n_rows, None)  # those of all ranks
+        return Evidence(kernel, every, JITTER[torch.float64])
     return CollapsedBound(kernel, rows)
 
 

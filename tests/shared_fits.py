@@ -58,6 +58,8 @@ FITS = {
     # One length scale: the bound is flat in a constant column's, and steps there amplify rounding.
     "svgp, learned": (SVGPRegressor(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0), 0, "uneven"),
 }
+EXACT_STARTS = {"n_inducing": 200, "random_state": 0, "max_iter": 2, "tol": 10.0}
+FITS["svgp, exact starts"] = SVGPRegressor(1.0 * RBF(1.0), **EXACT_STARTS), 0, "uneven"
 LEARNS = {**COMMON, "max_iter": 8, "tol": 0.0}
 # Adam moves inducing points by rounding errors in a constant column, where they have no effect.
 STILL = LEARNS | {"learn_inducing": False}

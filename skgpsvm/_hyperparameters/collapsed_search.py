@@ -13,7 +13,6 @@ from .._collapsed import (
     Hyperparameters,
     evidence_or_bound,
 )
-from .._distributed import n_ranks
 from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -78,7 +77,7 @@ class CollapsedSearch:
         self._at_first = {} if rows.n_rows < self._d else {"prior": None}
         n_exact = min(rows.n_rows, len(start.Z), _MAX_EXACT_ROWS)
         enough = max(_MIN_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE * self._d)
-        is_exact = n_ranks() == 1 and n_exact >= min(rows.n_rows, enough)
+        is_exact = n_exact >= min(rows.n_rows, enough)
         self._n_exact, self._subsets = n_exact if is_exact else None, {}
 
     @property
@@ -193,7 +192,7 @@ class CollapsedSearch:
         ``parts`` to learn and ``prior``, if others than the search's. ``steps`` are those of
         `CollapsedLearning`, if others than its default.
         """
-        rows, problem = self._subset(n_rows), self._sparse.problem
+        rows, problem = self._subset(n_rows, gathered=exact), self._sparse.problem
         kernel, parts = torch_kernel(self.start.kernel), options.get("parts", self._trained)
         if exact:
             bound = Evidence(kernel, rows, JITTER[torch.float64])
@@ -221,9 +220,9 @@ class CollapsedSearch:
         run_stage, keep = problem.run_stage, {"must_converge": must_converge}
         return state, run_stage(name, learning, state, rounds, evaluate, **keep), bound
 
-    def _subset(self, n_rows):
-        """Return at most so many rows, the same in every call."""
-        if n_rows >= self._rows.n_rows:
+    def _subset(self, n_rows, *, gathered=False):
+        """Return at most so many rows, the same in every call; on every rank if gathered."""
+        if n_rows >= self._rows.n_rows and not gathered:
             return self._rows
         if n_rows not in self._subsets:
             random_state = self._sparse.problem.random_state
