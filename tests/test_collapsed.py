@@ -175,6 +175,18 @@ def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
     assert state.gain == pytest.approx((values[-1] - values[-2]) / 80)
 
 
+def test_mean_residual_is_the_variance_that_the_points_leave_out(monkeypatch):
+    monkeypatch.setattr(_collapsed, "_CHUNK_ROWS", 30)
+    X, y = waves()
+    weights = np.random.default_rng(1).uniform(0.5, 2, 80)
+    kernel = 1.5 * RBF([1.0] * 3)
+    K, cross, inner = kernel(X), kernel(X, X[:8]), kernel(X[:8])
+    expected = np.diag(K - cross @ np.linalg.solve(inner, cross.T)) @ weights / weights.sum()
+    found = bound_of(kernel, X, y, weights).mean_residual(t64(kernel.theta), t64(X[:8]))
+    # The jitter is 1e-9 of the diagonal, and the smallest eigenvalue of the matrix is near 1e-2.
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_length_scales_are_those_of_the_kernel():
     X, y = waves()
     kernel = 3.0 * RBF([0.5, 2.0, 1e3]) + ConstantKernel(4.0)

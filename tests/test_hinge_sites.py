@@ -91,6 +91,10 @@ def test_gradient_and_curvature_are_the_derivatives_of_the_loss(hinge):
     # The floor of 1e-12 of the violation's variance is relative to at least 0.05.
     np.testing.assert_allclose(sites.gradient.detach(), gradient.detach(), rtol=0, atol=1e-10)
     np.testing.assert_allclose(sites.curvature.detach(), torch.stack(curvature, 1), atol=1e-9)
+    # The same formulas without the curvature, in the same order.
+    loss, slopes = hinge.loss_and_gradient(y, mean, var)
+    assert torch.equal(loss, sites.loss)
+    assert torch.equal(slopes, sites.gradient)
 
 
 def test_update_is_the_natural_gradient_of_the_loss(hinge):
