@@ -183,7 +183,7 @@ def test_mean_residual_is_the_variance_that_the_points_leave_out(monkeypatch):
     K, cross, inner = kernel(X), kernel(X, X[:8]), kernel(X[:8])
     expected = np.diag(K - cross @ np.linalg.solve(inner, cross.T)) @ weights / weights.sum()
     found = bound_of(kernel, X, y, weights).mean_residual(t64(kernel.theta), t64(X[:8]))
-    # The jitter is 1e-9 of the diagonal, and the smallest eigenvalue of the matrix is near 1e-2.
+    # The jitter is 1e-9 of the diagonal, and the smallest eigenvalue of the matrix is 0.1.
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
