@@ -1,4 +1,4 @@
-"""Maximizers of functions of tensors, Adam, parameters as one vector, and minibatches."""
+"""Maximizers of functions of tensors, Adam, and parameters as one vector."""
 
 import math
 
@@ -205,9 +205,3 @@ def by_autograd(objective):
         return value.item(), gradient
 
     return value_and_gradient
-
-
-def minibatches(n_rows, batch_size, generator):
-    """Return shuffled index tensors of nearly equal sizes that cover ``range(n_rows)`` once."""
-    order = torch.randperm(n_rows, generator=generator)
-    return order.tensor_split(math.ceil(n_rows / batch_size))

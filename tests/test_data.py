@@ -1,4 +1,6 @@
-"""Training rows: weights, chunks, subsets, memory layouts, and equal rows."""
+"""Training rows: weights, chunks, minibatches, subsets, memory layouts, and equal rows."""
+
+import math
 
 import numpy as np
 import pytest
@@ -62,6 +64,26 @@ def test_chunks_cover_all_rows_in_order(held):
     parts = [rows.take(chunk)[0] for chunk in rows.chunks(7)]
     assert max(map(len, parts)) == 7
     assert_array_equal(torch.cat(parts), X[weights > 0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 9, 10, 99])
+def test_minibatches_cover_all_rows_once_in_nearly_equal_parts(batch_size):
+    rows = rows_of(np.zeros((10, 1)), np.zeros(10), np.ones(10))
+    batches = rows.minibatches(batch_size, torch.Generator().manual_seed(0))
+    assert sorted(torch.cat(batches).tolist()) == list(range(10))
+    sizes = [len(batch) for batch in batches]
+    assert len(batches) == math.ceil(10 / batch_size)
+    assert max(sizes) <= batch_size
+    # A last batch of a few rows would have the same influence as the others.
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_minibatches_are_the_generator_s():
+    rows = rows_of(np.zeros((50, 1)), np.zeros(50), np.ones(50))
+    first, second = (torch.Generator().manual_seed(0) for _ in range(2))
+    once, again = (torch.cat(rows.minibatches(50, g)) for g in (first, second))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, torch.cat(rows.minibatches(50, first)))
 
 
 def test_memory_layout_does_not_matter(held, layout):

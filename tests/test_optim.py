@@ -1,6 +1,5 @@
-"""Maximizers, parameters as one vector, and minibatches."""
+"""Maximizers, and parameters as one vector."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from problems import t64
 from scipy.optimize import minimize
 
-from skgpsvm._optim import FlatParameters, adam, adam_step, by_autograd, lbfgs, minibatches
+from skgpsvm._optim import FlatParameters, adam, adam_step, by_autograd, lbfgs
 from skgpsvm.exceptions import NotPositiveDefiniteError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
@@ -166,21 +165,3 @@ def test_value_and_gradient_by_autograd():
     assert isinstance(value, float)
     assert value == pytest.approx(-(z**4 + z**2).sum().item(), rel=1e-14)
     np.testing.assert_allclose(gradient, -(4 * z**3 + 2 * z), rtol=1e-14)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 4, 9, 10, 99])
-def test_minibatches_cover_all_rows_once_in_nearly_equal_parts(batch_size):
-    batches = minibatches(10, batch_size, torch.Generator().manual_seed(0))
-    assert sorted(torch.cat(batches).tolist()) == list(range(10))
-    sizes = [len(batch) for batch in batches]
-    assert len(batches) == math.ceil(10 / batch_size)
-    assert max(sizes) <= batch_size
-    # A last batch of a few rows would have the same influence as the others.
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_minibatches_are_the_generator_s():
-    first, second = (torch.Generator().manual_seed(0) for _ in range(2))
-    once, again = (torch.cat(minibatches(50, 50, g)) for g in (first, second))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, torch.cat(minibatches(50, 50, first)))

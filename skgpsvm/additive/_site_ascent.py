@@ -7,7 +7,6 @@ import torch
 
 from .._data import CHUNK_ROWS
 from .._linalg import add_grams, mirror
-from .._optim import minibatches
 from ._ascent import AdditiveAscent, AdditiveState
 from ._bound import Sums
 from ._defaults import DEFAULTS
@@ -131,7 +130,7 @@ class SiteAscent(AdditiveAscent):
         total = log_prior
         batches = [None]
         if self._n_batches() > 1:
-            batches = minibatches(n, self._batch_size, self._generator)
+            batches = self.rows.minibatches(self._batch_size, self._generator)
         for index in batches:
             share = 1.0 if index is None else n / len(index)
             posteriors = self.posteriors(state)

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from .._data import to_tensor
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
-from .._optim import adam_step, minibatches
+from .._optim import adam_step
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
@@ -341,7 +341,7 @@ class StochasticDescent(Stage):
     def step(self, state):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""
         self._generator.set_state(state.generator.cpu())
-        batches = minibatches(len(self.rows), self._batch_size, self._generator)
+        batches = self.rows.minibatches(self._batch_size, self._generator)
         values = [self._learn(state, index.to(self.rows.device)) for index in batches]
         state.generator = self._generator.get_state()
         state.objective = (sum(values) / len(values)).item()

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .._fitting import Stage
 from .._hyperparameters.priors import SignalPrior
 from .._linalg import relative_change
-from .._optim import FlatParameters, adam_step, lbfgs, minibatches
+from .._optim import FlatParameters, adam_step, lbfgs
 from ..exceptions import NotPositiveDefiniteError, warn
 from ..inducing import select_inducing_points
 from ._propagation import EPState, Propagation
@@ -370,7 +370,7 @@ class MinibatchEP(SiteUpdates):
         basis, log_sites = old, 0.0
         # Copies, since minibatches change the sites in place.
         state.precision, state.shift = state.precision.clone(), state.shift.clone()
-        batches = minibatches(len(self.propagation.rows), self.batch_size, self.generator)
+        batches = self.propagation.rows.minibatches(self.batch_size, self.generator)
         for i, index in enumerate(batches):
             index = index.to(mean_before.device)
             part, surrogate = self.propagation.minibatch(

@@ -10,7 +10,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._isolation import PrivateRandom
-from .._optim import adam_step, minibatches
+from .._optim import adam_step
 from .._sites import batch_loss
 
 _MIN_STEPS = 20  # an epoch of fewer steps counts as a fraction of one for early stopping
@@ -129,7 +129,7 @@ class JointTraining(Stage):
         memory = state.adam or [None] * len(groups)
         self.generator.set_state(state.generator)
         seed = int(torch.randint(2**62, (), generator=self.generator))
-        batches = minibatches(len(self.rows), self.batch_size, self.generator)
+        batches = self.rows.minibatches(self.batch_size, self.generator)
         total = 0.0
         self._random = PrivateRandom(seed)
         with torch.enable_grad():

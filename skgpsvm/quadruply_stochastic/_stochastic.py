@@ -5,7 +5,7 @@ import torch
 from .._collapsed import JITTER
 from .._fitting import Stage
 from .._linalg import cholesky
-from .._optim import adam_step, minibatches
+from .._optim import adam_step
 from .._posteriors import WhitenedBasis
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
@@ -142,7 +142,7 @@ class StochasticSteps(Stage):
         """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
-        batches = minibatches(len(self.rows), self._options.batch_size, self._generator)
+        batches = self.rows.minibatches(self._options.batch_size, self._generator)
         value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
         state.generator_state = self._generator.get_state()
         state.n_passes += 1
