@@ -98,7 +98,7 @@ class WeightedDataset:
         """Number of parts of the rows: one for each rank that shares them."""
         return n_ranks() if self._shared else 1
 
-    def minibatches(self, batch_size, generator):
+    def minibatches(self, batch_size, generator, *, repeat=True):
         """Return the rows of each minibatch of a shuffled pass, as index tensors.
 
         A minibatch has about ``batch_size`` rows, of which each rank has its share. A rank with
@@ -109,13 +109,15 @@ class WeightedDataset:
         batch_size : int
         generator : torch.Generator
             In the same state on all ranks, before and after.
+        repeat : bool
+            If False, no row is repeated, and a rank with few rows has empty tensors.
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
         if self.n_shards > 1:
             seed = torch.randint(2**31, (), generator=generator).item()
             generator = torch.Generator().manual_seed(seed + rank())
         order = torch.randperm(n, generator=generator)
-        if 0 < n < n_batches:
+        if repeat and 0 < n < n_batches:
             order = order.repeat(math.ceil(n_batches / n))[:n_batches]
         return order.tensor_split(n_batches)
 

@@ -155,12 +155,3 @@ def _exchange():
             "has ended, is not in this fit, or took longer than the time-out of the process group "
             "(init_process_group's timeout). What stopped it stands in that rank's own error."
         ) from error
-
-
-def check_shareable(minibatches):
-    """Refuse minibatches of expectation propagation if several ranks share the rows."""
-    if minibatches and n_ranks() > 1:
-        raise ValueError(
-            f"{n_ranks()} ranks can share passes over all rows, not minibatches: leave batch_size "
-            "at None."
-        )

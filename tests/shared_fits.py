@@ -96,6 +96,12 @@ BATCHES = {
         3,
         "uneven",
     ),
+    "ep": (EPClassifier(**LEARNS, solver=InterleavedEP(batch_size=40)), 2, "empty"),
+    "ep, one-vs-rest": (
+        EPClassifier(KERNEL, **STILL, solver=InterleavedEP(batch_size=40)),
+        3,
+        "one row",
+    ),
 }
 STREAMS = ("sep", "svc, two classes")
 
@@ -167,7 +173,6 @@ def failing_fits(rank):
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
         "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),
-        "minibatches": told(lambda: EPClassifier(solver=InterleavedEP(batch_size=10)).fit(X, y)),
         "earlier model": told(lambda: fitted.fit(X, y)),
         "classes": told(lambda: BayesianSVC().partial_fit(X, y, classes=names[: 2 + rank])),
         "device": told(lambda: EPClassifier(device=devices[rank]).fit(X, y)),

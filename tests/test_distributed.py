@@ -105,6 +105,18 @@ def test_every_rank_has_its_share_of_every_minibatch(n_rows, n_batches, monkeypa
     assert_allclose(np.mean(values, 0), rows.targets.sum(), rtol=0.1)
 
 
+@pytest.mark.parametrize("n_rows", [7, 2, 0])
+def test_without_repeats_a_row_is_in_one_minibatch(n_rows, monkeypatch):
+    rows = WeightedDataset(
+        np.zeros((7, 1)), np.arange(7.0), np.ones(7), torch.device("cpu"), torch.float64
+    )
+    rows.targets, rows.n_rows = rows.targets[:n_rows], 40
+    monkeypatch.setattr("skgpsvm._data.n_ranks", lambda: 3)
+    batches = rows.minibatches(10, torch.Generator(), repeat=False)
+    assert len(batches) == 4
+    assert torch.equal(torch.cat(batches).sort().values, torch.arange(n_rows))
+
+
 @pytest.mark.parametrize("name", ["sep", "sep, three classes", "sep, sign rule, empty shard"])
 def test_every_rank_has_the_left_out_probabilities_of_its_rows(ranks, name):
     shards = [found["fitted"][name].loo_proba_ for found in ranks]
@@ -139,7 +151,6 @@ def test_streams_are_shared_too(ranks, name):
         ("NaN", "rank 1 failed: ValueError: Input X contains NaN"),
         ("parameter", "rank 1 has parameter max_iter 5; rank 2 has parameter max_iter 6"),
         ("features", "rank 0 has n_features 3; rank 1 has n_features 2"),
-        ("minibatches", "leave batch_size at None"),
         ("earlier model", "rank 0 has a model to start from"),
         ("classes", r"rank 0 has classes \['ham', 'spam'\]; rank 1 has classes"),
         ("device", "rank 1 failed: ValueError: device='nowhere' cannot be used here"),
@@ -150,7 +161,7 @@ def test_streams_are_shared_too(ranks, name):
 def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
     for i, found in enumerate(ranks):
         own = failure in ("NaN", "device", "random_state") and i == 1
-        told_by_all = ("minibatches", "weights", "one class", "lambda")
+        told_by_all = ("weights", "one class", "lambda")
         expected = ValueError if own or failure in told_by_all else DistributedError
         assert type(found["failures"][failure]) is expected
         told = str(found["failures"][failure])

@@ -405,7 +405,7 @@ def test_minibatches_at_fixed_hyperparameters():
     basis = propagation.basis(state)
     for _ in range(2):
         for block in BLOCKS:
-            propagation.minibatch(state, torch.tensor(block), basis, basis, 0.99)
+            propagation.minibatch(state, torch.tensor(block), basis, basis, 0.99, len(BLOCKS))
     expected = [
         0.346218997656,
         0.392409523321,
@@ -448,7 +448,9 @@ def dense_tilted_moments(mean, var, y, power):
 def test_gradient_of_a_minibatch():
     learning, propagation, state = minibatch_learning("A")
     basis = propagation.basis(state)
-    _, surrogate = propagation.minibatch(state, torch.tensor(BLOCKS[0]), basis, basis, 0.99)
+    _, surrogate = propagation.minibatch(
+        state, torch.tensor(BLOCKS[0]), basis, basis, 0.99, len(BLOCKS)
+    )
     expected = [-0.022068522087, -0.858309113701, -0.497867353543, 0.070771139002, 0.008841171839]
     slope = learning._stochastic_gradient(state, surrogate)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-10)
@@ -460,12 +462,29 @@ def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
     basis = propagation.basis(state)
     slopes = [
         learning._stochastic_gradient(
-            state, propagation.minibatch(state, torch.tensor(block), basis, basis, 1.0)[1]
+            state,
+            propagation.minibatch(state, torch.tensor(block), basis, basis, 1.0, len(BLOCKS))[1],
         )
         for block in ([0, 1, 2, 3], [4, 5, 6, 7])
     ]
     gradient = gradient_of(propagation, state, propagation.site_update(state))
     np.testing.assert_allclose(sum(slopes) / 2, gradient, rtol=0, atol=1e-9)
+
+
+def test_expected_gradient_does_not_depend_on_empty_minibatches():
+    # A rank with fewer rows than there are minibatches has empty ones.
+    learning, propagation, state = minibatch_learning("A")
+    basis, n = propagation.basis(state), len(propagation.rows)
+
+    def slope(index, n_batches):
+        index = torch.tensor(index, dtype=torch.long)
+        _, surrogate = propagation.minibatch(state, index, basis, basis, 0.0, n_batches)
+        return learning._stochastic_gradient(state, surrogate)
+
+    batches = [*([i] for i in range(n)), [], [], []]
+    slopes = [slope(index, len(batches)) for index in batches]
+    whole = slope(range(n), 1)
+    np.testing.assert_allclose(sum(slopes) / len(slopes), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +543,7 @@ def test_minibatches_of_weighted_rows_are_those_of_copies():
     for each, state, n in ((repeated, one, 10), (weighted, two, 6)):
         basis = each.basis(state)
         for _ in range(2):
-            each.minibatch(state, torch.arange(n), basis, basis, 0.9)
+            each.minibatch(state, torch.arange(n), basis, basis, 0.9, 1)
     np.testing.assert_allclose(one.mean, two.mean, rtol=0, atol=1e-12)
 
 

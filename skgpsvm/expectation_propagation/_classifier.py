@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._data import WeightedDataset
-from .._distributed import check_shareable, gather
+from .._distributed import gather
 from .._estimators import GPClassifier, agreed_options, all_or_nothing, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
@@ -347,7 +347,6 @@ class EPClassifier(GPClassifier):
         rule = RULES[solver.rule](rate) if problem.free else None
         if solver.batch_size is None:
             return SiteUpdates(problem, rule, self.max_iter, self.tol)
-        check_shareable(solver.batch_size)
         options = rule, self.max_iter, self.tol, solver.batch_size, sparse.problem.generator
         return MinibatchEP(problem, *options)
 

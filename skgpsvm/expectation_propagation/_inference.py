@@ -370,19 +370,21 @@ class MinibatchEP(SiteUpdates):
         basis, log_sites = old, 0.0
         # Copies, since minibatches change the sites in place.
         state.precision, state.shift = state.precision.clone(), state.shift.clone()
-        batches = self.propagation.rows.minibatches(self.batch_size, self.generator)
+        rows = self.propagation.rows
+        batches = rows.minibatches(self.batch_size, self.generator, repeat=False)
         for i, index in enumerate(batches):
             index = index.to(mean_before.device)
             part, surrogate = self.propagation.minibatch(
-                state, index, old, basis, _MINIBATCH_DAMPING
+                state, index, old, basis, _MINIBATCH_DAMPING, len(batches)
             )
-            log_sites += part
+            log_sites = log_sites + part
             if state.learning:
                 progress = self._progress(state.n_updates + i / len(batches))
                 self._learn(state, self._stochastic_gradient(state, surrogate), progress)
                 basis = self.propagation.make_basis(state.theta, state.Z)
         log_normalizer = self.propagation.log_normalizer(state)
-        objective = log_sites + log_normalizer + self.problem.log_prior(state)
+        (log_sites,) = rows.sum(log_sites)
+        objective = log_sites.item() + log_normalizer + self.problem.log_prior(state)
         self.propagation.refresh(state)
         state.generator = self.generator.get_state()
         self._finish(state, mean_before, objective)
@@ -396,6 +398,7 @@ class MinibatchEP(SiteUpdates):
         # Zero, so that parameters without effect have a gradient too.
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         gradients = torch.autograd.grad(value, leaves.values())
+        gradients = self.propagation.rows.sum(*gradients)
         return self.problem.with_prior(dict(zip(leaves, gradients, strict=True)), state)
 
 

@@ -227,8 +227,11 @@ class Propagation:
         state.precision = torch.lerp(state.precision, update.precision, damping)
         state.shift = torch.lerp(state.shift, update.shift, damping)
 
-    def minibatch(self, state, index, old, basis, damping):
+    def minibatch(self, state, index, old, basis, damping, n_batches):
         """Update the sites of a batch of rows, and the posterior with them.
+
+        Where ranks share the rows, each has its own part of the batch. The sites of all parts
+        change the posterior; what is returned is of the rank's part alone.
 
         Parameters
         ----------
@@ -238,10 +241,12 @@ class Propagation:
         old, basis : WhitenedBasis
             Features of the rows' current sites, and features of their new sites.
         damping : float
+        n_batches : int
+            Number of minibatches of an epoch.
 
         Returns
         -------
-        log_sites : float
+        log_sites : Tensor of shape ()
             Terms of the log evidence of the rows in the batch.
         surrogate : callable
             Takes a basis. Returns an estimate, differentiable in the basis, of the part of the log
@@ -262,9 +267,11 @@ class Propagation:
         tilted = TiltedMoments(cavity_mean, cavity_var, residual, y, power)
         new_nu = torch.lerp(nu, tilted.precision, damping)
         new_mu = torch.lerp(mu, tilted.shift, damping)
-        state.site_gram = state.site_gram + (A.T * (copies * new_nu)) @ A
-        state.site_gram -= (before.T * (copies * nu)) @ before
-        state.linear = state.linear + (copies * new_mu) @ A - (copies * mu) @ before
+        gram, linear = self.rows.sum(
+            (A.T * (copies * new_nu)) @ A - (before.T * (copies * nu)) @ before,
+            (copies * new_mu) @ A - (copies * mu) @ before,
+        )
+        state.site_gram, state.linear = state.site_gram + gram, state.linear + linear
         state.precision[index], state.shift[index] = new_nu, new_mu
         state.mean, state.root = self._posterior_moments(state.site_gram, state.linear)
         mean, root = state.mean[0], state.root[0]
@@ -273,7 +280,9 @@ class Propagation:
         log_sites = ep_updates(center, var, residual, new_nu, new_mu, y, power).log_site
         var_ratio = 1 - new_nu * var
         var_factor, mean_factor = new_nu / var_ratio, (new_nu * center - new_mu) / var_ratio
-        scale = self._n_copies / copies.sum()
+        # A rank with fewer rows than minibatches has no row in some of these.
+        n_filled = max(min(n_batches, len(self.rows)), 1)
+        scale = n_batches / n_filled * self._n_copies / copies.sum().clamp_min(1)
 
         def surrogate(basis):
             A, residual = (part.double() for part in basis(X))
@@ -282,7 +291,7 @@ class Propagation:
             cavity_var = (A @ root).square().sum(1) + var_factor * cov.square()
             return scale * (copies @ log_likelihood(cavity_mean, cavity_var, residual, y, power))
 
-        return (copies @ log_sites).item(), surrogate
+        return copies @ log_sites, surrogate
 
     def evidence(self, state, update):
         """Return the log evidence at a state in nats, given the `site_update` there."""
