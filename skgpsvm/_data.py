@@ -9,6 +9,7 @@ import torch
 from ._distributed import all_sum, gather, n_ranks, rank
 
 CHUNK_ROWS = 4096
+_MIN_CHUNK_ROWS, _CHUNK_ENTRIES = 256, 2**22  # of rows with many features
 _HELD_BYTES = 2**28
 _MAX_MERGED = 2**21
 _MAX_WEIGHT = 1.1  # rows are considered repeated if sum(w**2) / sum(w) is larger
@@ -310,6 +311,11 @@ class WeightedDataset:
         share = shares(units, np.concatenate(chosen))
         drawn = np.bincount(targets, weights * share, len(sizes))
         return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
+
+
+def chunk_rows(n_features):
+    """Return the number of rows to hold at a time; it is smaller for rows with many features."""
+    return min(CHUNK_ROWS, max(_MIN_CHUNK_ROWS, _CHUNK_ENTRIES // n_features))
 
 
 def shares(units, chosen):

@@ -44,10 +44,14 @@ NUMPY_MODULES = {
     "additive/_regressor",  # the estimator
     "decoupled/_training",  # shared code of the estimators
     "expectation_propagation/_classifier",  # the estimator
-    "hybrid/_base",  # shared code of the estimators
     "hybrid/_data",  # rows of a Dataset, as arrays
+    "hybrid/_design",  # scikit-learn kernels, and points that are arrays
+    "hybrid/_held_out",  # hashes of rows
+    "hybrid/_inputs",  # rows as the user passed them
+    "hybrid/_persistence",  # the boundary of estimators and files
+    "hybrid/_regressor",  # the estimator
     "hybrid/_state",  # fitted state, which is NumPy
-    "hybrid/_svgp",  # the estimators
+    "hybrid/_training",  # shared code of the estimators
     "hybrid/_weights",  # files of arrays
     "adversarial",  # arguments and results are arrays
     "quadruply_stochastic/_gp_training",  # shared code of the estimators

@@ -61,7 +61,6 @@ from skgpsvm import (
     SVGPClassifier,
     SVGPRegressor,
     _data,
-    _estimators,
 )
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._inference.natural_gradient import CoordinateInference
@@ -596,7 +595,7 @@ def test_rows_are_predicted_each_for_itself(monkeypatch):
     X, y = blobs()
     model = quick().fit(X, y)
     P = model.predict_proba(X)
-    monkeypatch.setattr(_estimators.GPEstimator, "_chunk_rows", 7)
+    monkeypatch.setattr(_data, "CHUNK_ROWS", 7)
     # Matrix products of other shapes have sums in another order.
     assert_allclose(model.predict_proba(X[::-1])[::-1], P, rtol=1e-10)
 

@@ -36,8 +36,8 @@ from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
+from skgpsvm.hybrid._held_out import CalibratedLoss, row_hashes
 from skgpsvm.hybrid._learning import JointTraining
-from skgpsvm.hybrid._state import row_hashes
 from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
@@ -291,7 +291,7 @@ def test_every_class_is_trained_on_however_much_is_held_out():
 def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
     X, y = blobs(200)
     losses = iter(losses)
-    monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: next(losses))
+    monkeypatch.setattr(CalibratedLoss, "losses", lambda *_: next(losses))
     options = {"max_iter": 30, "batch_size": 9}
     kept = quick(early_stopping=True, n_iter_no_change=2, **options).fit(X, y)
     assert kept.n_iter_ == n_iter
@@ -305,7 +305,7 @@ def test_early_stopping_keeps_the_best_weights(losses, n_iter, monkeypatch):
 def test_epochs_of_few_steps_do_not_end_training_early(monkeypatch):
     X, y = blobs(200)
     losses = iter([3.0, 1.0, *[2.0] * 40])
-    monkeypatch.setattr(HybridBayesianSVC, "_held_out_losses", lambda *_: [next(losses)])
+    monkeypatch.setattr(CalibratedLoss, "losses", lambda *_: [next(losses)])
     options = {"early_stopping": True, "n_iter_no_change": 2, "max_iter": 30}
     assert quick(**options, batch_size=90).fit(X, y).n_iter_ == 2 + 2 * 10
 
@@ -575,7 +575,7 @@ def test_no_more_large_rows_are_on_the_device_than_go_through_the_extractor(monk
         sizes.extend([len(array)] if array.ndim == 2 else [])
         return to_tensor(array, *options)
 
-    monkeypatch.setattr("skgpsvm.hybrid._network._CHUNK_ENTRIES", 100)
+    monkeypatch.setattr("skgpsvm._data._CHUNK_ENTRIES", 100)
     monkeypatch.setattr("skgpsvm._data._HELD_BYTES", 1000)
     monkeypatch.setattr("skgpsvm._data.to_tensor", counted)
     monkeypatch.setattr("skgpsvm._estimators._base.to_tensor", counted)
@@ -1103,11 +1103,11 @@ def test_network_trained_on_a_gpu_predicts_on_a_cpu(digits):
 def test_rows_are_held_out_for_early_stopping_only(early_stopping, monkeypatch):
     seen, hashed = [], []
     monkeypatch.setattr(
-        "skgpsvm.hybrid._base.JointTraining",
+        "skgpsvm.hybrid._training.JointTraining",
         lambda *args, **kwargs: seen.append(len(args[2])) or JointTraining(*args, **kwargs),
     )
     monkeypatch.setattr(
-        "skgpsvm.hybrid._base.row_hashes",
+        "skgpsvm.hybrid._held_out.row_hashes",
         lambda rows, salt: hashed.append(len(rows)) or row_hashes(rows, salt),
     )
     X, y = waves(100)

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.utils.class_weight import compute_sample_weight
 
-from skgpsvm import _estimators
+from skgpsvm import _data
 from skgpsvm._estimators import GPClassifier, GPRegressor
 from skgpsvm._estimators._pipeline import history
 from skgpsvm._validation import check_hyperparameters, check_weights
@@ -306,7 +306,7 @@ def test_good_hyperparameters_pass(kernel):
 
 
 def test_rows_are_mapped_chunk_by_chunk(monkeypatch):
-    monkeypatch.setattr(_estimators.GPEstimator, "_chunk_rows", 7)
+    monkeypatch.setattr(_data, "CHUNK_ROWS", 7)
     X = weighted_rows()[0]
     seen = []
 

@@ -12,7 +12,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .. import _forks  # noqa: F401 (its hook lets forked children compute)
-from .._data import CHUNK_ROWS, to_tensor
+from .._data import chunk_rows, to_tensor
 from .._distributed import check_equal, gather, meet, n_ranks, run_on_all_ranks
 from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
@@ -89,7 +89,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     warm_start = False  # of estimators without this parameter
     _noise_model = Noise()
     _default_dtype = None  # of computations; None is that of X
-    _chunk_rows = CHUNK_ROWS  # that predictions hold on the device at a time
     # Solvers by the string that stands for each; None where the data decide.
     _uses, _followed, _growing, _solvers = {}, {}, {}, {}
 
@@ -140,7 +139,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
                 "CPU, 'cuda' or 'cuda:1' where torch.cuda.is_available()."
             ) from error
         self._check_choice("dtype", ("float32", "float64", None))
-        return device, getattr(torch, self.dtype or self._default_dtype or X.dtype.name)
+        of_data = "float32" if X.dtype == np.uint8 else X.dtype.name
+        return device, getattr(torch, self.dtype or self._default_dtype or of_data)
 
     def _draw_seed(self):
         try:
@@ -269,7 +269,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     @isolated()
     def _map_rows(self, function, X):
         """Apply a function of tensors (b, d) to chunks of rows; return one float64 array."""
-        (device, dtype), size = self._torch_options(X), self._chunk_rows
+        (device, dtype), size = self._torch_options(X), chunk_rows(X.shape[1])
         with torch.no_grad():
             parts = [
                 function(to_tensor(X[i : i + size], device, dtype)).double().cpu().numpy()

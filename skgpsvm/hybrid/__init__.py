@@ -1,8 +1,9 @@
 """Hybrid models: a Bayesian SVM or another Gaussian process on features of a neural network."""
 
+from ._classifier import HybridSVGPClassifier
 from ._extractors import MLP, CIFAR10Extractor, MNISTExtractor
+from ._regressor import HybridSVGPRegressor
 from ._svc import HybridBayesianSVC
-from ._svgp import HybridSVGPClassifier, HybridSVGPRegressor
 
 __all__ = [
     "MLP",

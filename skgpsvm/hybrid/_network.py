@@ -3,19 +3,12 @@
 import torch
 from torch import nn
 
-from .._data import CHUNK_ROWS
 from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
 
 EXTRACTED_ROWS = 256  # number of rows passed to the extractor at a time in prediction
-_CHUNK_ENTRIES = 2**22
 HEAD = ("theta", "noise", "Z", "mean", "raw_root")  # names of the head's parameters
-
-
-def chunk_rows(n_features):
-    """Return the number of rows to hold at a time; it is smaller for rows with many features."""
-    return min(CHUNK_ROWS, max(EXTRACTED_ROWS, _CHUNK_ENTRIES // n_features))
 
 
 class Standardize(nn.Module):
@@ -168,3 +161,14 @@ class Predictor(nn.Module):
     def latents(self, X):
         """Return latent means and variances (b, c) at rows (b, d) or (b, *row_shape)."""
         return self.network.marginals(X)
+
+
+def log_probabilities(probabilities, mean, var):
+    """Return logits (b, n_classes) of `ClassProbabilities` at latent means and variances (b, c)."""
+    return probabilities.of_moments(mean, probabilities.spread * var).log_p
+
+
+def in_units_of_y(shift, scale, mean, var):
+    """Return means (b, t) of the targets, given arrays (t,) of their means and deviations."""
+    scale, shift = (torch.tensor(part).to(mean) for part in (scale, shift))
+    return mean * scale + shift

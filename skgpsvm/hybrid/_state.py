@@ -1,11 +1,9 @@
 """The fitted hybrid model: arrays, and the network that is built from them."""
 
 import copy
-import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import Kernel
 from torch import nn
@@ -14,9 +12,7 @@ from .._fitted_models import FittedModel
 from .._isolation import PrivateRandom
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
-from ._network import HEAD, FeatureMap, HybridNetwork, Standardize, chunk_rows
-
-_GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
+from ._network import HEAD, FeatureMap, HybridNetwork, Predictor, Standardize
 
 
 @dataclass
@@ -55,6 +51,19 @@ class HybridLatents(FittedModel):
     def make_posterior(self, device):
         """Return the network in evaluation mode; its weights take no gradients."""
         return self.network(device).eval().requires_grad_(False)
+
+    def predictor(self, device, output):
+        """Return the network as a module that takes rows and returns predictions.
+
+        Parameters
+        ----------
+        device : str, torch.device or None
+            None is the CPU.
+        output : callable
+            Function that maps latent means and variances (b, c) to predictions.
+        """
+        network = self.make_posterior(torch.device(device or "cpu"))
+        return Predictor(network, output).eval()
 
     def network(self, device):
         """Return the network on a device, for further training."""
@@ -99,21 +108,3 @@ def build_extractor(module, params, n_inputs):
             "module_params."
         )
     return made
-
-
-def row_hashes(rows, salt):
-    """Return a hash in [0, 1) of the content of each row of a `WeightedDataset`, (n,).
-
-    Rows that differ only in their targets get evenly spread values, in the order of the targets.
-    Some of them are thus held out, whatever their share of all rows.
-    """
-    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
-    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
-    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
-    hashes = np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
-    targets = rows.targets.cpu().numpy().reshape(len(hashes), -1)
-    order = np.lexsort((*targets.T, hashes))
-    _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
-    place = np.empty(len(hashes), dtype=int)
-    place[order] = np.arange(len(hashes)) - first[group]
-    return (hashes + place * _GOLDEN_RATIO) % 1

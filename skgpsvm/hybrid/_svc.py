@@ -1,20 +1,36 @@
 """The estimator `HybridBayesianSVC`."""
 
-from .._calibration import Calibration
+from functools import partial
+
+from sklearn.utils.validation import check_is_fitted
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
+from .._isolation import isolated
 from .._parameters import ALWAYS
 from .._predictive import pseudo_likelihood_probabilities
-from ._base import HybridEstimator
+from ._design import NetworkDesign
+from ._held_out import CalibratedLoss
+from ._inputs import validated_rows
+from ._network import log_probabilities
+from ._persistence import read_model, save_model
+from ._training import (
+    HYBRID_FOLLOWED,
+    HYBRID_USES,
+    check_hybrid_parameters,
+    fit_network,
+    network_attributes,
+)
 
 _PRIOR_VARIANCE = 1.0
+_SAVED = "classes_", "temperature_", "spread_"
 _FOLLOWED = {
-    "fit": HybridEstimator._followed["fit"]
+    "fit": HYBRID_FOLLOWED["fit"]
     | dict.fromkeys(("contrast", "early_stopping", "probability"), ALWAYS)
 }
 
 
-class HybridBayesianSVC(GPClassifier, HybridEstimator):
+class HybridBayesianSVC(GPClassifier):
     r"""Bayesian support vector machine on the features of a neural network.
 
     The extractor and the Bayesian SVM are one model, trained jointly by backpropagation in
@@ -128,7 +144,7 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
     True
     """
 
-    _followed = _FOLLOWED
+    _uses, _followed = HYBRID_USES, _FOLLOWED
 
     def __init__(
         self,
@@ -173,10 +189,8 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         self.dtype = dtype
         self.random_state = random_state
 
-    _saved_attributes = ("classes_", "temperature_", "spread_")
-
     def _check_parameters(self):
-        super()._check_parameters()
+        check_hybrid_parameters(self)
         self._check_choice("contrast", ("soft", "hard"))
         self._check_choice("probability", ("calibrated", "argmax"))
 
@@ -210,6 +224,73 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
         """
         return fit_models(self, X, y, sample_weight)
 
+    @isolated()
+    def to_torch(self, device=None):
+        """Return the fitted network as a torch module, for attacks and explanations.
+
+        Parameters
+        ----------
+        device : str or torch.device, default=None
+            Device of the module; None is the CPU.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
+            flat ones (b, d) or rows of their own shape, and returns logits
+            (b, n_classes), whose softmax is `predict_proba`. Its method
+            ``latents`` returns means and variances (b, c) of the latent functions.
+        """
+        check_is_fitted(self)
+        probabilities = self._class_probabilities()
+        return self._latents[0].predictor(device, partial(log_probabilities, probabilities))
+
+    def save_weights(self, path):
+        """Write the fitted model to a safetensors file: tensors and plain values, no code.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write.
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        """
+        save_model(self, path, _SAVED)
+
+    def load_weights(self, path):
+        """Load the model that `save_weights` of an estimator with the same parameters wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Weight file. Loading runs no code from it; module and kernel are those of this
+            estimator.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        OSError
+            If the file cannot be opened.
+        ValueError
+            If the file has another model, or is damaged. The estimator is then unchanged. Names,
+            shapes and plain values are checked before memory for arrays is allocated.
+        """
+        attributes, model = read_model(self, path, _SAVED)
+        self._forget()
+        vars(self).update(attributes | network_attributes(self, model))
+        return self
+
+    def _validated(self, X, reset, **options):
+        return validated_rows(self, X, reset, **options)
+
     def _class_probabilities(self):
         calibration = self.temperature_, self.spread_
         return pseudo_likelihood_probabilities(self.probability, *calibration)
@@ -219,28 +300,21 @@ class HybridBayesianSVC(GPClassifier, HybridEstimator):
             return BinarySites()
         return ContrastSites(len(self.classes_), self.contrast)
 
-    def _prior_variance(self, n_latents):
+    def _network_design(self):
         # A single latent is the difference of two classes: its prior variance is twice theirs.
-        return _PRIOR_VARIANCE * (2 if n_latents == 1 else 1)
+        return NetworkDesign.of(self, _PRIOR_VARIANCE * (2 if len(self.classes_) == 2 else 1))
 
-    def _held_out_losses(self, network, moments):
-        calibration = Calibration().updated(*moments)
-        return [calibration.loss / calibration.weight]
+    def _fit_model(self, problem):
+        # Calibration needs held-out rows even without early stopping.
+        parts = self._network_design(), CalibratedLoss(), self.validation_fraction
+        return fit_network(self, problem, *parts)
 
-    def _validation_share(self):
-        return self.validation_fraction  # calibration needs them even without early stopping
-
-    def _held_out_attributes(self, network, moments):
-        calibration = Calibration()
-        if moments is not None:
-            calibration = calibration.updated(*moments)
+    def _fitted_attributes(self, models, calibrations, streamed=False):
+        (model,), (calibration,) = models, calibrations
         weight = calibration.weight
         return {
+            **network_attributes(self, model),
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
             "validation_loss_": calibration.loss / weight if weight else float("nan"),
         }
-
-    def _output(self, mean, var):
-        probabilities = self._class_probabilities()
-        return probabilities.of_moments(mean, probabilities.spread * var).log_p

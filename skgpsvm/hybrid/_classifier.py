@@ -1,0 +1,279 @@
+"""The estimator `HybridSVGPClassifier`."""
+
+from functools import partial
+
+from sklearn.utils.validation import check_is_fitted
+
+from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._isolation import isolated
+from .._predictive import classification_sites
+from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
+from ._design import NetworkDesign
+from ._held_out import DensityLoss
+from ._inputs import validated_rows
+from ._network import log_probabilities
+from ._persistence import read_model, save_model
+from ._training import (
+    HYBRID_FOLLOWED,
+    LOSS_USES,
+    check_hybrid_parameters,
+    fit_network,
+    network_attributes,
+)
+
+_SAVED = "_likelihood", "classes_"
+
+
+class HybridSVGPClassifier(GPClassifier):
+    r"""Sparse variational Gaussian-process classifier on the features of a neural network.
+
+    Deep kernel learning: module, kernel and posterior jointly maximize the ELBO. See the
+    :ref:`user guide <hybrid>`.
+
+    Parameters
+    ----------
+    module : callable, default=None
+        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
+        A Module itself is not allowed, since every fit has its own weights. It maps a batch
+        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
+        paper's. None is an `MLP` of the standardized features, for tables.
+    module_params : dict, default=None
+        Keyword arguments of ``module``.
+    input_shape : tuple of int, default=None
+        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
+    augmentation : callable, default=None
+        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        of the same shape.
+    kernel : kernel of sklearn.gaussian_process.kernels, default=None
+        Prior covariance of the latent functions of the features, each normalized to mean zero and
+        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
+        respected. None is a squared exponential.
+    likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
+        Likelihood of the labels; see `SVGPClassifier`.
+    n_inducing : int, default=64
+        Number of inducing points, m, in the space of features. Fewer are used if there are fewer
+        rows.
+    max_iter : int, default=50
+        Maximum number of epochs. The learning rates decay to zero over them.
+    batch_size : int, default=None
+        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
+    learning_rate : float, default=1e-3
+        Initial learning rate of Adam for the module; that of the head is ten times higher. Both
+        decay to zero as a cosine over ``max_iter`` epochs.
+    early_stopping : bool, default=True
+        Whether training ends when the loss of the held-out rows no longer falls. The weights of
+        the best epoch are kept.
+    validation_fraction : float, default=0.1
+        Share of the rows that are held out of training, with ``early_stopping``.
+    n_iter_no_change : int, default=5
+        With ``early_stopping``, the number of epochs without improvement that ends training. If an
+        epoch has fewer than 20 steps, the number is raised to make up for it.
+    class_weight : dict or "balanced", default=None
+        Factors of the sample weights, by class.
+    warm_start : bool, default=False
+        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
+    device : str or torch.device, default=None
+        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+    dtype : {"float32", "float64"}, default=None
+        Precision of the network; None is that of X, and float32 for uint8. The head is in float64.
+    random_state : int, RandomState instance or None, default=None
+        Seeds initial weights, held-out rows, minibatches, dropout and augmentation.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    kernel_ : Kernel
+        Kernel of the features, with the learned hyperparameters.
+    inducing_points_ : ndarray of shape (m, D)
+        In units of the normalized features.
+    input_shape_ : tuple of int
+        Shape of a row as the module takes it.
+    validation_loss_ : float
+        Lowest negative log probability of the held-out rows in any epoch, in nats per row. NaN if
+        no rows are held out.
+    objective_curve_ : ndarray of shape (n_iterations,)
+        Mean estimate of the ELBO in each epoch, in nats.
+    n_iter_ : int
+        Number of epochs.
+    n_features_in_ : int
+        Number of entries of a flat row, d.
+    feature_names_in_ : ndarray of shape (d,)
+        Column names of X, if they are all strings.
+
+    Notes
+    -----
+    Source: Hensman et al. (2015); Wilson et al. (2016), stochastic variational deep kernel
+    learning.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skgpsvm import HybridSVGPClassifier
+    >>> gp = HybridSVGPClassifier(module_params={"hidden_layer_sizes": (32,)}, random_state=0)
+    >>> gp.fit(*load_iris(return_X_y=True)).score(*load_iris(return_X_y=True)) > 0.9
+    True
+    """
+
+    _uses, _followed = LOSS_USES, HYBRID_FOLLOWED
+
+    def __init__(
+        self,
+        module=None,
+        *,
+        module_params=None,
+        input_shape=None,
+        augmentation=None,
+        kernel=None,
+        likelihood="softmax",
+        n_inducing=64,
+        max_iter=50,
+        batch_size=None,
+        learning_rate=1e-3,
+        early_stopping=True,
+        validation_fraction=0.1,
+        n_iter_no_change=5,
+        class_weight=None,
+        warm_start=False,
+        device=None,
+        dtype=None,
+        random_state=None,
+    ):
+        self.module = module
+        self.module_params = module_params
+        self.input_shape = input_shape
+        self.augmentation = augmentation
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.n_inducing = n_inducing
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _check_parameters(self):
+        check_hybrid_parameters(self)
+        self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
+
+    @all_or_nothing
+    def fit(self, X, y=None, sample_weight=None):
+        """Train the network and the Gaussian process.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
+            Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
+            minibatches and never copied as a whole.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans. None uses those of a Dataset.
+        sample_weight : array-like of shape (n,), default=None
+            Factor of the log likelihood of each row: 0 removes the row.
+
+        Returns
+        -------
+        self : HybridSVGPClassifier
+
+        Raises
+        ------
+        TypeError
+            If ``module`` returns no Module, or the kernel is unknown.
+        ValueError
+            If parameters, data, weights or the shape of the module's output are invalid.
+        DivergenceError
+            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
+            or, with ``warm_start``, unchanged.
+        """
+        return fit_models(self, X, y, sample_weight)
+
+    @isolated()
+    def to_torch(self, device=None):
+        """Return the fitted network as a torch module, for attacks and explanations.
+
+        Parameters
+        ----------
+        device : str or torch.device, default=None
+            Device of the module; None is the CPU.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
+            flat ones (b, d) or rows of their own shape, and returns logits
+            (b, n_classes), whose softmax is `predict_proba`. Its method
+            ``latents`` returns means and variances (b, c) of the latent functions.
+        """
+        check_is_fitted(self)
+        probabilities = self._class_probabilities()
+        return self._latents[0].predictor(device, partial(log_probabilities, probabilities))
+
+    def save_weights(self, path):
+        """Write the fitted model to a safetensors file: tensors and plain values, no code.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write.
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        """
+        save_model(self, path, _SAVED)
+
+    def load_weights(self, path):
+        """Load the model that `save_weights` of an estimator with the same parameters wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Weight file. Loading runs no code from it; module and kernel are those of this
+            estimator.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        OSError
+            If the file cannot be opened.
+        ValueError
+            If the file has another model, or is damaged. The estimator is then unchanged. Names,
+            shapes and plain values are checked before memory for arrays is allocated.
+        """
+        attributes, model = read_model(self, path, _SAVED)
+        self._forget()
+        vars(self).update(attributes | network_attributes(self, model))
+        return self
+
+    def _validated(self, X, reset, **options):
+        return validated_rows(self, X, reset, **options)
+
+    def _make_likelihood(self):
+        return classification_sites(self.likelihood, len(self.classes_))
+
+    def _network_design(self):
+        return NetworkDesign.of(self, CLASS_VARIANCE)
+
+    def _fit_model(self, problem):
+        design = self._network_design()
+        share = self.validation_fraction if self.early_stopping else 0.0
+        return fit_network(self, problem, design, DensityLoss(design.likelihood), share)
+
+    def _fitted_attributes(self, models, losses, streamed=False):
+        return {
+            **network_attributes(self, models[0]),
+            "validation_loss_": losses[0],
+            "_likelihood": self.likelihood,
+        }

@@ -1,0 +1,211 @@
+"""Rows held out of training: how they are chosen, and what they decide."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .._calibration import Calibration
+from .._data import chunk_rows
+from .._optim import by_autograd, lbfgs
+
+_NONE_HELD = -1.0  # threshold below the hash of any row
+_GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
+_NOISE_STEPS = 50
+# Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
+_NOISE_PRIOR_STD = 1.0
+
+
+def split(rows, share, salt, threshold):
+    """Split rows into training and held-out rows.
+
+    A row is held out by the hash of its content, so that a warm start holds out the rows of the
+    first fit. One row of each class is always a training row.
+
+    Parameters
+    ----------
+    rows : WeightedDataset
+    share : float
+        Share of the rows to hold out in a first fit.
+    salt : int
+        Seed of the hashes.
+    threshold : float or None
+        Rows with hashes up to this are held out; None in a first fit, which chooses it.
+
+    Returns
+    -------
+    training : WeightedDataset
+    held_out : WeightedDataset or None
+    threshold : float
+    """
+    if threshold is None and not share:
+        threshold = _NONE_HELD
+    if threshold == _NONE_HELD:
+        return rows, None, threshold
+    n, hashes = len(rows), row_hashes(rows, salt)
+    order = np.argsort(hashes, kind="stable")[::-1]
+    targets = rows.targets.cpu().numpy()[order]
+    kept = np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(min(2, n))
+    free = np.delete(order, kept)[::-1]
+    if threshold is None:
+        n_held = min(int(share * n), len(free))
+        threshold = float(hashes[free[n_held - 1]]) if n_held else _NONE_HELD
+    held = np.sort(free[hashes[free] <= threshold])
+    if not len(held):
+        return rows, None, threshold
+    return rows.part(np.setdiff1d(order, held)), rows.part(held), threshold
+
+
+def row_hashes(rows, salt):
+    """Return a hash in [0, 1) of the content of each row of a `WeightedDataset`, (n,).
+
+    Rows that differ only in their targets get evenly spread values, in the order of the targets.
+    Some of them are thus held out, whatever their share of all rows.
+    """
+    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
+    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
+    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
+    hashes = np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
+    targets = rows.targets.cpu().numpy().reshape(len(hashes), -1)
+    order = np.lexsort((*targets.T, hashes))
+    _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
+    place = np.empty(len(hashes), dtype=int)
+    place[order] = np.arange(len(hashes)) - first[group]
+    return (hashes + place * _GOLDEN_RATIO) % 1
+
+
+class LatentMoments(NamedTuple):
+    """Latent moments at held-out rows, in float64.
+
+    Attributes
+    ----------
+    mean, var : Tensor of shape (n, c)
+    targets : Tensor of shape (n,) or (n, t)
+    weights : Tensor of shape (n,)
+    """
+
+    mean: torch.Tensor
+    var: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+
+def latent_moments(network, rows):
+    """Return the `LatentMoments` of a network at rows."""
+    parts = []
+    with torch.no_grad():
+        for index in rows.chunks(chunk_rows(rows.X.shape[1])):
+            X, targets, weights = rows.take(index)
+            parts.append((*network.marginals(X), targets, weights))
+    mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    return LatentMoments(mean.double(), var.double(), targets, weights.double())
+
+
+class HeldOutCriterion(ABC):
+    """What held-out rows decide: when training ends, and what is fitted to them."""
+
+    @abstractmethod
+    def losses(self, network, moments):
+        """Return the validation losses that early stopping compares.
+
+        Parameters
+        ----------
+        network : HybridNetwork
+        moments : LatentMoments
+
+        Returns
+        -------
+        losses : list of float
+            In nats per row. The weights with the lowest first loss are kept; training goes on
+            while any of the losses falls.
+        """
+
+    @abstractmethod
+    def summary(self, network, moments):
+        """Return what the fitted attributes need of the held-out rows.
+
+        Parameters
+        ----------
+        network : HybridNetwork
+        moments : LatentMoments or None
+            None where no rows are held out.
+        """
+
+
+class CalibratedLoss(HeldOutCriterion):
+    """Log loss after calibration of the class probabilities; the summary is a `Calibration`."""
+
+    def losses(self, network, moments):
+        calibration = Calibration().updated(*moments)
+        return [calibration.loss / calibration.weight]
+
+    def summary(self, network, moments):
+        calibration = Calibration()
+        return calibration if moments is None else calibration.updated(*moments)
+
+
+class DensityLoss(HeldOutCriterion):
+    """Negative log predictive density; the summary is its mean, a float.
+
+    Parameters
+    ----------
+    likelihood : SiteLikelihood
+    """
+
+    def __init__(self, likelihood):
+        self._likelihood = likelihood
+
+    def losses(self, network, moments):
+        return [self._loss(network.noise.detach(), moments)]
+
+    def summary(self, network, moments):
+        return float("nan") if moments is None else self.losses(network, moments)[0]
+
+    def _log_density(self, noise, moments):
+        """Return the log predictive density at a logarithm of the noise (k,), a scalar tensor."""
+        likelihood = self._likelihood.at(noise).likelihood
+        return moments.weights @ likelihood.log_marginal(moments.targets, moments.mean, moments.var)
+
+    def _loss(self, noise, moments):
+        """Return the negative log predictive density, in nats per row."""
+        return -(self._log_density(noise, moments) / moments.weights.sum()).item()
+
+
+class RefittedNoiseLoss(DensityLoss):
+    """Negative log predictive density with noise that is refitted to the held-out rows.
+
+    The summary is a tuple of the density's mean and the logarithm of the noise, a tensor (k,).
+
+    Parameters
+    ----------
+    likelihood : SiteLikelihood
+    limits : tuple of two floats
+        Bounds of the log noise.
+    """
+
+    def __init__(self, likelihood, limits):
+        super().__init__(likelihood)
+        self._limits = limits
+
+    def losses(self, network, moments):
+        noises = self._refitted(network, moments), network.noise.detach()
+        return [self._loss(noise, moments) for noise in noises]
+
+    def summary(self, network, moments):
+        if moments is None:
+            return float("nan"), network.noise.detach()
+        noise = self._refitted(network, moments)
+        return self._loss(noise, moments), noise
+
+    def _refitted(self, network, moments):
+        """Return the log noise that maximizes the density, given a prior about the learned one."""
+        learned = network.noise.detach()
+
+        def density(noise):
+            misfit = ((noise - learned) / _NOISE_PRIOR_STD).square().sum()
+            return self._log_density(noise, moments) - 0.5 * misfit
+
+        bounds = learned.new_tensor([self._limits]).expand(len(learned), 2)
+        return lbfgs(by_autograd(density), learned, bounds, _NOISE_STEPS)[0]

@@ -1,0 +1,300 @@
+"""The estimator `HybridSVGPRegressor`."""
+
+from functools import partial
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._isolation import isolated
+from .._noise import with_noise
+from .._predictive import LIKELIHOODS
+from ._design import NetworkDesign
+from ._held_out import RefittedNoiseLoss
+from ._inputs import validated_rows
+from ._network import in_units_of_y
+from ._persistence import read_model, save_model
+from ._training import (
+    HYBRID_FOLLOWED,
+    LOSS_USES,
+    check_hybrid_parameters,
+    fit_network,
+    network_attributes,
+)
+
+_PRIOR_VARIANCE = 1.0
+_SAVED = "_likelihood", "noise_variance_", "_y_mean", "_y_std", "_y_ndim"
+
+
+class HybridSVGPRegressor(GPRegressor):
+    r"""Sparse variational Gaussian-process regressor on the features of a neural network.
+
+    Deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If rows
+    are held out, the noise is then refitted to them. Several outputs share all but the posterior
+    and the noise. See the :ref:`user guide <hybrid>`.
+
+    Parameters
+    ----------
+    module : callable, default=None
+        Extractor of features: a `torch.nn.Module` class, or a function that returns a new Module.
+        A Module itself is not allowed, since every fit has its own weights. It maps a batch
+        (b, \*row_shape) to features (b, D). `MNISTExtractor` and `CIFAR10Extractor` are the
+        paper's. None is an `MLP` of the standardized features, for tables.
+    module_params : dict, default=None
+        Keyword arguments of ``module``.
+    input_shape : tuple of int, default=None
+        Shape of a row as the module takes it, if rows of X are flat. None is the shape in X.
+    augmentation : callable, default=None
+        Random transformation of training batches: takes a tensor (b, \*row_shape) and returns one
+        of the same shape.
+    kernel : kernel of sklearn.gaussian_process.kernels, default=None
+        Prior covariance of the latent functions of the features, each normalized to mean zero and
+        variance one. Its values are where optimization starts; its bounds and "fixed" marks are
+        respected. A `WhiteKernel` in its sum is the noise, in squared units of the normalized y.
+        None is a squared exponential.
+    likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
+        Likelihood of the targets; see `SVGPRegressor`.
+    normalize_y : bool, default=True
+        Whether each output is standardized for the fit. If not, y should be of order one, since
+        initial values and bounds are.
+    n_inducing : int, default=64
+        Number of inducing points, m, in the space of features. Fewer are used if there are fewer
+        rows.
+    max_iter : int, default=50
+        Maximum number of epochs. The learning rates decay to zero over them.
+    batch_size : int, default=None
+        Rows in a minibatch. None is a tenth of the rows, but at least 16 and at most 128.
+    learning_rate : float, default=1e-3
+        Initial learning rate of Adam for the module; that of the head is ten times higher. Both
+        decay to zero as a cosine over ``max_iter`` epochs.
+    early_stopping : bool, default=True
+        Whether training ends when the loss of the held-out rows no longer falls, neither with the
+        refitted noise nor with that of the ELBO. The weights of the best epoch are kept.
+    validation_fraction : float, default=0.1
+        Share of the rows that are held out of training, with ``early_stopping``. The noise is
+        refitted to them.
+    n_iter_no_change : int, default=5
+        With ``early_stopping``, the number of epochs without improvement that ends training. If an
+        epoch has fewer than 20 steps, the number is raised to make up for it.
+    warm_start : bool, default=False
+        Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
+    device : str or torch.device, default=None
+        Where to compute; None is the CPU. Fitted state is on the CPU in any case.
+    dtype : {"float32", "float64"}, default=None
+        Precision of the network; None is that of X, and float32 for uint8. The head is in float64.
+    random_state : int, RandomState instance or None, default=None
+        Seeds initial weights, held-out rows, minibatches, dropout and augmentation.
+
+    Attributes
+    ----------
+    noise_variance_ : float or ndarray of shape (t,)
+        Noise variance in squared units of y, refitted to the held-out rows if there are any.
+    kernel_ : Kernel
+        Kernel of the features, with the learned hyperparameters.
+    inducing_points_ : ndarray of shape (m, D)
+        In units of the normalized features.
+    input_shape_ : tuple of int
+        Shape of a row as the module takes it.
+    validation_loss_ : float
+        Lowest negative log density of the held-out rows in any epoch, with the refitted noise, in
+        nats per row. That of new rows is slightly higher. NaN if no rows are held out.
+    objective_curve_ : ndarray of shape (n_iterations,)
+        Mean estimate of the ELBO in each epoch, in nats.
+    n_iter_ : int
+        Number of epochs.
+    n_features_in_ : int
+        Number of entries of a flat row, d.
+    feature_names_in_ : ndarray of shape (d,)
+        Column names of X, if they are all strings.
+
+    Notes
+    -----
+    Source: Hensman et al. (2013); Wilson et al. (2016), stochastic variational deep kernel
+    learning.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from skgpsvm import HybridSVGPRegressor
+    >>> X, y = make_friedman1(500, random_state=0)
+    >>> gp = HybridSVGPRegressor(random_state=0).fit(X, y)
+    >>> gp.score(X, y) > 0.9
+    True
+    """
+
+    _uses, _followed = LOSS_USES, HYBRID_FOLLOWED
+
+    def __init__(
+        self,
+        module=None,
+        *,
+        module_params=None,
+        input_shape=None,
+        augmentation=None,
+        kernel=None,
+        likelihood="gaussian",
+        normalize_y=True,
+        n_inducing=64,
+        max_iter=50,
+        batch_size=None,
+        learning_rate=1e-3,
+        early_stopping=True,
+        validation_fraction=0.1,
+        n_iter_no_change=5,
+        warm_start=False,
+        device=None,
+        dtype=None,
+        random_state=None,
+    ):
+        self.module = module
+        self.module_params = module_params
+        self.input_shape = input_shape
+        self.augmentation = augmentation
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.normalize_y = normalize_y
+        self.n_inducing = n_inducing
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _check_parameters(self):
+        check_hybrid_parameters(self)
+        self._check_choice("likelihood", tuple(LIKELIHOODS))
+        self._check_bool("normalize_y")
+
+    @all_or_nothing
+    def fit(self, X, y=None, sample_weight=None):
+        """Train the network and the Gaussian process.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
+            Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
+            minibatches and never copied as a whole.
+        y : array-like of shape (n,) or (n, t)
+            Targets. None uses those of a Dataset.
+        sample_weight : array-like of shape (n,), default=None
+            Factor of the log likelihood of each row: 0 removes the row.
+            Weights count rows: to pass inverse variances, divide them by their mean.
+
+        Returns
+        -------
+        self : HybridSVGPRegressor
+
+        Raises
+        ------
+        TypeError
+            If ``module`` returns no Module, or the kernel is unknown.
+        ValueError
+            If parameters, data, weights or the shape of the module's output are invalid.
+        DivergenceError
+            If the ELBO or the module's output is no longer finite. The estimator is then unfitted
+            or, with ``warm_start``, unchanged.
+        """
+        return fit_models(self, X, y, sample_weight)
+
+    @isolated()
+    def to_torch(self, device=None):
+        """Return the fitted network as a torch module, for attacks and explanations.
+
+        Parameters
+        ----------
+        device : str or torch.device, default=None
+            Device of the module; None is the CPU.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
+            flat ones (b, d) or rows of their own shape, and returns means (b, t). Its method
+            ``latents`` returns means and variances (b, c) of the latent functions.
+        """
+        check_is_fitted(self)
+        units = partial(in_units_of_y, self._y_mean, self._y_std)
+        return self._latents[0].predictor(device, units)
+
+    def save_weights(self, path):
+        """Write the fitted model to a safetensors file: tensors and plain values, no code.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write.
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        """
+        save_model(self, path, _SAVED)
+
+    def load_weights(self, path):
+        """Load the model that `save_weights` of an estimator with the same parameters wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Weight file. Loading runs no code from it; module and kernel are those of this
+            estimator.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        OSError
+            If the file cannot be opened.
+        ValueError
+            If the file has another model, or is damaged. The estimator is then unchanged. Names,
+            shapes and plain values are checked before memory for arrays is allocated.
+        """
+        attributes, model = read_model(self, path, _SAVED)
+        self._forget()
+        vars(self).update(attributes | network_attributes(self, model))
+        self.kernel_ = self._kernel_with_noise(model.kernel, self.noise_variance_)
+        return self
+
+    def _validated(self, X, reset, **options):
+        return validated_rows(self, X, reset, **options)
+
+    def _make_likelihood(self):
+        return self._noise_model.sites()
+
+    def _network_design(self):
+        return NetworkDesign.of(self, _PRIOR_VARIANCE)
+
+    def _fit_model(self, problem):
+        design = self._network_design()
+        criterion = RefittedNoiseLoss(design.likelihood, self._noise_model.limits())
+        share = self.validation_fraction if self.early_stopping else 0.0
+        return fit_network(self, problem, design, criterion, share)
+
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        (model,), ((loss, noise),) = models, summaries
+        variance = self._noise_variance(noise.cpu())
+        return {
+            **network_attributes(self, model),
+            "kernel_": self._kernel_with_noise(model.kernel, variance),
+            "validation_loss_": loss + float(np.log(self._y_std).sum()),
+            "noise_variance_": variance,
+            "_likelihood": self.likelihood,
+        }
+
+    def _kernel_with_noise(self, kernel, variance):
+        """Return the fitted kernel, with a noise term if the given kernel has one."""
+        if self._noise_model.given is None:
+            return kernel
+        level = np.atleast_1d(variance / self._y_std**2)[0]
+        return with_noise(self.kernel, kernel, float(level))

@@ -1,0 +1,145 @@
+"""Fits of hybrid networks: the parameters of all, and the way from rows to a fitted model."""
+
+import numpy as np
+
+from .._distributed import refuse_ranks
+from .._estimators import FOLLOWED
+from .._parameters import ALWAYS, where
+from .._problem import Fitted
+from .._torch_kernels import theta_bounds
+from ._held_out import latent_moments, split
+from ._learning import EarlyStopping, JointTraining
+
+# With batch_size=None: the number of steps in an epoch, and the limits of the batch size.
+_STEPS, _BATCH_SIZES = 10, (16, 128)
+HYBRID_USES = {"n_iter_no_change": where(early_stopping=True)}
+# Of estimators whose held-out rows are for early stopping only.
+LOSS_USES = HYBRID_USES | {"validation_fraction": where(early_stopping=True)}
+HYBRID_FOLLOWED = {
+    "fit": FOLLOWED
+    | dict.fromkeys(("augmentation", "batch_size", "learning_rate", "n_iter_no_change"), ALWAYS)
+}
+
+
+def check_hybrid_parameters(estimator):
+    """Refuse wrong values of the parameters that all hybrid estimators have."""
+    for name in ("early_stopping", "warm_start"):
+        estimator._check_bool(name)
+    for name in ("n_inducing", "max_iter", "n_iter_no_change"):
+        estimator._check_number(name, 1, integer=True)
+    estimator._check_number("batch_size", 1, integer=True, optional=True)
+    estimator._check_number("learning_rate", 0, above=True)
+    shape, params = estimator.input_shape, estimator.module_params
+    if shape is not None and not (
+        isinstance(shape, (tuple, list))
+        and all(isinstance(size, (int, np.integer)) and size > 0 for size in shape)
+    ):
+        raise ValueError(
+            f"input_shape={shape!r} must be the shape of a row as the module takes it, a tuple "
+            "of positive integers such as (1, 28, 28), or None."
+        )
+    if not (params is None or isinstance(params, dict)):
+        raise TypeError(
+            f"module_params={params!r} must be a dict of arguments of the module, or None."
+        )
+    _check_validation(estimator)
+    augmentation = estimator.augmentation
+    if not (augmentation is None or callable(augmentation)):
+        raise TypeError(
+            f"augmentation={augmentation!r} must be a function that takes a batch of "
+            "rows, a tensor, and returns a tensor of the same shape; or None."
+        )
+    estimator._check_kernel()
+    refuse_ranks(estimator)
+
+
+def _check_validation(estimator):
+    estimator._check_number("validation_fraction", 0)
+    if estimator.validation_fraction >= 1:
+        raise ValueError(
+            f"validation_fraction={estimator.validation_fraction!r} must be below 1: it is the "
+            "share of the rows that are held out."
+        )
+    if estimator.early_stopping and not estimator.validation_fraction:
+        raise ValueError(
+            "early_stopping=True needs held-out rows: set validation_fraction above 0."
+        )
+
+
+def fit_network(estimator, problem, design, criterion, held_out_share):
+    """Fit extractor and head jointly, anew or from the network of an earlier fit.
+
+    Parameters
+    ----------
+    estimator : HybridBayesianSVC, HybridSVGPClassifier or HybridSVGPRegressor
+    problem : Problem
+    design : NetworkDesign
+    criterion : HeldOutCriterion
+    held_out_share : float
+        Share of the rows to hold out of training in a first fit.
+
+    Returns
+    -------
+    fitted : Fitted
+        Its summary is that of the criterion.
+    """
+    rows, start = problem.rows, problem.start
+    salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
+    trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
+    if start is None:
+        start, network = design.initial(problem, trained_on, threshold, estimator.n_inducing)
+    else:
+        network = start.network(rows.device)
+
+    def validation_losses(network):
+        return criterion.losses(network, latent_moments(network, held_out))
+
+    stop_early = estimator.early_stopping and held_out is not None
+    patience = estimator.n_iter_no_change
+    training = JointTraining(
+        network,
+        design.likelihood,
+        trained_on,
+        bounds={
+            "theta": theta_bounds(start.kernel, rows.device).unbind(-1),
+            "noise": estimator._noise_model.limits(),
+        },
+        max_iter=estimator.max_iter,
+        batch_size=_batch_size(estimator, len(trained_on)),
+        learning_rate=estimator.learning_rate,
+        augmentation=estimator.augmentation,
+        early_stopping=EarlyStopping(patience, validation_losses) if stop_early else None,
+        generator=problem.generator,
+    )
+
+    def evaluate(network):
+        moments = None if held_out is None else latent_moments(network, held_out)
+        return [start.at(network)], [criterion.summary(network, moments)]
+
+    state = training.init()
+    curve = problem.run_stage(
+        "network",
+        training,
+        state,
+        estimator.max_iter,
+        lambda state: evaluate(training.at(state)),
+        must_converge=False,
+    )
+    (model,), (summary,) = evaluate(training.best(state))
+    return Fitted(model, curve, summary)
+
+
+def _batch_size(estimator, n_rows):
+    if estimator.batch_size is not None:
+        return estimator.batch_size
+    return int(np.clip(n_rows // _STEPS, *_BATCH_SIZES))
+
+
+def network_attributes(estimator, model):
+    """Return the fitted attributes that all hybrid estimators have, a dict."""
+    return {
+        "kernel_": model.kernel,
+        "inducing_points_": model.weights["Z"],
+        "_latents": [model],
+        "_fitted_parameters": estimator._parameters_of_fit(),
+    }
