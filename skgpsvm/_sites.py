@@ -124,10 +124,10 @@ class LikelihoodSites(SiteLikelihood):
         return torch.arange(self.n_latents, device=mean.device).expand(len(mean), -1)
 
     def sites(self, y, mean, var):
-        grad, hess = self.likelihood.expected_derivatives(*_precise(y, mean, var))
+        value, grad, hess = self.likelihood.expected_terms(*_precise(y, mean, var))
         grad, precision = grad.to(mean.dtype), -hess.to(mean.dtype)
         return Sites(
-            loss=self.loss(y, mean, var),
+            loss=-value.to(mean.dtype),
             linear=grad + precision.clamp_min(0) * mean,
             precision=precision.clamp_min(0),
             gradient=-grad,

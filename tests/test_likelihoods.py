@@ -17,7 +17,7 @@ from scipy.stats import laplace, norm, poisson
 from scipy.stats import t as student
 
 from skgpsvm import likelihoods
-from skgpsvm._quadrature import gauss_hermite
+from skgpsvm._quadrature import gauss_hermite, normal_points
 from skgpsvm.likelihoods import (
     BinaryHinge,
     Gaussian,
@@ -969,6 +969,22 @@ def test_softmax_does_not_depend_on_how_rows_are_divided(monkeypatch):
     monkeypatch.setattr("skgpsvm.likelihoods._classification._BLOCK", 128 * 4 * 2)
     for one, other in zip(whole, found(), strict=True):
         assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_terms_of_the_softmax_hold_for_all_sizes_of_latents(dtype):
+    mean, var = t64(np.random.default_rng(0).normal(size=(2, 9, 4)))
+    mean = mean * torch.tensor([1.0, 30.0, 3e3]).repeat(3)[:, None]
+    var = var.abs() * torch.tensor([1.0, 100.0, 1e4]).repeat_interleave(3)[:, None]
+    y, likelihood = torch.arange(9) % 4, Softmax()
+    value, first, second = likelihood.expected_terms(y, mean.to(dtype), var.to(dtype))
+    rtol = 1e-10 if dtype == torch.float64 else 1e-3
+    assert_allclose(value, likelihood.expected_log_prob(y, mean, var), rtol=rtol, atol=rtol)
+    f = mean + var.sqrt() * normal_points(64, 4, mean)[:, None]
+    p = torch.softmax(f, -1)
+    one_hot = torch.nn.functional.one_hot(y, 4)
+    assert_allclose(first, one_hot - p.mean(0), atol=rtol)
+    assert_allclose(second, (p * (p - 1)).mean(0), atol=rtol)
 
 
 def test_softmax_of_equal_latents_is_nearly_even():

@@ -111,6 +111,21 @@ class Likelihood(torch.nn.Module, abc.ABC):
         first, half = torch.autograd.grad(self.expected_log_prob(y, mean, var).sum(), (mean, var))
         return first, 2 * half
 
+    def expected_terms(self, y, mean, var):
+        """Return `expected_log_prob` and the two `expected_derivatives`.
+
+        Parameters
+        ----------
+        y, mean, var : torch.Tensor
+            As of `expected_derivatives`.
+
+        Returns
+        -------
+        expected_log_prob : torch.Tensor of shape (b,)
+        first, second : torch.Tensor of shape (b, c)
+        """
+        return self.expected_log_prob(y, mean, var), *self.expected_derivatives(y, mean, var)
+
     def log_marginal(self, y, mean, var):
         """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 

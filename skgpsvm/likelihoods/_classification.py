@@ -9,7 +9,7 @@ from .._quadrature import argmax_probability, expect, normal_cdf, normal_points,
 from ._base import Likelihood, log_expected_decay, log_ndtr
 
 _PREDICTIVE_POINTS = 256
-_BLOCK = 2**20  # numbers in a temporary tensor
+_BLOCK = 2**16  # numbers in a temporary tensor, so that it stays in the cache
 
 
 class _Bernoulli(Likelihood):
@@ -74,41 +74,55 @@ class Softmax(Likelihood):
 
     def expected_log_prob(self, y, mean, var):
         true = mean.gather(-1, _index(y, mean))[..., 0]
-        return true - _over_draws(lambda f: torch.logsumexp(f, -1).mean(0), mean, var)
+        log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
+        return true - log_sum[..., 0]
 
     def expected_derivatives(self, y, mean, var):
         """Return expected derivatives of `log_prob` itself; the second is never positive."""
+        return self.expected_terms(y, mean, var)[1:]
 
+    def expected_terms(self, y, mean, var):
         def moments(f):
-            p = torch.softmax(f, -1)
-            return torch.stack([-p.mean(0), (p * (p - 1)).mean(0)], -1)
+            largest = f.amax(0)
+            p = (f - largest).exp_()
+            total = p.sum(0)
+            p /= total
+            log_sum = (largest + total.log()).mean(-1)
+            squares = torch.linalg.vecdot(p, p) / p.shape[-1]
+            return torch.cat([log_sum[None], p.mean(-1), squares])
 
-        first, second = _over_draws(moments, mean, var).unbind(-1)
-        return first.scatter_add(1, y[:, None], torch.ones_like(first)), second
+        c = mean.shape[-1]
+        log_sum, p, squares = _over_draws(moments, mean, var).split([1, c, c], -1)
+        index = _index(y, mean)
+        value = (mean.gather(-1, index) - log_sum)[..., 0]
+        return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
 
     def log_marginal(self, y, mean, var):
         def log_mean(f):
-            return torch.logsumexp(torch.log_softmax(f, -1), 0) - math.log(len(f))
+            return torch.logsumexp(torch.log_softmax(f, 0), -1) - math.log(f.shape[-1])
 
         log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
     def predict(self, mean, var):
         def average(f):
-            return torch.softmax(f, -1).mean(0)
+            return torch.softmax(f, 0).mean(-1)
 
         return _over_draws(average, mean, var, _PREDICTIVE_POINTS)
 
 
 def _over_draws(function, mean, var, n_points=64):
-    """Make a function of latent draws (s, b, c) that reduces them to (b, ...) in blocks."""
+    """Reduce latent draws (c, b, s) to (k, b) by a function, in blocks of rows.
+
+    Classes come first and draws last, since a reduction over a short last axis is slow. The result
+    has the shape (..., b, k).
+    """
     mean, var = torch.broadcast_tensors(mean, var)
-    z = normal_points(n_points, mean.shape[-1], mean)[:, None]
-    flat = (
-        part.flatten(0, -2).split(max(_BLOCK // z.numel(), 1)) for part in (mean, safe_std(var))
-    )
-    found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)])
-    return found.unflatten(0, mean.shape[:-1])
+    z = normal_points(n_points, mean.shape[-1], mean).T[:, None]
+    step = max(_BLOCK // z.numel(), 1)
+    flat = (part.flatten(0, -2).T[..., None].split(step, 1) for part in (mean, safe_std(var)))
+    found = torch.cat([function(m + std * z) for m, std in zip(*flat, strict=True)], 1)
+    return found.T.unflatten(0, mean.shape[:-1])
 
 
 class RobustMax(Likelihood):
