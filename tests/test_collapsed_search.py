@@ -32,6 +32,18 @@ def test_learning_in_stages_ends_as_well_as_on_all_rows(monkeypatch):
     assert slow.elbo_ > whole.elbo_ - 0.02 * 600
 
 
+def test_inducing_points_are_learned_alone():
+    # There are enough of them for starts on the exact evidence, which has none.
+    X, y = waves(400)
+    settings = {"n_inducing": 250, "optimizer": None, "max_iter": 2, "tol": 10.0, "random_state": 0}
+    fixed, learned = (
+        SVGPRegressor(1.0 * RBF(0.1), learn_inducing=learn, **settings).fit(X, y)
+        for learn in (False, True)
+    )
+    assert learned.elbo_ > fixed.elbo_
+    assert not np.array_equal(learned.inducing_points_, fixed.inducing_points_)
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -128,6 +128,8 @@ class CollapsedSearch:
 
     def _first_point(self):
         """Return where the start of highest ELBO, or log evidence, ends."""
+        if self._n_exact is not None and self._trained == ["Z"]:
+            return self._first  # the evidence has no inducing points to learn
         learns_lengths = "theta" in self._trained and free_lengths(self.start.kernel).any()
         n, d = self._rows.n_rows, self._d
         few = n <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
