@@ -37,6 +37,30 @@ def all_sum(*tensors):
     return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))
 
 
+class _AllSum(torch.autograd.Function):
+    """Sum of a vector over the ranks; its gradient is the sum of the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx, packed):
+        return all_sum(packed)[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return all_sum(gradient)[0]
+
+
+def differentiable_sum(*tensors):
+    """Return sums of tensors over the ranks, as `all_sum`, through which gradients pass.
+
+    Every rank must take the gradient of something that depends on the sums.
+    """
+    packed = torch.cat([tensor.double().ravel() for tensor in tensors])
+    # So that the backward pass comes here on every rank, also where the tensors have no graph.
+    summed = _AllSum.apply(packed if packed.requires_grad else packed.requires_grad_())
+    parts = summed.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))
+
+
 def gather(value):
     """Return the values of all ranks, in the order of the ranks."""
     if n_ranks() == 1:

@@ -9,6 +9,7 @@ import oracles
 import torch
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from torch import nn
 
 from skgpsvm import DecoupledGPRegressor, _bases
 from skgpsvm._bases import Dictionary, KernelBases
@@ -241,3 +242,17 @@ def few_valued(n, seed=0):
     rng = np.random.RandomState(seed)
     data = np.c_[rng.randint(2, size=n), rng.randint(5, size=n) ** 2, rng.uniform(size=n)]
     return data, data[:, 0] - np.sqrt(data[:, 1]) + np.sin(4 * data[:, 2]) + rng.normal(size=n)
+
+
+class WithNoise(nn.Sequential):
+    """Network of four features whose layers behave differently in training."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 5)
+        )
+
+
+def shifted(batch):
+    """Return a batch of rows with noise."""
+    return batch + 0.1 * torch.randn_like(batch)

@@ -1,5 +1,6 @@
 """Fits that ranks share, and the ranks' shards of rows; test_distributed runs it by torchrun."""
 
+import copy
 import sys
 import traceback
 from datetime import timedelta
@@ -9,14 +10,18 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
+from problems import WithNoise, shifted
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.gaussian_process.kernels import RBF
+from torch import nn
 
 from skgpsvm import (
     BayesianSVC,
     EPClassifier,
     HybridBayesianSVC,
+    HybridSVGPClassifier,
+    HybridSVGPRegressor,
     QSRVMClassifier,
     QSRVMRegressor,
     SVGPClassifier,
@@ -26,6 +31,13 @@ from skgpsvm.solvers import CoordinateAscent, InterleavedEP, NaturalGradient
 
 N = 180
 CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row": (1, 2)}
+
+
+def failing(batch):
+    """Return a batch, except on rank 1."""
+    if dist.get_rank() == 1:
+        raise RuntimeError("a broken row")
+    return batch
 
 
 def problem(n_classes):
@@ -103,13 +115,32 @@ BATCHES = {
         "one row",
     ),
 }
+NETWORK = {**COMMON, "max_iter": 4, "dtype": "float64"}
+BATCHES |= {
+    "hybrid svc": (HybridBayesianSVC(**NETWORK), 3, "blocks"),
+    "hybrid, noisy layers": (HybridSVGPRegressor(WithNoise, **NETWORK), 0, "uneven"),
+    "hybrid classifier": (HybridSVGPClassifier(**NETWORK, batch_size=16), 2, "empty"),
+    "hybrid": (
+        HybridSVGPRegressor(**NETWORK, batch_size=16, augmentation=shifted, n_iter_no_change=1),
+        0,
+        "one row",
+    ),
+    "hybrid, frozen": (HybridSVGPRegressor(nn.Identity, **NETWORK, kernel=KERNEL), 0, "empty"),
+}
 STREAMS = ("sep", "svc, two classes")
+# Hybrid networks continued from a fit in one process, by steps on all rows.
+WHOLE = NETWORK | {"batch_size": N, "warm_start": True}
+CONTINUED = {
+    "svc": (HybridBayesianSVC(**WHOLE), 3, "blocks"),
+    "classifier": (HybridSVGPClassifier(**WHOLE), 2, "empty"),
+    "regressor": (HybridSVGPRegressor(**WHOLE), 0, "one row"),
+}
 
 
-def fit(name, shard=slice(None), fits=FITS):
-    """Return the estimator of a name, fitted to a part of its problem."""
+def fit(name, shard=slice(None), fits=FITS, start=None):
+    """Return the estimator of a name, fitted to a part of its problem, or continued from a fit."""
     estimator, n_classes, _ = fits[name]
-    estimator = clone(estimator)
+    estimator = clone(estimator) if start is None else copy.deepcopy(start)
     X, y, weights, target = problem(n_classes or 2)
     return estimator.fit(X[shard], (y if n_classes else target)[shard], weights[shard])
 
@@ -145,6 +176,7 @@ def failing_fits(rank):
     X, y, _, target = problem(2)
     part = slice(rank, None, 3)
     X, y, target = X[part].copy(), y[part], target[part]
+    shape = (4,) if rank else (2, 2)
     names, devices = ["ham", "spam", "toast", "egg"], ["cpu", "nowhere", "cpu"]
     spoiled = X.copy()
     spoiled[0, 0] = np.nan if rank == 1 else 0.0
@@ -169,6 +201,8 @@ def failing_fits(rank):
         "precision": told(lambda: ep.fit(X.astype([np.float64, np.float32][rank % 2]), y)),
         "outputs": told(lambda: SVGPRegressor().fit(X, np.c_[target, target][:, : 1 + rank % 2])),
         "names": told(lambda: ep.fit(frame, y)),
+        "augmentation": told(lambda: HybridSVGPRegressor(augmentation=failing).fit(X, target)),
+        "row shapes": told(lambda: HybridSVGPRegressor().fit(X.reshape(-1, *shape), target)),
         "lambda": told(lambda: HybridBayesianSVC(lambda: None).fit(X, y)),
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
@@ -189,6 +223,10 @@ def main(folder):
     found = {
         "fitted": {name: fit(name, shard(name, rank)) for name in FITS},
         "batches": {name: fit(name, shard(name, rank, BATCHES), BATCHES) for name in BATCHES},
+        "continued": {
+            name: fit(name, shard(name, rank, CONTINUED), CONTINUED, start)
+            for name, start in joblib.load(f"{folder}/starts.joblib").items()
+        },
         "streamed": {name: stream(name, rank, 3) for name in STREAMS},
         "failures": failing_fits(rank),
     }

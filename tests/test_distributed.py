@@ -12,7 +12,7 @@ import pytest
 import shared_fits
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from shared_fits import BATCHES, FITS, STREAMS, N, fit, problem, stream
+from shared_fits import BATCHES, CONTINUED, FITS, STREAMS, N, fit, problem, stream
 
 from skgpsvm import HybridBayesianSVC, SVGPRegressor
 from skgpsvm._data import WeightedDataset
@@ -36,6 +36,7 @@ LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9}
 def ranks(tmp_path_factory):
     """Return the results of three ranks that torchrun starts."""
     folder = tmp_path_factory.mktemp("ranks")
+    joblib.dump({name: fit(name, fits=CONTINUED) for name in CONTINUED}, folder / "starts.joblib")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     done = subprocess.run(
         [sys.executable, *launch, shared_fits.__file__, folder],
@@ -53,6 +54,7 @@ def numbers(model):
     names = ("Z", "mean", "root", "bases", "coef", "diag", "columns")
     found = [latent.kernel.theta for latent in model._latents]
     found += [getattr(latent, name, None) for latent in model._latents for name in names]
+    found += [part for latent in model._latents for part in getattr(latent, "weights", {}).values()]
     return np.concatenate([np.ravel(array) for array in found if array is not None])
 
 
@@ -84,7 +86,19 @@ def test_ranks_have_the_same_model_from_minibatches(ranks, name):
     alone = fit(name, fits=BATCHES)
     # Draws differ, so that only the levels agree.
     per_row = [model.objective_curve_[-1] / N for model in (models[0], alone)]
-    assert per_row[0] == pytest.approx(per_row[1], abs=0.05)
+    # Few epochs of a network depend on its draws more than others do.
+    assert per_row[0] == pytest.approx(per_row[1], abs=0.4 if "hybrid" in name else 0.05)
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_ranks_train_a_network_as_one_process_does(ranks, name):
+    models = [found["continued"][name] for found in ranks]
+    alone = fit(name, fits=CONTINUED, start=fit(name, fits=CONTINUED))
+    for model in models[1:]:
+        assert_array_equal(numbers(model), numbers(models[0]))
+    assert_allclose(numbers(models[0]), numbers(alone), atol=1e-9)
+    assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=1e-9)
+    assert models[0].validation_loss_ == pytest.approx(alone.validation_loss_, rel=1e-9)
 
 
 @pytest.mark.parametrize(("n_rows", "n_batches"), [(7, 3), (2, 5), (0, 4)])
@@ -147,7 +161,9 @@ def test_streams_are_shared_too(ranks, name):
         ("precision", "rank 0 has X of dtype 'float64'; rank 1 has X of dtype 'float32'"),
         ("outputs", r"rank 0 has outputs \(1,\); rank 1 has outputs \(2,\)"),
         ("names", "rank 0 has feature names"),
-        ("lambda", "HybridBayesianSVC runs in one process; there are 3"),
+        ("lambda", r"must be a torch\.nn\.Module class or a function"),
+        ("augmentation", "rank 1 failed: RuntimeError: a broken row"),
+        ("row shapes", r"rank 0 has rows of shape \(2, 2\); rank 1 has rows of shape \(4,\)"),
         ("NaN", "rank 1 failed: ValueError: Input X contains NaN"),
         ("parameter", "rank 1 has parameter max_iter 5; rank 2 has parameter max_iter 6"),
         ("features", "rank 0 has n_features 3; rank 1 has n_features 2"),
@@ -159,15 +175,16 @@ def test_streams_are_shared_too(ranks, name):
     ],
 )
 def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
+    of_one_rank = dict.fromkeys(("NaN", "device", "random_state"), ValueError)
+    of_one_rank |= {"augmentation": RuntimeError}
+    of_all = {"weights": ValueError, "one class": ValueError, "lambda": TypeError}
     for i, found in enumerate(ranks):
-        own = failure in ("NaN", "device", "random_state") and i == 1
-        told_by_all = ("weights", "one class", "lambda")
-        expected = ValueError if own or failure in told_by_all else DistributedError
+        expected, told = of_all.get(failure, DistributedError), message
+        if i == 1 and failure in of_one_rank:
+            expected = of_one_rank[failure]
+            told = message.removeprefix(f"rank 1 failed: {expected.__name__}: ")
         assert type(found["failures"][failure]) is expected
-        told = str(found["failures"][failure])
-        assert re.search(
-            message.removeprefix("rank 1 failed: ValueError: ") if own else message, told
-        )
+        assert re.search(told, str(found["failures"][failure]))
 
 
 def test_a_rank_that_has_ended_makes_the_others_fail(ranks):

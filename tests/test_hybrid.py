@@ -38,6 +38,7 @@ from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._held_out import CalibratedLoss, row_hashes
 from skgpsvm.hybrid._learning import JointTraining
+from skgpsvm.hybrid._network import FeatureMap
 from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
@@ -149,6 +150,11 @@ def training_of(model, monkeypatch, X, y):
     return made[0]
 
 
+def objective(training, X, y, weights):
+    """Return the estimate of the ELBO from a batch."""
+    return training._objective(training.network.features.raw(X), y, weights).item()
+
+
 def assert_same_bits(model, other, X, other_X=None):
     """Assert that two models predict the same, bit for bit."""
     other_X = X if other_X is None else other_X
@@ -188,7 +194,7 @@ def test_objective_is_that_of_the_likelihood_and_the_posterior(head, likelihood,
     whole = rows.take(slice(None))
     expected = elbo(network, likelihood, *whole[:2], len(rows), whole[2])
     # Sums in double precision are taken in another order.
-    assert training._objective(*whole).item() == pytest.approx(expected.item(), rel=1e-9)
+    assert objective(training, *whole) == pytest.approx(expected.item(), rel=1e-9)
 
 
 def test_objective_of_minibatches_is_unbiased(monkeypatch):
@@ -196,8 +202,8 @@ def test_objective_of_minibatches_is_unbiased(monkeypatch):
     training = training_of(quick(validation_fraction=0.0, dtype="float64"), monkeypatch, X, y)
     training.network.eval()
     rows = training.rows
-    whole = training._objective(*rows.take(slice(None))).item()
-    parts = [training._objective(*rows.take(i)).item() for i in torch.arange(80).split(16)]
+    whole = objective(training, *rows.take(slice(None)))
+    parts = [objective(training, *rows.take(i)) for i in torch.arange(80).split(16)]
     assert np.mean(parts) == pytest.approx(whole, rel=1e-9)
 
 
@@ -228,7 +234,7 @@ def test_head_on_given_features_nears_the_optimum_of_coordinate_ascent(monkeypat
     training = training_of(model, monkeypatch, X, y)
     network = network_of(model)
     whole = training.rows.take(slice(None))
-    reached = JointTraining._objective(training, *whole).item()
+    reached = objective(training, *whole)
     features = network.features(whole[0]).double()
     rows = training.rows.part(np.arange(len(X)))
     rows.X, rows.dtype = features, torch.float64
@@ -247,6 +253,24 @@ def test_features_are_normalized_over_the_training_rows(digits):
     # Running moments lag by a few steps, and exclude held-out rows.
     assert_allclose(features.mean(0), 0, atol=0.15)
     assert_allclose(features.std(0), 1, atol=0.15)
+
+
+def test_features_of_ranks_are_normalized_as_those_of_one_process(monkeypatch):
+    rng = np.random.default_rng(0)
+    raw = t64(7 + rng.normal(size=(30, 3)) * [1.0, 5.0, 0.1])
+    slope = t64(rng.normal(size=(30, 3)))
+    found = []
+    for n_ranks in (1, 2):  # the sums are of one rank in any case
+        monkeypatch.setattr("skgpsvm.hybrid._network.n_ranks", lambda n=n_ranks: n)
+        moments = t64([6.0, 8.0, 7.0]), t64([1.0, 9.0, 0.1])
+        features = FeatureMap(nn.Identity(), (3,), *moments).train()
+        values = raw.clone().requires_grad_()
+        normalized = features.normalized(values)
+        (gradient,) = torch.autograd.grad((normalized * slope).sum(), values)
+        one_row = features.train().normalized(raw[:1])
+        found.append((normalized.detach(), gradient, one_row, features.state_dict()))
+    # Moments are summed in another order.
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-10)
 
 
 def test_calibration_is_that_of_the_held_out_rows(monkeypatch):
@@ -598,12 +622,6 @@ def test_bad_input_and_parameters_are_refused(options, shape, message):
     X = np.random.default_rng(0).normal(size=shape)
     with pytest.raises(ValueError, match=message):
         HybridBayesianSVC(**options).fit(X, np.arange(20) % 2)
-
-
-def test_more_processes_are_refused(monkeypatch):
-    monkeypatch.setattr("skgpsvm._distributed.n_ranks", lambda: 2)
-    with pytest.raises(ValueError, match="HybridBayesianSVC runs in one process; there are 2"):
-        HybridBayesianSVC()._check_parameters()
 
 
 def test_rows_of_another_shape_are_refused_in_prediction(digits):

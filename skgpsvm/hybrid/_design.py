@@ -9,12 +9,19 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
+from .._distributed import run_on_all_ranks
 from .._isolation import PrivateRandom
 from .._posteriors import WhitenedBasis
 from .._sites import SiteLikelihood
 from .._torch_kernels import torch_kernel
 from ..inducing import select_inducing_points
-from ._network import EXTRACTED_ROWS, FeatureMap, HybridNetwork, raw_features
+from ._network import (
+    EXTRACTED_ROWS,
+    FeatureMap,
+    HybridNetwork,
+    average_buffers,
+    raw_features,
+)
 from ._state import HybridLatents, build_extractor
 
 _INIT_ROWS = 4096  # inducing points are chosen from the features of so many rows
@@ -90,14 +97,15 @@ class NetworkDesign:
         if self.module is None:
             extractor[0].mean.copy_(torch.tensor(problem.scaler.mean_))
             extractor[0].scale.copy_(torch.tensor(problem.scaler.scale_))
-        if len(rows) > _INIT_ROWS:
+        if rows.n_rows > _INIT_ROWS:
             units = rows.units()
             chosen = random_state.choice(len(units), _INIT_ROWS, replace=False)
             rows = rows.of_units(units, chosen)
-        parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
+        before = {name: buffer.clone() for name, buffer in extractor.named_buffers()}
         with torch.no_grad(), PrivateRandom(seed):
-            raw = [raw_features(extractor, rows.take(i)[0], self.row_shape) for i in parts]
-            raw = torch.cat(raw)
+            raw = run_on_all_ranks(self._raw_features, extractor, rows)
+            (raw,) = rows.collect(raw)
+            average_buffers(extractor, before, rows)
             moments = raw.mean(0), raw.var(0, correction=0)
             network = FeatureMap(extractor, self.row_shape, *moments).eval()
             features = network.normalizer(raw).double().cpu().numpy()
@@ -105,6 +113,14 @@ class NetworkDesign:
         model.kernel = self.start_kernel(features.shape[1])
         kernel, head = torch_kernel(model.kernel), self._head(model.kernel, Z, problem.generator)
         return model, HybridNetwork(network, kernel, head).to(rows.device)
+
+    def _raw_features(self, extractor, rows):
+        """Return the features of this rank's rows; of shape (0,) if there are none."""
+        if not len(rows):
+            return torch.empty(0, dtype=rows.dtype, device=rows.device)
+        parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
+        raw = [raw_features(extractor, rows.take(i)[0], self.row_shape) for i in parts]
+        return torch.cat(raw)
 
     def _head(self, kernel, Z, generator):
         """Return the initial parameters of the head, by name."""

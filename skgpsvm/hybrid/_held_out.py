@@ -9,6 +9,7 @@ import torch
 
 from .._calibration import Calibration
 from .._data import chunk_rows
+from .._distributed import run_on_all_ranks
 from .._optim import by_autograd, lbfgs
 
 _NONE_HELD = -1.0  # threshold below the hash of any row
@@ -44,9 +45,9 @@ def split(rows, share, salt, threshold):
         threshold = _NONE_HELD
     if threshold == _NONE_HELD:
         return rows, None, threshold
-    n, hashes = len(rows), row_hashes(rows, salt)
-    order = np.argsort(hashes, kind="stable")[::-1]
-    targets = rows.targets.cpu().numpy()[order]
+    hashes, targets = row_hashes(rows, salt)
+    n, order = len(hashes), np.argsort(hashes, kind="stable")[::-1]
+    targets = targets[order]
     kept = np.unique(targets, return_index=True)[1] if targets.ndim == 1 else np.arange(min(2, n))
     free = np.delete(order, kept)[::-1]
     if threshold is None:
@@ -59,21 +60,27 @@ def split(rows, share, salt, threshold):
 
 
 def row_hashes(rows, salt):
-    """Return a hash in [0, 1) of the content of each row of a `WeightedDataset`, (n,).
+    """Return a hash in [0, 1) of the content of each of all ranks' rows (n,), and their targets.
 
     Rows that differ only in their targets get evenly spread values, in the order of the targets.
     Some of them are thus held out, whatever their share of all rows.
     """
-    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
-    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
-    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
-    hashes = np.array([int.from_bytes(digest, "little") for digest in digests]) / 2**64
-    targets = rows.targets.cpu().numpy().reshape(len(hashes), -1)
-    order = np.lexsort((*targets.T, hashes))
+    parts = rows.collect(run_on_all_ranks(_content_hashes, rows, salt), rows.targets)
+    hashes, targets = (part.cpu().numpy() for part in parts)
+    order = np.lexsort((*targets.reshape(len(hashes), -1).T, hashes))
     _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
     place = np.empty(len(hashes), dtype=int)
     place[order] = np.arange(len(hashes)) - first[group]
-    return (hashes + place * _GOLDEN_RATIO) % 1
+    return (hashes + place * _GOLDEN_RATIO) % 1, targets
+
+
+def _content_hashes(rows, salt):
+    """Return a hash in [0, 1) of the features of each row of this rank, a tensor (n,)."""
+    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
+    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
+    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
+    codes = [int.from_bytes(digest, "little") for digest in digests]
+    return torch.from_numpy(np.array(codes, dtype=np.uint64) / 2.0**64)
 
 
 class LatentMoments(NamedTuple):
@@ -93,14 +100,18 @@ class LatentMoments(NamedTuple):
 
 
 def latent_moments(network, rows):
-    """Return the `LatentMoments` of a network at rows."""
+    """Return the `LatentMoments` of a network at the rows of all ranks."""
+    return LatentMoments(*rows.collect(*run_on_all_ranks(_own_moments, network, rows)))
+
+
+def _own_moments(network, rows):
     parts = []
     with torch.no_grad():
         for index in rows.chunks(chunk_rows(rows.X.shape[1])):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))
-    return LatentMoments(mean.double(), var.double(), targets, weights.double())
+    return mean.double(), var.double(), targets, weights.double()
 
 
 class HeldOutCriterion(ABC):

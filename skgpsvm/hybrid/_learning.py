@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import torch
 
+from .._distributed import rank, run_on_all_ranks
 from .._fitting import Stage, State
 from .._isolation import PrivateRandom
 from .._optim import adam_step
 from .._sites import batch_loss
+from ._network import average_buffers
 
 _MIN_STEPS = 20  # an epoch of fewer steps counts as a fraction of one for early stopping
 _HEAD_RATE = 10.0  # learning rate of the head, relative to that of the extractor
@@ -88,6 +90,9 @@ class JointTraining(Stage):
 
     Notes
     -----
+    Where ranks share the rows, each has its share of every minibatch, and takes steps by the sum of
+    all gradients.
+
     Source: Wistuba and Rawat (2018), section 3.4.
     """
 
@@ -127,25 +132,29 @@ class JointTraining(Stage):
         self.at(state)
         groups = self._groups()
         memory = state.adam or [None] * len(groups)
+        before = state.weights
         self.generator.set_state(state.generator)
         seed = int(torch.randint(2**62, (), generator=self.generator))
         batches = self.rows.minibatches(self.batch_size, self.generator)
         total = 0.0
-        self._random = PrivateRandom(seed)
+        self._random = PrivateRandom(seed + rank())
         with torch.enable_grad():
             self.network.train()
             for i, index in enumerate(batches):
                 progress = (state.n_epochs + i / len(batches)) / self.max_iter
                 decay = 0.5 * (1 + math.cos(math.pi * progress))
                 self.network.zero_grad()
-                objective = self._objective(*self._batch(index))
+                objective = self._objective(*run_on_all_ranks(self._extracted, index))
                 # Only in the first step: a backward pass takes twice as long in this context.
                 with nullcontext() if i else self._random.refusing():
                     (objective / self.rows.total_weight).backward()
-                steps = zip(groups, memory, strict=True)
-                memory = [_ascend(*group, each, decay) for group, each in steps]
+                slopes = self.rows.sum(*(_slope(parameters) for parameters, _ in groups))
+                steps = zip(groups, slopes, memory, strict=True)
+                memory = [_ascend(*group, slope, each, decay) for group, slope, each in steps]
                 self._clamp()
                 total = total + objective.detach().double()
+        average_buffers(self.network, before, self.rows)
+        (total,) = self.rows.sum(total)
         state.weights, state.adam = self._weights(), memory
         state.generator = self.generator.get_state()
         state.n_epochs += 1
@@ -169,7 +178,7 @@ class JointTraining(Stage):
         """Return whether early stopping ends the training."""
         if self.early_stopping is None:
             return False
-        n_batches = math.ceil(len(self.rows) / self.batch_size)
+        n_batches = math.ceil(self.rows.n_rows / self.batch_size)
         return state.n_worse >= self.early_stopping.patience * math.ceil(_MIN_STEPS / n_batches)
 
     def _validate(self, state):
@@ -182,20 +191,33 @@ class JointTraining(Stage):
         state.lowest_losses = losses.fmin(state.lowest_losses)
         state.n_worse = 0 if fell.any() else state.n_worse + 1
 
-    def _objective(self, X, y, weights):
-        """Return the estimate of the ELBO from a batch, in nats."""
-        with self._random:
-            features = self.network.features(X)
+    def _objective(self, raw, y, weights):
+        """Return this rank's part of the estimate of the ELBO from a batch, in nats.
+
+        Parameters
+        ----------
+        raw : Tensor of shape (b, D)
+            Features of the batch before they are normalized.
+        y, weights : Tensor of shape (b,)
+        """
+        features = self.network.features.normalized(raw)
         posterior = self.network.posterior()
         A, residual = posterior.basis(features)
         likelihood = self.likelihood.at(self.network.noise)
         loss = batch_loss(likelihood, A, residual, y, posterior.mean, posterior.root)
-        return -len(self.rows) / len(y) * (weights * loss).sum() - posterior.kl()
+        loss = self.rows.scale_of(y) * (weights * loss).sum()
+        return -loss - posterior.kl() / self.rows.n_shards
+
+    def _extracted(self, index):
+        """Return raw features, targets and weights of a batch."""
+        X, y, weights = self._batch(index)
+        with self._random:
+            return self.network.features.raw(X), y, weights
 
     def _batch(self, index):
         """Return inputs, augmented, targets and weights of a batch."""
         X, y, weights = self.rows.take(index)
-        if self._augmentation is not None:
+        if self._augmentation is not None and len(X):
             X = X.reshape(len(X), *self.network.features.row_shape)
             shape = X.shape
             with self._random:
@@ -226,11 +248,16 @@ class JointTraining(Stage):
         return {name: value.clone() for name, value in self.network.state_dict().items()}
 
 
-@torch.no_grad()
-def _ascend(parameters, rate, memory, decay):
-    """Take a step of Adam on some parameters, as one vector; return its new memory."""
+def _slope(parameters):
+    """Return the gradients of some parameters, as one vector."""
     slopes = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
-    step, memory = adam_step(memory, torch.cat([slope.ravel() for slope in slopes]), rate * decay)
+    return torch.cat([slope.ravel() for slope in slopes])
+
+
+@torch.no_grad()
+def _ascend(parameters, rate, slope, memory, decay):
+    """Take a step of Adam on some parameters, given their gradient; return its new memory."""
+    step, memory = adam_step(memory, slope.to(parameters[0].dtype), rate * decay)
     parts = step.split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter += part.view_as(parameter)

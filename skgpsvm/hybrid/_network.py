@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from .._distributed import differentiable_sum, n_ranks
 from .._linalg import gaussian_kl, upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
@@ -44,7 +45,7 @@ class FeatureMap(nn.Module):
     -----
     In training, features have mean zero and variance one in each batch; afterwards the running
     moments normalize them. Without normalization, training stays on the plateau where all latents
-    are zero.
+    are zero. Where ranks share a fit, a batch is the union of their rows.
     """
 
     def __init__(self, extractor, row_shape, mean, var):
@@ -56,10 +57,43 @@ class FeatureMap(nn.Module):
 
     def forward(self, X):
         """Return normalized features (b, D) of rows (b, d) or (b, *row_shape)."""
-        self.normalizer.train(self.training and len(X) > 1)
-        X, size = X.to(self.normalizer.running_mean), len(X) if self.training else EXTRACTED_ROWS
+        return self.normalized(self.raw(X))
+
+    def raw(self, X):
+        """Return the features of the extractor; it is not called without rows."""
+        X = X.to(self.normalizer.running_mean)
+        if not len(X):
+            return X.new_empty(0, len(self.normalizer.running_mean))
+        size = len(X) if self.training else EXTRACTED_ROWS
         raw = [raw_features(self.extractor, chunk, self.row_shape) for chunk in X.split(size)]
-        return self.normalizer(torch.cat(raw))
+        return torch.cat(raw)
+
+    def normalized(self, raw):
+        """Return normalized features, and move the running moments in training."""
+        if self.training and n_ranks() > 1:
+            return self._normalized_over_ranks(raw)
+        self.normalizer.train(self.training and len(raw) > 1)
+        return self.normalizer(raw)
+
+    def _normalized_over_ranks(self, raw):
+        """Normalize by the moments of all ranks' rows, as `BatchNorm1d` does by those of one."""
+        normalizer = self.normalizer
+        center = normalizer.running_mean.double().clone()
+        values = raw.double() - center
+        sums = values.new_tensor([len(raw)]), values.sum(0), values.square().sum(0)
+        count, first, second = differentiable_sum(*sums)
+        n = count.item()
+        if n < 2:
+            return normalizer.eval()(raw)
+        mean = first / n
+        var = (second / n - mean.square()).clamp_min(0)
+        with torch.no_grad():
+            normalizer.num_batches_tracked += 1
+            moments = {"running_mean": center + mean, "running_var": var * n / (n - 1)}
+            for name, moment in moments.items():
+                running = getattr(normalizer, name)
+                running.lerp_(moment.to(running), normalizer.momentum)
+        return ((values - mean) / (var + normalizer.eps).sqrt()).to(raw)
 
 
 def raw_features(extractor, X, row_shape):
@@ -87,6 +121,28 @@ def raw_features(extractor, X, row_shape):
             "NaN in rows of a Dataset, scale the inputs, lower learning_rate, or check its layers."
         )
     return features
+
+
+def average_buffers(module, before, rows):
+    """Average what the ranks' rows have added to buffers, such as moments of `BatchNorm1d`.
+
+    Parameters
+    ----------
+    module : Module
+    before : dict of str to Tensor
+        State dict of the module with the buffers that all ranks had.
+    rows : WeightedDataset
+        Rows that moved the buffers; a rank counts by the number of its rows.
+    """
+    buffers, share = dict(module.named_buffers()), len(rows) / rows.n_rows
+    names = [name for name in buffers if name in before]
+    if rows.n_shards == 1 or not names:
+        return
+    moves = [share * (buffers[name].double() - before[name].double()) for name in names]
+    for name, move in zip(names, rows.sum(*moves), strict=True):
+        value = before[name].double() + move
+        kind = buffers[name].dtype
+        buffers[name].copy_(value if kind.is_floating_point else value.round())
 
 
 class HybridNetwork(nn.Module, Posterior):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._distributed import refuse_ranks
+from .._distributed import check_equal
 from .._estimators import FOLLOWED
 from .._parameters import ALWAYS, where
 from .._problem import Fitted
@@ -50,7 +50,6 @@ def check_hybrid_parameters(estimator):
             "rows, a tensor, and returns a tensor of the same shape; or None."
         )
     estimator._check_kernel()
-    refuse_ranks(estimator)
 
 
 def _check_validation(estimator):
@@ -83,6 +82,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
     fitted : Fitted
         Its summary is that of the criterion.
     """
+    check_equal({"rows of shape": estimator.input_shape_})
     rows, start = problem.rows, problem.start
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
     trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
@@ -105,7 +105,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
             "noise": estimator._noise_model.limits(),
         },
         max_iter=estimator.max_iter,
-        batch_size=_batch_size(estimator, len(trained_on)),
+        batch_size=_batch_size(estimator, trained_on.n_rows),
         learning_rate=estimator.learning_rate,
         augmentation=estimator.augmentation,
         early_stopping=EarlyStopping(patience, validation_losses) if stop_early else None,
