@@ -20,8 +20,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
 from skgpsvm._torch_kernels import torch_kernel
-from skgpsvm.expectation_propagation._inference import RULES, EPProblem, SiteUpdates
+from skgpsvm.expectation_propagation._inference import EPProblem, SiteUpdates
 from skgpsvm.expectation_propagation._propagation import Propagation
+from skgpsvm.expectation_propagation._rules import RULES
 
 from . import _report
 from ._measure import medians

@@ -22,21 +22,11 @@ from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
-from skgpsvm.expectation_propagation._inference import (
-    RULES,
-    EPProblem,
-    EvidenceLearning,
-    MinibatchEP,
-    SignRule,
-    SiteUpdates,
-    run_ep_to_convergence,
-)
-from skgpsvm.expectation_propagation._propagation import (
-    Propagation,
-    TiltedMoments,
-    log_likelihood,
-    probit_ratios,
-)
+from skgpsvm.expectation_propagation._converged import EvidenceLearning, run_ep_to_convergence
+from skgpsvm.expectation_propagation._inference import EPProblem, MinibatchEP, SiteUpdates
+from skgpsvm.expectation_propagation._propagation import Propagation
+from skgpsvm.expectation_propagation._rules import RULES, SignRule
+from skgpsvm.expectation_propagation._tilted import TiltedMoments, log_likelihood, probit_ratios
 from skgpsvm.inducing import select_inducing_points
 from skgpsvm.solvers import ConvergedEP, InterleavedEP, NaturalGradient
 

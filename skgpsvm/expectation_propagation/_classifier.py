@@ -17,7 +17,6 @@ from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._parameters import ALWAYS, OtherThan, where
-from .._predictive import ClassProbabilities, Predictive
 from .._sites import LikelihoodSites
 from .._sparse import (
     LEARNING_RATE,
@@ -29,26 +28,20 @@ from .._sparse import (
     sparse_attributes,
     update_posterior,
 )
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import torch_kernel
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
-from ._inference import (
-    RULES,
-    EPProblem,
-    EvidenceLearning,
-    MinibatchEP,
-    SiteUpdates,
-    run_ep_to_convergence,
-    with_fewer_points,
-)
+from ._converged import EvidenceLearning, run_ep_to_convergence
+from ._inference import EPProblem, MinibatchEP, SiteUpdates
+from ._probabilities import ProbitProbabilities, log_proba
 from ._propagation import Propagation
+from ._rules import RULES
+from ._starts import ep_problem, select_start, with_fewer_points
 
 _VARIANCE = 5.0
 # With more rows, EP to convergence for each evaluation costs too much: about ten updates each on
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
-_START_ROWS = 1000  # on which initial hyperparameters are compared
-_EXPLAINED = 0.1  # nats per row, with which the first start is taken without comparison
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _USES = {
     "solver": where(optimizer=OtherThan(None)).of(ConvergedEP),
@@ -326,17 +319,17 @@ class EPClassifier(GPClassifier):
             model = with_fewer_points(model, random_state)
         if problem.start is None and "theta" in free:
             model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
-            model = _select_start(sparse, model)
+            model = select_start(sparse, model)
         solver = self._chosen_solver(rows.n_rows)
         if isinstance(solver, ConvergedEP) and free:
-            learning = EvidenceLearning(_ep_problem(sparse, model, free), self.tol)
+            learning = EvidenceLearning(ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
             curve = problem.run_stage("hyperparameters", learning, state, self.max_iter)
             model = model.at(state)
         if len(model.Z) < len(Z):
             model = replace(model, Z=Z, mean=None, root=None)
         free = [] if isinstance(solver, ConvergedEP) else free
-        stage = self._stage(sparse, _ep_problem(sparse, model, free), solver)
+        stage = self._stage(sparse, ep_problem(sparse, model, free), solver)
         return fit_posterior(sparse, model, stage, _summary, curve)
 
     def _stage(self, sparse, problem, solver):
@@ -365,7 +358,7 @@ class EPClassifier(GPClassifier):
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
         cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
-        log_p = _log_proba(cavity_probits).gather(1, targets[:, None])[:, 0]
+        log_p = log_proba(cavity_probits).gather(1, targets[:, None])[:, 0]
         loss, weight = sum(gather(np.array([-(weights @ log_p).item(), weights.sum().item()])))
         evidences = [each.evidence for each in evaluations]
         if streamed:
@@ -376,7 +369,7 @@ class EPClassifier(GPClassifier):
             **sparse_attributes(self, models),
             "log_marginal_likelihood_value_": sum(evidences),
             "loo_log_loss_": loss / weight,
-            "loo_proba_": _log_proba(all_cavity_probits).exp().cpu().numpy(),
+            "loo_proba_": log_proba(all_cavity_probits).exp().cpu().numpy(),
             "_loo": (loss, weight),
         }
 
@@ -462,42 +455,6 @@ class EPClassifier(GPClassifier):
         return super().decision_function(X)
 
 
-def _ep_problem(sparse, model, free):
-    """Return the `EPProblem` that all ways of learning share."""
-    rows = sparse.rows
-    return EPProblem(
-        Propagation(torch_kernel(model.kernel), rows, model.jitter),
-        free,
-        theta_bounds(model.kernel, rows.device),
-        sparse.problem.scale,
-        sparse.prior(),
-    )
-
-
-def _select_start(sparse, start):
-    """Return the better of two starts, the given one and the smoothest, on a subsample.
-
-    The given one is taken if it explains the labels. Otherwise, the objectives after ten steps are
-    compared. Inducing points move too where they are learned: held, a few of them may explain
-    nothing but a straight boundary, for which the smoothest kernel is best.
-    """
-    if sparse.make_prior is None:
-        return start
-    rows = sparse.rows
-    if rows.n_rows > _START_ROWS:
-        rows = rows.subset(_START_ROWS, sparse.problem.random_state)
-    problem = _ep_problem(sparse.on(rows), start, sparse.free_parts(start))
-    learning = EvidenceLearning(problem, sparse.tol)
-    tensors, states = start.state(rows.device), []
-    if learning.explained(tensors) > _EXPLAINED:
-        return start
-    for theta in (tensors["theta"], problem.prior.smoothest()):
-        states.append(learning.init({**tensors, "theta": theta}))
-        learning.step(states[-1])
-    best = max(states, key=lambda state: state.objective)
-    return replace(start.at(best), mean=None, root=None)
-
-
 def _summary(propagation, state):
     """Return the `EPEvaluation` of a fitted state."""
     update, rows = propagation.site_update(state), propagation.rows
@@ -508,24 +465,3 @@ def _summary(propagation, state):
         weights=rows.weights,
         all_cavity_probits=rows.unmerged(update.cavity_probit),
     )
-
-
-class ProbitProbabilities(ClassProbabilities):
-    """Class probabilities of one-vs-rest probit models, normalized to sum to one."""
-
-    def of_moments(self, mean, var):
-        probits = mean / (1 + var).sqrt()
-        log_p = _log_proba(probits)
-        return Predictive(probits, log_p, log_p.exp())
-
-    def of_latents(self, latents):
-        return _log_proba(torch.from_numpy(latents)).exp().numpy()
-
-
-def _log_proba(probits):
-    """Return log class probabilities, (..., n_classes).
-
-    ``probits`` are of the classes' models, (..., n_classes), or of class 1 of two, (..., 1).
-    """
-    probits = torch.cat([-probits, probits], -1) if probits.shape[-1] == 1 else probits
-    return torch.special.log_ndtr(probits).log_softmax(-1)

@@ -1,0 +1,26 @@
+"""Class probabilities of one-vs-rest probit models."""
+
+import torch
+
+from .._predictive import ClassProbabilities, Predictive
+
+
+class ProbitProbabilities(ClassProbabilities):
+    """Class probabilities of one-vs-rest probit models, normalized to sum to one."""
+
+    def of_moments(self, mean, var):
+        probits = mean / (1 + var).sqrt()
+        log_p = log_proba(probits)
+        return Predictive(probits, log_p, log_p.exp())
+
+    def of_latents(self, latents):
+        return log_proba(torch.from_numpy(latents)).exp().numpy()
+
+
+def log_proba(probits):
+    """Return log class probabilities, (..., n_classes).
+
+    ``probits`` are of the classes' models, (..., n_classes), or of class 1 of two, (..., 1).
+    """
+    probits = torch.cat([-probits, probits], -1) if probits.shape[-1] == 1 else probits
+    return torch.special.log_ndtr(probits).log_softmax(-1)

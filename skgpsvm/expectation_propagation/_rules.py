@@ -1,0 +1,96 @@
+"""Rules for gradient steps on hyperparameters: Adam, Adadelta and the paper's sign rule."""
+
+from functools import partial
+
+import torch
+
+from .._optim import adam_step
+
+_DECAY_SHARE = 0.4  # of the learning
+_GROWTH, _SHRINKAGE = 1.02, 0.5
+_ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
+_MAX_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
+
+
+class SignRule:
+    """Gradient ascent whose rate for each parameter follows the signs of its derivatives.
+
+    The rate grows while the sign stays the same, and is halved when it changes.
+
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016), section 5.1. Departs from the source: the
+    length of a step is limited.
+    """
+
+    stops_at_standstill = False  # the objective may rise again when the rates have grown
+
+    def __init__(self, learning_rate):
+        self.learning_rate = learning_rate
+
+    def step(self, memory, gradient, progress):
+        """Return the next step and the rule's new memory.
+
+        Parameters
+        ----------
+        memory : dict
+            Empty before the first step.
+        gradient : Tensor of shape (k,)
+        progress : float
+            Share of the learning that is done, from 0 to 1.
+
+        Returns
+        -------
+        step : Tensor of shape (k,)
+        memory : dict
+        """
+        rate = memory.get("rate", torch.full_like(gradient, self.learning_rate))
+        if memory:
+            same = gradient.sign() == memory["sign"]
+            rate = torch.where(same, _GROWTH * rate, _SHRINKAGE * rate)
+        memory = {"rate": rate, "sign": gradient.sign()}
+        return (rate * gradient).clamp(-_MAX_STEP, _MAX_STEP), memory
+
+
+class DecayingRule:
+    """A rule whose learning rate decays to zero in the last 40 % of the learning.
+
+    Parameters
+    ----------
+    steps : callable
+        Takes a memory or None, a gradient and a learning rate; returns a step and a new memory.
+    learning_rate : float
+    """
+
+    stops_at_standstill = True
+
+    def __init__(self, steps, learning_rate):
+        self.steps, self.learning_rate = steps, learning_rate
+
+    def step(self, memory, gradient, progress):
+        """Return the next step and the rule's new memory; see `SignRule.step`."""
+        rate = self.learning_rate * min(1.0, (1 - progress) / _DECAY_SHARE)
+        step, last = self.steps(memory.get("last"), gradient, rate)
+        return step, {"last": last}
+
+
+def adadelta_step(memory, gradient, rate):
+    """Return the next step of Adadelta uphill, and its new memory; see `adam_step`.
+
+    Notes
+    -----
+    Source: Zeiler (2012), Algorithm 1.
+    """
+    zeros = torch.zeros_like(gradient)
+    gradients, steps = (zeros, zeros) if memory is None else memory
+    rho = _ADADELTA_DECAY
+    gradients = (gradients * rho).addcmul_(gradient, gradient, value=1 - rho)
+    ratio = (steps + _ADADELTA_EPSILON).sqrt_().div_((gradients + _ADADELTA_EPSILON).sqrt_())
+    step = ratio.mul_(gradient)
+    steps = (steps * rho).addcmul_(step, step, value=1 - rho)
+    return rate * step, (gradients, steps)
+
+
+RULES = {
+    "adam": partial(DecayingRule, partial(adam_step, betas=(0.9, 0.99))),
+    "adadelta": partial(DecayingRule, adadelta_step),
+    "sign": SignRule,
+}
