@@ -59,6 +59,10 @@ class MeanBases(ABC):
     def prior_product(self, coef):
         """Return coefficients (q, M) times S, in new memory."""
 
+    def prior_share(self, coef, part, n_parts):
+        """Return a part of `prior_product`; the sum of all parts is the product."""
+        return self.prior_product(coef) / n_parts
+
     def rkhs_norm_sq(self, coef):
         """Return the squared RKHS norms, coef S coef^T, of coefficients (q, M): (q,)."""
         return (coef * self.prior_product(coef)).sum(1)
@@ -213,10 +217,18 @@ class KernelBases(MeanBases):
             return self.kernel_product(coef)
         return (coef @ self.chol) @ self.chol.T
 
-    def kernel_product(self, coef):
-        """Return coefficients (q, M) times the points' kernel matrix, half of which is computed."""
+    def prior_share(self, coef, part, n_parts):
+        if self.size > _MAX_SQUARE:
+            return self.kernel_product(coef, part, n_parts)
+        return super().prior_share(coef, part, n_parts)
+
+    def kernel_product(self, coef, part=0, n_parts=1):
+        """Return coefficients (q, M) times the points' kernel matrix, half of which is computed.
+
+        If there are several parts, their sum is the product.
+        """
         product, step = torch.zeros_like(coef), self.chunk_size(coef.device)
-        for start in range(0, self.size, step):
+        for start in range(part * step, self.size, n_parts * step):
             own, later = slice(start, start + step), slice(start + step, None)
             K = self.prior(own, slice(start, None))
             product[:, own] += coef[:, start:] @ K.T
@@ -288,6 +300,9 @@ class Dictionary(KernelBases):
 
     def prior_product(self, coef):
         return coef * self.precisions
+
+    def prior_share(self, coef, part, n_parts):
+        return self.prior_product(coef) / n_parts
 
     def rkhs_norm_sq(self, coef):
         return (coef * self.prior_product(coef)).sum(1)

@@ -99,6 +99,11 @@ class WeightedDataset:
         """Number of parts of the rows: one for each rank that shares them."""
         return n_ranks() if self._shared else 1
 
+    @property
+    def shard(self):
+        """Number of this rank's part, and number of parts."""
+        return rank() if self._shared else 0, self.n_shards
+
     def minibatches(self, batch_size, generator, *, repeat=True):
         """Return the rows of each minibatch of a shuffled pass, as index tensors.
 
@@ -114,13 +119,20 @@ class WeightedDataset:
             If False, no row is repeated, and a rank with few rows has empty tensors.
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
-        if self.n_shards > 1:
-            seed = torch.randint(2**31, (), generator=generator).item()
-            generator = torch.Generator().manual_seed(seed + rank())
-        order = torch.randperm(n, generator=generator)
+        order = torch.randperm(n, generator=self.own_generator(generator))
         if repeat and 0 < n < n_batches:
             order = order.repeat(math.ceil(n_batches / n))[:n_batches]
         return order.tensor_split(n_batches)
+
+    def own_generator(self, generator):
+        """Return a generator of numbers that only this rank draws; without ranks the given one.
+
+        The given one is in the same state on all ranks, before and after.
+        """
+        if self.n_shards == 1:
+            return generator
+        seed = torch.randint(2**31, (), generator=generator).item()
+        return torch.Generator().manual_seed(seed + rank())
 
     def scale_of(self, index):
         """Return how many of this rank's rows each row of a minibatch stands for."""
@@ -166,12 +178,31 @@ class WeightedDataset:
         index = index - self._offset
         return index[(index >= 0) & (index < len(self))]
 
+    def own_part(self, values):
+        """Return the values (n, ...) of this rank's rows, given those of all ranks' rows."""
+        return values[self._offset : self._offset + len(self)]
+
     def collect(self, *tensors):
         """Return the tensors of all ranks that share the rows, concatenated by row."""
-        if n_ranks() == 1 or not self._shared:
+        if self.n_shards == 1:
             return tensors
         ranks = gather([tensor.cpu() for tensor in tensors])
         return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
+
+    def inputs(self, index):
+        """Return X (k, d), on every rank, at an index (k,) into all ranks' rows.
+
+        The rows of the first rank come first. Otherwise, they are in the order of the index.
+        """
+        return self.collect(self.take(self.own(index))[0])[0]
+
+    def gathered(self):
+        """Return the rows of all ranks on every rank; equal rows are merged."""
+        if self.n_shards == 1:
+            return self
+        tensors = self.collect(*self.take(slice(None)))
+        arrays = merged_rows(*(tensor.cpu().numpy() for tensor in tensors))[:3]
+        return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
     def unmerged(self, values):
         """Return values (n, ...) of these rows at the rows the user passed; NaN for weight 0."""

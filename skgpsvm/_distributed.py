@@ -158,10 +158,10 @@ def check_same(name, thing):
         check_equal({name: joblib.hash(thing)})
 
 
-def refuse_ranks(estimator):
-    """Refuse a group of processes for an estimator that cannot share its fit."""
+def refuse_ranks(form, remedy):
+    """Refuse a group of processes for a form of an estimator whose fit cannot be shared."""
     if n_ranks() > 1:
-        raise ValueError(f"{type(estimator).__name__} runs in one process; there are {n_ranks()}.")
+        raise ValueError(f"{form} runs in one process; there are {n_ranks()}. {remedy}")
 
 
 def _raise_if(messages):

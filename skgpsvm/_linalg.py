@@ -149,9 +149,15 @@ def gaussian_kl(mean, chol):
     return 0.5 * (squares - mean.shape[-1]) - log_det
 
 
-def relative_change(after, before):
-    """Return the norm of the change, divided by the norm of `after` or 1e-3 if larger."""
-    return ((after - before).norm() / after.norm().clamp_min(_MIN_NORM)).item()
+def relative_change(after, before, sum_over_ranks=None):
+    """Return the norm of the change, divided by the norm of `after` or 1e-3 if larger.
+
+    If ranks have parts of the tensors, ``sum_over_ranks`` is `WeightedDataset.sum`.
+    """
+    change, norm = (after - before).norm(), after.norm()
+    if sum_over_ranks is not None:
+        change, norm = (s.sqrt() for s in sum_over_ranks(change.square(), norm.square()))
+    return (change / norm.clamp_min(_MIN_NORM)).item()
 
 
 def triangular_product(A, T):

@@ -92,7 +92,7 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
     rows = sparse.rows
     model = replace(model, jitter=JITTER[rows.dtype])
     likelihood, basis, bases = parts_on_device(model, sparse.likelihood, rows)
-    all_rows = likelihood.conjugate and not bases.independent and len(index) == len(rows)
+    all_rows = likelihood.conjugate and not bases.independent and len(index) == rows.n_rows
     inference_class = ExactInference if all_rows else DecoupledInference
     solve = inference_class(likelihood, basis, bases, rows, index, sparse.tol, row_shares)
     parts = model.state(rows.device)
@@ -133,7 +133,7 @@ def parts_on_device(model, likelihood, rows):
 def is_calibrated(estimator, rows):
     """Return whether a regressor's noise and variances are calibrated on held-out rows."""
     gaussian = estimator.likelihood == "gaussian"
-    return gaussian and estimator.optimizer is not None and len(rows) >= MIN_CALIBRATED
+    return gaussian and estimator.optimizer is not None and rows.n_rows >= MIN_CALIBRATED
 
 
 def calibrated_fit(sparse, model, index):
@@ -149,7 +149,7 @@ def calibrated_fit(sparse, model, index):
 
 
 def _held_out_predictions(solve, state):
-    """Return the `HeldOutRows`, predicted by the solution without them, and the ELBO."""
+    """Return the `HeldOutRows` of all ranks, predicted without them, and the ELBO."""
     elbo, means, variances = solve.evaluate(state)
     t, rows = variances.shape[1], solve.rows
     share = 1 - solve.row_shares[:, -1]
@@ -157,4 +157,4 @@ def _held_out_predictions(solve, state):
     chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
     prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
     y, weights = rows.targets[out].double(), rows.weights[out].double() * share[out]
-    return HeldOutRows(y, weights, means[out, t:], variances[out], prior), elbo
+    return HeldOutRows(*rows.collect(y, weights, means[out, t:], variances[out], prior)), elbo

@@ -3,7 +3,10 @@
 import copy
 import sys
 import traceback
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import patch
 
 import joblib
 import numpy as np
@@ -17,20 +20,35 @@ from sklearn.gaussian_process.kernels import RBF
 from torch import nn
 
 from skgpsvm import (
+    AdditiveGPClassifier,
+    AdditiveGPRegressor,
     BayesianSVC,
+    DecoupledGPClassifier,
+    DecoupledGPRegressor,
     EPClassifier,
     HybridBayesianSVC,
     HybridSVGPClassifier,
     HybridSVGPRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
     QSRVMClassifier,
     QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpsvm.solvers import CoordinateAscent, InterleavedEP, NaturalGradient
+from skgpsvm._inference.exact import ExactInference
+from skgpsvm.solvers import (
+    CoordinateAscent,
+    InterleavedEP,
+    NaturalGradient,
+    QuadruplyStochastic,
+    StochasticGradient,
+)
 
-N = 180
+N, MANY = 180, 540
 CUTS = {"uneven": (110, 150), "empty": (90, 90), "blocks": (60, 120), "one row": (1, 2)}
+# More rows, in the order of X as one process has them, so that it draws the same rows.
+CUTS["in order"] = (200, 350)
 
 
 def failing(batch):
@@ -40,16 +58,25 @@ def failing(batch):
     return batch
 
 
-def problem(n_classes):
+def problem(n_classes, n_rows=N):
     """Return rows, sorted so that shards lack classes, string labels, weights and targets."""
     rng = np.random.RandomState(0)
-    codes = np.sort(np.arange(N) % n_classes)
-    X = rng.normal(size=(N, 3)) + np.eye(3)[codes % 3] * 2
-    X = np.column_stack([X, np.full(N, 0.1)])  # constant up to rounding
-    weights = rng.uniform(0.5, 2, size=N)
+    codes = np.sort(np.arange(n_rows) % n_classes)
+    X = rng.normal(size=(n_rows, 3)) + np.eye(3)[codes % 3] * 2
+    X = np.column_stack([X, np.full(n_rows, 0.1)])  # constant up to rounding
+    weights = rng.uniform(0.5, 2, size=n_rows)
     weights[::17] = 0
-    target = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
+    target = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n_rows)
     return X, np.array(["ham", "spam", "toast"])[codes], weights, target
+
+
+def table(X):
+    """Return rows with missing numbers, and with a category some of whose levels are rare."""
+    X = X.copy()
+    X[::7, 2] = np.nan
+    X[:, 3] = np.floor(X[:, 0])
+    X[-3:, 3], X[::50, 3] = 99, np.nan
+    return X
 
 
 COMMON = {"n_inducing": 15, "random_state": 0}
@@ -70,8 +97,8 @@ FITS = {
     # One length scale: the bound is flat in a constant column's, and steps there amplify rounding.
     "svgp, learned": (SVGPRegressor(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0), 0, "uneven"),
 }
-EXACT_STARTS = {"n_inducing": 200, "random_state": 0, "max_iter": 2, "tol": 10.0}
-FITS["svgp, exact starts"] = SVGPRegressor(1.0 * RBF(1.0), **EXACT_STARTS), 0, "uneven"
+FEW_STEPS = {"n_inducing": 200, "random_state": 0, "max_iter": 2, "tol": 10.0}
+FITS["svgp, exact starts"] = SVGPRegressor(1.0 * RBF(1.0), **FEW_STEPS), 0, "uneven"
 LEARNS = {**COMMON, "max_iter": 8, "tol": 0.0}
 # Adam moves inducing points by rounding errors in a constant column, where they have no effect.
 STILL = LEARNS | {"learn_inducing": False}
@@ -94,6 +121,81 @@ FITS |= {
     "rvm, two classes": (QSRVMClassifier(**RVM), 2, "blocks"),
     "rvm, three classes": (QSRVMClassifier(**RVM, optimizer=None), 3, "one row"),
 }
+EXACT = {"n_inducing": 15, "random_state": 0, "max_iter": 4, "tol": 0.0}
+FIXED = EXACT | {"optimizer": None, "learn_inducing": False}
+FITS |= {
+    "decoupled, all bases": (DecoupledGPRegressor(KERNEL, **FIXED), 0, "empty"),
+    "decoupled, learned": (DecoupledGPRegressor(KERNEL, **EXACT), 0, "uneven"),
+    "decoupled, calibrated": (DecoupledGPRegressor(KERNEL, **EXACT), 0, "in order"),
+    "decoupled, some bases": (
+        DecoupledGPRegressor(KERNEL, n_mean_bases=60, **FIXED | {"max_iter": 8}),
+        0,
+        "in order",
+    ),
+    "decoupled, panels": (
+        DecoupledGPRegressor(KERNEL, n_mean_bases=60, **FIXED | {"max_iter": 8}),
+        0,
+        "in order",
+    ),
+    "decoupled, Nystroem": (DecoupledGPRegressor(KERNEL, **FIXED), 0, "in order"),
+    "decoupled, student_t": (
+        DecoupledGPRegressor(KERNEL, likelihood="student_t", **FIXED),
+        0,
+        "one row",
+    ),
+    "decoupled, softmax": (DecoupledGPClassifier(KERNEL, **FIXED), 3, "blocks"),
+    "decoupled, two classes": (DecoupledGPClassifier(**EXACT), 2, "uneven"),
+}
+QS = {**FIXED, "n_basis": 60}
+CHEVRON = {"covariance": "chevron", "n_dense_columns": 3}
+FITS |= {
+    "qs, Fourier": (QSGPRegressor(KERNEL, **QS), 0, "in order"),
+    "qs, calibrated": (QSGPRegressor(KERNEL, n_basis=60, **EXACT), 0, "in order"),
+    "qs, kernels": (QSGPRegressor(KERNEL, basis="inducing", **QS | {"n_basis": 500}), 0, "empty"),
+    "qs, chevron": (
+        QSGPRegressor(KERNEL, basis="inducing", augment=True, **QS, **CHEVRON),
+        0,
+        "in order",
+    ),
+    "qs, Laplace": (
+        QSGPRegressor(KERNEL, likelihood="laplace", covariance="mean_field", **QS),
+        0,
+        "in order",
+    ),
+    "qs, softmax": (QSGPClassifier(KERNEL, **QS), 3, "in order"),
+}
+TABLE = {"sparse": True, "categorical_features": [3], "max_iter": 4, "random_state": 0}
+FITS |= {
+    "additive": (AdditiveGPRegressor(**TABLE), 0, "uneven"),
+    "additive, uniform": (
+        AdditiveGPRegressor(measure="uniform", scaling="minmax", interactions=[(0, 1)], **TABLE),
+        0,
+        "blocks",
+    ),
+    "additive, student_t": (AdditiveGPRegressor(likelihood="student_t", **TABLE), 0, "empty"),
+    "additive, two classes": (AdditiveGPClassifier(**TABLE), 2, "blocks"),
+    "additive, three classes": (AdditiveGPClassifier(interactions=None, **TABLE), 3, "one row"),
+}
+# Limits of sizes, lowered so that these few rows exceed them.
+FEW_FACTORED = replace(ExactInference.defaults, factored_rows=50, landmarks=20)
+LIMITS = {
+    "decoupled, panels": ("skgpsvm._bases._MAX_SQUARE", 20),
+    "decoupled, Nystroem": ("skgpsvm._inference.exact.ExactInference.defaults", FEW_FACTORED),
+}
+QS_STEPS = {"n_basis": 100, "random_state": 0, "max_iter": 8, "optimizer": None}
+STEPS = {"n_mean_bases": 40, "n_inducing": 10, "random_state": 0, "max_iter": 8}
+
+
+def descent(parametrization="orthogonal"):
+    """Return the solver of a decoupled GP by minibatches."""
+    return StochasticGradient(parametrization, batch_size=40, learning_rate=0.05)
+
+
+def quadruply(**options):
+    """Return the solver of a quadruply stochastic GP by stochastic steps."""
+    return QuadruplyStochastic(n_sampled_basis=45, n_support=30, batch_size=40, **options)
+
+
 # Minibatches are drawn by each rank from its own rows: the models of all ranks are equal, but not
 # those of one process.
 BATCHES = {
@@ -114,6 +216,29 @@ BATCHES = {
         3,
         "one row",
     ),
+    "additive": (
+        AdditiveGPClassifier(**TABLE | {"max_iter": 8}, batch_size=40, interactions=None),
+        3,
+        "one row",
+    ),
+    "decoupled, orthogonal": (DecoupledGPRegressor(**STEPS, solver=descent()), 0, "empty"),
+    "decoupled, shared": (DecoupledGPClassifier(**STEPS, solver=descent("shared")), 3, "one row"),
+    "qs, sgd": (QSGPRegressor(KERNEL, n_inducing=10, **QS_STEPS, solver=quadruply()), 0, "empty"),
+    "qs, hyperparameters": (
+        QSGPRegressor(KERNEL, **QS_STEPS, solver=quadruply(learn_hyperparameters=True)),
+        0,
+        "uneven",
+    ),
+    "qs, calibrated": (
+        QSGPRegressor(KERNEL, **QS_STEPS | {"optimizer": "auto"}, solver=quadruply()),
+        0,
+        "in order",
+    ),
+    "qs, chevron": (
+        QSGPClassifier(KERNEL, solver=quadruply(step="adagrad"), **QS_STEPS, **CHEVRON),
+        3,
+        "one row",
+    ),
 }
 NETWORK = {**COMMON, "max_iter": 4, "dtype": "float64"}
 BATCHES |= {
@@ -127,7 +252,7 @@ BATCHES |= {
     ),
     "hybrid, frozen": (HybridSVGPRegressor(nn.Identity, **NETWORK, kernel=KERNEL), 0, "empty"),
 }
-STREAMS = ("sep", "svc, two classes")
+STREAMS = ("sep", "svc, two classes", "decoupled, two classes", "additive, two classes")
 # Hybrid networks continued from a fit in one process, by steps on all rows.
 WHOLE = NETWORK | {"batch_size": N, "warm_start": True}
 CONTINUED = {
@@ -139,22 +264,28 @@ CONTINUED = {
 
 def fit(name, shard=slice(None), fits=FITS, start=None):
     """Return the estimator of a name, fitted to a part of its problem, or continued from a fit."""
-    estimator, n_classes, _ = fits[name]
+    estimator, n_classes, cuts = fits[name]
     estimator = clone(estimator) if start is None else copy.deepcopy(start)
-    X, y, weights, target = problem(n_classes or 2)
-    return estimator.fit(X[shard], (y if n_classes else target)[shard], weights[shard])
+    ordered = cuts == "in order"
+    X, y, weights, target = problem(n_classes or 2, MANY if ordered else N)
+    X = table(X) if name.startswith("additive") else X
+    rows = np.lexsort(X.T[::-1]) if ordered else np.arange(len(X))
+    rows = rows[shard]
+    with patch(*LIMITS[name]) if name in LIMITS else nullcontext():
+        return estimator.fit(X[rows], (y if n_classes else target)[rows], weights[rows])
 
 
 def shard(name, rank, fits=FITS):
     """Return the slice of rows of one of three ranks."""
     cuts = CUTS[fits[name][2]]
-    return slice(*((0, *cuts, N)[rank : rank + 2]))
+    return slice(*((0, *cuts, None)[rank : rank + 2]))
 
 
 def stream(name, start=0, step=1):
     """Return an estimator after `partial_fit` on the even rows, then on the odd rows."""
     estimator = clone(FITS[name][0])
     X, y, _, _ = problem(2)
+    X = table(X) if name.startswith("additive") else X
     for half in (0, 1):
         part = slice(half + 2 * start, None, 2 * step)
         estimator.partial_fit(X[part], y[part])
@@ -190,6 +321,8 @@ def failing_fits(rank):
     seeded = clone(ep).set_params(random_state="seed" if rank == 1 else 0)
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d" if rank else "e"])
     codes = (y == "spam").astype([int, float, bool][rank])
+    rates, mixed = np.where(rank == 1, -1.0, np.abs(target)), X.astype(object)
+    mixed[:, 3] = "level" if rank else 1
     return {
         "estimator": told(lambda: other.fit(X, y)),
         "method": told(lambda: (ep.partial_fit if rank else ep.fit)(X, y)),
@@ -204,6 +337,14 @@ def failing_fits(rank):
         "augmentation": told(lambda: HybridSVGPRegressor(augmentation=failing).fit(X, target)),
         "row shapes": told(lambda: HybridSVGPRegressor().fit(X.reshape(-1, *shape), target)),
         "lambda": told(lambda: HybridBayesianSVC(lambda: None).fit(X, y)),
+        "exact": told(lambda: AdditiveGPRegressor().fit(X, target)),
+        "rates": told(lambda: AdditiveGPRegressor(likelihood="poisson", **TABLE).fit(X, rates)),
+        "levels": told(lambda: AdditiveGPRegressor(**TABLE).fit(mixed, target)),
+        "categories": told(
+            lambda: AdditiveGPRegressor(sparse=True).fit(
+                pd.DataFrame(X).astype({3: "category" if rank else float}), target
+            )
+        ),
         "NaN": told(lambda: EPClassifier(**EP).fit(spoiled, y)),
         "parameter": told(lambda: EPClassifier(max_iter=iterations).fit(X, y)),
         "features": told(lambda: SVGPRegressor(**COMMON).fit(X[:, : 2 + (rank == 0)], target)),

@@ -59,6 +59,17 @@ def test_squares_and_products_are_those_of_dense_precisions(kind):
 
 
 @BOTH
+@pytest.mark.parametrize("most", [4000, 2])
+@pytest.mark.parametrize("n_parts", [1, 3, 5])
+def test_shares_of_the_prior_sum_to_it(kind, most, n_parts, monkeypatch):
+    monkeypatch.setattr(_bases, "_MAX_SQUARE", most)
+    monkeypatch.setattr(_bases.MeanBases, "chunk_size", lambda self, device: 2)
+    bases, coef = finite_bases(kind)[0], t64(coefficients())
+    parts = [bases.prior_share(coef, part, n_parts) for part in range(n_parts)]
+    assert_allclose(sum(parts), bases.prior_product(coef), rtol=1e-12)
+
+
+@BOTH
 @pytest.mark.parametrize("k", [0, 2, 7])
 def test_trace_and_log_det_are_those_of_dense_precisions(kind, k):
     bases, _, precisions = finite_bases(kind)

@@ -350,6 +350,27 @@ def test_estimates_average_to_the_bound_and_its_gradient(form):
 
 
 @pytest.mark.parametrize("form", PARAMETRIZATIONS)
+@pytest.mark.parametrize("rows", [([0, 3], [1], []), ([], [0, 1, 2, 3, 4], [])])
+def test_parts_of_ranks_sum_to_the_estimate(form, rows):
+    bound, leaves, columns = (
+        bound_of(form),
+        leaves_of(random_parameters(form)),
+        torch.tensor([4, 1]),
+    )
+    every = [i for own in rows for i in own]
+    whole = bound.value(leaves, X[every], Y[every], ROWS[every], 1.5, columns)
+    parts = [
+        bound.value(leaves, X[own], Y[own], ROWS[own], 1.5, columns, (k, 3))
+        for k, own in enumerate(torch.tensor(own, dtype=torch.long) for own in rows)
+    ]
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-12)
+    for pair in zip(
+        *(torch.autograd.grad(value, leaves.values()) for value in (sum(parts), whole)), strict=True
+    ):
+        assert_allclose(*pair, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", PARAMETRIZATIONS)
 def test_posterior_has_the_bound(form, no_jitter):
     likelihood = gaussian_sites(t=2)
     bound, parts = bound_of(form, likelihood=likelihood), random_parameters(form, c=2)

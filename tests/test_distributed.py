@@ -14,7 +14,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from shared_fits import BATCHES, CONTINUED, FITS, STREAMS, N, fit, problem, stream
 
-from skgpsvm import HybridBayesianSVC, SVGPRegressor
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, HybridBayesianSVC, SVGPRegressor
 from skgpsvm._data import WeightedDataset
 from skgpsvm._distributed import (
     all_sum,
@@ -30,6 +30,18 @@ from skgpsvm.exceptions import DistributedError
 ROOT = Path(__file__).parents[1]
 # Tolerances of fits by L-BFGS-B, whose path amplifies the rounding of sums.
 LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9}
+# Those of coefficients of kernels at near points, and of products of smooth functions' features,
+# where rounding is amplified.
+COEFFICIENTS = {
+    "additive": 1e-4,
+    "additive, uniform": 1e-4,
+    "additive, student_t": 1e-5,
+    "decoupled, some bases": 1e-7,
+    "decoupled, panels": 1e-7,
+    "decoupled, softmax": 1e-7,
+    "decoupled, two classes": 1e-4,
+    "qs, chevron": 1e-5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +55,7 @@ def ranks(tmp_path_factory):
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return [joblib.load(folder / f"{i}.joblib") for i in range(3)]
@@ -51,10 +63,18 @@ def ranks(tmp_path_factory):
 
 def numbers(model):
     """Return all learned numbers of a model as one vector."""
-    names = ("Z", "mean", "root", "bases", "coef", "diag", "columns")
-    found = [latent.kernel.theta for latent in model._latents]
-    found += [getattr(latent, name, None) for latent in model._latents for name in names]
-    found += [part for latent in model._latents for part in getattr(latent, "weights", {}).values()]
+    names, found = ("Z", "mean", "root"), []
+    for latent in model._latents:
+        if isinstance(model, AdditiveGPClassifier | AdditiveGPRegressor):
+            found += [*latent.theta.values(), *latent.arrays.values()]
+            continue
+        found += [latent.kernel.theta]
+        found += [getattr(latent, name, None) for name in names]
+        if isinstance(bases := getattr(latent, "bases", None), np.ndarray):
+            order = np.lexsort(bases.T[::-1])  # ranks may have another order of rows
+            parts = [getattr(latent, name, None) for name in ("coef", "diag", "columns")]
+            found += [bases[order], *(part[:, order] for part in parts if part is not None)]
+        found += getattr(latent, "weights", {}).values()
     return np.concatenate([np.ravel(array) for array in found if array is not None])
 
 
@@ -68,7 +88,7 @@ def test_ranks_have_the_same_model_which_is_that_of_all_rows(ranks, name):
         assert_array_equal(model.objective_curve_, models[0].objective_curve_)
     X, _, _, _ = problem(2)
     tol = LEARNED.get(name, 1e-9)
-    assert_allclose(numbers(models[0]), numbers(alone), atol=tol)
+    assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, tol))
     assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=tol)
     for mine, all_rows in zip(
         models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
@@ -87,7 +107,8 @@ def test_ranks_have_the_same_model_from_minibatches(ranks, name):
     # Draws differ, so that only the levels agree.
     per_row = [model.objective_curve_[-1] / N for model in (models[0], alone)]
     # Few epochs of a network depend on its draws more than others do.
-    assert per_row[0] == pytest.approx(per_row[1], abs=0.4 if "hybrid" in name else 0.05)
+    tol = 0.4 if "hybrid" in name else 0.05
+    assert per_row[0] == pytest.approx(per_row[1], abs=tol, rel=0.02)
 
 
 @pytest.mark.parametrize("name", CONTINUED)
@@ -140,12 +161,18 @@ def test_every_rank_has_the_left_out_probabilities_of_its_rows(ranks, name):
         assert found["fitted"][name].loo_log_loss_ == pytest.approx(alone.loo_log_loss_, abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_are_shared_too(ranks, name):
     models, alone = [found["streamed"][name] for found in ranks], stream(name)
     for model in models[1:]:
         assert_array_equal(numbers(model), numbers(models[0]))
-    assert_allclose(numbers(models[0]), numbers(alone), atol=1e-8)
+    assert_allclose(numbers(models[0]), numbers(alone), atol=COEFFICIENTS.get(name, 1e-8))
+    X, _, _, _ = problem(2)
+    for mine, all_rows in zip(
+        models[0].latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
+    ):
+        assert_allclose(mine, all_rows, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +189,10 @@ def test_streams_are_shared_too(ranks, name):
         ("outputs", r"rank 0 has outputs \(1,\); rank 1 has outputs \(2,\)"),
         ("names", "rank 0 has feature names"),
         ("lambda", r"must be a torch\.nn\.Module class or a function"),
+        ("exact", r"AdditiveGPRegressor without inducing points .* are 3\. Set sparse=True\."),
+        ("rates", "rank 1 failed: ValueError: likelihood='poisson' needs counts or rates"),
+        ("levels", "Categories of column 3 of X are of types int, str"),
+        ("categories", r"rank 0 has categorical features None; rank 1 has .* \[False, False"),
         ("augmentation", "rank 1 failed: RuntimeError: a broken row"),
         ("row shapes", r"rank 0 has rows of shape \(2, 2\); rank 1 has rows of shape \(4,\)"),
         ("NaN", "rank 1 failed: ValueError: Input X contains NaN"),
@@ -175,9 +206,10 @@ def test_streams_are_shared_too(ranks, name):
     ],
 )
 def test_a_failure_on_one_rank_is_told_on_all(ranks, failure, message):
-    of_one_rank = dict.fromkeys(("NaN", "device", "random_state"), ValueError)
+    of_one_rank = dict.fromkeys(("NaN", "device", "random_state", "rates"), ValueError)
     of_one_rank |= {"augmentation": RuntimeError}
-    of_all = {"weights": ValueError, "one class": ValueError, "lambda": TypeError}
+    of_all = dict.fromkeys(("weights", "one class", "exact"), ValueError)
+    of_all |= dict.fromkeys(("lambda", "levels"), TypeError)
     for i, found in enumerate(ranks):
         expected, told = of_all.get(failure, DistributedError), message
         if i == 1 and failure in of_one_rank:

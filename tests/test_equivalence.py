@@ -16,7 +16,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ex
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.natural_gradient import AdamSteps, GradientInference, InterleavedState
-from skgpsvm._optim import minibatches
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
@@ -78,7 +77,7 @@ def test_sweeps_gradients_and_elbo_have_one_objective(hinge, likelihood, n_class
     adam = AdamSteps(
         hinge, torch_kernel(kernel), ascent.rows, ["theta"], 0.0, t64(kernel.bounds), t64([1.0])
     )
-    at_once = minibatches(30, 30, torch.Generator().manual_seed(0))
+    at_once = ascent.rows.minibatches(30, torch.Generator().manual_seed(0))
     state = InterleavedState(**state.as_dict(), generator=torch.empty(0))
     # The sums are the same, in other orders.
     np.testing.assert_allclose(adam.run(replace(state), at_once), value, rtol=1e-12)
@@ -223,7 +222,7 @@ def test_minibatches_reach_the_optimum_of_all_rows(n):
     best = objective_at(ascent, swept(ascent, 60))
     state, generator = ascent.init(), torch.Generator().manual_seed(0)
     for _ in range(60):
-        ascent.stochastic_sweep(state, minibatches(n, 25, generator))
+        ascent.stochastic_sweep(state, ascent.rows.minibatches(25, generator))
     # Steps of t^-0.6 at t = 480 average over about 40 minibatches, five times all rows. The error
     # of the objective is the square of the remaining noise, 1e-5. With n = 201, a single row is
     # left over by full minibatches.

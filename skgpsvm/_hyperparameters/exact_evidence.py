@@ -41,7 +41,7 @@ def refine_on_evidence(sparse, model):
     units = rows.units()
     order = problem.random_state.permutation(len(units))
     train, validation, more = np.split(order[: EVIDENCE_ROWS[-1]], EVIDENCE_ROWS[:-1])
-    evidence = Evidence(torch_kernel(model.kernel), rows.of_units(units, train))
+    evidence = Evidence(torch_kernel(model.kernel), rows.of_units(units, train).gathered())
     bounds, limits = theta_bounds(model.kernel, device), sparse.noise.limits(NOISE_BOUNDS)
     prior, scale = sparse.prior(), problem.scale
     objective = evidence if prior is None else Penalized(evidence, prior)
@@ -54,12 +54,12 @@ def refine_on_evidence(sparse, model):
     after = state.hyperparameters
     if not len(validation):
         return model.at(after._asdict())
-    compared = rows.of_units(units, validation), limits[1]
+    compared = rows.of_units(units, validation).gathered(), limits[1]
     best = _select_by_predictive_density(evidence, before, after, *compared)
     if not len(more) or not model.kernel.n_dims:
         return model.at(best._asdict())
     train = np.concatenate([train, more])
-    evidence = Evidence(evidence.kernel, rows.of_units(units, train))
+    evidence = Evidence(evidence.kernel, rows.of_units(units, train).gathered())
     axes = directions(model.kernel).to(device)
     scaling = SharedScaling(evidence, best.theta, axes, bounds)
     within = bounds.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)

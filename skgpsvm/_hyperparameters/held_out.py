@@ -38,7 +38,7 @@ def training_shares(rows, random_state):
 
     The first solution knows all rows, and the second all but the held-out ones.
     """
-    share = shares(*held_out_units(rows, random_state))
+    share = rows.own_part(shares(*held_out_units(rows, random_state)))
     return to_tensor(np.column_stack([np.ones(len(rows)), 1 - share]), rows.device)
 
 

@@ -206,7 +206,7 @@ class DecoupledInference(Stage):
             held = weights.double()[:, None] * self.row_shares[index]
             add_grams(gram, A, held * terms[1].repeat(1, self._n_groups))
             cross += (held * terms[0].repeat(1, self._n_groups)).T @ A.double()
-        gram = mirror(gram)
+        gram, cross = self.rows.sum(mirror(gram), cross)
         mean, _ = weight_moments(gram + torch.eye(p).to(gram), cross)
         coef = self.bases.embed(mean if self.conjugate else torch.zeros_like(mean))
         none, norm = torch.zeros_like(coef), coef.new_zeros(len(coef), 1)
@@ -255,7 +255,8 @@ class DecoupledInference(Stage):
         for index, _, _, weights, K, f in self.bases.passes(self.rows, state.direction):
             precision = state.precision[index].repeat(1, self._n_groups)
             sums += self._sum_rows(K, weights * precision * f, index)
-        product = self.bases.prior_product(state.direction) + self.bases.adjoint(sums)
+        prior = self.bases.prior_share(state.direction, *self.rows.shard)
+        (product,) = self.rows.sum(prior + self.bases.adjoint(sums))
         norm = state.norm
         size = state.advance(product, precondition)
         state.n_inner += 1
@@ -285,16 +286,17 @@ class DecoupledInference(Stage):
         for _, X, y, weights, _, f in self.bases.passes(self.rows, state.coef):
             _, var = features(self.basis, X, state.root)
             mean = f[:, : self.likelihood.n_latents]
-            loss += (weights[:, 0] * self.likelihood.loss(y, mean, var)).sum().item()
+            loss += (weights[:, 0] * self.likelihood.loss(y, mean, var)).sum()
             means.append(f)
             variances.append(var)
-        means = torch.cat(means)
-        return -loss - self._kl(state, means), means, torch.cat(variances)
+        (loss,), means = self.rows.sum(loss), torch.cat(means)
+        return -loss.item() - self._kl(state, means), means, torch.cat(variances)
 
     def index_precisions(self, state):
         """Return the site precisions at the index rows, scaled by n/k: (c, k)."""
-        precisions = self.rows.weights.double()[:, None] * state.precision
-        return len(self.rows) / len(self.index) * precisions[self.index].T
+        own = self.rows.own(self.index)
+        precisions = self.rows.weights.double()[own, None] * state.precision[own]
+        return self.rows.n_rows / len(self.index) * self.rows.collect(precisions)[0].T
 
     def _dense_pays(self, state):
         """Return whether passes have taken as long as the dense system matrix would."""
@@ -325,7 +327,8 @@ class DecoupledInference(Stage):
     def _kl(self, state, means):
         """Return the divergence from the prior, nats, given the means (n, q) at the rows."""
         coef = state.coef[: self.likelihood.n_latents]
-        of_mean = 0.5 * (coef * self.bases.prior_product(coef)).sum()
+        (product,) = self.rows.sum(self.bases.prior_share(coef, *self.rows.shard))
+        of_mean = 0.5 * (coef * product).sum()
         return (of_mean + covariance_kl(state.root)).item()
 
     def _update_sites(self, state, again=False):
@@ -348,7 +351,7 @@ class DecoupledInference(Stage):
             A, var = features(self.basis, X, root)
             state.means[index] = f[:, :c]
             sites = self.likelihood.sites(y, f[:, :c], var)
-            loss += (weights[:, 0] * sites.loss).sum().item()
+            loss += (weights[:, 0] * sites.loss).sum()
             state.linear[index] = linear = old_linear[index].lerp(sites.linear, size)
             state.precision[index] = precision = old_precision[index].lerp(sites.precision, size)
             if not self.conjugate:
@@ -358,8 +361,10 @@ class DecoupledInference(Stage):
             if self.conjugate:
                 right += self._sum_rows(K, weights * linear, index)
         # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
-        residual = self.bases.adjoint(sums) - self.bases.prior_product(state.coef)
-        state.objective = value = -loss - self._kl(state, state.means)
+        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
+        parts = residual, self.bases.adjoint(right), mirror(gram), loss
+        residual, right, gram, loss = self.rows.sum(*parts)
+        state.objective = value = -loss.item() - self._kl(state, state.means)
         if not self.conjugate:
             if value < state.best - _ROUNDING * abs(value):
                 state.restore(state.accepted)
@@ -369,10 +374,11 @@ class DecoupledInference(Stage):
                 self._update_sites(state, again=True)
                 return
             if state.n_updates and not again:
-                state.change = relative_change(state.means, before) / state.step_scale
+                change = relative_change(state.means, before, self.rows.sum)
+                state.change = change / state.step_scale
                 state.step_scale = min(2 * state.step_scale, 1.0)
             state.best, state.accepted = max(value, state.best), point
-            state.root = roots(mirror(gram))
+            state.root = roots(gram)
         state.n_updates += 1
         state.stale = False
         if state.index_precisions is None or state.n_inner > self.defaults.inner_iterations:
@@ -384,7 +390,7 @@ class DecoupledInference(Stage):
         state.restart(residual, precondition)
         state.first_norm = state.norm
         if self.conjugate:
-            state.right = self.bases.adjoint(right)
+            state.right = right
             state.first_norm = squared_norm(state.right, precondition)
 
     def _precondition(self, state, residual):
@@ -393,11 +399,11 @@ class DecoupledInference(Stage):
         The dense inverse is an exception: each output has its own.
         """
         if self._preconditioners is None and state.dense:
-            gram, precision = self._unit_gram(), state.precision[0]
+            gram, precision = self._unit_gram(), self.rows.collect(state.precision[:1])[0][0]
             inverses = [CholeskyPreconditioner(self.bases, gram * each) for each in precision]
             self._preconditioners = inverses * self._n_groups
         elif self._preconditioners is None:
-            X = self.rows.take(self.index)[0]
+            X = self.rows.inputs(self.index)
             self._preconditioners = self.bases.preconditioners(X, state.index_precisions)
         parts = residual.split(len(residual) // len(self._preconditioners))
         pairs = zip(self._preconditioners, parts, strict=True)
@@ -410,7 +416,7 @@ class DecoupledInference(Stage):
         for _, _, _, weights, values, _ in self.bases.passes(self.rows, none):
             values = self.bases.whitened(self.bases.adjoint(values.double()))
             add_gram(gram, values, weights * values)
-        return gram
+        return self.rows.sum(gram)[0]
 
     def _sum_rows(self, K, values, index):
         """Return values (b, q) of a chunk's rows, each by its share, times the block K: (q, M)."""

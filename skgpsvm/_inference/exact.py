@@ -64,10 +64,12 @@ class ExactInference(DecoupledInference):
             var = features(self.basis, X, first.root)[1]
             sites = self.likelihood.sites(y, torch.zeros_like(var), var)
             linear[index], precision[index] = sites.linear, sites.precision
-            loss += (weights * sites.loss).sum().item()
-        target = (linear / precision).T
+            loss += (weights * sites.loss).sum()
         weights = self.rows.weights.double()[:, None] * precision
-        weight = (weights.repeat(1, self._n_groups) * self.row_shares).T
+        weights = weights.repeat(1, self._n_groups) * self.row_shares
+        # Where ranks share the rows, each has these numbers of all rows.
+        target, weight = (part.T for part in self.rows.collect(linear / precision, weights))
+        (loss,) = self.rows.sum(loss)
         state = ExactState(
             coef=first.coef,
             residual=first.residual,
@@ -79,7 +81,7 @@ class ExactInference(DecoupledInference):
             precision=precision,
             target=target,
             weight=weight,
-            base=-loss - covariance_kl(first.root).item(),
+            base=-loss.item() - covariance_kl(first.root).item(),
         )
         residual = (weight > 0) * target.repeat(self._n_groups, 1)
         state.restart(residual, partial(self._precondition, state))
@@ -89,7 +91,7 @@ class ExactInference(DecoupledInference):
     def step(self, state):
         """Take one iteration of conjugate gradients; the objective is the ELBO, nats."""
         direction, known = state.direction, state.weight > 0
-        product = self.bases.kernel_product(direction)
+        (product,) = self.rows.sum(self.bases.kernel_product(direction, *self.rows.shard))
         # Rows of weight zero have no equation; their coefficients stay zero.
         over = torch.where(known, direction / state.weight, 0.0) + known * product
         size = state.advance(over, partial(self._precondition, state))
@@ -106,7 +108,7 @@ class ExactInference(DecoupledInference):
 
     def _precondition(self, state, residual):
         if self._preconditioners is None:
-            dense = len(self.rows) <= self.defaults.factored_rows
+            dense = self.rows.n_rows <= self.defaults.factored_rows
             make = self._exact_inverses if dense else self._nystroem_inverses
             self._preconditioners = make(state.weight)
         pairs = zip(self._preconditioners, residual, strict=True)
@@ -135,9 +137,10 @@ class ExactInference(DecoupledInference):
         r"""Return functions like `_exact_inverses`, with K approximated by landmarks.
 
         With :math:`K \approx B^\top B`, B the landmarks' whitened features (k, n), Woodbury's
-        identity gives :math:`W - W B^\top (I + B W B^\top)^{-1} B W`.
+        identity gives :math:`W - W B^\top (I + B W B^\top)^{-1} B W`. Each rank has the columns of
+        B of its own rows.
         """
-        every = -(-len(self.rows) // self.defaults.landmarks)
+        every = -(-self.rows.n_rows // self.defaults.landmarks)
         landmarks = KernelBases(self.bases.kernel, self.bases.theta, self.bases.points[::every])
         none = weights.new_zeros(1, landmarks.size)
         low_rank = torch.cat(
@@ -149,14 +152,16 @@ class ExactInference(DecoupledInference):
         )
 
         def inverse(weight):
-            inner = (weight * low_rank) @ low_rank.T
+            own = self.rows.own_part(weight)
+            (inner,) = self.rows.sum((own * low_rank) @ low_rank.T)
             inner.diagonal().add_(1.0)
             chol = cholesky(inner, "preconditioner of the mean's system", jitter=0)
 
             def apply(part):
-                scaled = weight * part
-                known = torch.cholesky_solve(low_rank @ scaled[:, None], chol)[:, 0]
-                return scaled - weight * (known @ low_rank)
+                scaled = own * self.rows.own_part(part)
+                (sums,) = self.rows.sum(low_rank @ scaled[:, None])
+                known = torch.cholesky_solve(sums, chol)[:, 0]
+                return self.rows.collect(scaled - own * (known @ low_rank))[0]
 
             return apply
 
@@ -164,5 +169,6 @@ class ExactInference(DecoupledInference):
 
     def _kl(self, state, means):
         c = self.likelihood.n_latents
-        of_mean = 0.5 * (state.coef[:c].T * means[:, :c]).sum()
+        coef = self.rows.own_part(state.coef[:c].T)
+        (of_mean,) = self.rows.sum(0.5 * (coef * means[:, :c]).sum())
         return (of_mean + covariance_kl(state.root)).item()

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import Bunch, check_array, check_random_state, check_X_y
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._distributed import refuse_ranks
+from .._distributed import check_equal, refuse_ranks
 from .._estimators import FOLLOWED, GPEstimator
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, where
@@ -60,7 +60,6 @@ class AdditiveGP(GPEstimator):
         return tags
 
     def _check_parameters(self):
-        refuse_ranks(self)
         self._check_choice("kernel", ("rbf", "matern32", "matern52"))
         self._check_choice("kernel_interaction", (None, *PROFILES))
         self._check_choice("scaling", ("power", "minmax"))
@@ -104,6 +103,15 @@ class AdditiveGP(GPEstimator):
         check = check_X_y if "y" in options else check_array
         return check(self._encoder.transform(X), estimator=self, **options)
 
+    def _check_rows(self, X, y, sample_weight, reset, **options):
+        X, y, weights = super()._check_rows(X, y, sample_weight, reset, **options)
+        if reset:
+            mask = None if self._encoder is None else self._encoder.categorical.tolist()
+            check_equal({"categorical features": mask})
+        if reset and self._encoder is not None:
+            X = self._encoder.with_levels_of_all_ranks(X)
+        return X, y, weights
+
     # Fitting
 
     def _fit_model(self, problem, sparse=None):
@@ -117,6 +125,8 @@ class AdditiveGP(GPEstimator):
         basis = ascents.grids.first(features, learning, self.kernel, self._constant)
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
         exact = ascents.is_exact(sparse, learning, wide)
+        if exact:
+            refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
         given, most = self._names.requested_pairs(self.interactions, X.shape[1], exact)
         check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
         kernels = pair_kernels(self.kernel_interaction, self.kernel, exact)
@@ -152,11 +162,11 @@ class AdditiveGP(GPEstimator):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
         if problem.start is None:
             fitted = self._fit_model(problem, sparse=True)
-            if self.n_inducing is not None and len(problem.X) < self.n_inducing:
+            if self.n_inducing is not None and problem.rows.n_rows < self.n_inducing:
                 warn(
                     f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "
-                    f"and hyperparameters, and it had only {len(problem.X)} rows. Pass more rows "
-                    "to it."
+                    f"and hyperparameters, and it had only {problem.rows.n_rows} rows. Pass more "
+                    "rows to it."
                 )
             return fitted
         if problem.start.form is None:

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import skew, yeojohnson_normmax
 
 from .._data import CHUNK_ROWS
+from .._distributed import gather, n_ranks
 from .._validation import is_missing
 from ._basis import Feature
 from ._defaults import DEFAULTS
@@ -56,19 +57,27 @@ class TableEncoder:
         TypeError
             If a column has levels of types that cannot be sorted.
         """
-        names, self.levels = getattr(X, "columns", range(len(self.categorical))), []
+        names = list(getattr(X, "columns", range(len(self.categorical))))
         chosen = np.flatnonzero(self.categorical)
-        for j, column in zip(chosen, columns(X, chosen), strict=True):
-            missing = [is_missing(level) for level in column]
-            known = {level for level, absent in zip(column, missing, strict=True) if not absent}
-            if len({isinstance(level, str) for level in known}) > 1:
-                kinds = ", ".join(sorted({type(level).__name__ for level in known}))
-                raise TypeError(
-                    f"Categories of column {names[j]!r} of X are of types {kinds}. Convert them to "
-                    "one type, for example by astype(str)."
-                )
-            self.levels.append(sorted(known) + [np.nan] * any(missing))
+        self.names, every = [names[j] for j in chosen], columns(X, chosen)
+        self.levels = [_levels(*part) for part in zip(every, self.names, strict=True)]
         return self
+
+    def with_levels_of_all_ranks(self, codes):
+        """Add the levels of the other ranks; return the codes (n, d) of the rows by all levels."""
+        ranks = gather(self.levels)
+        if len(ranks) == 1:
+            return codes
+        own, self.levels = self.levels, []
+        for j, before, name, *every in zip(
+            np.flatnonzero(self.categorical), own, self.names, *ranks, strict=True
+        ):
+            levels = _levels([level for part in every for level in part], name)
+            places = {level: code for code, level in enumerate(levels) if not is_missing(level)}
+            new = [places.get(level, len(levels) - 1) for level in before]
+            codes[:, j] = np.array([*new, -1])[codes[:, j].astype(int)]
+            self.levels.append(levels)
+        return codes
 
     @property
     def n_levels(self):
@@ -91,6 +100,19 @@ class TableEncoder:
         for j, column in zip(numbers, columns(X, numbers), strict=True):
             found[:, j] = column
         return found
+
+
+def _levels(column, name):
+    """Return the sorted levels of a column of this name; NaN, if any is missing, comes last."""
+    missing = [is_missing(level) for level in column]
+    known = {level for level, absent in zip(column, missing, strict=True) if not absent}
+    if len({isinstance(level, str) for level in known}) > 1:
+        kinds = ", ".join(sorted({type(level).__name__ for level in known}))
+        raise TypeError(
+            f"Categories of column {name!r} of X are of types {kinds}. Convert them to one type, "
+            "for example by astype(str)."
+        )
+    return sorted(known) + [np.nan] * any(missing)
 
 
 def refuse_dates(X, categorical):
@@ -186,11 +208,12 @@ def categorical_mask(categorical_features, X):
 
 
 def described(X, weights, n_levels, scaling):
-    """Return the `Feature` of each column, from the rows of positive weight.
+    """Return the `Feature` of each column, from the rows of positive weight of all ranks.
 
     Parameters
     ----------
     X : ndarray or memmap of shape (n, d)
+        Rows of this rank.
     weights : ndarray of shape (n,)
     n_levels : ndarray of shape (d,)
         Number of levels; 0 for numbers.
@@ -205,13 +228,18 @@ def described(X, weights, n_levels, scaling):
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
             missing |= np.isnan(chunk).any(0)
     used = np.flatnonzero(weights)
-    sample = X[used[:: max(1, len(used) // _N_POWER_ROWS)]]
+    low, high, missing, n_used, totals = zip(
+        *gather((low, high, missing, len(used), weights.sum())), strict=True
+    )
+    low, high, missing = np.min(low, 0), np.max(high, 0), np.any(missing, 0)
+    n_used = sum(n_used)
+    single = sum(totals) <= (1 + _ROUNDING) * n_used
+    sample = _of_all_ranks(X[used[:: max(1, n_used // _N_POWER_ROWS)]])
     found = []
     for j, levels in enumerate(n_levels):
         if levels:
             # If every row has its own level, an effect cannot be distinguished from noise.
-            single = weights.sum() <= (1 + _ROUNDING) * len(used)
-            own = single and levels >= len(used) == len(np.unique(X[used, j]))
+            own = single and levels >= n_used == len(np.unique(_of_all_ranks(X[used, j : j + 1])))
             found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
             continue
         if not low[j] < high[j]:  # constant, or nothing but NaN
@@ -226,8 +254,18 @@ def described(X, weights, n_levels, scaling):
     return found
 
 
+def _of_all_ranks(rows):
+    """Return the rows (n, d) of all ranks, in the order of `merged_rows`."""
+    if n_ranks() == 1:
+        return rows
+    rows = np.concatenate(gather(rows))
+    return rows[np.lexsort(np.nan_to_num(rows, nan=np.inf).T[::-1])]
+
+
 def distinct(rows, numbers, most):
     """Return the distinct numbers of columns with at most ``most``: sorted float64, by column.
+
+    They are those of all ranks.
 
     Parameters
     ----------
@@ -245,7 +283,12 @@ def distinct(rows, numbers, most):
             found[j] = torch.cat([known, column[~column.isnan()]]).unique()
             if len(found[j]) > most:
                 del found[j]
-    return found
+    ranks, every = gather(found), {}
+    for j in numbers:
+        if all(j in part for part in ranks):
+            values = torch.cat([part[j] for part in ranks]).unique()
+            every |= {j: values} if len(values) <= most else {}
+    return every
 
 
 def _power(column):
@@ -266,7 +309,7 @@ def _power(column):
 
 
 def new_features(features, columns, X, weights):
-    """Return the columns with many rows outside the range, or with unknown levels.
+    """Return the columns with many rows of all ranks outside the range, or with unknown levels.
 
     Parameters
     ----------
@@ -277,9 +320,8 @@ def new_features(features, columns, X, weights):
     X : ndarray of shape (n, d)
     weights : ndarray of shape (n,)
     """
-    found = []
-    for j in columns:
-        new = features[j].is_new(X[:, j])
-        if new.sum() > _MAX_OUTSIDE and weights[new].sum() > _MAX_SHARE_OUTSIDE * weights.sum():
-            found.append(j)
-    return found
+    new = {j: features[j].is_new(X[:, j]) for j in columns}
+    counts = sum(gather(np.array([[own.sum(), weights[own].sum()] for own in new.values()])))
+    most = _MAX_SHARE_OUTSIDE * sum(gather(weights.sum()))
+    counts = zip(columns, counts.reshape(-1, 2), strict=True)
+    return [j for j, (n, weight) in counts if n > _MAX_OUTSIDE and weight > most]

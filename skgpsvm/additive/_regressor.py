@@ -6,6 +6,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from .._distributed import run_on_all_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._parameters import where
 from .._predictive import LIKELIHOODS, regression_sites
@@ -240,12 +241,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
             X, y, sample_weight, classes=classes, reset=reset
         )
         if self.likelihood == "poisson":
-            used = targets[weights > 0]
-            if (used < 0).any():
-                raise ValueError(
-                    "likelihood='poisson' needs counts or rates, which are not negative; y is "
-                    f"between {used.min()} and {used.max()}."
-                )
+            run_on_all_ranks(_check_counts, targets[weights > 0])
         return X, targets, weights, origin
 
     @all_or_nothing
@@ -386,3 +382,12 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         rng = check_random_state(random_state)
         counts = rng.poisson(np.exp(self.sample_latent(X, n_samples, rng)))
         return np.moveaxis(self._outputs(counts), 0, -1)
+
+
+def _check_counts(y):
+    """Raise ValueError if a count is negative."""
+    if (y < 0).any():
+        raise ValueError(
+            "likelihood='poisson' needs counts or rates, which are not negative; y is between "
+            f"{y.min()} and {y.max()}."
+        )

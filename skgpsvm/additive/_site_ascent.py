@@ -126,17 +126,14 @@ class SiteAscent(AdditiveAscent):
     def step(self, state):
         """Take a pass of steps on the sites, then on the rest; set the objective before them."""
         self._generator.set_state(state.generator)
-        log_prior, n = self._log_priors(state), self.rows.n_rows
-        total = log_prior
+        total = log_prior = self._log_priors(state)
         batches = [None]
         if self._n_batches() > 1:
             batches = self.rows.minibatches(self._batch_size, self._generator)
         for index in batches:
-            share = 1.0 if index is None else n / len(index)
             posteriors = self.posteriors(state)
             moments = partial(self._row_moments, posteriors)
-            found = self._site_sums(state.noise, moments, index)
-            gram, cross, loss, *shifted = (share * part for part in found)
+            gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
             kl = sum(posterior.kl() for posterior in posteriors)
             total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
@@ -184,7 +181,11 @@ class SiteAscent(AdditiveAscent):
         state.n_steps += 1
 
     def _site_sums(self, noise, row_moments, index):
-        """Return sums over the rows of an index, or all: of sites, losses and `_shifted_losses`."""
+        """Return sums over the rows: of sites, losses and `_shifted_losses`.
+
+        The rows of an index stand for all rows.
+        """
+        share = 1.0 if index is None else self.rows.scale_of(index)
         sites, gram, parts = self._sites.at(noise), self._zeros(self._sites.n_latents), None
         for chunk in self.rows.chunks() if index is None else index.split(CHUNK_ROWS):
             X, y, weights = self.rows.take(chunk)
@@ -198,7 +199,7 @@ class SiteAscent(AdditiveAscent):
                 *(weights @ loss for loss in self._shifted_losses(noise, y, *moments)),
             ]
             parts = own if parts is None else [a + b for a, b in zip(parts, own, strict=True)]
-        return self.rows.sum(mirror(gram), *parts)
+        return self.rows.sum(*(share * part for part in (mirror(gram), *parts)))
 
     def _shifted_losses(self, noise, y, mean, var):
         """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""

@@ -50,8 +50,11 @@ class StochasticBound:
         self.kernel, self.likelihood, self.parametrization = kernel, likelihood, parametrization
         self.has_factor = parametrization in ("shared", "decoupled")
 
-    def value(self, parameters, X, y, weights, ratio, columns):
+    def value(self, parameters, X, y, weights, ratio, columns, part=(0, 1)):
         """Estimate the ELBO, nats, from a minibatch of rows and of columns.
+
+        If ranks share the rows, the sum of their values is the estimate. Each has its own rows of
+        the minibatch, and its part of the columns.
 
         Parameters
         ----------
@@ -61,8 +64,10 @@ class StochasticBound:
             Number of rows that each of these stands for.
         columns : int64 Tensor of shape (s,)
             Sampled bases of the mean, whose columns of the kernel matrix enter.
+        part : tuple of two ints
+            Number of this rank's part, and number of parts.
         """
-        mean, var, divergence = self._moments(parameters, X, columns)
+        mean, var, divergence = self._moments(parameters, X, columns, part)
         loss = self.likelihood.at(parameters["noise"]).loss(y, mean, var)
         return -ratio * (weights * loss).sum() - divergence
 
@@ -148,12 +153,16 @@ class StochasticBound:
         """Return the number of the mean's bases."""
         return len(self._span(parameters)[0])
 
-    def _moments(self, parameters, X, columns):
-        """Return latent means and variances (b, c), and an estimate of the divergence, nats."""
+    def _moments(self, parameters, X, columns, part):
+        """Return latent means and variances (b, c), and an estimate of the divergence, nats.
+
+        The latter is this rank's part of it.
+        """
         Z, theta = parameters["Z"], parameters["theta"]
         cross = self._cross(X, Z, theta)
         bases, coef = self._span(parameters)
-        prior = self.kernel.diag(X, theta)[:, None]
+        own, ratio = columns.tensor_split(part[1])[part[0]], coef.shape[1] / len(columns)
+        prior, share = self.kernel.diag(X, theta)[:, None], 1 / part[1]
         if self.has_factor:
             factor = parameters["factor"].tril()
             inner = torch.eye(len(Z)).to(factor) + factor.mT @ self._gram(Z, Z, theta) @ factor
@@ -162,38 +171,38 @@ class StochasticBound:
             var = prior - explained.square().sum(1).T
             inverse = torch.cholesky_inverse(chol).diagonal(dim1=1, dim2=2).sum(1)
             log_det = chol.diagonal(dim1=1, dim2=2).log().sum(1)
-            divergence = (log_det - 0.5 * (len(Z) - inverse)).sum()
+            divergence = share * (log_det - 0.5 * (len(Z) - inverse)).sum()
             mean = 0.0
         else:
             chol = self._chol(parameters)
             A = torch.linalg.solve_triangular(chol, cross.T, upper=False).T
             weights, root = parameters["mean"], upper_root(parameters["raw_root"])
             var = prior - A.square().sum(1, keepdim=True) + (A @ root).square().sum(2).T
-            divergence = gaussian_kl(weights, root).sum()
+            divergence = share * gaussian_kl(weights, root).sum()
             spanned = self._spanned(parameters, chol)
             coef = self._scaled(parameters, spanned)
             projected = coef @ spanned.T
             if self.parametrization == "hybrid":
-                divergence = divergence + (weights * projected).sum()
+                divergence = divergence + share * (weights * projected).sum()
             else:
                 weights = weights - projected
-                divergence = divergence - _sampled_half_square(spanned, coef, projected, columns)
+                sampled = spanned, coef, projected, own, ratio, share
+                divergence = divergence - _sampled_half_square(*sampled)
             mean = A @ weights.T
-        divergence = divergence + 0.5 * coef.square().sum()
+        divergence = divergence + share * 0.5 * coef.square().sum()
         coef = coef / self._norms(bases, theta)
         mean = mean + self.kernel(X, bases, theta) @ coef.T
-        return (
-            mean,
-            var.clamp_min(0),
-            divergence + self._half_off_diagonal(bases, coef, theta, columns),
-        )
+        off_diagonal = self._half_off_diagonal(bases, coef, theta, own, ratio)
+        return mean, var.clamp_min(0), divergence + off_diagonal
 
-    def _half_off_diagonal(self, bases, coef, theta, columns):
+    def _half_off_diagonal(self, bases, coef, theta, columns, ratio):
         """Estimate half of the off-diagonal part of the mean's squared norm from some columns.
 
-        The coefficients are those of the kernels.
+        Each column stands for ``ratio`` columns. The coefficients are those of the kernels.
         """
-        ratio, total, sampled = coef.shape[1] / len(columns), 0.0, bases[columns]
+        total, sampled = 0.0, bases[columns]
+        if not len(columns):  # a rank's part of very few
+            return total
         size = max(_CHUNK_ENTRIES // len(columns), 1)
 
         def part(rows, weights, at, sampled, theta):
@@ -335,8 +344,9 @@ class StochasticDescent(Stage):
         for index in self.rows.chunks():
             X, y, weights = self.rows.take(index)
             mean, var = posterior.marginals(X.double())
-            loss += (weights * likelihood.loss(y, mean, var)).sum().item()
-        return -state.n_seen / self.rows.total_weight * loss - posterior.kl().item()
+            loss += (weights * likelihood.loss(y, mean, var)).sum()
+        (loss,) = self.rows.sum(loss)
+        return -state.n_seen / self.rows.total_weight * loss.item() - posterior.kl().item()
 
     def step(self, state):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""
@@ -355,8 +365,14 @@ class StochasticDescent(Stage):
             name: min(size, len(state.parameters[name]) + step)
             for name, size in self._max_bases.items()
         }
-        state.parameters = self.bound.with_new_bases(state.parameters, X, y, **sizes)
-        ratio = state.n_seen / self.rows.total_weight * len(self.rows) / len(X)
+        if any(len(state.parameters[name]) < size for name, size in sizes.items()):
+            # The parts of the ranks are mixed, so that all of them contribute bases.
+            place = torch.arange(len(X), dtype=torch.float64, device=X.device) / max(len(X), 1)
+            new, labels, place = self.rows.collect(X, y, place)
+            order = place.argsort(stable=True)
+            parts = state.parameters, new[order], labels[order]
+            state.parameters = self.bound.with_new_bases(*parts, **sizes)
+        ratio = state.n_seen / self.rows.total_weight * len(self.rows) / max(len(X), 1)
         return self._adam_step(state, X, y, weights, ratio)
 
     @torch.enable_grad()
@@ -372,12 +388,16 @@ class StochasticDescent(Stage):
         size = self.bound.n_bases(parameters)
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
         moved = {name: leaf * units[name] for name, leaf in leaves.items()}
-        value = self.bound.value(parameters | moved, X, y, weights, ratio, columns.to(X.device))
+        columns, part = columns.to(X.device), self.rows.shard
+        value = self.bound.value(parameters | moved, X, y, weights, ratio, columns, part)
         rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
         slopes = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)
+        slopes = {name: s for name, s in zip(leaves, slopes, strict=True) if s is not None}
+        value, *sums = self.rows.sum(value.detach(), *slopes.values())
+        slopes = dict(zip(slopes, sums, strict=True))
         with torch.no_grad():
-            for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
-                if slope is not None:
+            for name, leaf in leaves.items():
+                if (slope := slopes.get(name)) is not None:
                     none = leaf.new_zeros([0] * leaf.ndim)
                     moments = [
                         _padded(m, leaf.shape) for m in state.moments.get(name, (none, none))
@@ -391,7 +411,7 @@ class StochasticDescent(Stage):
                     leaf[:, len(scale) :].clamp_(-_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
                 parameters[name] = leaf.detach() * units[name]
         state.n_steps += 1
-        return value.detach()
+        return value
 
 
 def _converted(value, convert):
@@ -410,17 +430,18 @@ def _unit(name, part, scale):
     return torch.nn.functional.pad(scale, (0, part.shape[1] - len(scale)), value=1.0)
 
 
-def _sampled_half_square(spanned, coef, total, columns):
+def _sampled_half_square(spanned, coef, total, columns, ratio, share):
     """Estimate half the squared norm of ``total = coef @ spanned.T``, (c, m), from some columns.
 
-    They are the columns that are sampled of the bases' kernel matrix. The two estimates are
-    subtracted, and of each column what the inducing points leave remains. That is small where they
-    explain the basis; with the exact norm it would not be.
+    Each of the columns stands for ``ratio`` columns; the exact part counts by ``share``. They are
+    the columns that are sampled of the bases' kernel matrix. The two estimates are subtracted, and
+    of each column what the inducing points leave remains. That is small where they explain the
+    basis; with the exact norm it would not be.
     """
     norms = spanned.square().sum(0)
     others = total @ spanned[:, columns] - coef[:, columns] * norms[columns]
-    ratio = coef.shape[1] / len(columns)
-    return 0.5 * ((coef.square() * norms).sum() + ratio * (coef[:, columns] * others).sum())
+    exact = (coef.square() * norms).sum()
+    return 0.5 * (share * exact + ratio * (coef[:, columns] * others).sum())
 
 
 def _padded(tensor, shape):

@@ -108,16 +108,17 @@ class DecoupledStream(Stage):
             A, var = features(self.basis, X, root)
             sites = self.likelihood.sites(y, mean, var)
             precision = weights * sites.precision
-            loss += (weights[:, 0] * sites.loss).sum().item()
+            loss += (weights[:, 0] * sites.loss).sum()
             values = self.bases.whitened(K.double())
             cross += (weights * sites.linear).T @ values
             add_grams(gram, values, precision)
             add_grams(inner, A, precision)
-        state.objective = self._gain(white, root) - loss
+        gram, cross, inner, loss = self.rows.sum(mirror(gram), cross, mirror(inner), loss)
+        state.objective = self._gain(white, root) - loss.item()
         size = self.likelihood.step(state.n_steps)
-        state.new_gram = state.new_gram.lerp(mirror(gram), size)
+        state.new_gram = state.new_gram.lerp(gram, size)
         state.new_cross = state.new_cross.lerp(cross, size)
-        state.new_inner = state.new_inner.lerp(mirror(inner), size)
+        state.new_inner = state.new_inner.lerp(inner, size)
         state.gram = self._gram + state.new_gram
         state.white = _solve(state.gram, self._cross + state.new_cross)
         state.coef = self.bases.unwhitened(state.white)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import ConstantKernel
 
-from .._distributed import refuse_ranks
 from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
@@ -48,7 +47,6 @@ def check_decoupled_parameters(estimator):
     """Refuse wrong values of the parameters that regressor and classifier share."""
     estimator._check_number("n_mean_bases", 1, integer=True)
     check_variational_parameters(estimator, means=(*MEANS, None))
-    refuse_ranks(estimator)
     if by_steps(estimator) and estimator.mean not in ("zero", None):
         raise ValueError(
             f"Stochastic gradients have no mean function; got mean={estimator.mean!r}. Use "
@@ -65,11 +63,11 @@ def decoupled_attributes(estimator, models, bounds, streamed):
 
 def with_rows_as_bases(model, n_bases, problem):
     """Return a model with bases at rows drawn at random, and the indices of these rows."""
-    rows, index = problem.rows, np.arange(len(problem.rows))
-    if len(rows) > n_bases:
+    rows, index = problem.rows, np.arange(problem.rows.n_rows)
+    if rows.n_rows > n_bases:
         index = np.sort(problem.random_state.choice(index, n_bases, replace=False))
     index = torch.as_tensor(index, device=rows.device)
-    bases = rows.take(index)[0].double().cpu().numpy()
+    bases = rows.inputs(index).double().cpu().numpy()
     return model.with_bases(bases), index
 
 

@@ -45,14 +45,16 @@ class NystroemSum:
         """Multiply the sums by a share; they are then means over so many minibatches."""
         state.gram = share * state.gram
 
-    def update(self, state, X, estimates, precision, min_weight):
+    def update(self, state, X, estimates, precision, min_weight, sum_over_ranks):
         """Add a minibatch, with this least weight; return latent variances (b, c) at its rows.
 
-        The variances are those of ``root``, which `prepare` renews.
+        The variances are those of ``root``, which `prepare` renews. If ranks share the rows, each
+        has its own part of the minibatch, and ``sum_over_ranks`` is `WeightedDataset.sum`.
         """
         A, var = features(self.basis, X, state.root)
         gram = torch.zeros_like(state.gram)
         add_grams(gram, A, precision)
+        (gram,) = sum_over_ranks(gram)
         state.gram = state.gram.lerp(gram, max(1 / state.n_summed, min_weight))
         return var
 
@@ -103,13 +105,16 @@ class ChevronSum:
         state.data = share * state.data
         state.counts = n_summed / max(state.n_summed, 1) * state.counts
 
-    def update(self, state, X, estimates, precision, min_weight):
-        """Add a minibatch, with this least weight; return latent variances (b, c) at its rows."""
-        for each in estimates.draws:
+    def update(self, state, X, estimates, precision, min_weight, sum_over_ranks):
+        """Add a minibatch, with this least weight; return latent variances (b, c) at its rows.
+
+        See `NystroemSum.update`.
+        """
+        squares = [precision.T @ each.values.square().double() for each in estimates.draws]
+        for each, new in zip(estimates.draws, sum_over_ranks(*squares), strict=True):
             at = each.coordinates
             state.counts[at] += 1
             weight = (1 / state.counts[at]).clamp_min(min_weight)
-            new = precision.T @ each.values.square().double()
             state.data[:, at] = state.data[:, at].lerp(new, weight)
         first = estimates.draws[0]
         return self.variances(state, X, first, first.values, estimates.f)

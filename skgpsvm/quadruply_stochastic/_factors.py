@@ -39,23 +39,24 @@ def chevron(bases, rows, index, precision, n_dense):
     data = precision.new_zeros(c, M)
     for at, *_, values, _ in bases.passes(rows, precision.new_zeros(1, M)):
         data += precision[at].T @ values.double().square()
+    (data,) = rows.sum(data)
     every = torch.arange(M, device=data.device)
     diag = (data + bases.prior_diag(every)).rsqrt()
     if not k:
         return diag, data.new_zeros(c, M, 0)
     below = (every >= every[:k, None]).repeat(c, 1)
-    X, each = rows.take(index)[0], len(rows) / len(index)
-    preconditioners = bases.preconditioners(X, each * precision[index].T)
+    X, (at_index,) = rows.inputs(index), rows.collect(precision[rows.own(index)])
+    preconditioners = bases.preconditioners(X, rows.n_rows / len(index) * at_index.T)
 
     def precondition(residual):
         parts = zip(preconditioners, residual.split(k), strict=True)
         return below * torch.cat([apply(part) for apply, part in parts])
 
     def product(p):
-        total = bases.prior_product(p)
+        total = bases.prior_share(p, *rows.shard)
         for at, *_, values, f in bases.passes(rows, p):
             total += ((precision[at].repeat_interleave(k, 1) * f).to(values).T @ values).double()
-        return below * total
+        return below * rows.sum(total)[0]
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
     z = precondition(residual)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from .._collapsed import JITTER
-from .._distributed import refuse_ranks
 from .._estimators import FOLLOWED
 from .._features import FourierFeatures
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
@@ -92,7 +91,6 @@ def check_qs_parameters(estimator):
     for name in ("n_basis", "n_dense_columns"):
         estimator._check_number(name, 1, integer=True)
     check_variational_parameters(estimator, means=(*MEANS, None))
-    refuse_ranks(estimator)
     basis, covariance = estimator.basis, estimator.covariance
     learns = by_steps(estimator) and estimator._solver().learn_hyperparameters
     if learns and basis == "inducing" and covariance != "nystroem":
@@ -145,12 +143,13 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     if not _HAS_POINTS.holds(estimator):
         # The points are not used. To choose them would draw random numbers, on which the basis
         # functions would then depend.
-        sparse = replace(sparse, inducing_points=rows.take(slice(1))[0].double().cpu().numpy())
+        first = rows.inputs(torch.zeros(1, dtype=torch.int64, device=rows.device))
+        sparse = replace(sparse, inducing_points=first.double().cpu().numpy())
     model, index = _with_functions(estimator, learn(sparse), rows, problem.random_state)
     if in_steps:
         n_support = estimator._solver().n_support
-        support = np.sort(problem.random_state.permutation(len(rows))[:n_support])
-        support = rows.take(torch.as_tensor(support, device=rows.device))[0].double()
+        support = np.sort(problem.random_state.permutation(rows.n_rows)[:n_support])
+        support = rows.inputs(torch.as_tensor(support, device=rows.device)).double()
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
         return take_steps(estimator, problem, model, support, rows, others)
     if estimator.covariance != "nystroem":
@@ -163,10 +162,10 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
 def _with_functions(estimator, model, rows, random_state):
     """Return a model with basis functions, and the indices of rows that stand for all rows."""
     seed = int(random_state.randint(_N_SEEDS))
-    index = random_state.permutation(len(rows))
+    index = random_state.permutation(rows.n_rows)
     if estimator.basis == "inducing":
         index = np.sort(index[: estimator.n_basis])
-        bases = rows.take(torch.as_tensor(index, device=rows.device))[0].double().cpu().numpy()
+        bases = rows.inputs(torch.as_tensor(index, device=rows.device)).double().cpu().numpy()
     else:
         n_pairs = -(-estimator.n_basis // 2)
         index = index[: min(n_pairs, _MAX_LANDMARKS)]
@@ -190,15 +189,20 @@ def _weight_posterior_of(estimator):
         posterior, loss = model.posterior(rows.device), 0.0
         for at in rows.chunks():
             X, y, weights = rows.take(at)
-            loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum().item()
-        return model, -loss - posterior.kl().item()
+            loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
+        (loss,) = rows.sum(loss)
+        return model, -loss.item() - posterior.kl().item()
 
     return finish
 
 
 def _augmentation(rows, precision):
-    """Return the rows that augment the variance and their precisions, by field of the model."""
+    """Return the rows that augment the variance and their precisions, by field of the model.
+
+    They are those of all ranks.
+    """
     X = torch.cat([rows.take(at)[0].double() for at in rows.chunks()])
+    X, precision = rows.collect(X, precision)
     return {"rows": X, "row_precisions": precision.T.contiguous()}
 
 
@@ -276,7 +280,7 @@ def _steps(estimator, problem, model, rows, passes, streamed):
     """Return the `StochasticSteps` over some rows."""
     n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
     solver, limits = estimator._solver(), None
-    batch_size = min(solver.batch_size or _BATCH_SIZE, len(rows))
+    batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
     if not streamed and solver.learn_hyperparameters:
         limits = _hyperparameter_limits(model, estimator._noise_model, rows.device)
     options = StepOptions(
@@ -284,7 +288,7 @@ def _steps(estimator, problem, model, rows, passes, streamed):
         batch_size=batch_size,
         n_sampled=solver.n_sampled_basis,
         control_variate=solver.control_variate,
-        n_steps=passes * math.ceil(len(rows) / batch_size),
+        n_steps=passes * math.ceil(rows.n_rows / batch_size),
         symmetric=solver.gradient == "symmetric",
         adagrad=solver.step == "adagrad",
         learning_rate=solver.learning_rate,
@@ -313,7 +317,7 @@ def _calibrated_on(estimator, model, others):
     """Return a model whose noise and variances are fitted to held-out rows."""
     model = replace(model, power=1.0)
     posterior = model.posterior(others.device)
-    X, y, weights = (part.double() for part in others.take(slice(None)))
+    X, y, weights = (part.double() for part in others.gathered().take(slice(None)))
     prior = posterior.basis.projected_variance(X)[:, None]
     held_out = HeldOutRows(y, weights, *posterior.marginals(X), prior)
     return held_out.most_likely(model, estimator._noise_model.limits((-math.inf, math.inf)))

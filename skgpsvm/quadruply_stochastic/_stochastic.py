@@ -136,7 +136,8 @@ class StochasticSteps(Stage):
         state.last_averaged = state.last_averaged * 0
         state.auxiliary = self._initial_auxiliary(state)
         precision = self.bound.sites(self.rows.targets, state.auxiliary)[1].double()
-        state.mean_precision = (self.rows.weights.double() @ precision) / self.rows.total_weight
+        (total,) = self.rows.sum(self.rows.weights.double() @ precision)
+        state.mean_precision = total / self.rows.total_weight
 
     def step(self, state):
         """Take one pass of minibatches; the objective is the mean of the ELBO's estimates."""
@@ -144,6 +145,7 @@ class StochasticSteps(Stage):
         self._prepare(state)
         batches = self.rows.minibatches(self._options.batch_size, self._generator)
         value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
+        (value,) = self.rows.sum(value)
         state.generator_state = self._generator.get_state()
         state.n_passes += 1
         state.objective = (value / len(batches)).item() - self._covariance.kl(state)
@@ -155,36 +157,38 @@ class StochasticSteps(Stage):
         ----------
         state : StochasticState
         index : Tensor of shape (b,)
-            Rows of the minibatch.
+            Rows of the minibatch; where ranks share the rows, this rank's part of it.
 
         Returns
         -------
         value : Tensor of shape ()
             Estimate of the ELBO before the step, in nats, without the covariance's divergence from
-            the prior.
+            the prior; where ranks share the rows, this rank's part of it.
         """
         c = self.bound.n_latents
         X, y, weights = self.rows.take(index)
-        estimates = self._estimate_latents(state, X)
+        estimates = self._estimate_latents(state, X, self._generator)
         auxiliary = state.auxiliary[index]
         if self._limits is not None:
-            state.hyper_gradient += self._hyper_gradient(state, index, estimates)
+            (gradient,) = self.rows.sum(self._hyper_gradient(state, index, estimates))
+            state.hyper_gradient += gradient
         linear, precision, constant = (part.double() for part in self.bound.sites(y, auxiliary))
         multiplicity = self._row_multiplicity(state, weights)
         linear, precision = multiplicity * linear, multiplicity * precision
         state.n_summed += 1
-        weight = self._min_covariance_weight
-        var = self._covariance.update(state, X, estimates, precision, weight)
+        options = self._min_covariance_weight, self.rows.sum
+        var = self._covariance.update(state, X, estimates, precision, *options)
         f_i, f_j = (f[:, :c] for f in estimates.f)
         value = rows_term(f_i, f_j, var, linear, precision)
-        value = value + prior_term(self.bases, *estimates.draws, state.coef[:c])
+        prior = prior_term(self.bases, *estimates.draws, state.coef[:c])
+        value = value + prior / self.rows.n_shards
         self._update_coefficients(state, estimates, linear, precision)
         optimal = self._optimal_auxiliary(y, estimates.f, var)
         weight = max(1 / (state.n_passes + 1), self.bound.min_auxiliary_weight)
         state.auxiliary[index] = auxiliary.lerp(optimal.to(auxiliary), weight)
-        mean_precision = precision.sum(0) / multiplicity.sum()
         if not self._fixed_precision:
-            state.mean_precision = state.mean_precision.lerp(mean_precision, _MEAN_PRECISION_WEIGHT)
+            total, n = self.rows.sum(precision.sum(0), multiplicity.sum())
+            state.mean_precision = state.mean_precision.lerp(total / n, _MEAN_PRECISION_WEIGHT)
         state.n_steps += 1
         if self._limits is not None and state.n_steps % _ADAM_EVERY == 0:
             self._update_hyperparameters(state)
@@ -213,7 +217,8 @@ class StochasticSteps(Stage):
             square = square.expand(-1, self.bound.n_latents)
             auxiliary = self.bound.auxiliary(y, torch.zeros_like(square), square)
             loss = self.bound.loss(y, auxiliary, torch.zeros_like(square), square)
-            prior -= share * (weights * loss).sum().item()
+            prior -= share * (weights * loss).sum()
+        prior = self.rows.sum(prior)[0].item()
         if state.objective < prior - _DIVERGENCE_FACTOR * (abs(prior) + state.n_seen):
             raise DivergenceError(
                 f"Stochastic steps ended at an objective of {state.objective:.3g}, far below the "
@@ -223,11 +228,11 @@ class StochasticSteps(Stage):
 
     # Estimates
 
-    def _estimate_latents(self, state, X):
+    def _estimate_latents(self, state, X, generator):
         """Draw basis functions twice, and return the `LatentEstimates` at rows (b, d)."""
         support = state.support.to(X)
         bases = self.bases, self._support_bases
-        draws = [draw(*bases, self._n_sampled, X, support, self._generator) for _ in range(2)]
+        draws = [draw(*bases, self._n_sampled, X, support, generator) for _ in range(2)]
         sums = [each.sums(state.coef) for each in draws]
         errors = [state.at_support - at_support.double() for _, at_support in sums]
         estimates = [f.double() for f, _ in sums]
@@ -238,7 +243,7 @@ class StochasticSteps(Stage):
 
     def _row_multiplicity(self, state, weights):
         """Return how many rows each row of a minibatch represents, (b, 1)."""
-        share = state.n_seen / self.rows.total_weight * len(self.rows) / len(weights)
+        share = state.n_seen / self.rows.total_weight * len(self.rows) / max(len(weights), 1)
         return share * weights.double()[:, None]
 
     def _initial_auxiliary(self, state):
@@ -251,9 +256,10 @@ class StochasticSteps(Stage):
             return auxiliary
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
+        generator = self.rows.own_generator(self._generator)
         for index in self.rows.chunks(self._options.batch_size):
             X, y, _ = self.rows.take(index)
-            draws, f, _ = self._estimate_latents(state, X)
+            draws, f, _ = self._estimate_latents(state, X, generator)
             var = self._covariance.variances(state, X, draws[0], draws[0].values, f)
             auxiliary[index] = self._optimal_auxiliary(y, f, var).to(auxiliary)
         state.generator_state = self._generator.get_state()
@@ -339,7 +345,8 @@ class StochasticSteps(Stage):
         linear, precision, constant = (part.double() for part in sites)
         value = rows_term(f_i, f_j, var, multiplicity * linear, multiplicity * precision)
         if not bases.independent:
-            value = value + prior_term(bases, *estimates.draws, state.coef[:c])
+            prior = prior_term(bases, *estimates.draws, state.coef[:c])
+            value = value + prior / self.rows.n_shards
         return torch.autograd.grad(multiplicity[:, 0] @ constant - 0.5 * value, point)[0]
 
     def _update_hyperparameters(self, state):
@@ -369,7 +376,7 @@ class StochasticSteps(Stage):
         Its sums stand for all rows. They are means over the minibatches of so many of these rows.
         """
         total = self.rows.total_weight
-        n_batches = -(-len(self.rows) // self._options.batch_size)
+        n_batches = -(-self.rows.n_rows // self._options.batch_size)
         n_summed, share = before / total * n_batches, (total + before) / (state.n_seen or 1.0)
         self._covariance.rescale(state, share, n_summed)
         state.n_seen, state.n_summed = total + before, n_summed
@@ -392,11 +399,13 @@ class StochasticSteps(Stage):
         precision = torch.cat([precision, precision.repeat_interleave(k, 1)], 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
         shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
+        of_rows = [
+            (precision * f[1 - i] - share * linear).T @ this.values.double()
+            for i, (this, share) in enumerate(zip(draws, shares, strict=True))
+        ]
         gradients = []
-        for i, share in enumerate(shares):
+        for i, gradient in enumerate(self.rows.sum(*of_rows)):
             this, other = draws[i], draws[1 - i]
-            residual = precision * f[1 - i] - share * linear
-            gradient = residual.T @ this.values.double()
             if control_variate == "gram":
                 weight = state.n_seen / len(errors[0]) * state.mean_precision
                 weight = torch.cat([weight, weight.repeat_interleave(k)])
