@@ -227,7 +227,7 @@ def _value(rng, name, parameter):
 
 def _solver(rng, name):
     """Return a solver of an estimator: a string, or an object with random options."""
-    solvers = getattr(skgpsvm, name)._solvers
+    solvers = getattr(skgpsvm, name)._rules.solvers
     chosen = str(rng.choice([*solvers]))
     if solvers[chosen] is None or rng.random() < 0.3:
         return chosen

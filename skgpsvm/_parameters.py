@@ -8,6 +8,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process.kernels import Kernel
 
+_ANEW = {
+    "fit": "set it back, or set warm_start=False to start anew.",
+    "partial_fit": "set it back, or start anew by fit.",
+}
 _MAX_BYTES = 1000  # of larger arrays, only a digest is kept
 _MAX_SHOWN = 200  # maximum number of characters of a value in a message
 
@@ -91,6 +95,92 @@ def parameter_names(estimator):
     solver = parameter(estimator, "solver") if "solver" in names else None
     options = solver.get_params(deep=False) if isinstance(solver, BaseEstimator) else ()
     return names + [f"solver__{name}" for name in options]
+
+
+@dataclass(frozen=True)
+class ParameterRules:
+    """Rules for the parameters of an estimator that concern several of them, or several calls.
+
+    Attributes
+    ----------
+    uses : dict of str to Where or tuple of Where
+        Where a parameter has an effect, if not everywhere; see `check_uses`.
+    followed : dict of str to dict
+        By method, ``"fit"`` by warm start and ``"partial_fit"``, the changes of parameters that a
+        further call follows; see `check_unchanged`.
+    growing : dict of str to Where
+        Numbers that a further call follows if they increase.
+    solvers : dict
+        Solvers by the string that stands for each; None where the data decide.
+    """
+
+    uses: dict = field(default_factory=dict)
+    followed: dict = field(default_factory=dict)
+    growing: dict = field(default_factory=dict)
+    solvers: dict = field(default_factory=dict)
+
+    def check(self, estimator, continued_by=None):
+        """Refuse parameters without effect, and changes that a fitted model cannot follow.
+
+        Parameters
+        ----------
+        estimator : GPEstimator
+        continued_by : {"fit", "partial_fit"}, optional
+            Method that continues a fitted model.
+        """
+        check_uses(estimator, self.uses)
+        if continued_by is not None:
+            known, followed = estimator._fitted_parameters, self.followed[continued_by]
+            check_unchanged(estimator, known, followed, self.growing, _ANEW[continued_by])
+
+    def memory(self, estimator):
+        """Return the parameters whose change a further call may not follow."""
+        tables, names = self.followed.values(), parameter_names(estimator)
+        held = [name for name in names if any(table.get(name) != ALWAYS for table in tables)]
+        return remembered(estimator, held)
+
+    def solver(self, given):
+        """Return a solver as an object; None where the data decide, or where it is invalid."""
+        return self.solvers.get(given) if isinstance(given, str) else given
+
+    def solver_classes(self):
+        """Return the classes of the solvers."""
+        return tuple(dict.fromkeys(type(one) for one in self.solvers.values() if one))
+
+    def check_solver(self, estimator):
+        """Refuse a solver that is not for this estimator, or that has invalid options."""
+        given = estimator.solver
+        known = isinstance(given, str) and given in self.solvers
+        if not known and not isinstance(given, self.solver_classes()):
+            strings = ", ".join(map(repr, self.solvers))
+            names = ", ".join(each.__name__ for each in self.solver_classes())
+            raise ValueError(
+                f"solver={given!r} is not one of {strings}, nor one of the solvers of "
+                f"skgpsvm.solvers for {type(estimator).__name__}: {names}."
+            )
+        if not known:
+            given.check()
+
+    def with_solver_object(self, params, given):
+        """Return parameters to set, where options of a solver's name turn it into its object.
+
+        Parameters
+        ----------
+        params : dict
+        given : str or solver
+            Solver for which the parameters may have options.
+        """
+        name = params.get("solver", given)
+        options = [key for key in params if key.startswith("solver__")]
+        if not (options and isinstance(name, str) and name in self.solvers):
+            return params
+        if self.solvers[name] is None:
+            names = ", ".join(each.__name__ for each in self.solver_classes())
+            raise ValueError(
+                f"{options[0]} is an option of a solver, but with solver={name!r} the data "
+                f"decide which. Set solver to an object of skgpsvm.solvers: {names}."
+            )
+        return {**params, "solver": clone(self.solvers[name])}
 
 
 def check_uses(estimator, uses):

@@ -8,7 +8,7 @@ from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from ._collapsed import are_points
 from ._data import WeightedDataset
 from ._distributed import check_same, gather, n_ranks
-from ._estimators import FOLLOWED, fit_models, update_models
+from ._estimators import FOLLOWED, check_streamed, fit_models, update_models
 from ._fitted_models import SparseModel
 from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, GradientInference
@@ -18,6 +18,7 @@ from ._parameters import ALWAYS
 from ._problem import Fitted, Problem
 from ._sites import SiteLikelihood
 from ._torch_kernels import theta_bounds, torch_kernel
+from ._validation import check_kernel
 from .exceptions import warn
 from .inducing import select_inducing_points
 
@@ -38,8 +39,8 @@ def check_sparse_parameters(estimator):
     estimator._check_number("n_inducing", 1, integer=True)
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
-    estimator._check_solver()
-    estimator._check_kernel()
+    estimator._rules.check_solver(estimator)
+    check_kernel(estimator.kernel)
 
 
 @dataclass(frozen=True)
@@ -256,13 +257,13 @@ def sparse_attributes(estimator, models):
         "kernel_": kernels[0] if alone else CompoundKernel(kernels),
         "inducing_points_": Z[0] if alone else Z,
         "_latents": list(models),
-        "_fitted_parameters": estimator._parameters_of_fit(),
+        "_fitted_parameters": estimator._rules.memory(estimator),
     }
 
 
 def fit_or_update(estimator, X, y, sample_weight, classes=None):
     """Fit an estimator in the first call of `partial_fit`, and update it in every further call."""
-    estimator._check_streamed()
+    check_streamed(estimator)
     check_same("a model to continue", getattr(estimator, "_latents", None))
     if estimator.__sklearn_is_fitted__():
         return update_models(estimator, X, y, sample_weight, classes)

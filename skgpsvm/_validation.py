@@ -5,7 +5,8 @@ import sys
 from numbers import Real
 
 import numpy as np
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -41,6 +42,19 @@ def check_bool(name, value):
     """Raise ValueError unless a value is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
+
+
+def check_kernel(kernel):
+    """Raise an error unless the parameter ``kernel`` is a valid kernel or None."""
+    if isinstance(kernel, CompoundKernel):
+        raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
+    if not (kernel is None or isinstance(kernel, Kernel)):
+        raise TypeError(
+            f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "
+            "such as 1.0 * RBF(1.0), or None."
+        )
+    if kernel is not None:
+        check_hyperparameters(kernel)
 
 
 def check_hyperparameters(kernel):
@@ -157,3 +171,14 @@ def is_missing(value):
 def differs(var, mean):
     """Return whether a variance, array or float, exceeds the rounding errors of a constant."""
     return var > (10 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
+
+
+def draw_seed(random_state):
+    """Return a seed that the parameter ``random_state`` gives, an integer."""
+    try:
+        return int(check_random_state(random_state).randint(2**31))
+    except ValueError as error:
+        raise ValueError(
+            f"random_state={random_state!r} must be an integer from 0 to 2**32 - 1, a "
+            "numpy.random.RandomState, or None."
+        ) from error

@@ -309,7 +309,7 @@ def changes(model):
             if now is value or (isinstance(now, type(value)) and now == value):
                 continue
             if name == "solver" and now != "auto":
-                other = model._solvers.get(value)
+                other = model._rules.solvers.get(value)
                 if other is not None and is_same_solver(other, now):
                     continue
             try:
@@ -322,7 +322,7 @@ def changes(model):
 def refusal(model):
     """Return the error message that a parameter has no effect, or None."""
     try:
-        _parameters.check_uses(model, model._uses)
+        _parameters.check_uses(model, model._rules.uses)
     except ValueError as error:
         return str(error)
     return ""
@@ -331,7 +331,7 @@ def refusal(model):
 def check_mode(model, monkeypatch):
     assert not refusal(model)
     base = found(call(clone(model)))
-    monkeypatch.setattr("skgpsvm._estimators._base.check_uses", lambda *_: None)
+    monkeypatch.setattr(_parameters.ParameterRules, "check", lambda *_: None)
     wrong = []
     for name, value in changes(model):
         changed = clone(model).set_params(**{name: value})

@@ -167,10 +167,10 @@ def test_solvers_are_parameters_in_the_sense_of_scikit_learn(solver):
 
 def test_every_estimator_has_the_strings_that_are_tested():
     for kind in ESTIMATORS:
-        strings = {string for string in kind._solvers if kind._solvers[string] is not None}
+        strings = {string for string, solver in kind._rules.solvers.items() if solver is not None}
         assert strings == STRINGS.get(kind, {}).keys()
         assert ("solver" in inspect.signature(kind).parameters) == (kind in STRINGS)
-    automatic = {kind for kind in ESTIMATORS if "auto" in kind._solvers}
+    automatic = {kind for kind in ESTIMATORS if "auto" in kind._rules.solvers}
     assert automatic == {type(model) for model, _ in AUTO}
     assert {type(solver) for strings in STRINGS.values() for solver in strings.values()} == {
         *SOLVERS
@@ -184,7 +184,7 @@ def test_string_stands_for_the_object_with_defaults(kind, string):
     assert_same(results(by_string), results(by_object))
     assert by_string.solver == string
     # All estimators of a class share the object of a string; fits leave it as it was.
-    assert kind._solvers[string].get_params() == STRINGS[kind][string].get_params()
+    assert kind._rules.solvers[string].get_params() == STRINGS[kind][string].get_params()
 
 
 @pytest.mark.parametrize(("model", "chosen"), AUTO, ids=str)
@@ -194,7 +194,7 @@ def test_auto_stands_for_a_solver_on_few_rows(model, chosen):
 
 @pytest.mark.parametrize("kind", STRINGS)
 def test_default_solver_is_one_of_the_strings(kind):
-    assert inspect.signature(kind).parameters["solver"].default in kind._solvers
+    assert inspect.signature(kind).parameters["solver"].default in kind._rules.solvers
 
 
 # Solvers by estimator

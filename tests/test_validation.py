@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from skgpsvm import _data
 from skgpsvm._estimators import GPClassifier, GPRegressor
 from skgpsvm._estimators._pipeline import history
-from skgpsvm._validation import check_hyperparameters, check_weights
+from skgpsvm._validation import check_hyperparameters, check_weights, draw_seed
 from skgpsvm.kernels import Linear
 
 CPU = torch.device("cpu")
@@ -108,10 +108,8 @@ def test_labels_of_several_types_are_refused(label):
 
 @pytest.mark.parametrize("seed", [-1, 2**32, "x", np.nan])
 def test_random_state_that_is_none(seed):
-    stub = Stub()
-    stub.random_state = seed
     with pytest.raises(ValueError, match=r"random_state=.* must be an integer from 0 to 2\*\*32"):
-        stub._draw_seed()
+        draw_seed(seed)
 
 
 @pytest.mark.parametrize("device", [10**30, "nowhere", 1.5])

@@ -2,7 +2,7 @@
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
-from ._pipeline import agreed_options, fit_models, update_models
+from ._pipeline import agreed_options, check_streamed, fit_models, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "GPRegressor",
     "agreed_options",
     "all_or_nothing",
+    "check_streamed",
     "fit_models",
     "unwrapped",
     "update_models",

@@ -4,9 +4,8 @@ import functools
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -18,18 +17,11 @@ from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
 from .._noise import Noise
-from .._parameters import (
-    ALWAYS,
-    check_unchanged,
-    check_uses,
-    parameter_names,
-    remembered,
-)
+from .._parameters import ALWAYS, ParameterRules
 from .._validation import (
     check_bool,
     check_choice,
     check_finite,
-    check_hyperparameters,
     check_number,
     check_weights,
 )
@@ -39,10 +31,6 @@ _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains an
 FOLLOWED = dict.fromkeys(
     ("class_weight", "device", "dtype", "max_iter", "random_state", "tol", "warm_start"), ALWAYS
 )
-_ANEW = {
-    "fit": "set it back, or set warm_start=False to start anew.",
-    "partial_fit": "set it back, or start anew by fit.",
-}
 
 
 def all_or_nothing(method):
@@ -75,10 +63,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     """Base of all estimators: parameters, device, validation, and what latent functions predict.
 
     Fitted state is NumPy on the CPU: ``_latents``, a list of `FittedModel`. A subclass checks the
-    values of its parameters (`_check_parameters`) and has three tables of them. ``_uses`` says
-    where a parameter has an effect, if not everywhere, see `check_uses`. ``_followed`` says which
-    changes a ``"fit"`` by warm start and a ``"partial_fit"`` follow, and ``_growing`` which of
-    them only upwards, see `check_unchanged`.
+    values of its parameters (`_check_parameters`), and has `ParameterRules` for what concerns
+    several of them (``_rules``).
     """
 
     # Of the HTML representation, which shows descriptions of parameters only where it can link to
@@ -89,8 +75,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     warm_start = False  # of estimators without this parameter
     _noise_model = Noise()
     _default_dtype = None  # of computations; None is that of X
-    # Solvers by the string that stands for each; None where the data decide.
-    _uses, _followed, _growing, _solvers = {}, {}, {}, {}
+    _rules = ParameterRules()
 
     def __getstate__(self):
         return {**super().__getstate__(), "_layout": LAYOUT}
@@ -102,22 +87,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
                 "whose fitted state is laid out otherwise. Fit the model again with this version."
             )
         super().__setstate__({name: part for name, part in state.items() if name != "_layout"})
-
-    def _check_all_parameters(self, continued_by=None):
-        """Refuse parameters with wrong values, without effect, or that a model cannot follow."""
-        self._check_parameters()
-        check_uses(self, self._uses)
-        if continued_by is not None:
-            followed = self._followed[continued_by]
-            known, advice = self._fitted_parameters, _ANEW[continued_by]
-            check_unchanged(self, known, followed, self._growing, advice)
-
-    def _parameters_of_fit(self):
-        """Return the parameters whose change a further call may not follow."""
-        tables = self._followed.values()
-        names = parameter_names(self)
-        held = [name for name in names if any(table.get(name) != ALWAYS for table in tables)]
-        return remembered(self, held)
 
     def _forget(self):
         """Become unfitted."""
@@ -142,33 +111,16 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         of_data = "float32" if X.dtype == np.uint8 else X.dtype.name
         return device, getattr(torch, self.dtype or self._default_dtype or of_data)
 
-    def _draw_seed(self):
-        try:
-            return int(check_random_state(self.random_state).randint(2**31))
-        except ValueError as error:
-            raise ValueError(
-                f"random_state={self.random_state!r} must be an integer from 0 to 2**32 - 1, a "
-                "numpy.random.RandomState, or None."
-            ) from error
-
     def _one_vs_rest_targets(self, targets):
         """Return the targets of each model to fit, a list."""
         return [targets]
-
-    def _check_streamed(self):
-        """Refuse class weights that need all rows."""
-        if getattr(self, "class_weight", None) == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
-                "give a dict, or weights by sample_weight."
-            )
 
     def _check_choice(self, name, allowed):
         check_choice(name, getattr(self, name), allowed)
 
     def _solver(self):
         """Return the solver as an object; None where the data decide, or where it is invalid."""
-        return self._solvers.get(self.solver) if isinstance(self.solver, str) else self.solver
+        return self._rules.solver(self.solver)
 
     def set_params(self, **params):
         """Set parameters.
@@ -189,48 +141,11 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         ValueError
             If a parameter is unknown, or an option is given where the data decide on the solver.
         """
-        name = params.get("solver", getattr(self, "solver", None))
-        options = [key for key in params if key.startswith("solver__")]
-        if options and isinstance(name, str) and name in self._solvers:
-            if self._solvers[name] is None:
-                names = ", ".join(each.__name__ for each in self._solver_classes())
-                raise ValueError(
-                    f"{options[0]} is an option of a solver, but with solver={name!r} the data "
-                    f"decide which. Set solver to an object of skgpsvm.solvers: {names}."
-                )
-            params = {**params, "solver": clone(self._solvers[name])}
+        params = self._rules.with_solver_object(params, getattr(self, "solver", None))
         return super().set_params(**params)
-
-    def _solver_classes(self):
-        return tuple(dict.fromkeys(type(one) for one in self._solvers.values() if one))
-
-    def _check_solver(self):
-        """Refuse a solver that is not for this estimator, or that has invalid options."""
-        known = isinstance(self.solver, str) and self.solver in self._solvers
-        if not known and not isinstance(self.solver, self._solver_classes()):
-            strings = ", ".join(map(repr, self._solvers))
-            names = ", ".join(each.__name__ for each in self._solver_classes())
-            raise ValueError(
-                f"solver={self.solver!r} is not one of {strings}, nor one of the solvers of "
-                f"skgpsvm.solvers for {type(self).__name__}: {names}."
-            )
-        if not known:
-            self.solver.check()
 
     def _check_number(self, name, minimum, **options):
         check_number(name, getattr(self, name), minimum, **options)
-
-    def _check_kernel(self):
-        kernel = self.kernel
-        if isinstance(kernel, CompoundKernel):
-            raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
-        if not (kernel is None or isinstance(kernel, Kernel)):
-            raise TypeError(
-                f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "
-                "such as 1.0 * RBF(1.0), or None."
-            )
-        if kernel is not None:
-            check_hyperparameters(kernel)
 
     def _check_bool(self, name):
         check_bool(name, getattr(self, name))
@@ -354,18 +269,6 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return an array (n, c) with the axes that users see."""
         return array[:, 0] if array.shape[1] == 1 else array
 
-    def _checked_latents(self, latents):
-        """Validate values (..., c) of the latent functions, as `sample_latent` gives them."""
-        check_is_fitted(self)
-        latents = np.asarray(latents, dtype=np.float64)
-        n_latents = sum(part.n_latents for part in self._latents)
-        if latents.shape[-1:] != (n_latents,):
-            raise ValueError(
-                f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
-                "as that of sample_latent's."
-            )
-        return latents
-
     @isolated()
     def sample_latent(self, X, n_samples=1, random_state=0):
         """Draw joint samples of the latent functions at all rows.
@@ -392,6 +295,19 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         draws = torch.cat([p.sample(rows, n_samples, generator) for p in posteriors], 2)
         mean = torch.cat([p.marginals(rows)[0] for p in posteriors], 1)
         return torch.lerp(mean.double(), draws, self._latent_spread() ** 0.5).cpu().numpy()
+
+
+def checked_latents(estimator, latents):
+    """Validate values (..., c) of the latent functions, as `sample_latent` gives them."""
+    check_is_fitted(estimator)
+    latents = np.asarray(latents, dtype=np.float64)
+    n_latents = sum(part.n_latents for part in estimator._latents)
+    if latents.shape[-1:] != (n_latents,):
+        raise ValueError(
+            f"latents has shape {latents.shape}; its last axis must have length {n_latents}, "
+            "as that of sample_latent's."
+        )
+    return latents
 
 
 def unwrapped(model, X, wanted):

@@ -20,7 +20,7 @@ from .._validation import (
     check_labels,
     kind_of_labels,
 )
-from ._base import GPEstimator
+from ._base import GPEstimator, checked_latents
 
 
 class GPClassifier(ClassifierMixin, GPEstimator):
@@ -49,7 +49,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         check_equal({"classes": None if classes is None else np.unique(classes).tolist()})
         present = _labels(y[weights > 0])
         if self.class_weight is not None:
-            weights = weights * self._class_factors(y, weights, present, classes)
+            weights = weights * _class_factors(self.class_weight, y, weights, present, classes)
             present = _labels(y[weights > 0])
         if reset:
             known = present if classes is None else np.unique(classes)
@@ -83,30 +83,6 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         codes = self.predict_proba(X).argmax(1)
         return self.classes_[codes]
-
-    def _class_factors(self, y, weights, present, classes):
-        """Return the factor of each row by ``class_weight``, (n,); weight 0 counts as absent."""
-        if not (isinstance(self.class_weight, dict) or self.class_weight == "balanced"):
-            raise ValueError(
-                f"class_weight={self.class_weight!r} must be a dict of classes to numbers, "
-                "'balanced', or None."
-            )
-        used = weights > 0
-        own = y[used] if used.any() else present[:0]
-        totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
-        labels = present
-        if isinstance(self.class_weight, dict) and classes is not None:
-            labels = np.union1d(labels, classes)
-        by_class = compute_class_weight(
-            self.class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
-        )
-        if not (np.isfinite(by_class) & (by_class >= 0)).all():
-            raise ValueError(
-                f"class_weight={self.class_weight!r} must be finite and not negative for any class."
-            )
-        factors = np.ones(len(y))
-        factors[used] = by_class[np.searchsorted(labels, own)]
-        return factors
 
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
@@ -189,7 +165,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         -------
         probabilities : ndarray of shape (..., n_classes)
         """
-        latents = self._checked_latents(latents)
+        latents = checked_latents(self, latents)
         return self._class_probabilities().of_latents(latents)
 
 
@@ -197,3 +173,28 @@ def _labels(y):
     """Return the distinct labels of all ranks, sorted."""
     parts = [part for part in gather(np.unique(y)) if len(part)]
     return np.unique(np.concatenate(parts or [y]))
+
+
+def _class_factors(class_weight, y, weights, present, classes):
+    """Return the factor of each row by ``class_weight``, (n,); weight 0 counts as absent."""
+    if not (isinstance(class_weight, dict) or class_weight == "balanced"):
+        raise ValueError(
+            f"class_weight={class_weight!r} must be a dict of classes to numbers, "
+            "'balanced', or None."
+        )
+    used = weights > 0
+    own = y[used] if used.any() else present[:0]
+    totals = np.bincount(np.searchsorted(present, own), weights[used], len(present))
+    labels = present
+    if isinstance(class_weight, dict) and classes is not None:
+        labels = np.union1d(labels, classes)
+    by_class = compute_class_weight(
+        class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
+    )
+    if not (np.isfinite(by_class) & (by_class >= 0)).all():
+        raise ValueError(
+            f"class_weight={class_weight!r} must be finite and not negative for any class."
+        )
+    factors = np.ones(len(y))
+    factors[used] = by_class[np.searchsorted(labels, own)]
+    return factors

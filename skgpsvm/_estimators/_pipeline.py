@@ -9,6 +9,7 @@ from .._distributed import broadcast_from_rank0, check_equal, check_same, run_on
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._problem import Problem
+from .._validation import draw_seed
 
 
 def fit_models(estimator, X, y, sample_weight, classes=None):
@@ -44,7 +45,7 @@ def update_models(estimator, X, y, sample_weight, classes=None):
     The estimator provides ``_update_model(problem)``, which returns a `Fitted`; its
     ``_fitted_attributes`` is called with ``streamed=True``.
     """
-    estimator._check_streamed()
+    check_streamed(estimator)
     previous = getattr(estimator, "_latents", None)
     check_same("a model to continue", previous)
     call = "partial_fit" if previous else None
@@ -52,8 +53,23 @@ def update_models(estimator, X, y, sample_weight, classes=None):
     return _run(estimator, X, y, sample_weight, classes, previous, call, update, streamed=True)
 
 
+def check_streamed(estimator):
+    """Refuse class weights that need all rows."""
+    if getattr(estimator, "class_weight", None) == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs all rows at once, which partial_fit does not have; "
+            "give a dict, or weights by sample_weight."
+        )
+
+
+def _check_parameters(estimator, continued_by):
+    """Refuse parameters with wrong values, without effect, or that a model cannot follow."""
+    estimator._check_parameters()
+    estimator._rules.check(estimator, continued_by)
+
+
 def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=False):
-    run_on_all_ranks(estimator._check_all_parameters, call)
+    run_on_all_ranks(_check_parameters, estimator, call)
     shown = X
     X, targets, weights, origin = estimator._check_training_data(
         X, y, sample_weight, classes=classes, reset=previous is None
@@ -64,7 +80,8 @@ def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=
 
     @cache
     def seed():
-        own = run_on_all_ranks(run.checkpointed, "seed", estimator._draw_seed)
+        draw = partial(draw_seed, estimator.random_state)
+        own = run_on_all_ranks(run.checkpointed, "seed", draw)
         return broadcast_from_rank0(own)
 
     fit_scaler = cache(partial(feature_scales, X, weights))

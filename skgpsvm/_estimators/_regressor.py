@@ -32,31 +32,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return whether y has noise to learn; weights of counts are exposures."""
         return True
 
-    def _warn_of_weights(self, weights):
-        """Warn if weights are not integers and their mean is far from 1.
-
-        Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
-        """
-        used = weights[weights > 0]
-        counted = bool((used == used.round()).all())
-        sums = gather((used.sum(), len(used), counted))
-        mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
-        far = not 1 / _MAX_MEAN_WEIGHT <= mean <= _MAX_MEAN_WEIGHT
-        if far and not all(part[2] for part in sums):
-            warn(
-                f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
-                f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
-                f"count as {sum(part[0] for part in sums):.3g}. Divide inverse variances by their "
-                "mean. Weights that are all integers are taken as counts, without this warning."
-            )
-
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with normalized targets (n, t)."""
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
         if self._has_noise():
-            self._warn_of_weights(weights)
+            _warn_of_weights(weights)
         if reset:
             self._y_ndim = np.ndim(y)
         t = np.prod(y.shape[1:], dtype=int)
@@ -69,9 +51,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
-                mean, var = self._moments(targets, average)
+                mean, var = _moments(targets, average)
                 if self._is_heavy_tailed() and np.isfinite(var).all():
-                    mean, var = self._moments(winsorized(targets, weights), average)
+                    mean, var = _moments(winsorized(targets, weights), average)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -85,11 +67,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 f"{len(self._y_mean)}."
             )
         return X, (targets - self._y_mean) / self._y_std, weights, origin
-
-    @staticmethod
-    def _moments(targets, average):
-        mean = average(targets)
-        return mean, average((targets - mean) ** 2)
 
     def _outputs(self, array):
         """Return an array whose last axis, of outputs, is there only if y had two axes."""
@@ -225,3 +202,27 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
         noise = STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
+
+
+def _warn_of_weights(weights):
+    """Warn if weights are not integers and their mean is far from 1.
+
+    Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
+    """
+    used = weights[weights > 0]
+    counted = bool((used == used.round()).all())
+    sums = gather((used.sum(), len(used), counted))
+    mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
+    far = not 1 / _MAX_MEAN_WEIGHT <= mean <= _MAX_MEAN_WEIGHT
+    if far and not all(part[2] for part in sums):
+        warn(
+            f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
+            f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
+            f"count as {sum(part[0] for part in sums):.3g}. Divide inverse variances by their "
+            "mean. Weights that are all integers are taken as counts, without this warning."
+        )
+
+
+def _moments(targets, average):
+    mean = average(targets)
+    return mean, average((targets - mean) ** 2)

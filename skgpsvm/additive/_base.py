@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from .._distributed import check_equal, refuse_ranks
 from .._estimators import FOLLOWED, GPEstimator
 from .._isolation import isolated
-from .._parameters import ALWAYS, OtherThan, where
+from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._problem import Fitted
 from .._validation import check_level, check_number
 from ..exceptions import warn
@@ -34,12 +34,12 @@ def takes_more_rows(estimator):
     return True
 
 
-_USES = {
+USES = {
     "rank": where(covariance="precision"),
     "kernel_interaction": _PAIRS,
     "n_inducing_interaction": (_PAIRS, where(sparse=("auto", True))),
 }
-_FOLLOWED = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
+FOLLOWED_BY_STREAMS = {"partial_fit": {**FOLLOWED, "batch_size": ALWAYS}}
 
 
 class AdditiveGP(GPEstimator):
@@ -49,7 +49,7 @@ class AdditiveGP(GPEstimator):
     (`_constant`), and the units of the intercept and of effects (`_of_constant`, `_of_effects`).
     """
 
-    _uses, _followed = _USES, _FOLLOWED
+    _rules = ParameterRules(uses=USES, followed=FOLLOWED_BY_STREAMS)
 
     dtype = "float64"  # covariances of smooth effects are too ill-conditioned for single precision
 
@@ -218,7 +218,7 @@ class AdditiveGP(GPEstimator):
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
         attributes = {
             "_latents": latents,
-            "_fitted_parameters": self._parameters_of_fit(),
+            "_fitted_parameters": self._rules.memory(self),
             "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
             "sobol_indices_": (variances / total).numpy(),
         }

@@ -8,14 +8,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._distributed import run_on_all_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
-from .._parameters import where
+from .._parameters import ParameterRules, where
 from .._predictive import LIKELIHOODS, regression_sites
 from .._sites import LikelihoodSites
 from ..likelihoods import Poisson
-from ._base import AdditiveGP, takes_more_rows
+from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
 
-_USES = AdditiveGP._uses | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
+_USES = USES | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
 
 
 class AdditiveGPRegressor(AdditiveGP, GPRegressor):
@@ -169,7 +169,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     True
     """
 
-    _uses = _USES
+    _rules = ParameterRules(uses=_USES, followed=FOLLOWED_BY_STREAMS)
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
 from .._inference.natural_gradient import CoordinateInference, GradientInference
-from .._parameters import ALWAYS, where
+from .._parameters import ALWAYS, ParameterRules, where
 from .._predictive import pseudo_likelihood_probabilities
 from .._sparse import (
     SPARSE_FOLLOWED,
@@ -160,7 +160,7 @@ class BayesianSVC(GPClassifier):
            [0., 1., 0.]])
     """
 
-    _solvers, _uses, _followed = _SOLVERS, _USES, _FOLLOWED
+    _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
         self,

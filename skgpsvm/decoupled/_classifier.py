@@ -1,6 +1,7 @@
 """Decoupled Gaussian-process classification."""
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
+from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier
 from .._sparse import fit_or_update
@@ -124,8 +125,7 @@ class DecoupledGPClassifier(GPClassifier):
     True
     """
 
-    _solvers, _uses = SOLVERS, USES
-    _followed, _growing = DECOUPLED_FOLLOWED, GROWING
+    _rules = ParameterRules(USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Decoupled Gaussian-process regression."""
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
-from .._parameters import where
+from .._parameters import ParameterRules, where
 from .._solved import (
     calibrated_fit,
     fit_by_conjugate_gradients,
@@ -152,8 +152,7 @@ class DecoupledGPRegressor(GPRegressor):
     array([1. , 0.2])
     """
 
-    _solvers, _uses = SOLVERS, _USES
-    _followed, _growing = DECOUPLED_FOLLOWED, GROWING
+    _rules = ParameterRules(_USES, DECOUPLED_FOLLOWED, GROWING, SOLVERS)
     _default_dtype = "float64"
 
     def __init__(

@@ -16,7 +16,7 @@ from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
-from .._parameters import ALWAYS, OtherThan, where
+from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._sites import LikelihoodSites
 from .._sparse import (
     LEARNING_RATE,
@@ -188,7 +188,7 @@ class EPClassifier(GPClassifier):
     True
     """
 
-    _solvers, _uses, _followed = _SOLVERS, _USES, _FOLLOWED
+    _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._isolation import isolated
+from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS
 from ._design import NetworkDesign
@@ -116,7 +117,7 @@ class HybridSVGPClassifier(GPClassifier):
     True
     """
 
-    _uses, _followed = LOSS_USES, HYBRID_FOLLOWED
+    _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._isolation import isolated
 from .._noise import with_noise
+from .._parameters import ParameterRules
 from .._predictive import LIKELIHOODS
 from ._design import NetworkDesign
 from ._held_out import RefittedNoiseLoss
@@ -123,7 +124,7 @@ class HybridSVGPRegressor(GPRegressor):
     True
     """
 
-    _uses, _followed = LOSS_USES, HYBRID_FOLLOWED
+    _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._isolation import isolated
-from .._parameters import ALWAYS
+from .._parameters import ALWAYS, ParameterRules
 from .._predictive import pseudo_likelihood_probabilities
 from ._design import NetworkDesign
 from ._held_out import CalibratedLoss
@@ -144,7 +144,7 @@ class HybridBayesianSVC(GPClassifier):
     True
     """
 
-    _uses, _followed = HYBRID_USES, _FOLLOWED
+    _rules = ParameterRules(HYBRID_USES, _FOLLOWED)
 
     def __init__(
         self,

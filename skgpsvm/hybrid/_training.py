@@ -7,6 +7,7 @@ from .._estimators import FOLLOWED
 from .._parameters import ALWAYS, where
 from .._problem import Fitted
 from .._torch_kernels import theta_bounds
+from .._validation import check_kernel
 from ._held_out import latent_moments, split
 from ._learning import EarlyStopping, JointTraining
 
@@ -49,7 +50,7 @@ def check_hybrid_parameters(estimator):
             f"augmentation={augmentation!r} must be a function that takes a batch of "
             "rows, a tensor, and returns a tensor of the same shape; or None."
         )
-    estimator._check_kernel()
+    check_kernel(estimator.kernel)
 
 
 def _check_validation(estimator):
@@ -141,5 +142,5 @@ def network_attributes(estimator, model):
         "kernel_": model.kernel,
         "inducing_points_": model.weights["Z"],
         "_latents": [model],
-        "_fitted_parameters": estimator._parameters_of_fit(),
+        "_fitted_parameters": estimator._rules.memory(estimator),
     }

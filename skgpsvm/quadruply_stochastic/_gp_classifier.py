@@ -5,6 +5,7 @@ from functools import partial
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import learn_classifier
 from .._sparse import fit_or_update
@@ -145,7 +146,7 @@ class QSGPClassifier(GPClassifier):
     True
     """
 
-    _solvers, _uses, _followed = SOLVERS, USES, QS_FOLLOWED
+    _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS)
 
     likelihood = "softmax"
 

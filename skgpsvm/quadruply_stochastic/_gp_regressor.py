@@ -5,7 +5,7 @@ from functools import partial
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
-from .._parameters import where
+from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor
 from .._sparse import fit_or_update
 from .._variational import check_regression_parameters, variational_problem
@@ -166,7 +166,7 @@ class QSGPRegressor(GPRegressor):
     array([1. , 0.1])
     """
 
-    _solvers, _uses, _followed = SOLVERS, _USES, QS_FOLLOWED
+    _rules = ParameterRules(_USES, QS_FOLLOWED, solvers=SOLVERS)
     _default_dtype = "float64"
 
     def __init__(

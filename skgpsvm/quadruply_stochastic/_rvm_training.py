@@ -13,6 +13,7 @@ from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
 from .._problem import Fitted
 from .._torch_kernels import torch_kernel
+from .._validation import check_kernel
 from ._relevance import BiasedDictionary, RelevanceSweeps
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
@@ -53,7 +54,7 @@ def check_rvm_parameters(estimator):
             f"relevance_threshold={estimator.relevance_threshold!r} must be above 1, the initial "
             "precision of all functions. The default is 1e4."
         )
-    estimator._check_kernel()
+    check_kernel(estimator.kernel)
 
 
 def fit_rvm(estimator, problem, noise=(), noise_bounds=None):

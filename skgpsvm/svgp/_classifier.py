@@ -1,6 +1,7 @@
 """`SVGPClassifier`: the estimator."""
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
@@ -112,7 +113,7 @@ class SVGPClassifier(GPClassifier):
     True
     """
 
-    _solvers, _uses, _followed = STEPS, USES, SPARSE_FOLLOWED
+    _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=STEPS)
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._inference.natural_gradient import NaturalGradientInference
+from .._parameters import ParameterRules
 from .._sparse import (
     SPARSE_FOLLOWED,
     fit_or_update,
@@ -125,7 +126,7 @@ class SVGPRegressor(GPRegressor):
     (array([1. , 0.3]), array([0.1, 0.8]))
     """
 
-    _solvers, _uses, _followed = _SOLVERS, USES, SPARSE_FOLLOWED
+    _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
     _default_dtype = "float64"
 
     def __init__(
