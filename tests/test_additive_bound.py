@@ -368,7 +368,7 @@ def test_slopes_of_the_prior_are_those_of_differences():
     )
     # Variances of effects that are negligible, typical, and far too large.
     variance, h = t64([-12.0, 0.0, 8.0]), 1e-5
-    _, slopes = ascent._log_prior({"variance": variance})
+    _, slopes, _ = ascent._log_prior({"variance": variance})
     for k, move in enumerate(h * torch.eye(3, dtype=torch.float64)):
         up, down = (ascent._log_prior({"variance": variance + s * move})[0] for s in (1, -1))
         assert_allclose(slopes["variance"][k], (up - down) / (2 * h), rtol=1e-6)

@@ -23,12 +23,12 @@ from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._exact import (
     ExactPosterior,
-    RowPrior,
+    RowEvidence,
     RowSums,
-    evidence_and_slopes,
     evidence_gains,
 )
 from skgpsvm.additive._exact_learning import ExactGaussianAscent
+from skgpsvm.additive._row_prior import RowPrior
 from skgpsvm.kernels import ANOVARBF, ANOVAMatern
 
 exact = {"sparse": False, "min_gain": 0}
@@ -110,7 +110,7 @@ def dense(basis, theta, u, v):
 @pytest.mark.parametrize("shares", [True, False])
 def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     basis, theta, sums = mixed(shares=shares)
-    monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)  # several blocks
+    monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)  # several blocks
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
     assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
@@ -129,7 +129,7 @@ def test_evidence_is_the_density_of_targets():
     n, rng = len(sums.u), np.random.default_rng(1)
     weights, y = rng.integers(1, 4, n), rng.normal(size=n)
     sums = RowSums(sums.u, t64(weights), t64(weights * y), weights.sum())
-    value, _ = evidence_and_slopes(basis, theta, sums)
+    value = RowEvidence(basis, theta, sums).value
     again = np.repeat(np.arange(n), weights)
     cov = sum(dense(basis, theta, sums.u, sums.u)).numpy()[again[:, None], again]
     cov[np.diag_indices(len(cov))] += np.exp(-1.5)
@@ -138,9 +138,9 @@ def test_evidence_is_the_density_of_targets():
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
-    monkeypatch.setattr("skgpsvm.additive._exact._BLOCK_ENTRIES", 700)
+    monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)
     basis, theta, sums = mixed(shares=shares)
-    _, slopes = evidence_and_slopes(basis, theta, sums)
+    slopes, _ = RowEvidence(basis, theta, sums).derivatives()
     assert set(slopes) == {"length", "variance", "noise"}
     for kind, slope in slopes.items():
         for place in np.ndindex(*slope.shape):
@@ -148,20 +148,39 @@ def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
             for move in (-1e-5, 1e-5):
                 moved = theta[kind].clone()
                 moved[place] += move
-                values.append(evidence_and_slopes(basis, {**theta, kind: moved}, sums)[0])
+                values.append(RowEvidence(basis, {**theta, kind: moved}, sums).value)
             assert_allclose(slope[place], (values[1] - values[0]) / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+def test_average_information_is_that_of_dense_algebra():
+    basis, theta, sums = mixed()
+    _, roots = RowEvidence(basis, theta, sums).derivatives()
+    found = torch.cat([roots[name] for name in theta])
+
+    def cov(vector):
+        parts = dict(zip(theta, vector.split([len(r) for r in roots.values()]), strict=True))
+        K = sum(dense(basis, parts, sums.u, sums.u))
+        return K + torch.diag(parts["noise"].exp() / sums.precision)
+
+    point = torch.cat([theta[name].view(-1) for name in theta])
+    C, steps = cov(point), 1e-5 * torch.eye(len(point)).double()
+    alpha = torch.linalg.solve(C, sums.linear / sums.precision)
+    moves = [(cov(point + step) - cov(point - step)) @ alpha / 2e-5 for step in steps]
+    moves = torch.stack(moves)
+    expected = 0.5 * moves @ torch.linalg.solve(C, moves.T)
+    assert_allclose(found @ found.T, expected, rtol=1e-4, atol=1e-8)
 
 
 def test_gains_are_differences_of_evidences():
     basis, theta, sums = mixed()
-    found = evidence_gains(basis, theta, sums)
-    value = evidence_and_slopes(basis, theta, sums)[0]
+    found = evidence_gains(basis, theta, sums, range(len(basis.terms)))
+    value = RowEvidence(basis, theta, sums).value
     for place, gain in enumerate(found):
         theta_without = {**theta, "variance": theta["variance"].clone()}
         theta_without["variance"][place] = -60.0
         if basis.terms[place] == (1,):
             theta_without["variance"][-1] = -60.0
-        assert_allclose(gain, value - evidence_and_slopes(basis, theta_without, sums)[0])
+        assert_allclose(gain, value - RowEvidence(basis, theta_without, sums).value)
 
 
 def posterior_of(n=23):
@@ -421,7 +440,7 @@ def test_priors_of_noise_and_lengths():
     form = "full", None
     ascent = ExactGaussianAscent(basis, rows_of(data, y[:, None]), None, form, 3.0, 0.0)
     own = {kind: t64(values) for kind, values in theta.items()} | {"noise": t64(-4.0)}
-    _, slopes = ascent._log_prior(own)
+    _, slopes, _ = ascent._log_prior(own)
     for kind, values in own.items():
         for k, move in enumerate(1e-5 * np.eye(values.numel())):
             moves = (t64(sign * move).view_as(values) for sign in (1, -1))
@@ -560,9 +579,10 @@ def test_evidence_holds_with_hardly_any_noise():
     """Compare the evidence and its gradient with differences of large numbers."""
     basis, theta, sums = mixed()
     theta["noise"] = t64(np.log(1e-9))
-    value, slopes = evidence_and_slopes(basis, theta, sums)
+    evidence = RowEvidence(basis, theta, sums)
+    slopes, _ = evidence.derivatives()
     more, less = (
-        evidence_and_slopes(basis, {**theta, "noise": theta["noise"] + move}, sums)[0]
+        RowEvidence(basis, {**theta, "noise": theta["noise"] + move}, sums).value
         for move in (1e-4, -1e-4)
     )
     assert_allclose(slopes["noise"], (more - less) / 2e-4, rtol=1e-5)
@@ -572,7 +592,7 @@ def test_evidence_holds_with_hardly_any_noise():
     expected = multivariate_normal(cov=K + noise).logpdf(y)
     expected -= 0.5 * sums.precision.log().sum().item()
     expected -= 0.5 * (sums.weight - len(y)) * np.log(2 * np.pi * 1e-9)
-    assert_allclose(value, expected, rtol=1e-7)
+    assert_allclose(evidence.value, expected, rtol=1e-7)
 
 
 def test_repeated_rows_need_points():

@@ -45,6 +45,7 @@ STOREYS = {
         "_predictive",
         "_problem",
         "_optim",
+        "_scoring",
     ],
     "Foundations": [
         "_posteriors",

@@ -276,8 +276,9 @@ def log_prior_of_deviations(log_variance, rate):
 
     Returns
     -------
-    log_density, gradient : Tensor
-        The second holds the derivatives in ``log_variance``.
+    log_density, gradient, information : Tensor
+        The second holds the derivatives in ``log_variance``, the third minus their derivatives.
     """
     scaled = rate * (0.5 * log_variance).exp()
-    return 2 * math.log(rate) + 0.5 * log_variance - scaled, 0.5 * (1 - scaled)
+    log_density = 2 * math.log(rate) + 0.5 * log_variance - scaled
+    return log_density, 0.5 * (1 - scaled), 0.25 * scaled

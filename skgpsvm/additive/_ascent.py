@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -71,7 +72,13 @@ class AdditiveAscent(Stage):
         self.learned, self._earlier = HYPERPARAMETERS, None
 
     def _log_prior(self, own):
-        """Return the log prior of a latent's hyperparameters, a float, and its gradient by name.
+        """Return the log prior of a latent's hyperparameters, and its derivatives by name.
+
+        Returns
+        -------
+        value : float
+        slopes, information : dict of Tensor
+            Derivatives, and minus the second derivatives.
 
         Notes
         -----
@@ -79,32 +86,35 @@ class AdditiveAscent(Stage):
         shrinks them. Departs from the source: here the rate shrinks them too.
         """
         if not self.shrinkage:
-            return 0.0, {}
-        density, slope = log_prior_of_deviations(own["variance"], self.shrinkage)
-        return density.sum().item(), {"variance": slope}
+            return 0.0, {}, {}
+        density, *parts = log_prior_of_deviations(own["variance"], self.shrinkage)
+        return density.sum().item(), *({"variance": part} for part in parts)
 
     def _log_priors(self, state):
         return sum(self._log_prior(own)[0] for own in self.latents(state))
 
     def _maximize(self, own, sums):
-        """Return a latent's hyperparameters after a few steps of L-BFGS-B, and their objective."""
+        """Return a latent's hyperparameters after a few steps, and their objective."""
         names = [name for name in self.learned if own[name].numel()]
         if not names:
             return own, self._value(own, sums) + self._log_prior(own)[0]
 
         packing = FlatParameters(names, {}, self._bounds(own["variance"]))
+        best, value = self._ascend(own, sums, packing)
+        return {**own, **packing.parts(best, own)}, value
+
+    def _ascend(self, own, sums, packing):
+        """Return the vector of a latent's hyperparameters after a few steps, and its objective."""
 
         def value_and_gradient(vector):
             parts = {**own, **packing.parts(vector, own)}
             value, slopes = self._value_and_slopes(parts, sums)
-            log_prior, prior_slopes = self._log_prior(parts)
+            log_prior, prior_slopes, _ = self._log_prior(parts)
             slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
             return value + log_prior, packing.gradient(slopes)
 
         start, limits = packing.vector(own), packing.limits(own)
-        ends = self._steps, self._least_step
-        best, value = lbfgs(value_and_gradient, start, limits, *ends)
-        return {**own, **packing.parts(best, own)}, value
+        return lbfgs(value_and_gradient, start, limits, self._steps, self._least_step)
 
     def _value(self, own, sums):
         """Return the ELBO at a latent's hyperparameters, in nats."""
@@ -204,19 +214,21 @@ class AdditiveAscent(Stage):
         parts = zip(posteriors, self._earlier or (), strict=bool(self._earlier))
         return sum(posterior.expected(*sums) for posterior, sums in parts)
 
-    def gains(self, state):
-        """Return how much each term adds to the ELBO of all latents, in nats, (n_terms,)."""
+    def gains(self, state, terms):
+        """Return how much each of some terms adds to the ELBO of all latents, in nats, a list."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
-        return sum(self._gains(own, sums) for own, sums in latents)
+        places = [self.basis.terms.index(term) for term in terms]
+        return sum(self._gains(own, sums, places) for own, sums in latents).tolist()
 
-    def _gains(self, own, sums):
-        return gains(self.basis.at(own), sums, own["noise"])
+    def _gains(self, own, sums, places):
+        return gains(self.basis.at(own), sums, own["noise"])[places]
 
     def prune(self, state, least, most=math.inf):
         """Drop terms while one adds too little to the ELBO, or there are too many pairs.
 
-        The gains of the remaining terms are recomputed after each removal. Effects of single
-        features are removed one at a time; pairs without a common feature are removed together.
+        The poorer half of the terms that add too little is removed at once, if it adds less
+        together than the sum of what its terms need; otherwise half of that half, and so on. The
+        gains of the other terms are then computed anew.
 
         Parameters
         ----------
@@ -231,22 +243,45 @@ class AdditiveAscent(Stage):
         dropped : list of tuples of ints
             The terms removed.
         """
-        dropped = []
-        while self.basis.terms:
-            gained = dict(zip(self.basis.terms, self.gains(state).tolist(), strict=True))
-            surplus = {term: gain - least(term) for term, gain in gained.items()}
-            excess = max(len(self.basis.pairs) - most, 0)
-            poor = sorted(self.basis.pairs, key=gained.get)[:excess]
-            poor = poor or sorted((t for t in surplus if surplus[t] < 0), key=surplus.get)
-            if not poor:
-                break
-            going = poor[:1]
-            for term in poor[1:] if len(poor[0]) == 2 else []:
-                if len(term) == 2 and not any(set(term) & set(other) for other in going):
-                    going.append(term)
+        dropped, doubtful = [], self.basis.terms
+        while True:
+            excess = len(self.basis.pairs) - most
+            needed = {term: least(term) for term in doubtful}
+            finite = (term for term in doubtful if needed[term] > -math.inf)
+            tested = self.basis.pairs if excess > 0 else list(finite)
+            if not tested:
+                return dropped
+            gained = dict(zip(tested, self.gains(state, tested), strict=True))
+            surplus = {term: gain - needed[term] for term, gain in gained.items()}
+            if excess > 0:
+                going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
+            else:
+                going = self._poor(state, surplus, needed)
+                # Without a term that adds little, others hardly add less than before.
+                doubtful = [term for term in tested if surplus[term] < DEFAULTS.clear_surplus]
+            if not going:
+                return dropped
             self._drop(state, going)
+            doubtful = [term for term in doubtful if term not in going]
             dropped += going
-        return dropped
+
+    def _poor(self, state, surplus, needed):
+        """Return terms of negative surplus that may be dropped together, a list."""
+        poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
+        going = poor[: (len(poor) + 1) // 2]
+        before = self._total(state) if len(going) > 1 else None
+        while len(going) > 1:
+            smaller, without = copy(self), copy(state)
+            smaller._drop(without, going)
+            if before - smaller._total(without) < sum(needed[term] for term in going):
+                break
+            going = going[: len(going) // 2]
+        return going
+
+    def _total(self, state):
+        """Return the ELBO of all latents, in nats, up to a constant."""
+        latents = zip(self.latents(state), self.sums(state), strict=True)
+        return sum(self._value(own, sums) for own, sums in latents)
 
     def _drop(self, state, going):
         """Remove terms from the basis and from the state."""

@@ -30,6 +30,8 @@ class Defaults:
     clear_gain : float
         Nats per row by which smooth pairs must have more evidence than rough ones. A smaller
         advantage misled on real functions; figures were not recorded.
+    trial_share : float
+        Expected gain, as a share of that, at which the comparison of kernels of pairs ends.
     test_length, test_points : float, int
         Length scale and number of inducing points of the effects of the score test. No evidence
         recorded.
@@ -58,11 +60,16 @@ class Defaults:
         change between rounds. No evidence recorded.
     trial_rounds, site_trial_rounds : int
         Rounds that compare kernels of pairs; likewise. No evidence recorded.
+    scoring_steps, site_scoring_steps : int
+        Steps of scoring in a round of a fit without inducing points; likewise.
     site_passes : int
         Passes over the sites before hyperparameters are learned. No evidence recorded.
     decay : float
         Exponent by which steps on minibatches shrink with the number of passes. No evidence
         recorded.
+    clear_surplus : float
+        Nats above the gain that a term needs to be kept, from which on it is not tested again
+        after others were dropped.
     initial_variance : float
         Variance of the latents at which sites start. No evidence recorded.
     initial_noise : float
@@ -85,6 +92,7 @@ class Defaults:
     later_level: float = 0.1
     pairs_at_once: int = 5
     clear_gain: float = 0.05
+    trial_share: float = 0.1
     test_length: float = 0.5
     test_points: int = 4
     test_rows: int = 10_000
@@ -104,8 +112,11 @@ class Defaults:
     site_steps: int = 5
     trial_rounds: int = 1
     site_trial_rounds: int = 10
+    scoring_steps: int = 20
+    site_scoring_steps: int = 2
     site_passes: int = 5
     decay: float = 0.7
+    clear_surplus: float = 20.0
     initial_variance: float = 0.5
     initial_noise: float = 0.2
     constant: float = 1.0

@@ -5,8 +5,10 @@ import math
 import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
+from .._scoring import fisher_scoring
 from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
-from ._exact import ExactPosterior, RowSums, evidence, evidence_and_slopes, evidence_gains
+from ._defaults import DEFAULTS
+from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
 from ._site_ascent import SiteAscent
 
 
@@ -14,19 +16,38 @@ class _AllRows(AdditiveAscent):
     """Additive model without inducing points."""
 
     has_points = False
+    # Steps of a round, and the share of the gain of a last round below which one is not taken.
+    _scoring_steps, _share = DEFAULTS.scoring_steps, 1.0
 
     def _value(self, own, sums):
-        return evidence(self.basis, own, sums).item()
+        return RowEvidence(self.basis, own, sums).value
 
-    def _value_and_slopes(self, own, sums):
-        return evidence_and_slopes(self.basis, own, sums)
+    def _ascend(self, own, sums, packing):
+        def evaluate(vector):
+            parts = {**own, **packing.parts(vector, own)}
+            evidence = RowEvidence(self.basis, parts, sums)
+            log_prior, prior_slopes, prior_information = self._log_prior(parts)
+
+            def derivatives():
+                slopes, roots = evidence.derivatives()
+                slopes |= {name: slopes[name] + slope for name, slope in prior_slopes.items()}
+                root = packing.gradient(roots).view(len(vector), -1)
+                none = {name: torch.zeros_like(slope) for name, slope in slopes.items()}
+                of_prior = packing.gradient(none | prior_information)
+                return packing.gradient(slopes), root @ root.T + of_prior.diag()
+
+            return evidence.value + log_prior, derivatives
+
+        start, limits = packing.vector(own), packing.limits(own)
+        least_gain = self._share * max(self.tol * self.rows.total_weight, DEFAULTS.round_gain)
+        return fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
 
     def _posterior(self, own, sums, earlier):
         var = own["noise"].exp()
         return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
 
-    def _gains(self, own, sums):
-        return evidence_gains(self.basis, own, sums)
+    def _gains(self, own, sums, places):
+        return evidence_gains(self.basis, own, sums, places)
 
     def tested_rows(self, random_state):
         return self.rows
@@ -51,17 +72,21 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
     """
 
     def _log_prior(self, own):
-        value, slopes = super()._log_prior(own)
+        value, slopes, information = super()._log_prior(own)
         if not self.shrinkage:
-            return value, slopes
+            return value, slopes, information
         rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
-        noise, by_noise = log_prior_of_deviations(own["noise"], rate)
+        log_noise, *of_noise = log_prior_of_deviations(own["noise"], rate)
         lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
         pull = rate * (-0.5 * lengths).exp()
         densities = math.log(rate / 2) - 0.5 * lengths - pull
-        by_length = torch.cat([0.5 * (pull - 1), torch.zeros_like(of_pairs)])
-        value += (noise + densities.sum()).item()
-        return value, slopes | {"noise": by_noise, "length": by_length}
+        of_lengths = [
+            torch.cat([part, torch.zeros_like(of_pairs)])
+            for part in (0.5 * (pull - 1), 0.25 * pull)
+        ]
+        parts = zip((slopes, information), of_noise, of_lengths, strict=True)
+        found = [part | {"noise": noise, "length": length} for part, noise, length in parts]
+        return value + (log_noise + densities.sum()).item(), *found
 
     def _read(self):
         X, y, weights = self.rows.take(slice(None))
@@ -77,6 +102,8 @@ class ExactSiteAscent(_AllRows, SiteAscent):
 
     ``gram`` and ``cross``, (c, n), are the precisions and linear terms of the rows' own sites.
     """
+
+    _scoring_steps, _share = DEFAULTS.site_scoring_steps, 0.01
 
     def sums(self, state):
         u = self.basis.unit(self.rows.take(slice(None))[0])

@@ -163,9 +163,15 @@ class ZeroMeanKernel:
         """Return prior covariances (..., b, b') between points."""
         return self._centered(a, b, self.stationary(a, b))
 
-    def between_and_slope(self, a, b):
-        """Return prior covariances, and the derivatives of g in the logarithms of distances."""
+    def between_and_slope(self, a, b, a_tilt, b_tilt):
+        """Return prior covariances, and derivatives in logarithms of distances, given the tilts.
+
+        See `RowPrior.slopes`.
+        """
         g, slope = self.stationary_and_slope(a, b)
+        scale = 1 / self.total[..., None]
+        for left, right in ((a_tilt, b.h), (a.h, b_tilt)):
+            slope.addcmul_(left[..., :, None], (scale * right)[..., None, :], value=-1)
         return self._centered(a, b, g), slope
 
     def slopes_of_h(self, u):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,11 +16,12 @@ from ._interactions import score_moments
 from ._latent import fitted_latents
 
 
-class _FixedRounds(Stage):
-    """The rounds of an ascent without its test of convergence, to compare kernels of pairs."""
+class _Trial(Stage):
+    """A few rounds of an ascent, accurate enough to compare kernels of pairs."""
 
     def __init__(self, ascent):
-        self._ascent = ascent
+        self._ascent = copy(ascent)
+        self._ascent.tol = max(ascent.tol, DEFAULTS.trial_share * DEFAULTS.clear_gain)
 
     def step(self, state):
         self._ascent.step(state)
@@ -152,7 +154,7 @@ class TermSearch:
             self.state = state
             self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel), known)
             if len(self.kernels) > 1 and pairs:
-                trial, n_rounds = _FixedRounds(self.ascent), self.ascent.trial_rounds
+                trial, n_rounds = _Trial(self.ascent), self.ascent.trial_rounds
                 self._run(f"{stage}, {kernel} pairs", trial, n_rounds, must_converge=False)
             tried[kernel] = self.ascent, self.state
         if pairs:

@@ -95,19 +95,26 @@ class Matern(Profile):
         excess = torch.expm1(-u)
         return excess + u * _decaying(self._p[1:], u) if len(self._p) > 1 else excess
 
-    def value(self, u):
-        return self._value((-u).exp_(), u)
+    # In as few passes over the distances as possible, by the recursions
+    # g_5/2 = g_3/2 + u^2/3 g_1/2, u g_5/2' = -u^2/3 g_3/2, u g_3/2' = -u^2 g_1/2.
 
-    def _value(self, decay, u):
-        # Overwrites the decay; p(0) is 1.
-        return decay if len(self._p) == 1 else decay.mul_(_polynomial(self._p, u))
+    def value(self, u):
+        decay = (-u).exp_()
+        if len(self._p) == 1:
+            return decay
+        value = torch.addcmul(decay, u, decay)
+        return value if len(self._p) == 2 else value.addcmul_(u * u, decay, value=1 / 3)
 
     def value_and_slope(self, u):
         decay = (-u).exp_()
-        derived = [*(k * c for k, c in enumerate(self._p) if k), 0.0]
-        slope = [0.0, *(d - c for d, c in zip(derived, self._p, strict=True))]
-        slope = _polynomial(slope, u).mul_(decay)
-        return self._value(decay, u), slope
+        if len(self._p) == 1:
+            return decay, (u * decay).neg_()
+        value = torch.addcmul(decay, u, decay)
+        if len(self._p) == 2:
+            return value, (u * u).mul_(decay).neg_()
+        square = (u * u).mul_(1 / 3)
+        slope = (square * value).neg_()
+        return value.addcmul_(square, decay), slope
 
     def integral(self, u):
         sign = torch.where(u < 0, -1.0, 1.0).to(u)  # not that of torch, whose slope at 0 is 0

@@ -1,0 +1,115 @@
+"""Fisher scoring: Newton's method with an approximate information in place of the Hessian."""
+
+import math
+
+import torch
+
+from .exceptions import NotPositiveDefiniteError
+
+_RADIUS = 1.0  # of the trust region at most: hyperparameters are logarithms
+_MEMORY = 5  # steps that correct the information
+_LEAST_CURVATURE = 0.2  # of a corrected information, relative to that before
+_RIDGE = 1e-3  # precision of entries without information
+
+
+def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
+    """Maximize a log likelihood by Newton's steps with its information, within a trust region.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Takes a Tensor (k,). Returns the value, a float, and a callable that returns the gradient
+        (k,) and the information (k, k), which approximates minus the Hessian.
+    start : Tensor of shape (k,)
+        Clipped to the bounds.
+    bounds : Tensor of shape (k, 2)
+    max_iter : int
+        Maximum number of steps, without those that are rejected.
+    least_gain : float
+        Stop when the next step is expected to gain less than this; positive.
+
+    Returns
+    -------
+    best : Tensor of shape (k,)
+    value : float
+
+    Notes
+    -----
+    Source: Nocedal and Wright (2006), algorithm 4.1. Departs from the source: the trust region is
+    a box, and BFGS updates by the last steps correct the information. A step is rejected where the
+    value falls or is not finite, or where the evaluation ends in a `NotPositiveDefiniteError`; the
+    first point cannot be rejected.
+    """
+    best = start.clamp(*bounds.unbind(1))
+    value, derive = evaluate(best)
+    gradient, hess = derive()
+    radius, pairs, n_steps = _RADIUS, [], 0
+    while True:
+        hess = hess + _RIDGE * torch.eye(len(hess)).to(hess)
+        ends = (bounds - best[:, None]).clamp(-radius, radius)
+        step = _bounded_step(gradient, hess, ends)
+        expected = (step @ (gradient - 0.5 * hess @ step)).item()
+        if not expected >= least_gain:
+            break
+        try:
+            new, derive = evaluate(best + step)
+        except NotPositiveDefiniteError:
+            new = -math.inf
+        gain = new - value
+        if not (math.isfinite(new) and gain > 0):
+            radius = 0.25 * step.abs().max().item()
+            continue
+        if gain > 0.75 * expected:
+            radius = min(2 * radius, _RADIUS)
+        best, value, n_steps = best + step, new, n_steps + 1
+        if n_steps == max_iter:
+            break
+        before = gradient
+        gradient, hess = derive()
+        pairs = [*pairs[1 - _MEMORY :], (step, before - gradient)]
+        hess = _corrected(hess, pairs)
+    return best, value
+
+
+def _corrected(hess, pairs):
+    """Return a matrix (k, k) after BFGS updates by pairs of steps and falls of the gradient.
+
+    Notes
+    -----
+    Source: Nocedal and Wright (2006), procedure 18.2, for the damping that keeps it positive.
+    """
+    for step, fall in pairs:
+        moved = hess @ step
+        usual, found = step @ moved, step @ fall
+        if found < _LEAST_CURVATURE * usual:
+            share = (1 - _LEAST_CURVATURE) * usual / (usual - found)
+            fall = torch.lerp(moved, fall, share)
+        hess = hess - torch.outer(moved, moved) / usual + torch.outer(fall, fall) / (step @ fall)
+    return hess
+
+
+def _bounded_step(gradient, hess, ends):
+    """Return the step s (k,) within bounds (k, 2) that maximizes g^T s - s^T H s / 2.
+
+    Notes
+    -----
+    Source: Nocedal and Wright (2006), section 16.5. Departs from the source: all entries that leave
+    their bounds are held there at once.
+    """
+    low, high = ends.unbind(1)
+    step, free = torch.zeros_like(gradient), low < high
+    for _ in range(2 * len(gradient)):
+        rest = gradient[free] - hess[free][:, ~free] @ step[~free]
+        step[free] = torch.linalg.solve(hess[free][:, free], rest)
+        out = (step < low) | (step > high)
+        step = step.clamp(low, high)
+        if out.any():
+            free &= ~out
+            continue
+        slope = gradient - hess @ step
+        inward = torch.where(step == low, slope, torch.where(step == high, -slope, 0.0))
+        inward = torch.where(low < high, inward, 0.0)
+        if not (inward > 0).any():
+            break
+        free[inward.argmax()] = True
+    return step

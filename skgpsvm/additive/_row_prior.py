@@ -1,0 +1,289 @@
+"""Prior covariances between the rows of a fit without inducing points, and their derivatives."""
+
+import itertools
+import math
+
+import torch
+
+from ._effects import Prior
+from ._processes import PROFILES, Levels, Points, ZeroMeanKernel
+
+# Entries of the covariances of processes in a block, which then fits in the cache; and processes of
+# single numbers whose blocks are computed together.
+_BLOCK_ENTRIES, _AT_ONCE = 2**16, 16
+
+
+class RowPrior(Prior):
+    """Prior covariance between the rows of a fit, with derivatives written by hand.
+
+    The covariance is a polynomial in the covariances of the processes: a constant, the weighted sum
+    of those of single numbers, and a polynomial of degree two in those of levels and of numbers in
+    pairs.
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    theta : dict of Tensor
+        Logarithms of ``length`` and ``variance``.
+    u : Tensor of shape (n, d)
+        Features of the rows on the unit interval.
+    """
+
+    @torch.no_grad()
+    def __init__(self, basis, theta, u):
+        super().__init__(basis, theta)
+        self.rows = self.at(u)
+        self._levels = [p for p in self.processes if isinstance(p, Levels)]
+        others = [*self._in_pairs.members, *self._levels]
+        places = {p: place for place, p in enumerate(others)}
+        # Of each term, the places of its factors among the others; none of a single number.
+        self._members = [[places[p] for p in own if p in places] for own in self.factors]
+        self._weights = u.new_zeros(len(basis.axes))  # variances of the effects of single numbers
+        self._linear = u.new_zeros(len(others), 1, 1)
+        self._bilinear = u.new_zeros(len(others), len(others))
+        for term, own, variance in zip(self.terms, self._members, self.variance, strict=True):
+            if len(own) == 2:
+                self._bilinear[own[0], own[1]] = self._bilinear[own[1], own[0]] = variance
+            elif own:
+                self._linear[own] = variance
+            elif term:
+                self._weights[basis.axes.index(term[0])] = variance
+
+    def _mains(self, lengths):
+        kernel, axes, size = self.basis.kernel, self.basis.axes, _AT_ONCE
+        parts = [slice(k, min(k + size, len(axes))) for k in range(0, len(axes), size)]
+        self._alone = {
+            _Numbers(self.basis, kernel, axes[part], lengths[part]): part for part in parts
+        }
+        return [member for numbers in self._alone for member in numbers.members]
+
+    def _pairs(self, lengths):
+        self._in_pairs = _Numbers(self.basis, self.basis.pair_kernel, self.basis.pair_axes, lengths)
+        return self._in_pairs.members
+
+    def at(self, u):
+        """Convert rows as `Prior.at` does. Places are those of all `_Numbers`, too."""
+        places = {p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, Levels)}
+        for numbers in (*self._alone, self._in_pairs):
+            places[numbers] = numbers.at(u)
+            places |= zip(numbers.members, places[numbers].unbind(), strict=True)
+        return places, u.isnan().to(u)
+
+    def _part(self, at, index):
+        """Return the rows at an index of rows in the form of `at`, without those of processes."""
+        places, missing = at
+        found = {p: (places[p][0][index],) for p in self._levels}
+        for numbers in (*self._alone, self._in_pairs):
+            found[numbers] = places[numbers].at(index)
+        return found, missing[index]
+
+    def _blocks(self, at, n_others=math.inf):
+        """Return pairs of slices of rows, and the rows of each in the form of `_part`.
+
+        Covariances of a block with another, or with ``n_others`` rows, fit in the cache.
+        """
+        n_entries = _BLOCK_ENTRIES // max(min(len(self._weights), _AT_ONCE), len(self._linear), 1)
+        size, n = max(1, math.isqrt(n_entries), n_entries // n_others), len(at[1])
+        slices = [slice(start, start + size) for start in range(0, n, int(size))]
+        return [(index, self._part(at, index)) for index in slices]
+
+    def _triangle(self):
+        """Return pairs of blocks of rows of the fit that cover the upper triangle."""
+        return itertools.combinations_with_replacement(self._blocks(self.rows), 2)
+
+    def _with_levels(self, between, a, b):
+        """Return covariances (q, b, b') of numbers in pairs, followed by those of levels."""
+        levels = [process.between(a[process], b[process])[None] for process in self._levels]
+        return torch.cat([between, *levels]) if levels else between
+
+    def _mixed(self, between):
+        """Return what each covariance of `_with_levels` is multiplied by in products."""
+        return (self._bilinear @ between.flatten(1)).view_as(between)
+
+    def total(self, a, b):
+        """Return prior covariances (b, b') of the sum of all terms, of rows as `_part` has them."""
+        (left, a_missing), (right, b_missing) = a, b
+        paired = self._in_pairs
+        K = a_missing.new_full((len(a_missing), len(b_missing)), self.basis.constant)
+        for alone, part in self._alone.items():
+            own, kernel, weights = (left[alone], right[alone]), alone.kernel, self._weights[part]
+            K += torch.tensordot(weights, kernel.stationary(*own), 1)
+            K -= (own[0].h.T * (weights / kernel.total)) @ own[1].h
+        if len(self._linear):
+            between = paired.kernel.between(left[paired], right[paired])
+            between = self._with_levels(between, left, right)
+            K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
+        for j, variance in zip(self.basis.absent, self._absent, strict=True):
+            K += variance * torch.outer(a_missing[:, j], b_missing[:, j])
+        return K
+
+    @torch.no_grad()
+    def between(self, at):
+        """Return prior covariances (b, n) between other rows and those of the fit."""
+        K = self.variance.new_empty(len(at[1]), len(self.rows[1]))
+        blocks = self._blocks(at)
+        rows = self._blocks(self.rows, max(min(len(at[1]), len(blocks[0][1][1])), 1))
+        for (index, left), (others, right) in itertools.product(blocks, rows):
+            K[index, others] = self.total(left, right)
+        return K
+
+    @torch.no_grad()
+    def matrix(self):
+        """Return prior covariances (n, n) between the rows of the fit."""
+        n = len(self.rows[1])
+        K = self.variance.new_empty(n, n)
+        for (block, left), (other, right) in self._triangle():
+            cov = self.total(left, right)
+            K[block, other], K[other, block] = cov, cov.T
+        return K
+
+    @torch.no_grad()
+    def slopes(self, adjoint, vector):
+        r"""Return derivatives in the hyperparameters.
+
+        Let the covariance of a process be :math:`k = g - h h^\top / H`. With g', h' and H' the
+        derivatives in the logarithm of all distances, that is, in minus the logarithm of the length
+        scale, and with the tilt :math:`t = h' - h H' / 2H`, that of k is
+        :math:`g' - (t h^\top + h t^\top) / H`.
+
+        Parameters
+        ----------
+        adjoint : Tensor of shape (n, n)
+            Derivatives of a function in the covariance, symmetric.
+        vector : Tensor of shape (n,)
+
+        Returns
+        -------
+        slopes : dict of Tensor (k,)
+            Derivatives of the function, by name.
+        moves : dict of Tensor (k, n)
+            Products of the derivatives of the covariance with the vector, by name.
+        """
+        paired, terms = self._in_pairs, self._members[1:]
+        n_alone, n_paired = len(self._weights), len(paired.members)
+        variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
+        by_length = _Products(adjoint, vector, n_alone + n_paired)
+        by_variance = _Products(adjoint, vector, len(variance))
+        # Places of terms: of a single number, of levels, and of pairs.
+        of_numbers, of_levels, of_pairs = (
+            [place for place, own in enumerate(terms) if len(own) == size] for size in range(3)
+        )
+        tilts = {part: part.tilts(self.rows[0][part]) for part in (*self._alone, paired)}
+        for (block, (left, _)), (other, (right, _)) in self._triangle():
+
+            def covariances(numbers, left=left, right=right, index=(block, other)):
+                ends = (tilts[numbers][:, own] for own in index)
+                return numbers.kernel.between_and_slope(left[numbers], right[numbers], *ends)
+
+            for alone, part in self._alone.items():
+                between, slope = covariances(alone)
+                by_variance.add(of_numbers[part], block, other, between)
+                by_length.add(part, block, other, slope)
+            if len(self._linear):
+                between, slope = covariances(paired)
+                between = self._with_levels(between, left, right)
+                factors = self._mixed(between).add_(self._linear)[:n_paired]
+                by_length.add(slice(n_alone, None), block, other, slope.mul_(factors))
+                if of_levels:
+                    own = between[[terms[place][0] for place in of_levels]]
+                    by_variance.add(of_levels, block, other, own)
+                if of_pairs:
+                    own = between.new_empty(len(of_pairs), *between.shape[1:])
+                    for place, product in zip(of_pairs, own, strict=True):
+                        torch.mul(*(between[factor] for factor in terms[place]), out=product)
+                    by_variance.add(of_pairs, block, other, own)
+        missing = self.rows[1]
+        for place, j in enumerate(self.basis.absent, len(terms)):
+            by_variance.dots[place] = missing[:, j] @ adjoint @ missing[:, j]
+            by_variance.moves[place] = missing[:, j] * (missing[:, j] @ vector)
+        scale = -torch.cat([self._weights, torch.ones_like(variance[:1]).expand(n_paired)])
+        found = {"length": by_length.scaled(scale), "variance": by_variance.scaled(variance)}
+        return tuple({name: part[k] for name, part in found.items()} for k in range(2))
+
+
+class _Products:
+    """Products of matrices, whose blocks come one after the other, with an adjoint and a vector.
+
+    Attributes
+    ----------
+    dots : Tensor of shape (k,)
+        Sums of the elementwise products with the adjoint.
+    moves : Tensor of shape (k, n)
+        Products with the vector.
+    """
+
+    def __init__(self, adjoint, vector, k):
+        self._adjoint, self._vector = adjoint, vector
+        self.dots, self.moves = vector.new_zeros(k), vector.new_zeros(k, len(vector))
+
+    def add(self, places, block, other, matrices):
+        """Add a block of the upper triangle of symmetric matrices, a Tensor (q, b, b')."""
+        own = self._adjoint[block, other].reshape(-1)
+        self.moves[places, block] += matrices @ self._vector[other]
+        if other == block:
+            self.dots[places] += matrices.flatten(1) @ own
+        else:
+            self.dots[places] += 2 * (matrices.flatten(1) @ own)
+            left = self._vector[block].expand(len(matrices), 1, -1)
+            self.moves[places, other] += torch.bmm(left, matrices)[:, 0]
+
+    def scaled(self, scale):
+        """Return the products of the matrices times factors (k,)."""
+        return scale * self.dots, scale[:, None] * self.moves
+
+
+class _FixedKernel(ZeroMeanKernel):
+    """A `ZeroMeanKernel` that takes no gradients."""
+
+    def _g(self, a, b):
+        return self.profile.value(self._distance(a, b))
+
+
+class _Numbers:
+    """Processes of numbers of one kernel, whose covariances are computed together.
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    kernel : str
+    axes : list of int
+        The feature of each process.
+    lengths : Tensor of shape (p,)
+
+    Attributes
+    ----------
+    kernel : ZeroMeanKernel
+        The kernels of all processes. Measures with fewer atoms than others end in atoms of weight
+        zero.
+    members : list of ZeroMeanKernel
+        The kernel of each process.
+    """
+
+    def __init__(self, basis, kernel, axes, lengths):
+        self._axes = axes
+        atoms = [[torch.as_tensor(x).to(lengths) for x in basis.atoms[j]] for j in axes]
+        most = max((len(points) for points, _ in atoms), default=1)
+        measures = lengths.new_zeros(2, len(axes), most)
+        for place, measure in enumerate(atoms):
+            measures[:, place, : len(measure[0])] = torch.stack(measure)
+        self.kernel = _FixedKernel(PROFILES[kernel], lengths, *measures)
+        self.members = [self.kernel[place] for place in range(len(axes))]
+
+    def at(self, u):
+        """Return the `Points` of rows u (n, d), (p, n) each."""
+        own = u[:, self._axes].T
+        found = [self.kernel[part].at(own[part]) for part in self._parts(len(u))]
+        return Points.cat(found)
+
+    def _parts(self, n):
+        """Return slices of processes whose covariances of n points with atoms fit in a block."""
+        p, n_atoms = self.kernel.atoms.shape
+        size = max(1, _BLOCK_ENTRIES // (n * n_atoms))
+        return [slice(start, start + size) for start in range(0, max(p, 1), size)]
+
+    def tilts(self, rows):
+        """Return tilts (p, n) at `Points`, see `RowPrior.slopes`."""
+        kernel, n = self.kernel, rows.u.shape[1]
+        parts = [kernel[part].slopes_of_h(rows.u[part]) for part in self._parts(n)]
+        h_slope, total_slope = map(torch.cat, zip(*parts, strict=True))
+        return rows.known * h_slope - rows.h * (0.5 * total_slope / kernel.total)[:, None]
