@@ -364,7 +364,7 @@ class GaussianAscent(AdditiveAscent):
         return AdditiveState(**hyper, noise=noise.to(self.rows.weights))
 
     def step(self, state):
-        """Take one round of L-BFGS-B; the objective is that after it."""
+        """Take one round of steps; the objective is that after it."""
         objective = self._learn_hyperparameters(state)
         self._record(state, objective, self._log_priors(state))
 

@@ -31,7 +31,9 @@ class Defaults:
         Nats per row by which smooth pairs must have more evidence than rough ones. A smaller
         advantage misled on real functions; figures were not recorded.
     trial_share : float
-        Expected gain, as a share of that, at which the comparison of kernels of pairs ends.
+        Expected gain, as a share of that, at which the comparison of kernels of pairs ends. On
+        concrete, the evidences then differ by 17.7 nats, and by 18.4 after twenty steps
+        (2026-11-26).
     test_length, test_points : float, int
         Length scale and number of inducing points of the effects of the score test. No evidence
         recorded.
@@ -61,7 +63,9 @@ class Defaults:
     trial_rounds, site_trial_rounds : int
         Rounds that compare kernels of pairs; likewise. No evidence recorded.
     scoring_steps, site_scoring_steps : int
-        Steps of scoring in a round of a fit without inducing points; likewise.
+        Steps of Fisher scoring in a round of a fit without inducing points; likewise. One and two
+        steps of a round ended with the same evidence on 100 rows of 100 features (-40.6 nats), two
+        in 11 rounds instead of 13.
     site_passes : int
         Passes over the sites before hyperparameters are learned. No evidence recorded.
     decay : float
@@ -69,7 +73,8 @@ class Defaults:
         recorded.
     clear_surplus : float
         Nats above the gain that a term needs to be kept, from which on it is not tested again
-        after others were dropped.
+        after others were dropped. No evidence recorded beyond time: another term can only lose its
+        gain to a dropped one that gained little itself.
     initial_variance : float
         Variance of the latents at which sites start. No evidence recorded.
     initial_noise : float

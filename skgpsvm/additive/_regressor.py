@@ -98,8 +98,9 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         inducing points. 0 keeps all terms. Without inducing points, and with more features than
         rows, all effects of one feature stay.
     max_iter : int, default=30
-        Maximum number of rounds in each stage: of twenty steps of L-BFGS-B with Gaussian noise, of
-        a pass over the rows otherwise.
+        Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
+        the rows otherwise. The steps are those of L-BFGS-B, or of Fisher scoring without inducing
+        points.
     tol : float, default=1e-4
         Stop when a round gains less than this, in nats per row.
     batch_size : int, default=None
@@ -150,7 +151,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     With inducing points and Gaussian noise, a fit reads the rows a few times, for any number of
     rounds. Time is O(n r^2) for r columns, and memory O(r^2) beyond X; an effect has about 65
     columns and a pair 120 (2100 on the finest grid). Without inducing points, an evaluation is
-    O(n^3), and a fit of a thousand rows takes half a minute to a minute.
+    O(n^3 + n^2 d), and a fit of a thousand rows takes five to twenty seconds.
 
     Missing numbers have an effect of their own, which is zero with the prior's variance if `fit`
     had none. Outside the range of the training rows, effects return to zero, and their variances to
