@@ -77,14 +77,15 @@ class RowPrior(Prior):
             found[numbers] = places[numbers].at(index)
         return found, missing[index]
 
-    def _blocks(self, at, n_others=math.inf):
+    def _blocks(self, at, n_others=None):
         """Return pairs of slices of rows, and the rows of each in the form of `_part`.
 
-        Covariances of a block with another, or with ``n_others`` rows, fit in the cache.
+        Covariances of two blocks, or of a block with ``n_others`` rows, fit in the cache.
         """
-        n_entries = _BLOCK_ENTRIES // max(min(len(self._weights), _AT_ONCE), len(self._linear), 1)
-        size, n = max(1, math.isqrt(n_entries), n_entries // n_others), len(at[1])
-        slices = [slice(start, start + size) for start in range(0, n, int(size))]
+        n_processes = max(min(len(self._weights), _AT_ONCE), len(self._linear), 1)
+        n_entries = _BLOCK_ENTRIES // n_processes
+        size = max(1, math.isqrt(n_entries) if n_others is None else n_entries // n_others)
+        slices = [slice(start, start + size) for start in range(0, len(at[1]), size)]
         return [(index, self._part(at, index)) for index in slices]
 
     def _triangle(self):
@@ -122,7 +123,7 @@ class RowPrior(Prior):
         """Return prior covariances (b, n) between other rows and those of the fit."""
         K = self.variance.new_empty(len(at[1]), len(self.rows[1]))
         blocks = self._blocks(at)
-        rows = self._blocks(self.rows, max(min(len(at[1]), len(blocks[0][1][1])), 1))
+        rows = self._blocks(self.rows, max((len(left[1]) for _, left in blocks), default=1))
         for (index, left), (others, right) in itertools.product(blocks, rows):
             K[index, others] = self.total(left, right)
         return K
