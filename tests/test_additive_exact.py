@@ -699,3 +699,17 @@ def test_effects_are_not_chosen_among_more_features_than_rows():
     assert len(model.terms_) == 60
     assert model.dropped_terms_ == []
     assert AdditiveGPRegressor(interactions=None).fit(data, y).dropped_terms_
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_groups_of_dropped_terms_leave_one_of_two_alike(sparse):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(150, 7))
+    data[:, 1] = data[:, 0] + 1e-3 * rng.normal(size=150)
+    y = np.sin(2 * data[:, 0]) + 0.2 * rng.normal(size=150)
+    options = {"sparse": sparse, "interactions": None, "shrinkage": 0}
+    whole = AdditiveGPRegressor(**options, min_gain=0).fit(data, y)
+    model = AdditiveGPRegressor(**options, min_gain=3).fit(data, y)
+    assert len(model.terms_) == 1
+    assert model.terms_[0] in [(0,), (1,)]
+    assert model.elbo_ > whole.elbo_ - 1
