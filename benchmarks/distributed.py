@@ -29,6 +29,8 @@ from skgpsvm import (
     DecoupledGPClassifier,
     DecoupledGPRegressor,
     EPClassifier,
+    HybridBayesianSVC,
+    HybridSVGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
     QSRVMClassifier,
@@ -53,6 +55,12 @@ RVM = {"kernel": RBF(3.0), "optimizer": None, "random_state": 0, "tol": 0.0, "n_
 BATCHES = NaturalGradient(batch_size=4096)
 BASES = {**HELD, "n_mean_bases": 2000}
 EFFECTS = {"sparse": True, "interactions": None, "tol": 0.0, "random_state": 0}
+NETWORK = {
+    "module_params": {"hidden_layer_sizes": (512, 512)},
+    "batch_size": 4096,
+    "early_stopping": False,
+    "random_state": 0,
+}
 CASES = {
     "BayesianSVC, sweeps": BayesianSVC(**HELD),
     "EPClassifier, updates": EPClassifier(**HELD),
@@ -81,6 +89,8 @@ CASES = {
     "AdditiveGPClassifier, passes": AdditiveGPClassifier(**EFFECTS),
     "QSRVMRegressor, sweeps": QSRVMRegressor(**RVM),
     "QSRVMClassifier, sweeps": QSRVMClassifier(**RVM),
+    "HybridSVGPRegressor, epochs": HybridSVGPRegressor(**NETWORK),
+    "HybridBayesianSVC, epochs": HybridBayesianSVC(**NETWORK, validation_fraction=0.0),
 }
 ITERATIONS = (2, 6)  # of two fits, whose difference is the cost of the rest
 WANTED = 1.7
