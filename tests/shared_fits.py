@@ -252,6 +252,21 @@ BATCHES |= {
     ),
     "hybrid, frozen": (HybridSVGPRegressor(nn.Identity, **NETWORK, kernel=KERNEL), 0, "empty"),
 }
+# One minibatch of all rows and all functions: nothing is drawn but the order of the rows.
+ALL = {"n_sampled_basis": 50, "n_support": N, "batch_size": N}
+ONE_BATCH = {
+    "ep": (EPClassifier(KERNEL, **STILL, solver=InterleavedEP(batch_size=N)), 2, "empty"),
+    "qs": (
+        QSGPRegressor(KERNEL, n_inducing=10, **QS_STEPS, solver=QuadruplyStochastic(**ALL)),
+        0,
+        "empty",
+    ),
+    "qs, chevron": (
+        QSGPClassifier(KERNEL, **QS_STEPS, **CHEVRON, solver=QuadruplyStochastic("adagrad", **ALL)),
+        3,
+        "one row",
+    ),
+}
 STREAMS = ("sep", "svc, two classes", "decoupled, two classes", "additive, two classes")
 # Hybrid networks continued from a fit in one process, by steps on all rows.
 WHOLE = NETWORK | {"batch_size": N, "warm_start": True}
@@ -367,6 +382,9 @@ def main(folder):
         "continued": {
             name: fit(name, shard(name, rank, CONTINUED), CONTINUED, start)
             for name, start in joblib.load(f"{folder}/starts.joblib").items()
+        },
+        "one batch": {
+            name: fit(name, shard(name, rank, ONE_BATCH), ONE_BATCH) for name in ONE_BATCH
         },
         "streamed": {name: stream(name, rank, 3) for name in STREAMS},
         "failures": failing_fits(rank),

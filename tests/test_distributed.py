@@ -12,7 +12,7 @@ import pytest
 import shared_fits
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from shared_fits import BATCHES, CONTINUED, FITS, STREAMS, N, fit, problem, stream
+from shared_fits import BATCHES, CONTINUED, FITS, ONE_BATCH, STREAMS, N, fit, problem, stream
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor, HybridBayesianSVC, SVGPRegressor
 from skgpsvm._data import WeightedDataset
@@ -120,6 +120,19 @@ def test_ranks_train_a_network_as_one_process_does(ranks, name):
     assert_allclose(numbers(models[0]), numbers(alone), atol=1e-9)
     assert_allclose(models[0].objective_curve_, alone.objective_curve_, rtol=1e-9)
     assert models[0].validation_loss_ == pytest.approx(alone.validation_loss_, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ONE_BATCH)
+def test_ranks_take_the_steps_of_one_process_on_one_batch(ranks, name):
+    models, alone = [found["one batch"][name] for found in ranks], fit(name, fits=ONE_BATCH)
+    X, _, _, _ = problem(2)
+    for model in models:
+        assert_allclose(model.objective_curve_, alone.objective_curve_, rtol=1e-9)
+        for mine, all_rows in zip(
+            model.latent_mean_and_variance(X), alone.latent_mean_and_variance(X), strict=True
+        ):
+            assert_allclose(mine, all_rows, atol=1e-9)
 
 
 @pytest.mark.parametrize(("n_rows", "n_batches"), [(7, 3), (2, 5), (0, 4)])
