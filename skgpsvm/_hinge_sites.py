@@ -67,7 +67,7 @@ class ContrastSites(SiteLikelihood):
     steps of the hard contrast shrink from the fifth on, as those of subgradient methods must.
     """
 
-    tied = True
+    tied = relative = True
 
     def __init__(self, n_classes, contrast):
         self.smooth = contrast == "soft"

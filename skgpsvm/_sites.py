@@ -40,7 +40,7 @@ class SiteLikelihood(ABC):
     n_latents : int
     coupling : float
         Factor of a latent's curvature that stands for the curvature of all latents together, see
-        `CoordinateAscent.leave_one_out`.
+        `leave_one_out`.
     tied : bool
         Whether all latents tie at the prior, so that `active_latents` is arbitrary there and
         `tied_update` is used instead.
@@ -50,10 +50,12 @@ class SiteLikelihood(ABC):
         Whether every latent is active in every row, in order.
     smooth : bool
         Whether the loss has a continuous gradient, so that sweeps have a fixed point.
+    relative : bool
+        Whether the loss depends on the differences of latents only.
     """
 
     coupling = 1.0
-    tied = conjugate = activates_all = False
+    tied = conjugate = activates_all = relative = False
     smooth = True
 
     def parameters(self):

@@ -1,4 +1,4 @@
-"""Coordinate ascent against published numbers, identities, and refits without a row."""
+"""Coordinate ascent against published numbers and identities."""
 
 import math
 from dataclasses import replace
@@ -28,6 +28,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skgpsvm._data import WeightedDataset
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import coordinate_ascent as _ascent
+from skgpsvm._inference import mean_steps
+from skgpsvm._inference.leave_one_out import leave_one_out
 from skgpsvm._linalg import weight_moments
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._sites import LikelihoodSites
@@ -317,7 +319,7 @@ def test_held_features_chunks_and_recomputed_ones_agree(hinge, monkeypatch):
     def results():
         ascent = ascent_of(hinge, kernel, X, y, X[:6], np.linspace(0.5, 2, 50))
         state = swept(ascent, 4)
-        return state.mean, state.root, *ascent.leave_one_out(state)
+        return state.mean, state.root, *leave_one_out(ascent, state)
 
     held = results()
     monkeypatch.setattr(_ascent, "_HELD_BYTES", 0)
@@ -537,11 +539,11 @@ def test_change_is_larger_than_what_is_left_to_go(hinge, start):
     assert (np.diff(np.log(changes)) < math.log(0.5)).all()
 
 
-def test_steps_of_means_that_are_too_long_are_halved(monkeypatch):
+def test_steps_of_means_that_are_too_long_are_shortened(monkeypatch):
     ascent = digits_ascent(ContrastSites(10, "soft"))
     best = ascended(ascent, 20)[1][-1]
-    step = _ascent._bfgs_step
-    monkeypatch.setattr(_ascent, "_bfgs_step", lambda *given: 16 * step(*given))
+    step = mean_steps._bfgs_step
+    monkeypatch.setattr(mean_steps, "_bfgs_step", lambda *given: 16 * step(*given))
     state, values = ascended(ascent, 30)
     assert (np.diff(values) >= -1e-8 * np.abs(values[1:])).all()
     # Moments and natural parameters still match.
@@ -606,92 +608,3 @@ def test_quasi_newton_steps_of_a_stream_start_from_its_prior():
     target = undamped(ascent, *weights_of(state))
     ascent.sweep(target)
     assert target.change < 1e-5
-
-
-# Leave-one-out
-
-
-def refitted(make, kernel, X, y, Z, n_sweeps):
-    """Return the moments of every row under a fit without that row."""
-    mean, var = [], []
-    for i in range(len(X)):
-        others = np.arange(len(X)) != i
-        ascent = ascent_of(make(), kernel, X[others], y[others], Z)
-        m, v = moments(ascent, swept(ascent, n_sweeps), X[i : i + 1])
-        mean.append(m)
-        var.append(v)
-    return torch.cat(mean), torch.cat(var)
-
-
-@pytest.mark.parametrize(
-    ("make", "n_sweeps", "mean_factor", "var_factor"),
-    [
-        # One Newton step has an error of second order in a row's influence.
-        (BinarySites, 25, 0.2, 0.2),
-        # Off-diagonal curvature between latents is approximate, and the strongest class may change.
-        (FixedContrast, 25, 0.4, 0.25),
-        (HINGES["soft"], 40, 0.3, 0.25),
-    ],
-    ids=["binary", "fixed", "soft"],
-)
-def test_left_out_moments_are_close_to_those_of_refits(make, n_sweeps, mean_factor, var_factor):
-    X, y = ring(40, max(make().n_latents, 2))
-    kernel, Z = 1.0 * RBF(1.0), X[:15]
-    ascent = ascent_of(make(), kernel, X, y, Z)
-    state = swept(ascent, n_sweeps)
-    mean, var, targets, weights = ascent.leave_one_out(state)
-    np.testing.assert_array_equal(targets, y)
-    assert (weights == 1).all()
-    true_mean, true_var = refitted(make, kernel, X, y, Z, n_sweeps)
-    in_mean, in_var = moments(ascent, state, X)
-
-    def error(approximate, exact):
-        return (approximate - exact).abs().mean()
-
-    assert error(mean, true_mean) < mean_factor * error(in_mean, true_mean)
-    assert error(var, true_var) < var_factor * error(in_var, true_var)
-
-
-def test_left_out_row_of_integer_weight_loses_one_copy(hinge):
-    X, y = ring(20, max(hinge.n_latents, 2))
-    weights = np.resize([1, 3, 2], 20)
-    kernel, Z = 1.0 * RBF(1.0), X[:6]
-    repeated = np.repeat(np.arange(20), weights)
-    weighted = ascent_of(hinge, kernel, X, y, Z, weights.astype(float))
-    longer = ascent_of(hinge, kernel, X[repeated], y[repeated], Z)
-    a = weighted.leave_one_out(swept(weighted, 6))
-    b = longer.leave_one_out(swept(longer, 6))
-    np.testing.assert_array_equal(a[3], weights)
-    for of_weighted, of_repeated in zip(a[:3], b[:3], strict=True):
-        # Sums are in another order.
-        np.testing.assert_allclose(of_weighted[repeated], of_repeated, rtol=0, atol=1e-11)
-
-
-def test_row_of_tiny_weight_is_hardly_left_out(hinge):
-    X, y = ring(20, max(hinge.n_latents, 2))
-    weights = np.where(np.arange(20) == 7, 1e-9, 1.0)
-    ascent = ascent_of(hinge, 1.0 * RBF(1.0), X, y, X[:6], weights)
-    state = swept(ascent, 6)
-    mean, var, *_ = ascent.leave_one_out(state)
-    m, v = moments(ascent, state, X)
-    np.testing.assert_allclose(mean[7], m[7], rtol=0, atol=1e-7)
-    np.testing.assert_allclose(var[7], v[7], rtol=0, atol=1e-7)
-    assert ((mean - m).abs().max(1).values > 1e-4).sum() > 15
-
-
-def test_left_out_rows_can_be_a_subset(hinge):
-    X, y = ring(30, max(hinge.n_latents, 2))
-    ascent = ascent_of(hinge, 1.0 * RBF(1.0), X, y, X[:6])
-    state = swept(ascent, 5)
-    some, every = ascent.leave_one_out(state, ascent.rows.spaced(4)), ascent.leave_one_out(state)
-    for part, whole in zip(some, every, strict=True):
-        np.testing.assert_allclose(part, whole[[0, 10, 19, 29]], rtol=1e-10, atol=1e-12)
-
-
-def test_leave_one_out_variances_are_at_most_the_priors():
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:200] / 16, y[:200]
-    ascent = ascent_of(ContrastSites(10, "soft"), 10.0 * RBF(2.0), X, y, X[:60])
-    state = swept(ascent, 16)
-    _, var, *_ = ascent.leave_one_out(state)
-    assert (var <= 10.0 + 1e-8).all()

@@ -1,4 +1,4 @@
-"""Coordinate ascent on the posterior of the weights, and its leave-one-out predictions."""
+"""Coordinate ascent on the posterior of the weights."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,14 +16,11 @@ from .._linalg import (
     weight_moments,
 )
 from .._sites import DenseDesign, batch_loss, batch_sites
+from .mean_steps import ascend_means, preconditioner, times
 
 _HELD_BYTES = 2**28
 _MAX_HALVINGS = 10
 _ROUNDING = 1e-9
-_MAX_PAIRS = 8
-_MAX_MEAN_STEPS = 40
-_MEAN_PRECISION = 0.1  # the predicted gain of the last step is its square, relative
-_MAX_LEFT_OUT = 3000  # rows
 
 
 @dataclass(kw_only=True)
@@ -169,14 +166,14 @@ class CoordinateAscent:
         """Return precisions and linear terms of the sites of all rows, each (n, c), weighted."""
         parts = []
         for index in self.rows.chunks():
-            sites, _, active = self._sites(index, state)
-            weights = self._batch(index)[3][:, None]
+            sites, _, active = self.batch_sites(index, state)
+            weights = self.batch(index)[3][:, None]
             empty = weights.new_zeros(len(weights), self.likelihood.n_latents)
             pair = sites.precision, sites.linear
             parts.append([empty.scatter(1, active, weights * values) for values in pair])
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-    def _batch(self, index):
+    def batch(self, index):
         """Return features, residual variances, targets and weights of the rows of ``index``."""
         key = index.start if isinstance(index, slice) else None
         if self._cache is None or key is None:
@@ -190,13 +187,13 @@ class CoordinateAscent:
     def _design(self, index):
         """Return a `DenseDesign` of a slice of rows, which keeps variances with the features."""
         if self._cache is None or not isinstance(index, slice):
-            return DenseDesign(self._batch(index)[0])
-        return self._designs.setdefault(index.start, DenseDesign(self._batch(index)[0]))
+            return DenseDesign(self.batch(index)[0])
+        return self._designs.setdefault(index.start, DenseDesign(self.batch(index)[0]))
 
-    def _sites(self, index, state):
+    def batch_sites(self, index, state):
         """Return the `batch_sites` of the rows of ``index`` in a state."""
         design = self._design(index) if self.likelihood.activates_all else None
-        batch = self._batch(index)[:3]
+        batch = self.batch(index)[:3]
         return batch_sites(self.likelihood, *batch, state.mean, state.root, design)
 
     def sweep(self, state):
@@ -213,9 +210,8 @@ class CoordinateAscent:
         The sites imply a target :math:`\hat\Lambda` of the precisions. Its distance
         :math:`\hat\Lambda - \Lambda` is the natural gradient in the precisions, which take the
         whole step, with means held. The step is halved while it lowers the ELBO. The means then
-        take limited-memory BFGS steps that start from :math:`\Lambda^{-1}`, with covariances held.
-        The first one is the closed-form step of the sites. The steps end once the predicted gain is
-        a hundredth of that of the first.
+        take limited-memory BFGS steps that start from :math:`\Lambda^{-1}`, with covariances held
+        (`ascend_means`).
 
         **The fixed point is the optimum.** The gradient in means and covariances is zero there. An
         expected hinge is convex in means and roots, as the sum of an affine function and the norm
@@ -229,10 +225,6 @@ class CoordinateAscent:
 
         ``change`` is the relative size of the first step of the means: what the last change of the
         covariances has moved them by. A likelihood that is not ``smooth`` takes a `sweep`.
-
-        Notes
-        -----
-        Source: Nocedal and Wright (2006), Numerical Optimization, algorithm 7.4.
         """
         if not self.likelihood.smooth:
             return self.sweep(state)
@@ -269,7 +261,7 @@ class CoordinateAscent:
         return value, loss
 
     def _ascend_means(self, state, loss):
-        """Maximize the ELBO over the means, with covariances held, by limited-memory BFGS.
+        """Maximize the ELBO over the means, with covariances held; see `ascend_means`.
 
         Parameters
         ----------
@@ -282,28 +274,13 @@ class CoordinateAscent:
         def value_and_gradient(mean):
             # Terms of the ELBO that depend on the means.
             value, gradient = loss(mean)
-            pull = linear - (mean if self._prior_moments is None else _times(precision, mean))
+            pull = linear - (mean if self._prior_moments is None else times(precision, mean))
             return 0.5 * (mean * (linear + pull)).sum() - value, pull - gradient
 
-        mean, pairs, first = state.mean, [], None
-        value, gradient = value_and_gradient(mean)
-        for _ in range(_MAX_MEAN_STEPS):
-            step = _bfgs_step(gradient, pairs, state.root)
-            gain = (gradient * step).sum()
-            if first is None:
-                first, state.change = gain, relative_change(mean + step, mean)
-            if gain <= _MEAN_PRECISION**2 * first:
-                break
-            for _ in range(_MAX_HALVINGS):
-                new_value, new_gradient = value_and_gradient(mean + step)
-                if new_value >= value - self._slack(value):
-                    break
-                step = step / 2
-            else:
-                break
-            pairs = [*pairs, (step, gradient - new_gradient)][-_MAX_PAIRS:]
-            mean, value, gradient = mean + step, new_value, new_gradient
-        state.mean, state.linear = mean, _times(state.precision, mean)
+        precondition = preconditioner(state.root, precision, self.likelihood.relative)
+        mean, first = ascend_means(value_and_gradient, state.mean, precondition, self._slack)
+        state.change = relative_change(first, state.mean)
+        state.mean, state.linear = mean, times(state.precision, mean)
 
     def _mean_loss(self, state):
         """Return a function of the means (c, p): the loss at the covariances of a state.
@@ -312,14 +289,14 @@ class CoordinateAscent:
         """
         chunks = self.rows.chunks()
         variances = [
-            self._batch(index)[1][:, None] + self._design(index).variance(state.root)
+            self.batch(index)[1][:, None] + self._design(index).variance(state.root)
             for index in chunks
         ]
 
         def loss(mean):
             total, gradient = 0.0, torch.zeros_like(mean)
             for index, var in zip(chunks, variances, strict=True):
-                A, _, y, weights = self._batch(index)
+                A, _, y, weights = self.batch(index)
                 latents = A @ mean.to(A.dtype).T
                 losses, slopes = self.likelihood.loss_and_gradient(y, latents, var)
                 gradient += (weights[:, None] * slopes).T @ A
@@ -331,7 +308,7 @@ class CoordinateAscent:
 
     def _slack(self, value):
         """Return the rounding error of an ELBO, which is a sum in the dtype of the rows."""
-        return max(_ROUNDING, 16 * torch.finfo(self.rows.dtype).eps) * abs(value)
+        return 16 * torch.finfo(self.rows.dtype).eps * abs(value)
 
     def uphill_sweep(self, state):
         """Take a `sweep`, halving its step until the ELBO does not fall; return the ELBO before."""
@@ -415,7 +392,7 @@ class CoordinateAscent:
             mean = shift[..., 0]
         return gaussian_kl(mean, root).sum()
 
-    def _prior_variance(self, A):
+    def prior_variance(self, A):
         """Return the prior variance of the projected latents at features A, (b, c)."""
         if self._prior_moments is None:
             return A.square().sum(1, keepdim=True).expand(-1, self.likelihood.n_latents)
@@ -423,15 +400,15 @@ class CoordinateAscent:
 
     def _update(self, index, state, precision, linear):
         """Add the sites of rows to the totals ``precision`` and ``linear``; return their loss."""
-        sites, design, _ = self._sites(index, state)
-        weights = self._batch(index)[3]
+        sites, design, _ = self.batch_sites(index, state)
+        weights = self.batch(index)[3]
         design.add_gram(precision, weights[:, None] * sites.precision)
         linear += design.total(weights[:, None] * sites.linear)
         return (weights * sites.loss).sum().double()
 
     def _tied_update(self, index, state, precision, linear):
         """Do as `_update` at zero means, where all wrong classes are equal rivals."""
-        return self.likelihood.tied_update(*self._batch(index), precision, linear)
+        return self.likelihood.tied_update(*self.batch(index), precision, linear)
 
     def elbo(self, state):
         r"""Return the ELBO of the posterior in a state, nats.
@@ -441,80 +418,12 @@ class CoordinateAscent:
         """
         loss = 0.0
         for index in self.rows.chunks():
-            *batch, weights = self._batch(index)
+            *batch, weights = self.batch(index)
             design = self._design(index) if self.likelihood.activates_all else None
             terms = batch_loss(self.likelihood, *batch, state.mean, state.root, design)
             loss = loss + (weights * terms).sum().double()
         (loss,) = self.rows.sum(loss)
         return (-loss - self._kl(state.mean, state.root)).item()
-
-    def leave_one_out(self, state, left_out=None):
-        r"""Return latent moments of rows under the model fitted without them.
-
-        They take one Newton step from the posterior of all rows.
-
-        With the loss's gradient g and curvature H at a row, and :math:`u = a^\top(\Lambda_H)^{-1}a`
-        where :math:`\Lambda_H` is the Hessian of the whole objective in the mean,
-
-        .. math:: m_{-n} = m + \frac{u g}{1 - H u}, \qquad
-                  v_{-n} = \tilde k + \frac{v}{1 - \beta v}.
-
-        The variance removes the row's site. It is at most that of the prior, which matters where
-        damped steps do not yet hold the whole site. A row of weight above one loses one copy.
-
-        Parameters
-        ----------
-        state : AscentState
-        left_out : LongTensor of shape (n_left_out,), default=None
-            Indices among the rows of all ranks. None is every row, or 3000 equally spaced ones.
-
-        Returns
-        -------
-        mean, var : Tensor of shape (n_left_out, c)
-        targets, weights : Tensor of shape (n_left_out,)
-
-        Notes
-        -----
-        Cavity means of the sites themselves would be too optimistic: their precision is the
-        curvature of a bound, which exceeds that of the loss. Off-diagonal curvature between latents
-        is taken as that of a complete graph, which scales the diagonal by c / (c - 1).
-        """
-        hessian = torch.zeros_like(state.root)
-        for index in self.rows.chunks():
-            sites, design, _ = self._sites(index, state)
-            weights = self._batch(index)[3][:, None]
-            design.add_gram(hessian, self.likelihood.coupling * weights * sites.curvature)
-        (hessian,) = self.rows.sum(mirror(hessian))
-        _, newton_root = weight_moments(self.prior[0] + hessian, state.mean)
-        chosen = self.rows.own(self.rows.spaced(_MAX_LEFT_OUT) if left_out is None else left_out)
-        everything = torch.equal(chosen, torch.arange(len(self.rows)))
-        parts = [
-            self._left_out(index, state, newton_root)
-            for index in (
-                self.rows.chunks() if everything else chosen.to(self.rows.device).split(1024)
-            )
-        ]
-        return self.rows.collect(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-    def _left_out(self, index, state, newton_root):
-        """Return left-out means and variances (b, c), targets and weights of some rows."""
-        sites, design, active = self._sites(index, state)
-        A, residual, y, weights = self._batch(index)
-        one_copy = weights.clamp_max(1)[:, None]
-
-        def dense(values):
-            return A.new_zeros(len(A), self.likelihood.n_latents).scatter(
-                1, active, one_copy * values
-            )
-
-        all_active = design if self.likelihood.activates_all else DenseDesign(A)
-        u, v = spreads(A, newton_root), all_active.variance(state.root)
-        curvature = self.likelihood.coupling * dense(sites.curvature)
-        left_mean = A @ state.mean.to(A.dtype).T
-        left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)
-        prior, left = self._prior_variance(A), 1 - dense(sites.precision) * v
-        left_var = residual[:, None] + torch.where(left > 0, v / left, prior).minimum(prior)
-        return left_mean.double(), left_var.double(), y, weights.double()
 
 
 class AscentStage(Stage):
@@ -552,33 +461,3 @@ class AscentStage(Stage):
     def converged(self, state):
         """Return whether the last sweep hardly moved the means."""
         return state.change < self._tol
-
-
-def _times(matrices, vectors):
-    return (matrices @ vectors[..., None])[..., 0]
-
-
-def _bfgs_step(gradient, pairs, root):
-    """Return the product of a gradient (c, p) with a limited-memory BFGS matrix.
-
-    The matrix starts from ``root @ root.mT``; see `CoordinateAscent.ascend`.
-
-    Parameters
-    ----------
-    gradient : Tensor of shape (c, p)
-    pairs : list of (Tensor, Tensor), each of shape (c, p)
-        Differences of means, and of gradients with the sign reversed, over the last steps.
-    root : Tensor of shape (c, p, p)
-    """
-    used, shape, gradient = [], gradient.shape, gradient.ravel()
-    for shift, change_of_gradient in reversed(pairs):
-        shift, change_of_gradient = shift.ravel(), change_of_gradient.ravel()
-        curvature = shift @ change_of_gradient
-        if curvature > 0:
-            share = shift @ gradient / curvature
-            gradient = gradient - share * change_of_gradient
-            used.append((shift, change_of_gradient, curvature, share))
-    step = _times(root, _times(root.mT, gradient.view(shape))).ravel()
-    for shift, change_of_gradient, curvature, share in reversed(used):
-        step = step + (share - change_of_gradient @ step / curvature) * shift
-    return step.view(shape)

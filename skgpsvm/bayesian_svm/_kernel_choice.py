@@ -8,6 +8,7 @@ import torch
 from .._calibration import Calibration
 from .._fitting import Stage, State
 from .._inference.coordinate_ascent import CoordinateAscent
+from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
@@ -105,13 +106,13 @@ class LeaveOneOutChoice:
             Of the fit.
         """
         ascent, state = self._fit(theta, start)
-        left_out = ascent.leave_one_out(state, self.rows.spaced(_SCORED_ROWS))
+        left_out = leave_one_out(ascent, state, self.rows.spaced(_SCORED_ROWS))
         return Calibration().updated(*left_out).loss, ascent.sites(state)
 
     def log_losses(self, theta, index, start=None):
         """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
         ascent, state = self._fit(theta, start)
-        mean, var, targets, weights = ascent.leave_one_out(state, index)
+        mean, var, targets, weights = leave_one_out(ascent, state, index)
         calibration = Calibration().updated(mean, var, targets, weights)
         return weights * calibration.log_losses(mean, var, targets)
 

@@ -11,6 +11,7 @@ from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
+from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import CoordinateInference, GradientInference
 from .._parameters import ALWAYS, ParameterRules, where
 from .._predictive import pseudo_likelihood_probabilities
@@ -354,4 +355,4 @@ class BayesianSVC(GPClassifier):
 
 def _leave_one_out(ascent, state):
     """Return leave-one-out moments of the rows, with their targets and weights."""
-    return ascent.leave_one_out(state)
+    return leave_one_out(ascent, state)

@@ -1,0 +1,123 @@
+"""Steps on the means of the posterior, with covariances held, by limited-memory BFGS."""
+
+import torch
+
+_MAX_STEPS = 40
+_MAX_TRIALS = 10
+_SHORTENED = (0.1, 0.7)  # bounds of the factor of a step that lowers the ELBO
+_MAX_PAIRS = 8
+_PRECISION = 0.1  # the predicted gain of the last step is its square, relative to the first
+
+
+def ascend_means(value_and_gradient, mean, precondition, slack):
+    """Maximize the part of the ELBO that depends on the means.
+
+    The steps end once the predicted gain of the next one is at most a hundredth of that of the
+    first, or the rounding error of the value. At least one is taken. A step that lowers the value
+    by more than that error is shortened to where the slope along it vanishes, by interpolation.
+
+    Parameters
+    ----------
+    value_and_gradient : callable
+        Takes means (c, p), and returns the value, a tensor, and the gradient (c, p). The function
+        is concave.
+    mean : Tensor of shape (c, p)
+        Start.
+    precondition : callable
+        As `preconditioner` returns it.
+    slack : callable
+        Takes a value and returns its rounding error.
+
+    Returns
+    -------
+    mean : Tensor of shape (c, p)
+        Means of the last step.
+    first : Tensor of shape (c, p)
+        Means to which the first step, of full length, would lead.
+
+    Notes
+    -----
+    Source: Nocedal and Wright (2006), Numerical Optimization, algorithm 7.4.
+    """
+    pairs, value, gradient = [], *value_and_gradient(mean)
+    first = first_gain = None
+    for _ in range(_MAX_STEPS):
+        step = _bfgs_step(gradient, pairs, precondition)
+        slope = (gradient * step).sum()
+        if first is None:
+            first, first_gain = mean + step, slope
+        elif slope <= max(_PRECISION**2 * first_gain, slack(value)):
+            break
+        for _ in range(_MAX_TRIALS):
+            new_value, new_gradient = value_and_gradient(mean + step)
+            if new_value >= value - slack(value):
+                break
+            factor = slope / (slope - (new_gradient * step).sum())
+            step, slope = (part * factor.clamp(*_SHORTENED) for part in (step, slope))
+        else:
+            break
+        pairs = [*pairs, (step, gradient - new_gradient)][-_MAX_PAIRS:]
+        mean, value, gradient = mean + step, new_value, new_gradient
+    return mean, first
+
+
+def preconditioner(root, prior_precision, relative):
+    r"""Return a function that multiplies gradients (c, p) with an approximate inverse Hessian.
+
+    It multiplies with the covariances :math:`\Lambda_j^{-1}` of the latents' weights, the
+    closed-form step of the sites. If the loss depends on differences of latents only, this is done
+    for differences from the mean over latents. The Hessian of a common shift of all latents is that
+    of the prior, :math:`\sum_j \Lambda_{0j}`, which is far smaller than the precisions of the
+    sites. Without this, steps along a common shift would be too short by their ratio.
+
+    Parameters
+    ----------
+    root : Tensor of shape (c, p, p)
+        The covariances are ``root @ root.mT``.
+    prior_precision : Tensor of shape (c, p, p)
+    relative : bool
+        Whether the loss depends on differences of latents only.
+    """
+
+    def by_covariances(gradient):
+        return times(root, times(root.mT, gradient))
+
+    if not relative:
+        return by_covariances
+    shift_factor = torch.linalg.cholesky(prior_precision.sum(0))
+
+    def precondition(gradient):
+        common = gradient.sum(0, keepdim=True)
+        step = by_covariances(gradient - common / len(gradient))
+        return step - step.mean(0) + torch.cholesky_solve(common.T, shift_factor).T
+
+    return precondition
+
+
+def times(matrices, vectors):
+    """Return the products of matrices (c, p, p) and vectors (c, p), a pair for each latent."""
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _bfgs_step(gradient, pairs, precondition):
+    """Return the product of a gradient (c, p) with a limited-memory BFGS matrix.
+
+    Parameters
+    ----------
+    gradient : Tensor of shape (c, p)
+    pairs : list of (Tensor, Tensor), each of shape (c, p)
+        Differences of means, and of gradients with the sign reversed, over the last steps.
+    precondition : callable
+        Multiplies with the matrix from which the updates start.
+    """
+    used = []
+    for shift, change_of_gradient in reversed(pairs):
+        curvature = (shift * change_of_gradient).sum()
+        if curvature > 0:
+            share = (shift * gradient).sum() / curvature
+            gradient = gradient - share * change_of_gradient
+            used.append((shift, change_of_gradient, curvature, share))
+    step = precondition(gradient)
+    for shift, change_of_gradient, curvature, share in reversed(used):
+        step = step + (share - (change_of_gradient * step).sum() / curvature) * shift
+    return step
