@@ -12,7 +12,7 @@ from scipy.special import expit
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
-from skgpsvm._hinge_sites import BinarySites
+from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import directions
 from skgpsvm.bayesian_svm import _kernel_choice
@@ -21,6 +21,7 @@ from skgpsvm.bayesian_svm._kernel_choice import (
     PrincipalBasis,
     chosen_theta,
     is_significant_gain,
+    of_largest_classes,
     with_ratios_of,
 )
 
@@ -214,19 +215,63 @@ def test_ratios_leave_the_mean_inverse_square_of_length_scales():
     assert (-2 * moved[1:4]).exp().mean().item() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("variance", [1e-4, 5.0, 500.0])
 @pytest.mark.parametrize("n", [10, 60])
-def test_principal_directions_keep_nearly_all_prior_variance(n):
+def test_principal_directions_keep_nearly_all_prior_variance(n, variance):
     X, y = waves(n, seed=0)
-    choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
+    choice = choice_of(ConstantKernel(variance) * RBF([1.0, 1.0]), X, y)
     whole = WhitenedBasis(choice.kernel, choice.start, choice.Z)
     basis = PrincipalBasis(whole, choice.rows)
     assert basis.size < min(n, whole.size)
     (A, residual), (kept, more) = whole(t64(X)), basis(t64(X))
     variance = A.square().sum(1) + residual
     np.testing.assert_allclose(kept.square().sum(1) + more, variance, rtol=1e-9)
-    assert 0 < (more - residual).sum() < 0.001 * A.square().sum()
+    dropped = (more - residual).sum()
+    assert 0 < dropped < 0.001 * A.square().sum()
+    assert dropped < 0.01 * n  # also of the squared margin
     gram = kept.T @ kept
     np.testing.assert_allclose(gram, gram.diagonal().diag(), atol=1e-8 * gram.max())
+
+
+@pytest.mark.parametrize("contrast", ["soft", "hard"])
+def test_largest_classes_and_their_rows(contrast):
+    y = np.repeat(np.arange(5), [4, 6, 2, 9, 6])[np.random.default_rng(0).permutation(27)]
+    X, weights = np.arange(27.0)[:, None], np.where(y == 2, 5.0, 1.0)
+    rows = rows_of(X, y, weights)
+    hinge, some = of_largest_classes(ContrastSites(5, contrast), rows, 3)
+    assert hinge.n_latents == 3
+    assert hinge.smooth == (contrast == "soft")
+    # Weights of the classes are 4, 6, 10, 9, 6; of two equally large ones, the first is kept.
+    expected = {2: 0, 3: 1, 1: 2}
+    X_some, targets, w = some.take(slice(None))
+    old = y[X_some[:, 0].long().numpy()]
+    assert sorted(X_some[:, 0].tolist()) == X[np.isin(y, list(expected)), 0].tolist()
+    assert targets.tolist() == [expected[code] for code in old]
+    assert some.total_weight == 25
+    assert w.tolist() == np.where(old == 2, 5, 1).tolist()
+    # The rows of all classes are unchanged.
+    assert rows.total_weight == 35
+    assert rows.targets.max() == 4
+
+
+def test_many_rows_of_many_classes_are_searched_with_the_largest_classes(monkeypatch):
+    monkeypatch.setattr(_kernel_choice, "_FEW", (60, 8))
+    monkeypatch.setattr(_kernel_choice, "_MAX_CLASSES", 3)
+    searched = []
+
+    class Watched(LeaveOneOutChoice):
+        def __init__(self, kernel, hinge, rows, Z):
+            searched.append((hinge.n_latents, int(rows.targets.max()) + 1))
+            super().__init__(kernel, hinge, rows, Z)
+
+    monkeypatch.setattr(_kernel_choice, "LeaveOneOutChoice", Watched)
+    X, y = ring(90, 5)
+    model = BayesianSVC(5.0 * RBF(1.0), n_inducing=10, random_state=0).fit(X, y)
+    assert set(searched) == {(3, 3)}
+    assert model.predict_proba(X).shape == (90, 5)
+    searched.clear()
+    BayesianSVC(5.0 * RBF(1.0), n_inducing=10, random_state=0).fit(X[:50], y[:50])
+    assert set(searched) == {(5, 5)}
 
 
 def test_noise_does_not_promise_a_low_loss():

@@ -7,6 +7,7 @@ import torch
 
 from .._calibration import Calibration
 from .._fitting import Stage, State
+from .._hinge_sites import ContrastSites
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
@@ -17,12 +18,14 @@ from ..inducing import select_inducing_points
 _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
 _SCORED_ROWS = 1500
+_MAX_CLASSES = 8  # with more rows than _FEW
 # Leave-one-out predictions need the optimum, above all where the prior is wide compared to the
 # spacing of rows: an error of a row's slope is multiplied by the prior's variance and has the row's
 # own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
 # tolerance gave a log loss of .28, where exact leave-one-out has 1.17.
 _MAX_SWEEPS = 10
 _SOLVE_TOL = 0.01
+_DROPPED_VARIANCE = 0.01  # per row
 _DROPPED_SHARE = 0.001  # of the prior variance
 _REACH = 1.0  # distance of polled log hyperparameters from the best ones
 _MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
@@ -160,8 +163,10 @@ class Alternation(CoordinateInference):
 class PrincipalBasis:
     """Features in the principal directions of the prior covariance of some rows.
 
-    The last directions, which share a thousandth of the prior variance, are dropped. Their variance
-    is added to the residual variance of each row.
+    The last directions are dropped, as long as they hold at most a thousandth of the prior variance
+    and a hundredth of the squared margin of each row, which is 1. Where the prior variance is
+    large, a thousandth of it holds functions that exceed the margin. The dropped variance is added
+    to the residual variance of each row.
 
     Parameters
     ----------
@@ -174,7 +179,8 @@ class PrincipalBasis:
         A = torch.cat([_weighted_features(basis, *rows.take(part)) for part in rows.chunks()])
         is_tall = len(A) >= basis.size
         values, vectors = torch.linalg.eigh(A.T @ A if is_tall else A @ A.T)
-        kept = values.cumsum(0) > _DROPPED_SHARE * values.sum()
+        largest = min(_DROPPED_VARIANCE * rows.total_weight, _DROPPED_SHARE * values.sum().item())
+        kept = values.cumsum(0) > largest
         vectors = vectors[:, kept]
         self._directions = vectors if is_tall else A.T @ (vectors / values[kept].sqrt())
         self.size = vectors.shape[1]
@@ -272,6 +278,8 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     the objective is no evidence. If they lower the loss of the remaining third, a second search
     moves them together. They are kept if the gain there is then significant.
 
+    Where there are many rows, only those of the eight largest classes are used.
+
     Parameters
     ----------
     run : Run
@@ -289,6 +297,9 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     -------
     theta : Tensor of shape (k,)
     """
+
+    if rows.n_rows > _FEW[0] and hinge.n_latents > _MAX_CLASSES:
+        hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES)
 
     def choice(n_rows, n_points):
         points = _some_points(Z, n_points, random_state)
@@ -319,6 +330,25 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
     if more is not few:
         theta = more.search(run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS).theta
     return theta
+
+
+def of_largest_classes(hinge, rows, n_classes):
+    """Return the hinge of the classes of largest total weight, and their rows with new codes.
+
+    Parameters
+    ----------
+    hinge : ContrastSites
+    rows : WeightedDataset
+    n_classes : int
+    """
+    targets, weights = rows.collect(rows.targets, rows.weights)
+    sizes = torch.bincount(targets, weights, hinge.n_latents)
+    kept = sizes.argsort(descending=True, stable=True)[:n_classes]
+    some = rows.part(torch.isin(targets, kept).nonzero()[:, 0].cpu().numpy())
+    codes = torch.zeros_like(sizes, dtype=torch.int64)
+    codes[kept] = torch.arange(n_classes, device=codes.device)
+    some.targets = codes[some.targets]
+    return ContrastSites(n_classes, "soft" if hinge.smooth else "hard"), some
 
 
 def _weighted_features(basis, X, y, weights):
