@@ -91,8 +91,8 @@ class BayesianSVC(GPClassifier):
     max_iter : int, default=200
         Maximum number of sweeps, or of epochs with ``"gradient"``.
     tol : float, default=3e-3
-        Stop when, after a step of the covariances, the closed-form step of the posterior means is
-        shorter than this, relative to their norm. With a hard contrast, minibatches or gradients,
+        Stop when, after a step of the covariances, the first step of the posterior means is shorter
+        than this, relative to their norm. With a hard contrast, minibatches or gradients,
         stop when an iteration moves them by less. With more features than rows, a tenth of this
         value applies, because leave-one-out predictions need the optimum.
     class_weight : dict or "balanced", default=None
