@@ -49,14 +49,15 @@ class _Batches(Solver):
 
 
 class Collapsed(Solver):
-    """L-BFGS-B on the collapsed ELBO, whose posterior has a closed form.
+    """L-BFGS-B on the collapsed ELBO: that of the best posterior, given the hyperparameters.
 
-    It is for `SVGPRegressor` with Gaussian noise. It has no options; rounds are counted by
-    ``max_iter`` of the estimator.
+    It is for `SVGPRegressor` with Gaussian noise, where this posterior has a closed form, and for
+    `SVGPClassifier`, where natural gradients find it in each evaluation. It has no options; rounds
+    are counted by ``max_iter`` of the estimator.
 
     Notes
     -----
-    Source: Titsias (2009).
+    Source: Titsias (2009) for the closed form.
     """
 
 

@@ -82,7 +82,7 @@ def shrink_length_scales(start, sites, rows, random_state):
     baseline = torch.xlogy(counts, counts / counts.sum()).sum() + MIN_GAIN * counts.sum()
     for factor in _FACTORS:
         scaled = with_lengths(start, factor)
-        if _elbo_of_sweeps(scaled, sites, some) > baseline:
+        if _elbo_of_sweeps(scaled, sites, some, baseline) > baseline:
             return scaled
     return start
 
@@ -106,13 +106,16 @@ def with_linear_variance(start, sites, rows, random_state):
     return best
 
 
-def _elbo_of_sweeps(start, sites, rows):
-    """Return the ELBO after a few sweeps, nats."""
+def _elbo_of_sweeps(start, sites, rows, enough=np.inf):
+    """Return the ELBO after a few sweeps, or as soon as it exceeds a value, nats."""
     ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
     state = ascent.init()
+    value = -np.inf
     for _ in range(_SWEEPS):
-        ascent.uphill_sweep(state)
-    return ascent.elbo(state)
+        if value <= enough:
+            ascent.uphill_sweep(state)
+            value = ascent.elbo(state)
+    return value
 
 
 def at_gaussian_posterior(start, variance, rows):

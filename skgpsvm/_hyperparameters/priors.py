@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from .initialization import free_constants, free_lengths, scaled_lengths
@@ -13,6 +14,9 @@ _LENGTH_PRECISION = 1 / 3
 # loss exceeded that of the class frequencies by .049 and .020. A rate of 2 did so in none, and had
 # the lower log loss on four of five development sets (sonar, haberman, ionosphere, spectf, colic).
 _RATIO_RATE = 2.0
+# With several latent functions, which share their length scales, there is more evidence of each: on
+# twelve development sets, the log loss of SVGPClassifier is .386 at a rate of 1 and .399 at 2.
+_SHARED_RATIO_RATE = 1.0
 _ROUNDING = 0.1  # of the peak of that prior
 _HALVINGS = 50
 # Negligible squared slope of all features together, d tau^2 of `SlopePrior`; the second value goes
@@ -159,7 +163,8 @@ class SignalPrior:
     The standard deviation s of each term has the density :math:`(1 + s)^{-2}`, with its mode at
     zero and a heavy tail, so that :math:`s / (1 + s)` is uniform. The length scales are
     :math:`\ell_j = r_j e^{c + \delta_j}` with their medians :math:`r_j`, a normal c of variance 3
-    and a Laplace :math:`\delta_j` of rate 2 with a rounded peak. Most features thus have similar
+    and a Laplace :math:`\delta_j` of rate 2 with a rounded peak. The rate is 1 for several latent
+    functions. Most features thus have similar
     length scales, and a common change costs no more for many features than for few. The common
     factor is set to its most likely value,
 
@@ -175,9 +180,12 @@ class SignalPrior:
         Initial kernel of the default: length scales of `smooth_kernel`, and constants that are
         variances of the function.
     device : torch.device
+    n_latents : int
+        Number of latent functions with this kernel.
     """
 
-    def __init__(self, kernel, device):
+    def __init__(self, kernel, device, n_latents=1):
+        self._rate = _RATIO_RATE if n_latents == 1 else _SHARED_RATIO_RATE
         free = [h for h in kernel.hyperparameters if not h.fixed]
         terms = [h.name.endswith("constant_value") for h in free for _ in range(h.n_elements)]
         self._terms = torch.tensor(terms, device=device)
@@ -201,7 +209,7 @@ class SignalPrior:
         deviations = (0.5 * theta[self._terms]).exp()
         c, log_ratios = self._split(theta)
         rounding = log_ratios.new_tensor(_ROUNDING)
-        penalty = _RATIO_RATE * (torch.hypot(log_ratios, rounding) - _ROUNDING).sum()
+        penalty = self._rate * (torch.hypot(log_ratios, rounding) - _ROUNDING).sum()
         return -2 * deviations.log1p().sum() - penalty - 0.5 * _LENGTH_PRECISION * c**2
 
     def gradient(self, theta):
@@ -209,26 +217,25 @@ class SignalPrior:
         deviations = (0.5 * theta[self._terms]).exp()
         gradient = torch.zeros_like(theta)
         gradient[self._terms] = -deviations / (1 + deviations)
-        gradient[self._lengths] = -_ratio_penalty_gradient(self._split(theta)[1])
+        log_ratios = self._split(theta)[1]
+        rounded = torch.hypot(log_ratios, log_ratios.new_tensor(_ROUNDING))
+        gradient[self._lengths] = -self._rate * log_ratios / rounded
         return gradient
 
     def _split(self, theta):
         """Return the log of the most likely common factor, a float, and of the ratios, (d,)."""
         logs = (theta - self._median)[self._lengths]
-        values = logs.cpu()
+        values = logs.detach().cpu().numpy()  # many steps on few numbers: NumPy's are faster
         if not len(values):
             return 0.0, logs
-        low, high = min(values.min().item(), 0.0), max(values.max().item(), 0.0)
+        low, high = float(min(values.min(), 0)), float(max(values.max(), 0))
         for _ in range(_HALVINGS):
             c = (low + high) / 2
-            rises = _ratio_penalty_gradient(values - c).sum().item() > _LENGTH_PRECISION * c
+            ratios = values - c
+            slope = self._rate * (ratios / np.hypot(ratios, _ROUNDING)).sum()
+            rises = slope > _LENGTH_PRECISION * c
             low, high = (c, high) if rises else (low, c)
         return c, logs - c
-
-
-def _ratio_penalty_gradient(log_ratios):
-    """Return derivatives of minus the log density of the ratios in their logarithms."""
-    return _RATIO_RATE * log_ratios / torch.hypot(log_ratios, log_ratios.new_tensor(_ROUNDING))
 
 
 class Penalized:

@@ -58,6 +58,18 @@ class Logistic(_Bernoulli):
     def log_prob(self, y, f):
         return torch.nn.functional.logsigmoid(_signed(y, f))
 
+    def expected_derivatives(self, y, mean, var):
+        """Return expected derivatives of `log_prob` itself; the second is never positive."""
+        return self.expected_terms(y, mean, var)[1:]
+
+    def expected_terms(self, y, mean, var):
+        def terms(f):
+            p = torch.sigmoid(_single(f))
+            return torch.stack([self.log_prob(y, f), y - p, p * (p - 1)], -1)
+
+        value, *derivatives = expect(terms, mean, var).split(1, -1)
+        return value[..., 0], *derivatives
+
 
 class Softmax(Likelihood):
     """Several classes, ``P(y | f) = exp(f_y) / sum over k of exp(f_k)``, a latent function each.

@@ -1,10 +1,18 @@
 """`SVGPClassifier`: the estimator."""
 
+from sklearn.base import clone
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
+from .._hyperparameters.elbo_search import learn_on_elbo
+from .._hyperparameters.initialization import shrink_length_scales
+from .._hyperparameters.priors import SignalPrior
+from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
+    SparseProblem,
     fit_or_update,
     fit_posterior,
     streaming_ascent,
@@ -13,23 +21,25 @@ from .._sparse import (
 from .._variational import (
     CLASS_VARIANCE,
     CLASSIFIER_LIKELIHOODS,
+    MEAN_VARIANCE,
     check_variational_parameters,
     elbo,
     elbo_attributes,
     natural_sweep,
-    shortened,
-    variational_problem,
 )
-from ._steps import STEPS, USES, posterior_stage
+from ..solvers import Collapsed, NaturalGradient
+from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
+
+_SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
 
 
 class SVGPClassifier(GPClassifier):
     r"""Sparse variational Gaussian-process classification.
 
     Each class has a latent function with a Gaussian-process prior; two classes share one. A
-    Gaussian posterior over the values at m inducing points summarizes all n rows. It maximizes the
-    ELBO, a lower bound on the log evidence, by natural gradients alternating with Adam on kernel
-    and inducing points, or by Adam alone. See the :ref:`user guide <svgp>`.
+    Gaussian posterior over the values at m inducing points summarizes all n rows. Posterior, kernel
+    and inducing points maximize the ELBO, a lower bound on the log evidence. See the
+    :ref:`user guide <svgp>`.
 
     Parameters
     ----------
@@ -41,14 +51,16 @@ class SVGPClassifier(GPClassifier):
         ``"softmax"`` of the latents; for two classes the logistic function of one latent.
         ``"probit"``, for two classes only, is the normal distribution function of one latent.
         ``"robust_max"`` is the class of the largest latent, with one label in a thousand wrong.
-    solver : {"natural_gradient", "gradient"} or solver, default="natural_gradient"
-        ``"natural_gradient"`` uses natural gradients for the posterior and Adam for the rest;
-        ``"gradient"`` uses Adam for everything. Objects with options are
+    solver : {"auto", "collapsed", "natural_gradient", "gradient"} or solver, default="auto"
+        ``"collapsed"`` maximizes the ELBO of the best posterior by L-BFGS-B, with natural gradients
+        for the posterior of each evaluation. ``"natural_gradient"`` alternates natural gradients
+        with Adam on the rest; ``"gradient"`` uses Adam for everything. ``"auto"`` is
+        ``"collapsed"`` for up to 10,000 rows, and else, as with ``"robust_max"``, natural
+        gradients. Objects with options are `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="linear"
-        Mean function. Its coefficients have a prior, so it appears in the kernel as a fixed
-        constant and a fixed linear term. If hyperparameters are learned, the variance of the linear
-        term is chosen from five values by the ELBO of a linear model.
+        Mean function, added to the kernel as terms: a constant of fixed variance, and for
+        ``"linear"`` a linear function, whose variance is learned with the other hyperparameters.
     n_inducing : int, default=256
         Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
         have fewer distinct rows. Ignored if ``inducing_points`` is an array.
@@ -60,10 +72,12 @@ class SVGPClassifier(GPClassifier):
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel's hyperparameters are learned. None keeps them.
     max_iter : int, default=100
-        Maximum number of passes over the rows.
+        Maximum number of passes over the rows. With "collapsed", it is also the maximum number of
+        rounds of twenty L-BFGS-B steps.
     tol : float, default=1e-2
-        Stop when a pass changes the posterior means by less, relative to their norm. Smaller values
-        take more passes.
+        Stop when a pass changes the posterior means by less, relative to their norm. "collapsed"
+        also stops when a step gains less than a tenth of it, in nats per row. Smaller values take
+        more passes.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -89,10 +103,10 @@ class SVGPClassifier(GPClassifier):
         ELBO, a lower bound on the log evidence, nats. For the softmax of more than two classes it
         is an estimate.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO of every iteration, or its estimate from minibatches. With the default kernel it
-        includes the log prior of the hyperparameters.
+        ELBO of every iteration, or its estimate from minibatches; with "collapsed", after each
+        round. With the default kernel it includes the log prior of the hyperparameters.
     n_iter_ : int
-        Number of passes.
+        Number of passes or rounds.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -113,14 +127,14 @@ class SVGPClassifier(GPClassifier):
     True
     """
 
-    _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=STEPS)
+    _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
         self,
         kernel=None,
         *,
         likelihood="softmax",
-        solver="natural_gradient",
+        solver="auto",
         mean="linear",
         n_inducing=256,
         inducing_points="kmeans",
@@ -213,13 +227,39 @@ class SVGPClassifier(GPClassifier):
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
+    def _chosen_solver(self, n_rows):
+        """Return the solver, with "auto" resolved."""
+        if self._solver() is not None:
+            return self._solver()
+        concave = self.likelihood != "robust_max"
+        return Collapsed() if concave and n_rows <= MAX_FULL_BATCH else NaturalGradient()
+
     def _fit_model(self, problem):
-        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
-        sparse = variational_problem(self, problem, self.mean, **options)
-        start = problem.start or sparse.initial_model()
-        model = shortened(sparse, start, self.mean)
-        stage = posterior_stage(sparse, model, self._solver())
+        sparse = self._sparse_problem(problem)
+        model, rows = problem.start or sparse.initial_model(), problem.rows
+        solver = self._chosen_solver(rows.n_rows)
+        if isinstance(solver, Collapsed):
+            model, curve = learn_on_elbo(sparse, model)
+            stage = sparse.inference(model, NaturalGradientInference, [])
+            return fit_posterior(sparse, model, stage, elbo, curve)
+        if problem.start is None and "theta" in sparse.free_parts(model):
+            model = shrink_length_scales(model, sparse.likelihood, rows, problem.random_state)
+        stage = posterior_stage(sparse, model, solver)
         return fit_posterior(sparse, model, stage, elbo)
+
+    def _sparse_problem(self, problem):
+        scaler, learns = problem.scaler, self.optimizer is not None
+        is_default = self.kernel is None
+        kernel = smooth_kernel(scaler, CLASS_VARIANCE) if is_default else clone(self.kernel)
+        add_mean = with_learned_mean if learns else with_mean
+        kernel = add_mean(kernel, self.mean, scaler, MEAN_VARIANCE)
+        n_latents = self._make_likelihood().n_latents
+
+        def make_prior(rows):
+            return SignalPrior(kernel, rows.device, n_latents)
+
+        prior = make_prior if is_default and learns else None
+        return SparseProblem.of(self, problem, kernel, learns=learns, make_prior=prior)
 
     def _update_model(self, problem):
         parts = problem, self._make_likelihood(), natural_sweep, self.tol

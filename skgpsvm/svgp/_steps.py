@@ -7,7 +7,7 @@ from ..solvers import Gradient, NaturalGradient
 
 STEPS = {"natural_gradient": NaturalGradient(), "gradient": Gradient()}
 USES = {"solver__learning_rate": LEARNED | where(solver=Gradient)}
-_MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
+MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
 
 
 def posterior_stage(sparse, model, solver, *, in_batches=True):
@@ -23,7 +23,7 @@ def posterior_stage(sparse, model, solver, *, in_batches=True):
     """
     method, batch_size = GradientInference, solver.batch_size
     if isinstance(solver, NaturalGradient):
-        method, many = NaturalGradientInference, sparse.rows.n_rows > _MAX_FULL_BATCH
+        method, many = NaturalGradientInference, sparse.rows.n_rows > MAX_FULL_BATCH
         if batch_size is None and in_batches and many:
             batch_size = _MINIBATCH
     options = {"batch_size": batch_size, "learning_rate": solver.learning_rate}

@@ -1,0 +1,240 @@
+"""Hyperparameters and inducing points by L-BFGS-B on the ELBO of converged sites."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .._fitting import Stage, State
+from .._linalg import add_gram, mirror, weight_moments
+from .._optim import FlatParameters, lbfgs
+from .._posteriors import WhitenedBasis
+from .coordinate_ascent import CoordinateAscent
+
+_ROUND = 20  # steps of L-BFGS-B
+# The last step of L-BFGS-B gains less than this, in units of tol: 0.001 nats per row by default, of
+# the rows and as many more, since a tenth of a nat tells nothing of any number of rows.
+_LEAST_GAIN, _MORE_ROWS = 0.1, 100
+_LEAST_OF_SWEEP = 0.3  # of that, which the last sweep of an evaluation gains
+# An evaluation also ends once a sweep gains less than this share of the distance to the best ELBO:
+# further sweeps would not change the order of the two.
+_SHARE_OF_DISTANCE = 0.1
+_MAX_SWEEPS = 20
+
+
+@dataclass(kw_only=True)
+class LearningState(State):
+    """State of `ElboLearning`.
+
+    Attributes
+    ----------
+    theta, Z, noise, mean, root : Tensor
+        See `AscentState`; the posterior is that of the best evaluation.
+    precision, linear : Tensor of shape (n, c)
+        Weighted sites of the best evaluation, from which the next ones start.
+    ended : bool
+        Whether the last round ended before its last step.
+    """
+
+    theta: torch.Tensor
+    Z: torch.Tensor
+    noise: torch.Tensor
+    precision: torch.Tensor
+    linear: torch.Tensor
+    mean: torch.Tensor | None = None
+    root: torch.Tensor | None = None
+    ended: bool = False
+
+    def parameters(self):
+        """Return what can be learned, by name: ``theta`` and ``Z``."""
+        return {"theta": self.theta, "Z": self.Z}
+
+
+class DifferentiableAscent(CoordinateAscent):
+    """Natural-gradient sweeps from given sites, and the gradient of the ELBO in the basis.
+
+    Every latent must be active in every row.
+    """
+
+    def posterior_of(self, precision, linear):
+        """Return the state that sites (n, c) imply; it counts as a step.
+
+        Parameters
+        ----------
+        precision, linear : Tensor of shape (n, c)
+            As from `sites`; the kernel may have changed since.
+        """
+        state = self.init()
+        total, shift = torch.zeros_like(state.root), torch.zeros_like(state.mean)
+        for index in self.rows.chunks():
+            design = self._design(index)
+            design.add_gram(total, precision[index])
+            shift += design.total(linear[index])
+        total, shift = self.rows.sum(mirror(total), shift)
+        state.precision, state.linear = self.prior[0] + total, self.prior[1] + shift
+        state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
+        state.n_steps = 1
+        return state
+
+    def value_and_gradient(self, state):
+        r"""Return the ELBO, its gradient with the whitened posterior held, and the sites.
+
+        With the covariances :math:`S_j` of the weights, the derivatives :math:`g_{ij}` and
+        :math:`h_{ij}` of a row's loss in the latent's mean, and twice that in its variance, the
+        derivatives of the ELBO in the features of a row are
+
+        .. math:: -\sum_j (g_{ij} \mu_j + h_{ij} S_j a_i),
+
+        and in its residual variance :math:`-\tfrac12 \sum_j h_{ij}`. Where the sites have
+        converged, the ELBO is stationary in the posterior, so that this is the whole gradient.
+
+        Returns
+        -------
+        value : float
+        gradients : dict of str to Tensor
+            ``theta``, (k,), and ``Z``, (m, d).
+        sites : list of Tensor of shape (n, c)
+            As of `sites`.
+        """
+        basis, root, m = self.basis, state.root, self.basis.n_projected
+        covariances = root @ root.mT
+        total, loss, kept = torch.zeros_like(root[0]), 0.0, []
+        eye = torch.eye(basis.size, dtype=self.rows.dtype, device=self.rows.device)
+        by_theta, by_Z = torch.zeros_like(basis.theta), torch.zeros_like(basis.Z)
+        for index in self.rows.chunks():
+            X, _, weights = self.rows.take(index)
+            A = self._batch(index)[0]
+            sites, _, _ = self._sites(index, state)
+            loss = loss + (weights * sites.loss).sum().double()
+            kept.append([weights[:, None] * part for part in (sites.precision, sites.linear)])
+            adjoint = -(sites.gradient @ state.mean.to(A.dtype))
+            for h, S in zip(sites.curvature.T, covariances.to(A.dtype), strict=True):
+                adjoint -= (h[:, None] * A) @ S
+            by_residual = -0.5 * sites.curvature.sum(1)
+            # The squares of projected features are subtracted from the residual variance.
+            adjoint[:, :m] -= 2 * by_residual[:, None] * A[:, :m]
+            adjoint *= weights[:, None]
+            add_gram(total, A, adjoint)
+            parts = basis.pull_back(X, adjoint, eye, weights * by_residual)
+            by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
+        loss, total, by_theta, by_Z = self.rows.sum(loss, total, by_theta, by_Z)
+        parts = basis.pull_back_projection(mirror(total))
+        gradients = {"theta": by_theta + parts[0], "Z": by_Z + parts[1]}
+        value = (-loss - self._kl(state.mean, root)).item()
+        return value, gradients, [torch.cat(part) for part in zip(*kept, strict=True)]
+
+
+class ElboLearning(Stage):
+    """Maximize the ELBO of the best posterior by rounds of L-BFGS-B.
+
+    Each evaluation starts from the sites of the best one so far, at the new hyperparameters, and
+    takes natural-gradient sweeps until these gain little.
+
+    Parameters
+    ----------
+    likelihood : SiteLikelihood
+    kernel : TorchKernel
+    rows : WeightedDataset
+    jitter : float
+        See `WhitenedBasis`.
+    free : list of str
+        What is learned: some of theta and Z.
+    bounds : Tensor of shape (k, 2)
+        Bounds of theta.
+    scale : Tensor of shape (d,)
+        Unit of the inducing points in each feature.
+    tol : float
+        Convergence tolerance. The last step is the first that gains less than a tenth of it, in
+        nats per row.
+    prior : SignalPrior, optional
+        Prior of theta.
+
+    Notes
+    -----
+    Source: Adam, Chang, Khan and Solin (2021), Dual parameterization of sparse variational Gaussian
+    processes, for sites that are kept while hyperparameters change.
+    """
+
+    def __init__(self, likelihood, kernel, rows, jitter, free, bounds, scale, tol, prior=None):
+        self.likelihood, self.kernel, self.rows, self.jitter = likelihood, kernel, rows, jitter
+        self.flat = FlatParameters(free, {"Z": scale}, {"theta": bounds})
+        self.prior = prior
+        self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
+
+    def init(self, start):
+        """Return the state with the sites at the prior, or at a start's posterior.
+
+        Parameters
+        ----------
+        start : dict of str to Tensor
+            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
+
+        Returns
+        -------
+        state : LearningState
+        """
+        theta, Z, noise = (start[name] for name in ("theta", "Z", "noise"))
+        ascent = self._ascent(theta, Z)
+        sites = ascent.sites(ascent.init(start.get("mean"), start.get("root"), noise))
+        return LearningState(theta=theta, Z=Z, noise=noise, precision=sites[0], linear=sites[1])
+
+    def _ascent(self, theta, Z):
+        basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
+        return DifferentiableAscent(self.likelihood, basis, self.rows)
+
+    def _converge(self, ascent, state, best=math.nan):
+        """Return the converged posterior at the basis of an ascent, and its ELBO."""
+        posterior = ascent.posterior_of(state.precision, state.linear)
+        for _ in range(_MAX_SWEEPS):
+            before = ascent.uphill_sweep(posterior)
+            value = ascent.elbo(posterior)
+            little = _LEAST_OF_SWEEP * self._least_gain
+            if math.isfinite(best):
+                little = max(little, _SHARE_OF_DISTANCE * abs(value - best))
+            if value - before < little:
+                break
+        return posterior, value
+
+    def step(self, state):
+        """Take one round; the objective is the ELBO after it, plus the log prior."""
+        n_evaluations, best = 0, -math.inf
+        parameters = state.parameters()
+
+        def value_and_gradient(point):
+            nonlocal n_evaluations, best
+            n_evaluations += 1
+            parts = parameters | self.flat.parts(point, parameters)
+            ascent = self._ascent(**parts)
+            prior = 0.0 if self.prior is None else self.prior.log_density(parts["theta"]).item()
+            posterior, _ = self._converge(ascent, state, best - prior)
+            value, gradients, sites = ascent.value_and_gradient(posterior)
+            value += prior
+            if self.prior is not None:
+                gradients["theta"] = gradients["theta"] + self.prior.gradient(parts["theta"])
+            if value > best:
+                best = value
+                state.precision, state.linear = sites
+                state.mean, state.root = posterior.mean, posterior.root
+            return value, self.flat.gradient(gradients)
+
+        start, limits = self.flat.vector(parameters), self.flat.limits(parameters)
+        found, state.objective = lbfgs(value_and_gradient, start, limits, _ROUND, self._least_gain)
+        # A round of all its steps has one evaluation more than steps, at least.
+        state.ended = n_evaluations <= _ROUND
+        vars(state).update(self.flat.parts(found, parameters))
+
+    def explained(self, state):
+        """Return how much a state explains of the labels, in nats per row; it gets its sites.
+
+        That is the ELBO without learning, above the log likelihood of the class frequencies.
+        """
+        ascent, rows = self._ascent(state.theta, state.Z), self.rows
+        posterior, value = self._converge(ascent, state)
+        state.precision, state.linear = ascent.sites(posterior)
+        (counts,) = rows.sum(torch.bincount(rows.targets, rows.weights).double())
+        baseline = torch.xlogy(counts, counts / counts.sum()).sum().item()
+        return (value - baseline) / rows.total_weight
+
+    def converged(self, state):
+        """Return whether the last round ended before its last step."""
+        return state.ended
