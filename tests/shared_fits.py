@@ -104,7 +104,12 @@ LEARNS = {**COMMON, "max_iter": 8, "tol": 0.0}
 STILL = LEARNS | {"learn_inducing": False}
 KERNEL = 1.0 * RBF(1.0)
 FITS |= {
-    "svgp, softmax": (SVGPClassifier(**LEARNS), 3, "blocks"),
+    "svgp, softmax": (SVGPClassifier(**LEARNS, solver="natural_gradient"), 3, "blocks"),
+    "svgp, softmax, collapsed": (
+        SVGPClassifier(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0),
+        3,
+        "blocks",
+    ),
     "svgp, student_t": (SVGPRegressor(KERNEL, likelihood="student_t", **LEARNS), 0, "uneven"),
     "svgp, Adam": (SVGPRegressor(KERNEL, solver="gradient", **STILL), 0, "one row"),
     "svc, points learned": (BayesianSVC(KERNEL, learn_inducing=True, **LEARNS), 2, "empty"),

@@ -231,7 +231,9 @@ class ElboLearning(Stage):
         ascent, rows = self._ascent(state.theta, state.Z), self.rows
         posterior, value = self._converge(ascent, state)
         state.precision, state.linear = ascent.sites(posterior)
-        (counts,) = rows.sum(torch.bincount(rows.targets, rows.weights).double())
+        n_classes = max(self.likelihood.n_latents, 2)
+        counts = torch.bincount(rows.targets, rows.weights, n_classes).double()
+        (counts,) = rows.sum(counts)
         baseline = torch.xlogy(counts, counts / counts.sum()).sum().item()
         return (value - baseline) / rows.total_weight
 
