@@ -1,4 +1,4 @@
-"""Learning on the ELBO of converged sites: its gradient, its rounds, and the fits that take it."""
+"""Learning on the ELBO of converged sites: its gradient and its rounds."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from problems import ring, t64
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from skgpsvm import SVGPClassifier
 from skgpsvm._data import WeightedDataset
 from skgpsvm._inference.elbo_learning import DifferentiableAscent, ElboLearning
 from skgpsvm._posteriors import WhitenedBasis
@@ -118,27 +117,3 @@ def test_rounds_raise_the_elbo_and_move_what_is_free(name, free):
     assert learning.explained(state) > before
     assert torch.equal(state.theta, theta) != ("theta" in free)
     assert torch.equal(state.Z, Z) != ("Z" in free)
-
-
-def test_a_warm_start_with_the_same_rows_changes_little():
-    X, y = ring(60, 3)
-    model = SVGPClassifier(n_inducing=20, random_state=0, warm_start=True).fit(X, y)
-    kernel, elbo = model.kernel_, model.elbo_
-    model.fit(X, y)
-    assert model.elbo_ == pytest.approx(elbo, abs=1)
-    assert_allclose(model.kernel_.theta, kernel.theta, atol=0.7)
-
-
-def test_automatic_solver_depends_on_rows_and_likelihood():
-    model = SVGPClassifier()
-    assert type(model._chosen_solver(10_000)).__name__ == "Collapsed"
-    assert type(model._chosen_solver(10_001)).__name__ == "NaturalGradient"
-    model.set_params(likelihood="robust_max")
-    assert type(model._chosen_solver(100)).__name__ == "NaturalGradient"
-
-
-@pytest.mark.parametrize("solver", ["collapsed", "natural_gradient"])
-def test_robust_max_is_fitted_by_both_solvers(solver):
-    X, y = ring(60, 3)
-    model = SVGPClassifier(likelihood="robust_max", solver=solver, n_inducing=20, random_state=0)
-    assert model.fit(X, y).score(X, y) > 0.8

@@ -52,13 +52,15 @@ STRINGS = {
     EPClassifier: {"sep": InterleavedEP(), "gfitc": ConvergedEP()},
     QSGPClassifier: QUADRUPLY,
     QSGPRegressor: QUADRUPLY,
-    SVGPClassifier: STEPS,
+    SVGPClassifier: {"collapsed": Collapsed(), **STEPS},
     SVGPRegressor: {"collapsed": Collapsed(), **STEPS},
 }
 CASES = [(kind, string) for kind, strings in STRINGS.items() for string in strings]
 # What "auto" stands for on few rows.
 AUTO = [
     (EPClassifier(), ConvergedEP()),
+    (SVGPClassifier(), Collapsed()),
+    (SVGPClassifier(likelihood="robust_max"), NaturalGradient()),
     (SVGPRegressor(), Collapsed()),
     (SVGPRegressor(likelihood="laplace"), NaturalGradient()),
 ]
@@ -237,10 +239,11 @@ def test_classes_of_solvers_are_refused(kind):
 
 
 def test_option_of_a_solver_that_is_given_by_name_makes_it_an_object():
-    model = SVGPClassifier().set_params(solver__batch_size=7)
+    named = SVGPClassifier(solver="natural_gradient")
+    model = clone(named).set_params(solver__batch_size=7)
     assert model.solver.get_params() == {"batch_size": 7, "learning_rate": None}
-    assert SVGPClassifier().solver == "natural_gradient"  # other estimators keep the name
-    assert SVGPClassifier().set_params(solver__batch_size=8).solver.batch_size == 8
+    assert named.solver == "natural_gradient"  # other estimators keep the name
+    assert named.set_params(solver__batch_size=8).solver.batch_size == 8
     model = QSGPRegressor().set_params(solver="adagrad", solver__n_support=5)
     assert (model.solver.step, model.solver.n_support) == ("adagrad", 5)
 

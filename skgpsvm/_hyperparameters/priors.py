@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 
 from .initialization import free_constants, free_lengths, scaled_lengths
@@ -225,14 +224,15 @@ class SignalPrior:
     def _split(self, theta):
         """Return the log of the most likely common factor, a float, and of the ratios, (d,)."""
         logs = (theta - self._median)[self._lengths]
-        values = logs.detach().cpu().numpy()  # many steps on few numbers: NumPy's are faster
+        values = logs.detach().cpu()
         if not len(values):
             return 0.0, logs
-        low, high = float(min(values.min(), 0)), float(max(values.max(), 0))
+        rounding = values.new_tensor(_ROUNDING)
+        low, high = min(values.min().item(), 0.0), max(values.max().item(), 0.0)
         for _ in range(_HALVINGS):
             c = (low + high) / 2
             ratios = values - c
-            slope = self._rate * (ratios / np.hypot(ratios, _ROUNDING)).sum()
+            slope = self._rate * (ratios / torch.hypot(ratios, rounding)).sum().item()
             rises = slope > _LENGTH_PRECISION * c
             low, high = (c, high) if rises else (low, c)
         return c, logs - c
