@@ -103,8 +103,8 @@ class DifferentiableAscent(CoordinateAscent):
         by_theta, by_Z = torch.zeros_like(basis.theta), torch.zeros_like(basis.Z)
         for index in self.rows.chunks():
             X, _, weights = self.rows.take(index)
-            A = self._batch(index)[0]
-            sites, _, _ = self._sites(index, state)
+            A = self.batch(index)[0]
+            sites, _, _ = self.batch_sites(index, state)
             loss = loss + (weights * sites.loss).sum().double()
             kept.append([weights[:, None] * part for part in (sites.precision, sites.linear)])
             adjoint = -(sites.gradient @ state.mean.to(A.dtype))
