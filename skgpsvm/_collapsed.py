@@ -217,12 +217,10 @@ def evidence_or_bound(kernel, rows, Z):
 
 
 def are_points(rows, Z):
-    """Return whether every row is an inducing point, so that moving them cannot help."""
-    if rows.n_rows > len(Z):
-        return False
-    points = set(map(tuple, Z.tolist()))
-    X = rows.take(slice(None))[0].tolist()
-    return all(gather(points.issuperset(map(tuple, X))))
+    """Return whether every row is at an inducing point, so that moving them cannot help."""
+    points = set(map(tuple, torch.as_tensor(Z).to(rows.dtype).tolist()))
+    chunks = (rows.take(index)[0].tolist() for index in rows.chunks())
+    return all(gather(all(points.issuperset(map(tuple, chunk)) for chunk in chunks)))
 
 
 @dataclass(kw_only=True)

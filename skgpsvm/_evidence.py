@@ -65,22 +65,26 @@ class Evidence(GaussianNoiseObjective):
     ----------
     kernel : TorchKernel
     rows : WeightedDataset
-        With float targets (n, t); O(n^2) memory, O(n^3) time.
+        With float targets (n, t); O(n^2) memory, O(n^3) time, where n counts distinct features.
     jitter : float
         Added to the diagonal of the covariance, relative to its mean.
 
     Notes
     -----
     Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9. A weight w divides the noise variance
-    and counts as w rows in its density: a row of weight 2 is two rows with the same target.
+    and counts as w rows in its density: a row of weight 2 is two rows with the same target. Rows
+    with the same features are one row of their total weight w and mean target, times the density of
+    the deviations from it, :math:`(2 \pi \sigma^2)^{-(w - 1) / 2} w^{-1/2}
+    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`.
     """
 
     def __init__(self, kernel, rows, jitter=_JITTER):
         self.kernel, self.rows, self._jitter = kernel, rows, jitter
-        self._X, y, weights = rows.take(slice(None))
-        self._X, self._y, self._weights = self._X.double(), y.double(), weights.double()
-        self.weight, self.squares = self._weights.sum(), self._weights @ self._y.square()
-        # A row of weight w has w - 1 further targets, all equal to their mean.
+        X, y, weights = (part.double() for part in rows.take(slice(None)))
+        self.weight, self.squares = weights.sum(), weights @ y.square()
+        self._X, self._y, self._weights = _distinct(X, y, weights)
+        self._scatter = self.squares - self._weights @ self._y.square()
+        # A row of weight w has w - 1 further targets; `_scatter` is their squared deviation.
         self._log_weights = self._weights.log().sum()
         self._more = 0.5 * (self.weight - len(self._weights))
 
@@ -154,7 +158,9 @@ class Evidence(GaussianNoiseObjective):
         """
         value, by_K, by_noise, n = noise.new_zeros(()), None, [], len(K)
         prior = self.kernel.diag(self._X, theta)
-        for Y, log_var in zip(self._y.chunk(len(noise), 1), noise, strict=True):
+        groups = self._y.chunk(len(noise), 1), self._scatter.chunk(len(noise)), noise
+        for Y, scatter, log_var in zip(*groups, strict=True):
+            misfit = scatter.sum() / log_var.exp()
             var = log_var.exp() / self._weights
             cov = K.diagonal_scatter(prior + var)
             chol, added = jittered_cholesky(cov, _NAME, jitter=self._jitter)
@@ -163,11 +169,21 @@ class Evidence(GaussianNoiseObjective):
             by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
             by_cov.diagonal().add_(added * by_cov.trace() / n)
             by_K = by_cov if by_K is None else by_K.add_(by_cov)
-            by_noise.append(by_cov.diagonal() @ var - t * self._more)
+            by_noise.append(by_cov.diagonal() @ var - t * self._more + 0.5 * misfit)
             log_det = 2 * chol.diagonal().log().sum() + self._log_weights
             size = self.weight * math.log(2 * math.pi) + 2 * self._more * log_var
-            value = value - 0.5 * (half.square().sum() + t * (log_det + size))
+            value = value - 0.5 * (half.square().sum() + misfit + t * (log_det + size))
         return value, by_K, torch.stack(by_noise)
+
+
+def _distinct(X, y, weights):
+    """Return rows of distinct features, with mean targets and total weights."""
+    distinct, group = torch.unique(X, dim=0, return_inverse=True)
+    if len(distinct) == len(X):
+        return X, y, weights
+    totals = weights.new_zeros(len(distinct)).index_add_(0, group, weights)
+    sums = y.new_zeros(len(distinct), y.shape[1]).index_add_(0, group, weights[:, None] * y)
+    return distinct, sums / totals[:, None], totals
 
 
 class SharedScaling:

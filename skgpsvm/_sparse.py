@@ -22,6 +22,7 @@ from ._validation import check_kernel
 from .exceptions import warn
 from .inducing import select_inducing_points
 
+N_INDUCING = 256
 LEARNING_RATE = 0.05  # default of Adam
 # A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
@@ -32,11 +33,18 @@ SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS}, "partia
 _GATHERED_ROWS = 20_000
 
 
-def check_sparse_parameters(estimator):
-    """Refuse wrong values of the parameters that all sparse GPs have."""
+def check_sparse_parameters(estimator, *, chooses_number=False):
+    """Refuse wrong values of the parameters that all sparse GPs have.
+
+    Parameters
+    ----------
+    estimator : GPEstimator
+    chooses_number : bool
+        Whether ``n_inducing`` may be None, for a number that the estimator chooses.
+    """
     estimator._check_bool("learn_inducing")
     estimator._check_bool("warm_start")
-    estimator._check_number("n_inducing", 1, integer=True)
+    estimator._check_number("n_inducing", 1, integer=True, optional=chooses_number)
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
     estimator._rules.check_solver(estimator)
@@ -63,6 +71,8 @@ class SparseProblem:
         Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn.
     make_prior : callable or None
         Takes rows; returns the prior of theta, or None.
+    smoothness : tuple of float
+        Of the Matern kernels that may replace the squared exponential, from smooth to rough.
     n_inducing : int
     inducing_points : str or array-like
     max_iter : int
@@ -77,13 +87,14 @@ class SparseProblem:
     noise: Noise
     learned: tuple
     make_prior: Callable | None
+    smoothness: tuple
     n_inducing: int
     inducing_points: object
     max_iter: int
     tol: float
 
     @classmethod
-    def of(cls, estimator, problem, kernel, *, learns, make_prior=None):
+    def of(cls, estimator, problem, kernel, *, learns, make_prior=None, smoothness=()):
         """Return the problem that an estimator's parameters describe.
 
         Parameters
@@ -95,6 +106,7 @@ class SparseProblem:
         learns : bool
             Whether gradients learn the hyperparameters.
         make_prior : callable, optional
+        smoothness : tuple of float, optional
         """
         kernel, template = estimator._noise_model.split(kernel)
         free = ["theta"] if learns else []
@@ -109,7 +121,8 @@ class SparseProblem:
             noise=estimator._noise_model,
             learned=tuple(free),
             make_prior=make_prior,
-            n_inducing=estimator.n_inducing,
+            smoothness=smoothness,
+            n_inducing=estimator.n_inducing or N_INDUCING,
             inducing_points=estimator.inducing_points,
             max_iter=estimator.max_iter,
             tol=estimator.tol,
@@ -268,11 +281,11 @@ def fit_or_update(estimator, X, y, sample_weight, classes=None):
     if estimator.__sklearn_is_fitted__():
         return update_models(estimator, X, y, sample_weight, classes)
     fit_models(estimator, X, y, sample_weight, classes)
-    n_rows = sum(gather(len(y)))
-    if n_rows < estimator.n_inducing and isinstance(estimator.inducing_points, str):
+    n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
+    if n_rows < m and isinstance(estimator.inducing_points, str):
         warn(
             f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and the "
-            f"inducing points, and it had only {n_rows} rows for "
-            f"n_inducing={estimator.n_inducing}. Pass more rows to it, or lower n_inducing."
+            f"inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more rows to "
+            "it, or lower n_inducing."
         )
     return estimator

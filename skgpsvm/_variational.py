@@ -20,11 +20,16 @@ LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 
 
-def check_variational_parameters(estimator, *, means=MEANS, optimizers=("auto", None)):
-    """Refuse wrong values of the parameters that all variational GPs have."""
+def check_variational_parameters(
+    estimator, *, means=MEANS, optimizers=("auto", None), chooses_number=False
+):
+    """Refuse wrong values of the parameters that all variational GPs have.
+
+    ``chooses_number`` is that of `check_sparse_parameters`.
+    """
     estimator._check_choice("mean", means)
     estimator._check_choice("optimizer", optimizers)
-    check_sparse_parameters(estimator)
+    check_sparse_parameters(estimator, chooses_number=chooses_number)
 
 
 def check_regression_parameters(estimator, likelihoods=tuple(LIKELIHOODS)):
@@ -44,7 +49,7 @@ def check_noise(estimator):
         )
 
 
-def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0):
+def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0, smoothness=()):
     """Return the `SparseProblem` of a variational GP.
 
     Parameters
@@ -58,6 +63,8 @@ def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0)
         for learning that can start without it, see `default_prior`.
     variance : float
         Of the default kernel.
+    smoothness : tuple of float
+        Of the Matern kernels that may replace the default kernel.
     """
     scaler = problem.scaler
     is_default, learns = estimator.kernel is None, estimator.optimizer is not None
@@ -65,7 +72,14 @@ def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0)
     kernel = with_mean(kernel, mean, scaler, MEAN_VARIANCE)
     prior = partial(default_prior, kernel, scale=scaler.scale_, sparse=sparse_start)
     make_prior = prior if is_default and learns else None
-    return SparseProblem.of(estimator, problem, kernel, learns=learns, make_prior=make_prior)
+    return SparseProblem.of(
+        estimator,
+        problem,
+        kernel,
+        learns=learns,
+        make_prior=make_prior,
+        smoothness=smoothness if is_default and learns else (),
+    )
 
 
 def shortened(sparse, start, mean):

@@ -124,6 +124,7 @@ SLOW_MODES = {
         **LEARNED, solver=NaturalGradient(batch_size=15)
     ),
     "SVGP regressor, learned": SVGPRegressor(**LEARNED),
+    "SVGP regressor, exact": SVGPRegressor(**without(LEARNED, "n_inducing")),
     "SVGP regressor, collapsed": SVGPRegressor(**LEARNED, solver="collapsed"),
     "SVGP regressor, gradient": SVGPRegressor(**LEARNED, solver="gradient"),
     "SVGP regressor, Laplace": SVGPRegressor(**LEARNED, likelihood="laplace"),
@@ -229,7 +230,7 @@ CHANGES = {
     "scaling": ["minmax"],
     "shrinkage": [0.5],
     "solver": [
-        *("coordinate_ascent", "collapsed", "natural_gradient", "gradient"),
+        *("coordinate_ascent", "exact", "collapsed", "natural_gradient", "gradient"),
         *("sep", "gfitc", "cg", "sgd", "adagrad"),
     ],
     "sparse": [True, False],

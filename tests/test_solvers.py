@@ -27,6 +27,7 @@ from skgpsvm.solvers import (
     ConjugateGradients,
     ConvergedEP,
     CoordinateAscent,
+    Exact,
     Gradient,
     InterleavedEP,
     NaturalGradient,
@@ -53,7 +54,7 @@ STRINGS = {
     QSGPClassifier: QUADRUPLY,
     QSGPRegressor: QUADRUPLY,
     SVGPClassifier: {"collapsed": Collapsed(), **STEPS},
-    SVGPRegressor: {"collapsed": Collapsed(), **STEPS},
+    SVGPRegressor: {"exact": Exact(), "collapsed": Collapsed(), **STEPS},
 }
 CASES = [(kind, string) for kind, strings in STRINGS.items() for string in strings]
 # What "auto" stands for on few rows.
@@ -61,7 +62,8 @@ AUTO = [
     (EPClassifier(), ConvergedEP()),
     (SVGPClassifier(), Collapsed()),
     (SVGPClassifier(likelihood="robust_max"), NaturalGradient()),
-    (SVGPRegressor(), Collapsed()),
+    (SVGPRegressor(), Exact()),
+    (SVGPRegressor(n_inducing=20), Collapsed()),
     (SVGPRegressor(likelihood="laplace"), NaturalGradient()),
 ]
 # For each choice, its allowed values.
@@ -94,7 +96,8 @@ def owner(solver):
 def fitted(kind_or_model, solver, **parameters):
     """Return a small fit by a solver."""
     model = kind_or_model() if inspect.isclass(kind_or_model) else clone(kind_or_model)
-    model.set_params(solver=solver, n_inducing=8, random_state=0, max_iter=3, **parameters)
+    points = {} if isinstance(solver, Exact) or solver == "exact" else {"n_inducing": 8}
+    model.set_params(solver=solver, random_state=0, max_iter=3, **points | parameters)
     if "n_basis" in model.get_params():
         model.set_params(n_basis=20)
     with warnings.catch_warnings():
@@ -191,7 +194,8 @@ def test_string_stands_for_the_object_with_defaults(kind, string):
 
 @pytest.mark.parametrize(("model", "chosen"), AUTO, ids=str)
 def test_auto_stands_for_a_solver_on_few_rows(model, chosen):
-    assert_same(results(fitted(model, "auto")), results(fitted(model, clone(chosen))))
+    points = {"n_inducing": None} if isinstance(chosen, Exact) else {}
+    assert_same(results(fitted(model, "auto", **points)), results(fitted(model, clone(chosen))))
 
 
 @pytest.mark.parametrize("kind", STRINGS)
@@ -249,7 +253,7 @@ def test_option_of_a_solver_that_is_given_by_name_makes_it_an_object():
 
 
 def test_option_where_the_data_decide_on_the_solver_is_refused():
-    with pytest.raises(ValueError, match=r"object of skgpsvm\.solvers: Collapsed,"):
+    with pytest.raises(ValueError, match=r"object of skgpsvm\.solvers: Exact,"):
         SVGPRegressor().set_params(solver__batch_size=7)
     model = SVGPRegressor().set_params(solver=Gradient(), solver__batch_size=7)
     assert model.solver.batch_size == 7

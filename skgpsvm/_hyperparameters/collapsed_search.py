@@ -11,22 +11,38 @@ from .._collapsed import (
     CollapsedBound,
     CollapsedLearning,
     Hyperparameters,
+    are_points,
     evidence_or_bound,
 )
 from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._torch_kernels import theta_bounds, torch_kernel
-from .initialization import MIN_GAIN, at_gaussian_posterior, free_lengths, with_lengths
+from .default_kernels import with_smoothness
+from .initialization import (
+    MIN_GAIN,
+    at_gaussian_posterior,
+    free_lengths,
+    free_periods,
+    with_lengths,
+)
+from .periods import ROWS as PERIOD_ROWS
+from .periods import most_likely_periods
 from .priors import Penalized
 
-# Starts are compared on the exact evidence of as many rows as there are inducing points. It equals
-# the collapsed ELBO there, at a quarter of the cost. On too few rows, relevant features would be
-# lost: with 256 rows of Friedman's function with 100 features, R2 is 0.88 in one draw of two.
-_MIN_EXACT_ROWS, _MAX_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE = 200, 500, 8
+# Starts are compared on the exact evidence of at most as many rows as there are inducing points. It
+# equals the collapsed ELBO there, at a quarter of the cost. On too few rows, relevant features
+# would be lost: with 256 rows of Friedman's function with 100 features, R2 is 0.88 in one draw of
+# two.
+_MIN_EXACT_ROWS, _EXACT_ROWS, _MAX_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE = 200, 256, 500, 8
 # More rows start also from at most this factor of the initial length scales, so that the effect of
 # a feature can show that few rows did not: from a long length scale, the gradient vanishes.
 _LONGEST = 2.0
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds of learning on the collapsed ELBO
+_EXACT_STAGES = ((700, 2), (2000, 2))  # the same where every row is an inducing point
+_COMPARED_ROWS = 1000  # whose exact evidence chooses among kernels of several smoothnesses
+# Least gain of a rougher kernel over the squared exponential, nats. Without signal all are alike,
+# and smooth functions extrapolate better. On the development sets, 0 to 8 nats choose alike.
+_ROUGH_GAIN = 5.0
 _MANY_ROWS, _MANY_FEATURES = 5000, 20  # from either on, a round of Adam comes first
 _ADAM_STEPS = (100, 0.03)  # number and learning rate
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
@@ -45,8 +61,9 @@ _FEW_ROWS_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
 class CollapsedSearch:
     """Search for hyperparameters that maximize the collapsed ELBO.
 
-    A search begins on few rows, from one or several length scales: on the exact evidence of as many
-    rows as there are inducing points, or on the collapsed ELBO of up to 2,000 rows.
+    A search begins on few rows, from one or several length scales: on the exact evidence of a few
+    hundred rows, or on the collapsed ELBO of up to 2,000 rows. The smoothness of a default kernel
+    is chosen there. If every row is an inducing point, the collapsed ELBO is the exact evidence.
 
     Parameters
     ----------
@@ -75,26 +92,24 @@ class CollapsedSearch:
         # The first steps leave out the prior, which would drop features before their effect shows.
         # Where rows are fewer than features, the prior is needed from the start.
         self._at_first = {} if rows.n_rows < self._d else {"prior": None}
-        n_exact = min(rows.n_rows, len(start.Z), _MAX_EXACT_ROWS)
         enough = max(_MIN_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE * self._d)
+        n_exact = min(rows.n_rows, len(start.Z), _MAX_EXACT_ROWS, max(_EXACT_ROWS, enough))
         is_exact = n_exact >= min(rows.n_rows, enough)
         self._n_exact, self._subsets = n_exact if is_exact else None, {}
+        self._all_are_points = are_points(rows, start.Z)
+        self._stages = _EXACT_STAGES if self._all_are_points else STAGES
 
     @property
     def is_needed(self):
         """True if there is anything to learn."""
         return bool(self._trained)
 
-    @property
-    def _is_fresh(self):
-        return self.start.mean is None
-
     def learn(self, max_iter):
         """Learn on all rows; return the model without a posterior, and the curve of objectives."""
         n, point = self._rows.n_rows, self._first
-        if self._is_fresh:
-            point = self._first_point() if n <= STAGES[0][0] else self._point_of_few_rows()
-            for n_rows, rounds in STAGES[1:]:
+        if self._sparse.problem.start is None:
+            point = self._first_point() if n <= self._stages[0][0] else self._point_of_few_rows()
+            for n_rows, rounds in self._stages[1:]:
                 if n_rows < n:
                     point = self._climb(point, n_rows, rounds)[0].hyperparameters
         state, curve, _ = self._climb(point, n, max_iter, must_converge=True)
@@ -103,7 +118,7 @@ class CollapsedSearch:
     def learn_on_few(self, min_rows):
         """Return the model learned on some of the rows; more of them beyond a number of rows."""
         point = self._point_of_few_rows()
-        for n_rows, rounds in STAGES[1:]:
+        for n_rows, rounds in self._stages[1:]:
             if self._rows.n_rows > min_rows:
                 point = self._climb(point, n_rows, rounds)[0].hyperparameters
         return self._model(point)
@@ -124,12 +139,14 @@ class CollapsedSearch:
         point = self._first_point()
         if self._n_exact is None:  # learned on these rows already
             return point
-        return self._climb(point, *STAGES[0], ", from the best")[0].hyperparameters
+        return self._climb(point, *self._stages[0], ", from the best")[0].hyperparameters
 
     def _first_point(self):
         """Return where the start of highest ELBO, or log evidence, ends."""
         if self._n_exact is not None and self._trained == ["Z"]:
             return self._first  # the evidence has no inducing points to learn
+        if "theta" in self._trained and free_periods(self.start.kernel).any():
+            self._first = self._first._replace(theta=self._theta_of_best_periods())
         learns_lengths = "theta" in self._trained and free_lengths(self.start.kernel).any()
         n, d = self._rows.n_rows, self._d
         few = n <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
@@ -144,9 +161,18 @@ class CollapsedSearch:
             self._start(self._scaled(1.0), ", with the prior")[0],
         ]
         best = max(ends, key=lambda state: state.objective)
+        point = self._at_best_smoothness(best)
         if self._n_exact in (None, self._rows.n_rows):
-            return best.hyperparameters
-        return self._on_more_rows(best.hyperparameters)
+            return point
+        return self._on_more_rows(point)
+
+    def _theta_of_best_periods(self):
+        """Return theta with the most likely periods, also as that of the start."""
+        rows = self._subset(PERIOD_ROWS, gathered=True)
+        theta = most_likely_periods(self.start.kernel, rows, self._first)
+        kernel = self.start.kernel.clone_with_theta(theta.cpu().numpy())
+        self.start = replace(self.start, kernel=kernel)
+        return theta
 
     def _on_more_rows(self, point):
         """Return where a round on more rows ends, given where learning ends on few.
@@ -159,21 +185,46 @@ class CollapsedSearch:
         shorter = torch.where(lengths, torch.minimum(point.theta, longest), point.theta)
         starts = {", from few": point.theta, ", from shorter lengths": shorter}
         ends = [
-            self._climb(self._with_residual(point, theta), STAGES[0][0], 1, label)[0]
+            self._climb(self._with_residual(point, theta), self._stages[0][0], 1, label)[0]
             for label, theta in starts.items()
         ]
         return max(ends, key=lambda state: state.objective).hyperparameters
 
+    def _at_best_smoothness(self, smooth):
+        """Return the hyperparameters of the best default kernel, given those of the smoothest.
+
+        Rougher kernels are learned in turn, each from where the one before ended, and the kernel of
+        the start becomes that of the highest exact evidence, less `_ROUGH_GAIN` for rough ones. The
+        collapsed ELBO would favor smooth kernels: inducing points leave out more of a rough
+        function.
+        """
+        base, ends = self.start, [(self.start, smooth)]
+        for nu in self._sparse.smoothness:
+            self.start = replace(base, kernel=with_smoothness(base.kernel, nu))
+            point = ends[-1][1].hyperparameters
+            ends.append((self.start, self._start(point, f", Matern {nu}")[0]))
+        if self._n_exact is not None and self._n_exact < self._rows.n_rows:
+            for self.start, state in ends:
+                point = state.hyperparameters
+                learning, _ = self._learning(point, _COMPARED_ROWS, exact=True)
+                state.objective = learning.init(*point).objective
+        for _, state in ends[1:]:
+            state.objective -= _ROUGH_GAIN
+        self.start, best = max(ends, key=lambda end: end[1].objective)
+        return best.hyperparameters
+
     def _with_residual(self, point, theta):
         """Return a point at theta, whose noise has the variance that inducing points leave out."""
-        bound = CollapsedBound(torch_kernel(self.start.kernel), self._subset(STAGES[0][0]))
+        if self._all_are_points:  # they leave nothing out
+            return point._replace(theta=theta)
+        bound = CollapsedBound(torch_kernel(self.start.kernel), self._subset(self._stages[0][0]))
         variances = point.noise.exp() + bound.mean_residual(theta, point.Z)
         return point._replace(theta=theta, noise=variances.log().clamp(*self._limits))
 
     def _start(self, point, label, **options):
         """Take a round from one of the starts on few rows; return state, curve and objective."""
         exact = self._n_exact is not None
-        n_rows = self._n_exact if exact else STAGES[0][0]
+        n_rows = self._n_exact if exact else self._stages[0][0]
         return self._climb(point, n_rows, 1, label, exact=exact, **options)
 
     def _climb(
@@ -194,23 +245,7 @@ class CollapsedSearch:
         ``parts`` to learn and ``prior``, if others than the search's. ``steps`` are those of
         `CollapsedLearning`, if others than its default.
         """
-        rows, problem = self._subset(n_rows, gathered=exact), self._sparse.problem
-        kernel, parts = torch_kernel(self.start.kernel), options.get("parts", self._trained)
-        if exact:
-            bound = Evidence(kernel, rows, JITTER[torch.float64])
-            parts = [part for part in parts if part != "Z"]
-        else:
-            bound = evidence_or_bound(kernel, rows, point.Z)
-        prior = options.get("prior", self._prior)
-        learning = CollapsedLearning(
-            bound if prior is None else Penalized(bound, prior),
-            parts,
-            theta_bounds(self.start.kernel, rows.device),
-            problem.scale,
-            self._sparse.tol,
-            self._limits,
-            *steps,
-        )
+        learning, bound = self._learning(point, n_rows, exact=exact, steps=steps, **options)
         evaluate = None
         if self._evaluate is not None:
 
@@ -218,9 +253,33 @@ class CollapsedSearch:
                 return self._evaluate(self._model(state.hyperparameters))
 
         state = learning.init(*point)
-        name = f"hyperparameters, {rows.n_rows} rows{label}"
-        run_stage, keep = problem.run_stage, {"must_converge": must_converge}
-        return state, run_stage(name, learning, state, rounds, evaluate, **keep), bound
+        name = f"hyperparameters, {bound.rows.n_rows} rows{label}"
+        run_stage, keep = self._sparse.problem.run_stage, {"must_converge": must_converge}
+        curve = run_stage(name, learning, state, rounds, evaluate, **keep)
+        return state, curve, bound
+
+    def _learning(self, point, n_rows, *, exact=False, steps=(), **options):
+        """Return the stage that maximizes from a point on some rows, and its objective.
+
+        The prior is left out of the latter. See `_climb` for the parameters.
+        """
+        rows, kernel = self._subset(n_rows, gathered=exact), torch_kernel(self.start.kernel)
+        parts, prior = options.get("parts", self._trained), options.get("prior", self._prior)
+        if exact:
+            bound = Evidence(kernel, rows, JITTER[torch.float64])
+            parts = [part for part in parts if part != "Z"]
+        else:
+            bound = evidence_or_bound(kernel, rows, point.Z)
+        learning = CollapsedLearning(
+            bound if prior is None else Penalized(bound, prior),
+            parts,
+            theta_bounds(self.start.kernel, rows.device),
+            self._sparse.problem.scale,
+            self._sparse.tol,
+            self._limits,
+            *steps,
+        )
+        return learning, bound
 
     def _subset(self, n_rows, *, gathered=False):
         """Return at most so many rows, the same in every call; on every rank if gathered."""

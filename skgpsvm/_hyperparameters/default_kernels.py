@@ -1,7 +1,7 @@
 """Feature scales, and the default kernels in units of them."""
 
 import numpy as np
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, KernelOperator, Matern
 from sklearn.preprocessing import StandardScaler
 
 from .._data import CHUNK_ROWS
@@ -9,6 +9,7 @@ from .._distributed import gather, n_ranks
 from .._validation import differs
 from ..kernels import Linear
 
+ROUGHER = (2.5, 1.5, 0.5)  # smoothness of Matern kernels that may replace a squared exponential
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
 
@@ -42,6 +43,18 @@ def smooth_kernel(scaler, variance):
     """Return a squared exponential with ARD length scales from the standard deviations."""
     scales = scaler.scale_ * np.sqrt(_n_varying(scaler) / 2)
     return ConstantKernel(variance, (1e-3, 1e5)) * RBF(scales, np.outer(scales, (1e-3, 1e3)))
+
+
+def with_smoothness(kernel, nu):
+    """Return a kernel whose squared exponentials are Matern kernels of smoothness nu.
+
+    Hyperparameters and bounds stay, theta has the same entries.
+    """
+    if isinstance(kernel, KernelOperator):
+        return type(kernel)(with_smoothness(kernel.k1, nu), with_smoothness(kernel.k2, nu))
+    if isinstance(kernel, RBF):
+        return Matern(kernel.length_scale, kernel.length_scale_bounds, nu=nu)
+    return kernel
 
 
 def linear_kernel(scaler, variance):

@@ -33,6 +33,11 @@ def free_constants(kernel):
     return _free(kernel, "constant_value")
 
 
+def free_periods(kernel):
+    """Return 1 for each entry of theta that is a period, else 0."""
+    return _free(kernel, "periodicity")
+
+
 def _free(kernel, name):
     free = [h for h in kernel.hyperparameters if not h.fixed]
     matches = [h.name.endswith(name) for h in free for _ in range(h.n_elements)]

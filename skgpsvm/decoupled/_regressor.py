@@ -1,6 +1,7 @@
 """Decoupled Gaussian-process regression."""
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
 from .._solved import (
     calibrated_fit,
@@ -46,8 +47,9 @@ class DecoupledGPRegressor(GPRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalized y. Hyperparameters are
         optimized from its values within its bounds, unless "fixed". None is a squared exponential
-        with one length scale per feature; its hyperparameters and the noise have a prior. With
-        ``solver="sgd"`` None is a `MultiscaleRBF`, whose bases have their own length scales.
+        or a Matern kernel, as in `SVGPRegressor`, with one length scale per feature; its
+        hyperparameters and the noise have a prior. With ``solver="sgd"`` None is a
+        `MultiscaleRBF`, whose bases have their own length scales.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise distribution. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers.
     solver : {"cg", "sgd"} or solver, default="cg"
@@ -266,9 +268,9 @@ class DecoupledGPRegressor(GPRegressor):
     def _fit_model(self, problem):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, _VARIANCE)
-        sparse = variational_problem(self, problem, self.mean or "constant", sparse_start=True)
-        options = self._solver().get_params()
-        model = learn_regressor(sparse, **options)
+        options = {"sparse_start": True, "smoothness": ROUGHER}
+        sparse = variational_problem(self, problem, self.mean or "constant", **options)
+        model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients
         return solve(sparse, model, index)

@@ -1,10 +1,14 @@
 """`SVGPRegressor`: the estimator."""
 
+from dataclasses import replace
+
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
+from .._hyperparameters.default_kernels import ROUGHER
 from .._inference.natural_gradient import NaturalGradientInference
-from .._parameters import ParameterRules
+from .._parameters import OtherThan, ParameterRules, where
 from .._sparse import (
+    N_INDUCING,
     SPARSE_FOLLOWED,
     fit_or_update,
     fit_posterior,
@@ -19,36 +23,43 @@ from .._variational import (
     natural_sweep,
     variational_problem,
 )
-from ..solvers import Collapsed, NaturalGradient
+from ..solvers import Collapsed, Exact, NaturalGradient
 from ._steps import STEPS, USES, posterior_stage
 
+_POINTS = ("n_inducing", "inducing_points", "learn_inducing")
+_USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
+_MAX_EXACT_ROWS = 2000
 _MAX_COLLAPSED = 2e10  # n m^2
-_SOLVERS = {"auto": None, "collapsed": Collapsed(), **STEPS}
+_SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 
 
 class SVGPRegressor(GPRegressor):
-    r"""Sparse variational Gaussian-process regression.
+    r"""Gaussian-process regression: exact on few rows, sparse variational on many.
 
-    A Gaussian posterior over the values of the latent function at m inducing points summarizes all
-    n rows. With Gaussian noise the optimal posterior has a closed form. L-BFGS-B then maximizes the
-    collapsed ELBO, a lower bound on the log evidence, over kernel, noise and inducing points. For
-    other noise, and for many rows, natural gradients find the posterior and Adam the rest. See the
-    :ref:`user guide <svgp>`.
+    Up to 2,000 rows with Gaussian noise, the process is exact: L-BFGS-B maximizes the log evidence
+    over kernel and noise. On more rows, a Gaussian posterior over the values of the latent function
+    at m inducing points summarizes all n rows. With Gaussian noise its optimum has a closed form,
+    and the collapsed ELBO, a lower bound on the log evidence, is maximized over the inducing points
+    too. For other noise, and for very many rows, natural gradients find the posterior and Adam the
+    rest. See the :ref:`user guide <svgp>`.
 
     Parameters
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
-        and "fixed" marks determine the optimization. None is a squared exponential with a length
-        scale per feature; its hyperparameters and the noise then have a prior.
+        and "fixed" marks determine the optimization. None is a squared exponential or a Matern
+        kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature. The log evidence of
+        up to 1,000 rows chooses among them. Hyperparameters and noise then have a prior.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Noise model. ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to
         outliers.
-    solver : {"auto", "collapsed", "natural_gradient", "gradient"} or solver, default="auto"
-        ``"collapsed"`` is the closed form (Gaussian noise only), ``"natural_gradient"`` uses
-        natural gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
-        everything. ``"auto"`` is the closed form with Gaussian noise if n m^2 is at most 2e10, else
-        natural gradients. Objects with options are `skgpsvm.solvers.Collapsed`,
+    solver : str or solver, default="auto"
+        ``"exact"`` has every row as an inducing point, ``"collapsed"`` is the closed form at fewer
+        (both with Gaussian noise only), ``"natural_gradient"`` uses natural gradients for the
+        posterior and Adam for the rest, and ``"gradient"`` uses Adam for everything. With Gaussian
+        noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing`` or ``inducing_points`` is
+        given, and the closed form if n m^2 is at most 2e10. It is natural gradients otherwise.
+        Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="constant"
         Mean function, in units of the normalized y. Its coefficients have a vague prior, so it
@@ -56,14 +67,15 @@ class SVGPRegressor(GPRegressor):
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise.
-    n_inducing : int, default=256
-        Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
-        have fewer distinct rows. Ignored if ``inducing_points`` is an array.
+    n_inducing : int, default=None
+        Number of inducing points, m; None is 256, or every row if the process is exact. More are
+        more accurate and slower. Fewer are used if the data have fewer distinct rows. Ignored if
+        ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized.
+        Whether the inducing points are optimized, unless every row is one.
     optimizer : {"auto"} or None, default="auto"
         Whether kernel and noise are learned. None keeps them.
     max_iter : int, default=50
@@ -107,12 +119,15 @@ class SVGPRegressor(GPRegressor):
 
     Notes
     -----
-    Source: Titsias (2009) for the closed form; Hensman et al. (2013) for natural gradients; Khan
+    Source: Rasmussen and Williams (2006), section 5.4.1, for the exact process; Titsias (2009) for
+    the closed form; Hensman et al. (2013) for natural gradients; Khan
     and Lin (2017) for those of other likelihoods.
 
-    A round of the closed form costs O(n m^2) for each of its twenty steps and a few more. Memory
-    beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, plus caches of up to 256 MiB of
-    features and 256 MiB of rows.
+    The exact process costs O(n^3) for each of 30 to 100 steps: 1.5 s for 1,000 rows and 10 s for
+    2,000 on one core. Memory is about ``80 * n**2`` bytes, and that of the fitted model
+    ``8 * n**2``. A round of the closed form costs O(n m^2) for each of its twenty steps and a few
+    more. Memory beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, plus caches of up to
+    256 MiB of features and 256 MiB of rows.
 
     Examples
     --------
@@ -126,7 +141,7 @@ class SVGPRegressor(GPRegressor):
     (array([1. , 0.3]), array([0.1, 0.8]))
     """
 
-    _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
+    _rules = ParameterRules(_USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
     _default_dtype = "float64"
 
     def __init__(
@@ -137,7 +152,7 @@ class SVGPRegressor(GPRegressor):
         solver="auto",
         mean="constant",
         noise_variance=None,
-        n_inducing=256,
+        n_inducing=None,
         inducing_points="kmeans",
         learn_inducing=True,
         optimizer="auto",
@@ -169,11 +184,12 @@ class SVGPRegressor(GPRegressor):
     # Fitting
 
     def _check_parameters(self):
-        check_variational_parameters(self)
+        check_variational_parameters(self, chooses_number=True)
         check_regression_parameters(self)
-        if isinstance(self._solver(), Collapsed) and self.likelihood != "gaussian":
+        if isinstance(self._solver(), (Exact, Collapsed)) and self.likelihood != "gaussian":
+            name = "exact" if isinstance(self._solver(), Exact) else "collapsed"
             raise ValueError(
-                f"solver='collapsed' needs Gaussian noise; with likelihood={self.likelihood!r} "
+                f"solver={name!r} needs Gaussian noise; with likelihood={self.likelihood!r} "
                 "use 'natural_gradient' or 'auto'."
             )
 
@@ -213,9 +229,10 @@ class SVGPRegressor(GPRegressor):
     def partial_fit(self, X, y, sample_weight=None):
         """Update the posterior with more rows.
 
-        The first call does the same as `fit`. Every further call keeps kernel, noise, inducing
-        points and the scale of y, and takes the posterior so far as the prior of its rows, so a row
-        counts as often as it is passed. With Gaussian noise the update is exact.
+        The first call does the same as `fit`, with its rows as inducing points if they are few.
+        Every further call keeps kernel, noise, inducing points and the scale of y, and takes the
+        posterior so far as the prior of its rows, so a row counts as often as it is passed. With
+        Gaussian noise the update is exact, given the inducing points.
 
         Parameters
         ----------
@@ -232,18 +249,38 @@ class SVGPRegressor(GPRegressor):
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
 
+    def _is_exact(self, n_rows):
+        """Return whether every row is an inducing point."""
+        if self._solver() is not None:
+            return isinstance(self._solver(), Exact)
+        chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
+        return self.likelihood == "gaussian" and not chosen and n_rows <= _MAX_EXACT_ROWS
+
     def _chosen_solver(self, n_rows, n_points):
-        """Return the solver, with "auto" resolved."""
+        """Return the solver of a fit that is not exact, with "auto" resolved."""
         if self._solver() is not None:
             return self._solver()
         small = n_rows * n_points**2 <= _MAX_COLLAPSED
         return Collapsed() if self.likelihood == "gaussian" and small else NaturalGradient()
 
+    def _start(self, sparse, is_exact):
+        """Return the model to start from; that of a warm start may need other points."""
+        start, most = sparse.problem.start, sparse.n_inducing
+        if start is None:
+            return sparse.initial_model()
+        if is_exact or (self.n_inducing is None and len(start.Z) > most):
+            return replace(start, Z=sparse.initial_model().Z, mean=None, root=None)
+        return start
+
     def _fit_model(self, problem):
-        sparse = variational_problem(self, problem, self.mean, sparse_start=True)
-        start = problem.start or sparse.initial_model()
-        solver = self._chosen_solver(problem.rows.n_rows, len(start.Z))
-        if isinstance(solver, Collapsed):
+        n_rows, options = problem.rows.n_rows, {"sparse_start": True, "smoothness": ROUGHER}
+        sparse = variational_problem(self, problem, self.mean, **options)
+        is_exact = self._is_exact(n_rows)
+        if is_exact:
+            sparse = replace(sparse, n_inducing=n_rows)
+        start = self._start(sparse, is_exact)
+        solver = Exact() if is_exact else self._chosen_solver(n_rows, len(start.Z))
+        if isinstance(solver, (Collapsed, Exact)):
             return self._fit_collapsed(sparse, start)
         search = CollapsedSearch(sparse, start, learned_jitter(problem.rows, collapsed=False))
         is_fresh = search.is_needed and search.start.mean is None
