@@ -8,7 +8,6 @@ from .._hyperparameters.default_kernels import ROUGHER
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import OtherThan, ParameterRules, where
 from .._sparse import (
-    N_INDUCING,
     SPARSE_FOLLOWED,
     fit_or_update,
     fit_posterior,
