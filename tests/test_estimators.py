@@ -565,6 +565,8 @@ def test_fits_with_nothing_to_learn(model, kernel, optimizer):
 def test_single_and_double_precision_agree(mode):
     X, y = blobs()
     X = X.astype(np.float32).astype(np.float64)
+    # With the default tolerance, where sweeps end would differ by more than rounding does.
+    mode = {**mode, "tol": 1e-3}
     double = quick(**mode).fit(X, y).predict_proba(X)
     for model, rows in [(quick(**mode, dtype="float32"), X), (quick(**mode), np.float32(X))]:
         single = model.fit(rows, y).predict_proba(rows)
