@@ -9,32 +9,43 @@ from ._collapsed import JITTER
 from ._data import CHUNK_ROWS
 from ._fitted_models import DecoupledModel, SparseModel
 from ._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
+from ._hyperparameters.elbo_search import learn_on_elbo
 from ._hyperparameters.exact_evidence import EVIDENCE_ROWS, refine_on_evidence
 from ._hyperparameters.held_out import MIN_CALIBRATED, NOISE_PRIOR, HeldOutRows, training_shares
+from ._hyperparameters.initialization import shrink_length_scales
 from ._inference.decoupled import DecoupledInference
 from ._inference.exact import ExactInference
 from ._inference.natural_gradient import NaturalGradientInference
 from ._problem import Fitted
-from ._variational import shortened
+from ._variational import LOG_CONCAVE
 from .exceptions import NumericalWarning, warn
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
-def learn_classifier(sparse, mean, **options):
+def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
     """Return the model of a classifier without a posterior, learned as a sparse GP on fewer rows.
+
+    L-BFGS-B maximizes the ELBO of converged sites. If the likelihood is not log-concave, or options
+    of steps are given, Adam alternates with natural gradients.
 
     Parameters
     ----------
     sparse : SparseProblem
-    mean : str
-        Mean function.
-    **options : dict
+    likelihood : str
+    batch_size, learning_rate : optional
         Of `SparseProblem.inference`.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
-    return _learned_by_steps(sparse, shortened(sparse, start, mean), **options)
+    if likelihood in LOG_CONCAVE and batch_size is None and learning_rate is None:
+        some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
+        return without_posterior(learn_on_elbo(some, start)[0])
+    if "theta" in sparse.free_parts(start):
+        parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
+        start = shrink_length_scales(start, *parts)
+    options = {"batch_size": batch_size, "learning_rate": learning_rate}
+    return _learned_by_steps(sparse, start, **options)
 
 
 def learn_regressor(sparse, **options):

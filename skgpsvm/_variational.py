@@ -4,9 +4,8 @@ from functools import partial
 
 from sklearn.base import clone
 
-from ._hyperparameters.default_kernels import smooth_kernel, with_mean
-from ._hyperparameters.initialization import shrink_length_scales, with_linear_variance
-from ._hyperparameters.priors import default_prior
+from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
+from ._hyperparameters.priors import SignalPrior, default_prior
 from ._inference.natural_gradient import NaturalGradientInference
 from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS
@@ -15,7 +14,8 @@ from ._sparse import SparseProblem, check_sparse_parameters, sparse_attributes
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
 CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent functions
-CLASSIFIER_LIKELIHOODS = ("softmax", "probit", "robust_max")
+LOG_CONCAVE = ("softmax", "probit")
+CLASSIFIER_LIKELIHOODS = (*LOG_CONCAVE, "robust_max")
 LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 
@@ -49,8 +49,8 @@ def check_noise(estimator):
         )
 
 
-def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0, smoothness=()):
-    """Return the `SparseProblem` of a variational GP.
+def regression_problem(estimator, problem, mean, *, smoothness=()):
+    """Return the `SparseProblem` of a regression.
 
     Parameters
     ----------
@@ -58,19 +58,14 @@ def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0,
     problem : Problem
     mean : str
         Mean function.
-    sparse_start : bool
-        Whether slopes of the default kernel have their prior where rows are fewer than features:
-        for learning that can start without it, see `default_prior`.
-    variance : float
-        Of the default kernel.
     smoothness : tuple of float
         Of the Matern kernels that may replace the default kernel.
     """
     scaler = problem.scaler
     is_default, learns = estimator.kernel is None, estimator.optimizer is not None
-    kernel = smooth_kernel(scaler, variance) if is_default else clone(estimator.kernel)
+    kernel = smooth_kernel(scaler, 1.0) if is_default else clone(estimator.kernel)
     kernel = with_mean(kernel, mean, scaler, MEAN_VARIANCE)
-    prior = partial(default_prior, kernel, scale=scaler.scale_, sparse=sparse_start)
+    prior = partial(default_prior, kernel, scale=scaler.scale_)
     make_prior = prior if is_default and learns else None
     return SparseProblem.of(
         estimator,
@@ -82,18 +77,28 @@ def variational_problem(estimator, problem, mean, *, sparse_start, variance=1.0,
     )
 
 
-def shortened(sparse, start, mean):
-    """Return a start of a classifier with better hyperparameters, if it has no posterior yet.
+def classification_problem(estimator, problem, mean):
+    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance.
 
-    The variance of a linear mean is chosen and length scales are shortened where the kernel is
-    learned.
+    Parameters
+    ----------
+    estimator : GPEstimator
+    problem : Problem
+    mean : str
+        Mean function.
     """
-    if start.mean is not None or "theta" not in sparse.free_parts(start):
-        return start
-    parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
-    if mean == "linear":
-        start = with_linear_variance(start, *parts)
-    return shrink_length_scales(start, *parts)
+    scaler, learns = problem.scaler, estimator.optimizer is not None
+    is_default = estimator.kernel is None
+    kernel = smooth_kernel(scaler, CLASS_VARIANCE) if is_default else clone(estimator.kernel)
+    add_mean = with_learned_mean if learns else with_mean
+    kernel = add_mean(kernel, mean, scaler, MEAN_VARIANCE)
+    n_latents = estimator._make_likelihood().n_latents
+
+    def make_prior(rows):
+        return SignalPrior(kernel, rows.device, n_latents)
+
+    prior = make_prior if is_default and learns else None
+    return SparseProblem.of(estimator, problem, kernel, learns=learns, make_prior=prior)
 
 
 def elbo_attributes(estimator, models, bounds, earlier=0.0):

@@ -177,8 +177,9 @@ class ConjugateGradients(_Batches):
     """Preconditioned conjugate gradients for the coefficients of the mean.
 
     They are for `DecoupledGPRegressor`, `DecoupledGPClassifier`, `QSGPRegressor` and
-    `QSGPClassifier`. A sparse GP on some of the rows learns the hyperparameters first. Its steps
-    have the options below, unless noise is Gaussian, which needs none.
+    `QSGPClassifier`. A sparse GP on some of the rows learns the hyperparameters first. With
+    Gaussian noise, and by default with classes, it takes steps of L-BFGS-B. Otherwise, or if an
+    option below is given, it alternates natural gradients with Adam.
 
     Parameters
     ----------

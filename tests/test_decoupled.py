@@ -616,6 +616,7 @@ def test_separable_classes_are_fitted_as_by_the_sparse_process(kind):
     X = rng.normal(size=(80, 60))
     y = (X[:, 0] + X[:, 1] > 0).astype(int)
     model = kind(random_state=0).fit(X, y)
+    assert model.elbo_ > SVGPClassifier(random_state=0).fit(X, y).elbo_ - 3
     sparse = SVGPClassifier(model.kernel_, mean="zero", optimizer=None, learn_inducing=False)
     sparse.set_params(inducing_points=model.inducing_points_)
     assert model.elbo_ == pytest.approx(sparse.fit(X, y).elbo_, abs=0.01)

@@ -24,10 +24,8 @@ from skgpsvm._hyperparameters.initialization import (
     scaled_lengths,
     shrink_length_scales,
     with_lengths,
-    with_linear_variance,
 )
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Logistic
 
 
@@ -99,21 +97,6 @@ def test_tails_do_not_cost_what_gaussian_noise_finds(kind, likelihood):
     assert model.elbo_ > held.elbo_ - 2
     truth = np.sin(2 * X[:, 0]) + X[:, 1]
     assert np.sqrt(np.mean((model.predict(X) - truth) ** 2)) < 0.03
-
-
-def test_linear_term_has_the_variance_that_rows_want():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 10))
-    kernel = RBF(1.0) + ConstantKernel(5.0, "fixed") + Linear(2.0 * np.ones(10), "fixed")
-    start, sites = SparseModel(kernel, X[:5], ()), LikelihoodSites(Logistic(), 1)
-
-    def length(y):
-        chosen = with_linear_variance(start, sites, rows_of(X, y), np.random.RandomState(0))
-        assert chosen.kernel.k1 == kernel.k1
-        return chosen.kernel.k2.length_scale[0]
-
-    assert length((X[:, :3].sum(1) > 0).astype(int)) == 2.0
-    assert length(rng.integers(2, size=200)) > 10
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from skgpsvm import SVGPClassifier, SVGPRegressor
-from skgpsvm._variational import shortened, variational_problem
+from skgpsvm._variational import classification_problem, regression_problem
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def plane(X):
 def test_what_is_learned_and_which_kernel_has_a_prior(parameters, learned, has_prior, problem_of):
     model = SVGPRegressor(**parameters)
     problem = problem_of(model, plane)
-    sparse = variational_problem(model, problem, "zero", sparse_start=True)
+    sparse = regression_problem(model, problem, "zero")
     assert sparse.learned == learned
     assert (sparse.prior() is not None) == has_prior
     if "kernel" in parameters and sparse.template is not None:
@@ -54,15 +54,14 @@ def test_what_is_learned_and_which_kernel_has_a_prior(parameters, learned, has_p
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_length_scales_are_shortened_at_a_cold_start_only(problem_of):
-    model = SVGPClassifier()
-    problem = problem_of(model, lambda X: (np.sin(6 * X[:, 0]) > 0).astype(int))
-    sparse = variational_problem(model, problem, "zero", sparse_start=False, variance=5.0)
-    fitted = model._latents[0]
-    assert shortened(sparse, fitted, "zero") is fitted
-    cold = sparse.initial_model()
-    warm = shortened(sparse, cold, "zero")
-    assert (warm.kernel.theta[1:] <= cold.kernel.theta[1:]).all()
+@pytest.mark.parametrize(("optimizer", "learns"), [("auto", True), (None, False)])
+def test_variance_of_a_linear_mean_is_learned_with_the_rest(optimizer, learns, problem_of):
+    model = SVGPClassifier(optimizer=optimizer)
+    problem = problem_of(model, lambda X: (X[:, 0] > 0).astype(int))
+    linear, zero = (classification_problem(model, problem, mean) for mean in ("linear", "zero"))
+    assert linear.kernel.n_dims - zero.kernel.n_dims == learns
+    assert (linear.prior() is not None) == learns
+    assert ("theta" in linear.learned) == learns
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

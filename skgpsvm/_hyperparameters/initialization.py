@@ -12,7 +12,6 @@ from ..likelihoods import Gaussian
 MIN_GAIN = 0.02  # gain of the ELBO over a model of noise alone, nats per row
 _FACTORS = (1.0, 0.5, 0.25, 0.125)
 _ROWS, _SWEEPS = 2000, 5
-_LINEAR_ROWS, _LINEAR_FACTORS = 1000, (1.0, 0.2, 0.04, 0.008, 0.0016)
 _SCALE_ROWS = 1000
 
 
@@ -90,25 +89,6 @@ def shrink_length_scales(start, sites, rows, random_state):
         if _elbo_of_sweeps(scaled, sites, some, baseline) > baseline:
             return scaled
     return start
-
-
-def with_linear_variance(start, sites, rows, random_state):
-    """Choose the variance of the kernel's last term, a fixed linear one, by the ELBO.
-
-    The variance is lowered as long as the ELBO of a model of this term and the constant before it
-    rises. A vague prior of many slopes would fit noise.
-    """
-    some = rows.subset(_LINEAR_ROWS, random_state) if rows.n_rows > _LINEAR_ROWS else rows
-    others, linear = start.kernel.k1, start.kernel.k2
-    best_value = -np.inf
-    for factor in _LINEAR_FACTORS:
-        lowered = linear.clone_with_theta(linear.theta)
-        lowered.length_scale = linear.length_scale / np.sqrt(factor)
-        value = _elbo_of_sweeps(replace(start, kernel=others.k2 + lowered), sites, some)
-        if value <= best_value:
-            break
-        best_value, best = value, replace(start, kernel=others + lowered)
-    return best
 
 
 def _elbo_of_sweeps(start, sites, rows, enough=np.inf):

@@ -131,8 +131,8 @@ class SumOfPriors:
         return sum(prior.gradient(theta) for prior in self._priors)
 
 
-def default_prior(kernel, rows, scale, sparse=True):
-    """Return the prior of the default kernel's hyperparameters.
+def default_prior(kernel, rows, scale):
+    """Return the prior of the hyperparameters of a regression's default kernel.
 
     It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features.
 
@@ -143,15 +143,10 @@ def default_prior(kernel, rows, scale, sparse=True):
     rows : WeightedDataset
     scale : ndarray of shape (d,)
         Standard deviations of the features.
-    sparse : bool
-        Whether slopes keep their prior where rows are fewer than features. Learning that starts
-        with it drops all of many features before the effect of any shows.
     """
     length_prior = few_rows_prior(kernel, rows)
     if length_prior is None:
         return SlopePrior(kernel, scale, rows.device)
-    if not sparse:
-        return length_prior
     slope_prior = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
     return SumOfPriors(slope_prior, length_prior)
 

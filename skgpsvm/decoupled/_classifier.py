@@ -5,7 +5,7 @@ from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier
 from .._sparse import fit_or_update
-from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, variational_problem
+from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
 from ._training import (
     DECOUPLED_FOLLOWED,
     GROWING,
@@ -232,11 +232,8 @@ class DecoupledGPClassifier(GPClassifier):
     def _fit_model(self, problem):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, CLASS_VARIANCE)
-        mean = self.mean or "linear"
-        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
-        sparse = variational_problem(self, problem, mean, **options)
-        options = self._solver().get_params()
-        model = learn_classifier(sparse, mean, **options)
+        sparse = classification_problem(self, problem, self.mean or "linear")
+        model = learn_classifier(sparse, self.likelihood, **self._solver().get_params())
         return fit_by_conjugate_gradients(
             sparse, *with_rows_as_bases(model, self.n_mean_bases, problem)
         )

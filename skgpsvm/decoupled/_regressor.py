@@ -10,7 +10,7 @@ from .._solved import (
     learn_regressor,
 )
 from .._sparse import fit_or_update
-from .._variational import check_regression_parameters, variational_problem
+from .._variational import check_regression_parameters, regression_problem
 from ..solvers import StochasticGradient
 from ._training import (
     DECOUPLED_FOLLOWED,
@@ -268,8 +268,7 @@ class DecoupledGPRegressor(GPRegressor):
     def _fit_model(self, problem):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, _VARIANCE)
-        options = {"sparse_start": True, "smoothness": ROUGHER}
-        sparse = variational_problem(self, problem, self.mean or "constant", **options)
+        sparse = regression_problem(self, problem, self.mean or "constant", smoothness=ROUGHER)
         model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients

@@ -9,7 +9,7 @@ from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import learn_classifier
 from .._sparse import fit_or_update
-from .._variational import CLASS_VARIANCE, variational_problem
+from .._variational import classification_problem
 from ._gp_training import (
     QS_FOLLOWED,
     SOLVERS,
@@ -263,9 +263,9 @@ class QSGPClassifier(GPClassifier):
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")
-        options = {"variance": CLASS_VARIANCE, "sparse_start": False}
-        sparse = variational_problem(self, problem, mean, **options)
-        return fit_qs(self, sparse, partial(learn_classifier, mean=mean, **learning_options(self)))
+        sparse = classification_problem(self, problem, mean)
+        options = {"likelihood": self.likelihood, **learning_options(self)}
+        return fit_qs(self, sparse, partial(learn_classifier, **options))
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

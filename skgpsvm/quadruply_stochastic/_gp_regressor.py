@@ -8,7 +8,7 @@ from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor
 from .._sparse import fit_or_update
-from .._variational import check_regression_parameters, variational_problem
+from .._variational import check_regression_parameters, regression_problem
 from ..solvers import QuadruplyStochastic
 from ._gp_training import (
     QS_FOLLOWED,
@@ -293,7 +293,7 @@ class QSGPRegressor(GPRegressor):
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "constant")
-        sparse = variational_problem(self, problem, mean, sparse_start=True)
+        sparse = regression_problem(self, problem, mean)
         calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
         learn = partial(learn_regressor, **learning_options(self))
         return fit_qs(self, sparse, learn, is_calibrated=calibrated)

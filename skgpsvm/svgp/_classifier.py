@@ -1,28 +1,23 @@
 """`SVGPClassifier`: the estimator."""
 
-from sklearn.base import clone
-
 from .._estimators import GPClassifier, all_or_nothing, fit_models
-from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import shrink_length_scales
-from .._hyperparameters.priors import SignalPrior
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
-    SparseProblem,
     fit_or_update,
     fit_posterior,
     streaming_ascent,
     update_posterior,
 )
 from .._variational import (
-    CLASS_VARIANCE,
     CLASSIFIER_LIKELIHOODS,
-    MEAN_VARIANCE,
+    LOG_CONCAVE,
     check_variational_parameters,
+    classification_problem,
     elbo,
     elbo_attributes,
     natural_sweep,
@@ -231,11 +226,11 @@ class SVGPClassifier(GPClassifier):
         """Return the solver, with "auto" resolved."""
         if self._solver() is not None:
             return self._solver()
-        concave = self.likelihood != "robust_max"
+        concave = self.likelihood in LOG_CONCAVE
         return Collapsed() if concave and n_rows <= MAX_FULL_BATCH else NaturalGradient()
 
     def _fit_model(self, problem):
-        sparse = self._sparse_problem(problem)
+        sparse = classification_problem(self, problem, self.mean)
         model, rows = problem.start or sparse.initial_model(), problem.rows
         solver = self._chosen_solver(rows.n_rows)
         if isinstance(solver, Collapsed):
@@ -246,20 +241,6 @@ class SVGPClassifier(GPClassifier):
             model = shrink_length_scales(model, sparse.likelihood, rows, problem.random_state)
         stage = posterior_stage(sparse, model, solver)
         return fit_posterior(sparse, model, stage, elbo)
-
-    def _sparse_problem(self, problem):
-        scaler, learns = problem.scaler, self.optimizer is not None
-        is_default = self.kernel is None
-        kernel = smooth_kernel(scaler, CLASS_VARIANCE) if is_default else clone(self.kernel)
-        add_mean = with_learned_mean if learns else with_mean
-        kernel = add_mean(kernel, self.mean, scaler, MEAN_VARIANCE)
-        n_latents = self._make_likelihood().n_latents
-
-        def make_prior(rows):
-            return SignalPrior(kernel, rows.device, n_latents)
-
-        prior = make_prior if is_default and learns else None
-        return SparseProblem.of(self, problem, kernel, learns=learns, make_prior=prior)
 
     def _update_model(self, problem):
         parts = problem, self._make_likelihood(), natural_sweep, self.tol

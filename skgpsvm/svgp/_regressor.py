@@ -20,7 +20,7 @@ from .._variational import (
     elbo,
     elbo_attributes,
     natural_sweep,
-    variational_problem,
+    regression_problem,
 )
 from ..solvers import Collapsed, Exact, NaturalGradient
 from ._steps import STEPS, USES, posterior_stage
@@ -272,8 +272,8 @@ class SVGPRegressor(GPRegressor):
         return start
 
     def _fit_model(self, problem):
-        n_rows, options = problem.rows.n_rows, {"sparse_start": True, "smoothness": ROUGHER}
-        sparse = variational_problem(self, problem, self.mean, **options)
+        n_rows = problem.rows.n_rows
+        sparse = regression_problem(self, problem, self.mean, smoothness=ROUGHER)
         is_exact = self._is_exact(n_rows)
         if is_exact:
             sparse = replace(sparse, n_inducing=n_rows)
