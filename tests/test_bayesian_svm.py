@@ -9,6 +9,7 @@ import pytest
 import torch
 from problems import HINGES, JITTER, Unwhitened, ring, rows_of, t64
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
@@ -213,6 +214,18 @@ def test_ratios_leave_the_mean_inverse_square_of_length_scales():
     np.testing.assert_allclose(moved[[0, 4]], 0, atol=1e-12)
     np.testing.assert_allclose(moved[1:4] - moved[1], shift[1:4] - shift[1], atol=1e-12)
     assert (-2 * moved[1:4]).exp().mean().item() == pytest.approx(1)
+
+
+def test_separate_length_scales_stay_within_their_bounds():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 3))
+    y = X[:, 0] + 0.2 * rng.normal(size=150) > 0
+    kernel = ConstantKernel(4.0, "fixed") * RBF([1.0] * 3, (0.5, 2.0))
+    with pytest.warns(ConvergenceWarning, match="on its upper bound 2"):
+        model = BayesianSVC(kernel, random_state=0).fit(X, y)
+    scales = model.kernel_.k2.length_scale
+    assert scales[0] < scales[1]  # apart
+    assert (scales <= 2.0 + 1e-9).all()
 
 
 @pytest.mark.parametrize("variance", [1e-4, 5.0, 500.0])

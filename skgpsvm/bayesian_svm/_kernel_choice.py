@@ -319,7 +319,7 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         seed = int(random_state.randint(2**31))
         steps = _FEW_STEPS if more is few else _MORE_STEPS
         free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed, *steps)
-        free = with_ratios_of(free, theta, few.directions)
+        free = with_ratios_of(free, theta, few.directions).clamp(*few.bounds.T)
         sites = (best.precision, best.linear) if more is few else None
         tied_losses = more.log_losses(theta, validation, sites)
         if (tied_losses - more.log_losses(free, validation, sites)).sum() > 0:
@@ -360,6 +360,7 @@ def with_ratios_of(free, theta, directions):
 
     The mean inverse square of the ratios is one. For length scales that are multiples of the
     standard deviations, the mean squared distance of rows, in units of the length scales, stays.
+    Entries may exceed their bounds.
 
     Parameters
     ----------
