@@ -36,9 +36,9 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
     Notes
     -----
     Source: Nocedal and Wright (2006), algorithm 4.1. Departs from the source: the trust region is
-    a box, and BFGS updates by the last steps correct the information. A step is rejected where the
-    value falls or is not finite, or where the evaluation ends in a `NotPositiveDefiniteError`; the
-    first point cannot be rejected.
+    a box that shrinks at rejected steps alone, and BFGS updates by the last steps correct the
+    information. A step is rejected where the value does not rise or is not finite, or where the
+    evaluation ends in a `NotPositiveDefiniteError`. The first point cannot be rejected.
     """
     best = start.clamp(*bounds.unbind(1))
     value, derive = evaluate(best)

@@ -148,6 +148,23 @@ class CoordinateAscent:
         -------
         state : AscentState
         """
+        state = self.posterior_of(precision, linear)
+        if self.likelihood.smooth:
+            self._ascend_means(state, self._mean_loss(state))
+        return state
+
+    def posterior_of(self, precision, linear):
+        """Return the state that some sites imply; it counts as a step.
+
+        Parameters
+        ----------
+        precision, linear : Tensor of shape (n, c)
+            Of all rows, as from `sites`; the kernel may have changed since.
+
+        Returns
+        -------
+        state : AscentState
+        """
         state = self.init()
         total, shift = torch.zeros_like(state.root), torch.zeros_like(state.mean)
         for index in self.rows.chunks():
@@ -158,8 +175,6 @@ class CoordinateAscent:
         state.precision, state.linear = self.prior[0] + total, self.prior[1] + shift
         state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
         state.n_steps = 1
-        if self.likelihood.smooth:
-            self._ascend_means(state, self._mean_loss(state))
         return state
 
     def sites(self, state):
@@ -220,8 +235,9 @@ class CoordinateAscent:
         smooth and strictly concave, and its only stationary point is the optimum.
 
         **The steps are safe.** The BFGS matrix is positive definite because pairs of negative
-        curvature are left out, so halving ends. For fixed shares of the rivals the precision of a
-        site bounds the curvature of the loss, and a whole step never lowers the ELBO.
+        curvature are left out, so a step that is short enough raises the ELBO. For fixed shares of
+        the rivals the precision of a site bounds the curvature of the loss, and a whole step never
+        lowers the ELBO.
 
         ``change`` is the relative size of the first step of the means: what the last change of the
         covariances has moved them by. A likelihood that is not ``smooth`` takes a `sweep`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .._fitting import Stage, State
-from .._linalg import add_gram, mirror, weight_moments
+from .._linalg import add_gram, mirror
 from .._optim import FlatParameters, lbfgs
 from .._posteriors import WhitenedBasis
 from .coordinate_ascent import CoordinateAscent
@@ -55,26 +55,6 @@ class DifferentiableAscent(CoordinateAscent):
 
     Every latent must be active in every row.
     """
-
-    def posterior_of(self, precision, linear):
-        """Return the state that sites (n, c) imply; it counts as a step.
-
-        Parameters
-        ----------
-        precision, linear : Tensor of shape (n, c)
-            As from `sites`; the kernel may have changed since.
-        """
-        state = self.init()
-        total, shift = torch.zeros_like(state.root), torch.zeros_like(state.mean)
-        for index in self.rows.chunks():
-            design = self._design(index)
-            design.add_gram(total, precision[index])
-            shift += design.total(linear[index])
-        total, shift = self.rows.sum(mirror(total), shift)
-        state.precision, state.linear = self.prior[0] + total, self.prior[1] + shift
-        state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
-        state.n_steps = 1
-        return state
 
     def value_and_gradient(self, state):
         r"""Return the ELBO, its gradient with the whitened posterior held, and the sites.

@@ -31,9 +31,9 @@ class Defaults:
         Nats per row by which smooth pairs must have more evidence than rough ones. A smaller
         advantage misled on real functions; figures were not recorded.
     trial_share : float
-        Expected gain, as a share of that, at which the comparison of kernels of pairs ends. On
-        concrete, the evidences then differ by 17.7 nats, and by 18.4 after twenty steps
-        (2026-11-26).
+        The comparison of kernels of pairs ends where the next step is expected to gain less than
+        this share of ``clear_gain``. On concrete, the evidences then differ by 17.7 nats, and by
+        18.4 after twenty steps (2026-11-26).
     test_length, test_points : float, int
         Length scale and number of inducing points of the effects of the score test. No evidence
         recorded.

@@ -62,7 +62,7 @@ class RowPrior(Prior):
         return self._in_pairs.members
 
     def at(self, u):
-        """Convert rows as `Prior.at` does. Places are those of all `_Numbers`, too."""
+        """Convert rows as `Prior.at` does; ``places`` also holds the rows of each `_Numbers`."""
         places = {p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, Levels)}
         for numbers in (*self._alone, self._in_pairs):
             places[numbers] = numbers.at(u)
