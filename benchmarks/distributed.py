@@ -64,7 +64,7 @@ NETWORK = {
 CASES = {
     "BayesianSVC, sweeps": BayesianSVC(**HELD),
     "EPClassifier, updates": EPClassifier(**HELD),
-    "SVGPClassifier, natural gradients": SVGPClassifier(**HELD),
+    "SVGPClassifier, natural gradients": SVGPClassifier(**HELD, solver="natural_gradient"),
     "SVGPClassifier, minibatches, learned": SVGPClassifier(**LEARNED, solver=BATCHES),
     "SVGPRegressor, minibatches, learned": SVGPRegressor(**LEARNED, solver=BATCHES),
     "EPClassifier, minibatches, learned": EPClassifier(

@@ -34,7 +34,8 @@ D, LENGTH = 8, 2.0
 FIXED = {"kernel": RBF(LENGTH), "optimizer": None, "max_iter": 3, "random_state": 0}
 KERNEL = RBF(LENGTH, "fixed") + WhiteKernel(0.1, "fixed")
 MODELS = {
-    "SVGPRegressor, 256 points": SVGPRegressor(**FIXED, learn_inducing=False),
+    "SVGPRegressor, 256 points": SVGPRegressor(**FIXED, n_inducing=256, learn_inducing=False),
+    "SVGPRegressor, 2,000 rows": SVGPRegressor(**FIXED),
     "SVGPClassifier, 256 points": SVGPClassifier(**FIXED, learn_inducing=False),
     "BayesianSVC, 256 points": BayesianSVC(**FIXED),
     "EPClassifier, 256 points": EPClassifier(**FIXED),

@@ -19,6 +19,7 @@ JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
 _STEPS = 20  # of L-BFGS-B in a round
 _LEAST_GAIN = 0.01  # a step of L-BFGS-B that gains less ends the round, in units of tol
+_MAX_REPEATS = 10  # of rows at inducing points, in the mean
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
 
@@ -211,13 +212,17 @@ def evidence_or_bound(kernel, rows, Z):
     an inducing point: both are then equal, and do not depend on Z.
     """
     if are_points(rows, Z):
-        every = rows.subset(rows.n_rows, None)  # those of all ranks
-        return Evidence(kernel, every, JITTER[torch.float64])
+        return Evidence(kernel, rows.gathered(), JITTER[torch.float64])
     return CollapsedBound(kernel, rows)
 
 
 def are_points(rows, Z):
-    """Return whether every row is at an inducing point, so that moving them cannot help."""
+    """Return whether every row is at an inducing point, so that moving them cannot help.
+
+    Far more rows than points are not examined: they need not fit in memory.
+    """
+    if rows.n_rows > _MAX_REPEATS * len(Z):
+        return False
     points = set(map(tuple, torch.as_tensor(Z).to(rows.dtype).tolist()))
     chunks = (rows.take(index)[0].tolist() for index in rows.chunks())
     return all(gather(all(points.issuperset(map(tuple, chunk)) for chunk in chunks)))

@@ -62,19 +62,9 @@ def regression_problem(estimator, problem, mean, *, smoothness=()):
         Of the Matern kernels that may replace the default kernel.
     """
     scaler = problem.scaler
-    is_default, learns = estimator.kernel is None, estimator.optimizer is not None
-    kernel = smooth_kernel(scaler, 1.0) if is_default else clone(estimator.kernel)
-    kernel = with_mean(kernel, mean, scaler, MEAN_VARIANCE)
+    kernel = with_mean(_kernel(estimator, scaler, 1.0), mean, scaler, MEAN_VARIANCE)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
-    make_prior = prior if is_default and learns else None
-    return SparseProblem.of(
-        estimator,
-        problem,
-        kernel,
-        learns=learns,
-        make_prior=make_prior,
-        smoothness=smoothness if is_default and learns else (),
-    )
+    return _sparse_problem(estimator, problem, kernel, prior, smoothness)
 
 
 def classification_problem(estimator, problem, mean):
@@ -87,18 +77,31 @@ def classification_problem(estimator, problem, mean):
     mean : str
         Mean function.
     """
-    scaler, learns = problem.scaler, estimator.optimizer is not None
-    is_default = estimator.kernel is None
-    kernel = smooth_kernel(scaler, CLASS_VARIANCE) if is_default else clone(estimator.kernel)
-    add_mean = with_learned_mean if learns else with_mean
+    scaler = problem.scaler
+    add_mean = with_mean if estimator.optimizer is None else with_learned_mean
+    kernel = _kernel(estimator, scaler, CLASS_VARIANCE)
     kernel = add_mean(kernel, mean, scaler, MEAN_VARIANCE)
     n_latents = estimator._make_likelihood().n_latents
 
     def make_prior(rows):
         return SignalPrior(kernel, rows.device, n_latents)
 
-    prior = make_prior if is_default and learns else None
-    return SparseProblem.of(estimator, problem, kernel, learns=learns, make_prior=prior)
+    return _sparse_problem(estimator, problem, kernel, make_prior)
+
+
+def _kernel(estimator, scaler, variance):
+    """Return a copy of the kernel that an estimator was given, or the default of a variance."""
+    given = estimator.kernel
+    return smooth_kernel(scaler, variance) if given is None else clone(given)
+
+
+def _sparse_problem(estimator, problem, kernel, make_prior, smoothness=()):
+    """Return a `SparseProblem`; prior and smoothness are for a default kernel that is learned."""
+    learns = estimator.optimizer is not None
+    if not learns or estimator.kernel is not None:
+        make_prior, smoothness = None, ()
+    parts = {"learns": learns, "make_prior": make_prior, "smoothness": smoothness}
+    return SparseProblem.of(estimator, problem, kernel, **parts)
 
 
 def elbo_attributes(estimator, models, bounds, earlier=0.0):

@@ -65,9 +65,8 @@ class Collapsed(Solver):
 class Exact(Solver):
     """L-BFGS-B on the exact log evidence: every row is an inducing point.
 
-    It is for `SVGPRegressor` with Gaussian noise. It has no options. Time is O(n^3) for an
-    evaluation of the evidence, of which a fit takes 30 to 100, and memory about ``8 * 10 * n**2``
-    bytes.
+    It is for `SVGPRegressor` with Gaussian noise. It has no options. An evaluation of the evidence
+    takes O(n^3) time, and a fit about ``100 * n**2`` bytes of memory.
 
     Notes
     -----

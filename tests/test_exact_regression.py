@@ -117,6 +117,78 @@ def test_rows_at_points_are_recognized_if_they_are_repeated(dtype):
     assert not are_points(rows, X[1:])
 
 
+def test_far_more_rows_than_points_are_not_examined():
+    X = np.zeros((21, 1))
+    assert are_points(rows_of(X[:20], X[:20]), np.zeros((2, 1)))
+    assert not are_points(rows_of(X, X), np.zeros((2, 1)))
+
+
+def test_weights_are_repetitions():
+    X, y = regression(60)
+    weights = np.random.default_rng(1).integers(1, 6, 60)
+    kernel = 1.0 * RBF(1.0)
+    weighted = SVGPRegressor(kernel, random_state=0).fit(X, y, sample_weight=weights)
+    repeated = SVGPRegressor(kernel, random_state=0).fit(
+        np.repeat(X, weights, 0), np.repeat(y, weights)
+    )
+    assert weighted.elbo_ == pytest.approx(repeated.elbo_, rel=1e-9)
+    assert_allclose(weighted.predict(X), repeated.predict(X), atol=1e-9)
+
+
+def test_rows_that_differ_in_the_target_alone_are_noise():
+    X, y = regression(60)
+    X, y = np.repeat(X, 2, 0), np.repeat(y, 2)
+    y[::2] += 0.5
+    y[1::2] -= 0.5
+    model = SVGPRegressor(random_state=0).fit(X, y)
+    assert len(model.inducing_points_) == 60
+    assert model.noise_variance_ == pytest.approx(0.25, rel=0.3)
+
+
+def test_outputs_have_noise_of_their_own():
+    X, y = regression(80)
+    Y = np.c_[y, np.cos(y) + np.random.default_rng(1).normal(size=80)]
+    Y = (Y - Y.mean(0)) / Y.std(0)
+    ours = SVGPRegressor(1.0 * RBF(1.0), random_state=0).fit(X, Y)
+    mean, std = ours.predict(X, return_std=True)
+    for j, noise in enumerate(ours.noise_variance_):
+        kernel = ours.kernel_ + WhiteKernel(noise)
+        exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, Y[:, j])
+        for found, expected in zip((mean, std), exact.predict(X, return_std=True), strict=True):
+            assert_allclose(found[:, j], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("unit_of_X", "unit_of_y"), [(1e8, 1e-8), (1e-8, 1e8)])
+def test_units_do_not_matter(unit_of_X, unit_of_y):
+    X, y = regression(100)
+    usual = SVGPRegressor(random_state=0).fit(X, y)
+    other = SVGPRegressor(random_state=0).fit(unit_of_X * X, unit_of_y * y)
+    assert other.elbo_ == pytest.approx(usual.elbo_, abs=0.05)
+    found, expected = other.predict(unit_of_X * X) / unit_of_y, usual.predict(X)
+    assert_allclose(found, expected, atol=2e-3 * y.std())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("d", [1, 20])
+def test_fewest_rows_are_fitted(n, d):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, d)), rng.normal(size=n)
+    for rows in (X, np.ones_like(X)):
+        mean, std = SVGPRegressor(random_state=0).fit(rows, y).predict(rows, return_std=True)
+        assert np.isfinite(mean).all()
+        assert (std > 0).all()
+
+
+def test_single_precision_learns_the_same():
+    X, y = regression(150)
+    X = X.astype(np.float32).astype(np.float64)
+    double, single = (
+        SVGPRegressor(dtype=dtype, random_state=0).fit(X, y) for dtype in ("float64", "float32")
+    )
+    # The factor of Kzz has a jitter of 1e-6 instead of 1e-9.
+    assert_allclose(single.predict(X), double.predict(X), atol=2e-3)
+
+
 def test_evidence_of_repeated_rows_is_their_density():
     X, y = waves(30)
     X[20:] = X[:10]

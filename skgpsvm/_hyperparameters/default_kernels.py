@@ -48,7 +48,7 @@ def smooth_kernel(scaler, variance):
 def with_smoothness(kernel, nu):
     """Return a kernel whose squared exponentials are Matern kernels of smoothness nu.
 
-    Hyperparameters and bounds stay, theta has the same entries.
+    Hyperparameters and bounds stay, and theta has the same entries.
     """
     if isinstance(kernel, KernelOperator):
         return type(kernel)(with_smoothness(kernel.k1, nu), with_smoothness(kernel.k2, nu))

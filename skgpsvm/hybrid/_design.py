@@ -1,4 +1,4 @@
-"""What the parameters of a hybrid estimator say about its network, and the network at the start."""
+"""Design of a hybrid network, from the parameters of its estimator, and its initial weights."""
 
 import math
 from dataclasses import dataclass

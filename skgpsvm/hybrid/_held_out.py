@@ -1,4 +1,4 @@
-"""Rows held out of training: how they are chosen, and what they decide."""
+"""Rows held out of training: their choice, and the criteria that they give."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -115,7 +115,7 @@ def _own_moments(network, rows):
 
 
 class HeldOutCriterion(ABC):
-    """What held-out rows decide: when training ends, and what is fitted to them."""
+    """Criterion of held-out rows: it ends the training, and fits noise or calibration to them."""
 
     @abstractmethod
     def losses(self, network, moments):
