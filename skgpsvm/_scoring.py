@@ -43,9 +43,10 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
     best = start.clamp(*bounds.unbind(1))
     value, derive = evaluate(best)
     gradient, hess = derive()
+    ridge = _RIDGE * torch.eye(len(hess)).to(hess)
+    hess = hess + ridge
     radius, pairs, n_steps = _RADIUS, [], 0
     while True:
-        hess = hess + _RIDGE * torch.eye(len(hess)).to(hess)
         ends = (bounds - best[:, None]).clamp(-radius, radius)
         step = _bounded_step(gradient, hess, ends)
         expected = (step @ (gradient - 0.5 * hess @ step)).item()
@@ -67,7 +68,7 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
         before = gradient
         gradient, hess = derive()
         pairs = [*pairs[1 - _MEMORY :], (step, before - gradient)]
-        hess = _corrected(hess, pairs)
+        hess = _corrected(hess, pairs) + ridge
     return best, value
 
 
