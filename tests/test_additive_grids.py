@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import few_valued, friedman, t64
+from problems import few_valued, friedman, rows_of, t64
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
@@ -15,6 +15,8 @@ from skgpsvm import AdditiveGPRegressor
 from skgpsvm.additive._bound import (
     AdditivePosterior,
 )
+from skgpsvm.additive._encoding import described
+from skgpsvm.additive._grids import Grids
 from skgpsvm.kernels import ANOVARBF
 
 
@@ -150,3 +152,25 @@ def test_few_features_have_their_points_with_few_rows():
     X = rng.uniform(-3, 3, size=(200, 1))
     y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=200)
     assert AdditiveGPRegressor(n_inducing=60).fit(X, y).score(X, y) > 0.97
+
+
+@pytest.mark.parametrize(("d", "expected"), [(2, 40), (30, 33), (60, 20)])
+def test_number_of_points_falls_with_that_of_features(d, expected):
+    X = np.random.default_rng(0).normal(size=(640, d))
+    features = described(X, np.ones(640), np.zeros(d, int), "power")
+    grids = Grids("auto", "auto", (0.05, 10.0), empirical=True)
+    basis = grids.first(features, rows_of(X, X[:, :1]), "matern52", 1.0)
+    assert basis.n_inducing == expected
+
+
+def test_narrow_peaks_are_followed_with_points_and_without():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(1100, 3))
+    truth = 2 * np.exp(-(((X[:, 0] - 0.5) / 0.05) ** 2)) + X[:, 1]
+    y = truth + 0.2 * rng.normal(size=1100)
+
+    def error(sparse):
+        model = AdditiveGPRegressor(sparse=sparse, interactions=None).fit(X[:700], y[:700])
+        return np.sqrt(np.mean((model.predict(X[700:]) - truth[700:]) ** 2))
+
+    assert error(sparse=True) < 1.1 * error(sparse=False)

@@ -17,6 +17,7 @@ from .._problem import Fitted
 from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
+from ._defaults import DEFAULTS
 from ._encoding import TableEncoder, categorical_mask, described, new_features, refuse_dates
 from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
@@ -67,11 +68,11 @@ class AdditiveGP(GPEstimator):
         self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         self._check_number("rank", 1, integer=True, optional=True)
-        self._check_number("n_inducing", 2, integer=True, optional=True)
-        if not isinstance(self.n_inducing_interaction, str):
-            self._check_number("n_inducing_interaction", 2, integer=True, optional=True)
-        else:
-            self._check_choice("n_inducing_interaction", ("auto",))
+        for name in ("n_inducing", "n_inducing_interaction"):
+            if isinstance(getattr(self, name), str):
+                self._check_choice(name, ("auto",))
+            else:
+                self._check_number(name, 2, integer=True, optional=True)
         self._check_number("shrinkage", 0)
         self._check_number("min_gain", 0)
         self._check_number("max_iter", 1, integer=True)
@@ -162,7 +163,8 @@ class AdditiveGP(GPEstimator):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
         if problem.start is None:
             fitted = self._fit_model(problem, sparse=True)
-            if self.n_inducing is not None and problem.rows.n_rows < self.n_inducing:
+            few = DEFAULTS.least_auto_points if self.n_inducing == "auto" else self.n_inducing
+            if few is not None and problem.rows.n_rows < few:
                 warn(
                     f"The first call to {type(self).__name__}.partial_fit fixes the terms, scales "
                     f"and hyperparameters, and it had only {problem.rows.n_rows} rows. Pass more "

@@ -16,14 +16,14 @@ class Grids:
 
     Attributes
     ----------
-    n_inducing, n_inducing_pair : int, "auto" (of pairs) or None
+    n_inducing, n_inducing_pair : int, "auto" or None
         Inducing points of an effect, and of each feature of a pair. None is one at every value.
     length_scale_bounds : tuple of two floats
     empirical : bool
         Whether the measure of the features is the empirical one.
     """
 
-    n_inducing: int | None
+    n_inducing: int | str | None
     n_inducing_pair: int | str | None
     length_scale_bounds: tuple
     empirical: bool
@@ -35,7 +35,7 @@ class Grids:
         in_pairs = (
             DEFAULTS.first_pair_points if self.n_inducing_pair == "auto" else self.n_inducing_pair
         )
-        requested = self.n_inducing, in_pairs
+        requested = self._requested(len(varying)), in_pairs
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
@@ -64,6 +64,13 @@ class Grids:
         basis.tabled = frozenset(j for j, own in basis.points.items() if len(own) < basis.size)
         basis.measure(rows, self.empirical)
         return basis
+
+    def _requested(self, n_varying):
+        """Return the number of inducing points of an effect, or None for one at every value."""
+        if self.n_inducing != "auto":
+            return self.n_inducing
+        each = DEFAULTS.all_auto_points // max(n_varying, 1)
+        return min(max(DEFAULTS.least_auto_points, each), DEFAULTS.most_auto_points)
 
     def check_pairs(self, basis, given, most):
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""

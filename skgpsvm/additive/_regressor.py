@@ -73,11 +73,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         ``partial_fit``, and for repeated rows, whose weights have a weighted mean above 1.1: equal
         rows have no scatter, and would give a noise of zero. (For the same reason, weights with a
         mean above 2 are normalized to mean 1.)
-    n_inducing : int or None, default=20
-        Number of equally spaced inducing points of an effect of one feature. With n rows, it is
-        limited to the largest of n / 16, n / 2d and 10. The inducing points of a feature with fewer
-        distinct values are these values. None takes every value of every feature, for a few hundred
-        rows.
+    n_inducing : int, "auto" or None, default="auto"
+        Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d,
+        but at least 20 and at most 40. With n rows, the number is limited to the largest of n / 16,
+        n / 2d and 10. The inducing points of a feature with fewer distinct values are these values.
+        None takes every value of every feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Number of inducing points per axis of the grid of a pair; at most half the square root of
         the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the
@@ -186,7 +186,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         covariance="full",
         rank=None,
         sparse="auto",
-        n_inducing=20,
+        n_inducing="auto",
         n_inducing_interaction="auto",
         shrinkage=4.0,
         min_gain=0.05,
