@@ -13,6 +13,7 @@ from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
 from ._optim import FlatParameters, adam, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
+from .likelihoods._regression import observations
 
 # Jitter of Kzz. Single precision needs the larger one, as its solutions are ill-conditioned.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
@@ -131,7 +132,8 @@ class CollapsedBound(GaussianNoiseObjective):
 
     .. math:: \log N(y; 0, AA^\top + \sigma^2 I) - \sum_i w_i r_i / (2 \sigma^2),
 
-    summed over the outputs, which have noise variances of their own or share one.
+    summed over the outputs, which have noise variances of their own or share one. Known variances
+    of the noise are added to :math:`\sigma^2`, row by row.
 
     Value and gradient take two passes over the rows in chunks. The bound depends only on the sums
     :math:`\sum w a a^\top`, :math:`\sum w a y` and :math:`\sum w r`. Their derivatives turn, row
@@ -141,7 +143,8 @@ class CollapsedBound(GaussianNoiseObjective):
     ----------
     kernel : TorchKernel
     rows : WeightedDataset
-        With float targets (n, t).
+        With float targets (n, t) or (n, t, 2), see `observations`. Known noise multiplies the time
+        by t.
 
     Notes
     -----
@@ -150,59 +153,187 @@ class CollapsedBound(GaussianNoiseObjective):
 
     def __init__(self, kernel, rows):
         self.kernel, self.rows, self.jitter = kernel, rows, JITTER[rows.dtype]
-        weights = rows.weights.double()
-        self.weight, self.squares = rows.sum(
-            weights.sum(), weights @ rows.targets.double().square()
-        )
+        weights, (y, known) = rows.weights.double(), observations(rows.targets)
+        self.weight, self.squares = rows.sum(weights.sum(), weights @ y.double().square())
+        self._knows_noise = known is not None
 
-    def _sums(self, basis, chunks):
-        """Return Gram matrix (p, p), cross products (p, t) and residual sum of this rank's rows."""
-        gram = torch.zeros(basis.size, basis.size, dtype=torch.float64, device=self.rows.device)
-        cross, residuals = gram.new_zeros(basis.size, len(self.squares)), gram.new_zeros(())
-        for _, y, weights, A, residual in chunks():
-            weighted = weights[:, None] * A
-            add_gram(gram, A, weighted)
-            cross += weighted.T @ y.to(A.dtype)
-            residuals += weights @ residual
-        return mirror(gram), cross, residuals
-
-    def _value_and_gradient(self, gram, cross, residuals, noise):
-        """Return the `collapsed_elbo` at sums over all ranks, and its derivatives."""
-        jitter, known = gram_rounding(len(gram), self.rows.dtype), (self.squares, self.weight)
-        return collapsed_elbo(gram, cross, residuals, *known, noise, jitter)
+    def _collapsed(self, basis, chunks, noise):
+        """Return the parts of the bound, each of outputs with the same sums over the rows."""
+        options = self.weight, basis.size, self.rows
+        if self._knows_noise:
+            of_outputs = noise.repeat_interleave(len(self.squares) // len(noise)).split(1)
+            parts = [_KnownNoisePart(j, var, *options) for j, var in enumerate(of_outputs)]
+        else:
+            parts = [_EqualNoisePart(self.squares, noise, *options)]
+        for _, targets, weights, A, residual in chunks():
+            for part in parts:
+                part.add(targets, weights, A, residual)
+        for part in parts:
+            part.collapse()
+        return parts
 
     def mean_residual(self, theta, Z):
         """Return the mean residual variance of the rows, given the inducing points."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        _, _, residuals = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
+        residuals = torch.zeros_like(self.weight)
+        for _, _, weights, _, residual in self.rows.passes(basis, _CHUNK_ROWS)():
+            residuals += weights @ residual
         return self.rows.sum(residuals)[0] / self.weight
 
     def value(self, theta, Z, noise):
         """Return the collapsed ELBO, nats."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        sums = self._sums(basis, self.rows.passes(basis, _CHUNK_ROWS))
-        return self._value_and_gradient(*self.rows.sum(*sums), noise)[0].item()
+        parts = self._collapsed(basis, self.rows.passes(basis, _CHUNK_ROWS), noise)
+        return sum(part.value for part in parts).item()
 
     def value_and_gradient(self, theta, Z, noise):
         """Return the collapsed ELBO and its derivatives in theta, Z and the log noise variances."""
         basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
         chunks = self.rows.passes(basis, _CHUNK_ROWS)
-        local = self._sums(basis, chunks)
-        value, by_gram, by_cross, by_residuals, by_noise = self._value_and_gradient(
-            *self.rows.sum(*local), noise
-        )
-        gram, cross, _ = local
+        parts = self._collapsed(basis, chunks, noise)
+        right = torch.cat([part.right(basis.n_projected) for part in parts])
+        left = torch.cat([part.left for part in parts], 1)
+        by_theta, by_Z = basis.pull_back_projection(left @ right)
+        for X, targets, weights, A, residual in chunks():
+            left = A.new_empty(len(A), len(right))
+            adjoints = [
+                part.pull_back(columns, targets, weights, A, residual)
+                for part, columns in zip(parts, left.chunk(len(parts), 1), strict=True)
+            ]
+            found = basis.pull_back(X, left, right.to(X.dtype), sum(adjoints))
+            by_theta, by_Z = by_theta + found[0], by_Z + found[1]
+        by_noise = torch.cat([part.by_noise() for part in parts])
+        value = sum(part.value for part in parts).item()
+        return value, *self.rows.sum(by_theta, by_Z), by_noise.view(len(noise), -1).sum(1)
+
+
+class _EqualNoisePart:
+    """Collapsed ELBO of outputs whose noise differs between rows by the weights alone.
+
+    Parameters
+    ----------
+    squares : Tensor of shape (t,)
+        Weighted sums of the squared targets of all ranks.
+    noise : Tensor of shape (t,) or (1,)
+        Logarithms of the noise variances.
+    weight : Tensor of shape ()
+        Total weight of all ranks' rows.
+    p : int
+        Number of features.
+    rows : WeightedDataset
+
+    Attributes
+    ----------
+    value : Tensor of shape ()
+        The `collapsed_elbo`, after `collapse`.
+    """
+
+    def __init__(self, squares, noise, weight, p, rows):
+        self._squares, self._noise, self._weight, self._rows = squares, noise, weight, rows
+        self._gram = torch.zeros(p, p, dtype=torch.float64, device=rows.device)
+        self._cross, self._residuals = self._gram.new_zeros(p, len(squares)), weight.new_zeros(())
+
+    def add(self, y, weights, A, residual):
+        """Add rows to the sums, given their features and residual variances."""
+        weighted = weights[:, None] * A
+        add_gram(self._gram, A, weighted)
+        self._cross += weighted.T @ y.to(A.dtype)
+        self._residuals += weights @ residual
+
+    def collapse(self):
+        """Compute the value and its derivatives in the sums over all ranks."""
+        self._gram = mirror(self._gram)
+        sums = self._rows.sum(self._gram, self._cross, self._residuals)
+        jitter = gram_rounding(len(self._gram), self._rows.dtype)
+        known = self._squares, self._weight, self._noise, jitter
+        self.value, *self._slopes = collapsed_elbo(*sums, *known)
+
+    @property
+    def left(self):
+        """Sums of this rank's rows that `right` multiplies: (p, p + t)."""
+        return torch.cat([self._gram, self._cross], 1)
+
+    def right(self, n_projected):
+        """Return the factor (p + t, p) of the derivatives in the features, see `pull_back`."""
+        by_gram, by_cross, by_residuals, _ = self._slopes
         right = torch.cat([2 * by_gram, by_cross.T])
         # The squares of projected features are subtracted from the residuals.
-        right[: basis.n_projected].diagonal().sub_(2 * by_residuals)
-        by_theta, by_Z = basis.pull_back_projection(torch.cat([gram, cross], 1) @ right)
-        for X, y, weights, A, _ in chunks():
-            left = A.new_empty(len(A), len(right))
-            torch.mul(weights[:, None], A, out=left[:, : basis.size])
-            torch.mul(weights[:, None], y.to(A.dtype), out=left[:, basis.size :])
-            parts = basis.pull_back(X, left, right.to(X.dtype), by_residuals.to(X.dtype) * weights)
-            by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
-        return value.item(), *self.rows.sum(by_theta, by_Z), by_noise
+        right[:n_projected].diagonal().sub_(2 * by_residuals)
+        return right
+
+    def pull_back(self, left, y, weights, A, residual):
+        """Return the derivatives in the residual variances (b,) of some rows.
+
+        Those in the features are the product of `left` (b, p + t), which is overwritten, and
+        `right`.
+        """
+        p = len(self._gram)
+        torch.mul(weights[:, None], A, out=left[:, :p])
+        torch.mul(weights[:, None], y.to(A.dtype), out=left[:, p:])
+        return self._slopes[2].to(A.dtype) * weights
+
+    def by_noise(self):
+        """Return the derivatives in the logarithms of the noise variances, after `pull_back`."""
+        return self._slopes[3]
+
+
+class _KnownNoisePart(_EqualNoisePart):
+    r"""Collapsed ELBO of an output whose noise has a known variance besides a common one.
+
+    Known noise of variance :math:`v_i` changes the noise :math:`\sigma^2 / w_i` of a row of weight
+    :math:`w_i` to :math:`\sigma^2 / (w_i s_i)`, with the share :math:`s_i = \sigma^2 / (\sigma^2 +
+    v_i)` of the common noise. The ELBO is therefore that of the smaller weights :math:`w_i s_i`,
+    except for the normalization of the density: it keeps :math:`w_i`, and
+    :math:`\tfrac12 \sum_i w_i \log s_i` is added.
+
+    Let :math:`q_i` be the derivative in a smaller weight. As :math:`d \log s_i / d \log \sigma^2 =
+    1 - s_i`, the derivative in :math:`\log \sigma^2` with these weights held is raised by
+
+    .. math:: \sum_i w_i (1 - s_i) \bigl( s_i q_i + \tfrac12 \bigr).
+
+    Parameters
+    ----------
+    column : int
+        The output.
+    noise, weight, p, rows
+        As of `_EqualNoisePart`.
+    """
+
+    def __init__(self, column, noise, weight, p, rows):
+        super().__init__(weight.new_zeros(1), noise, weight, p, rows)
+        self._column = column
+        self._log_shares, self._by_weights = weight.new_zeros(2)
+
+    def _read(self, targets, weights):
+        """Return targets (b,), smaller weights and shares of the common noise; all float64."""
+        y, known = targets[:, self._column].double().unbind(-1)
+        var = self._noise.exp()
+        shares = var / (var + known)
+        return y, weights.double() * shares, shares
+
+    def add(self, targets, weights, A, residual):
+        y, smaller, shares = self._read(targets, weights)
+        super().add(y[:, None], smaller.to(A.dtype), A, residual)
+        self._squares += smaller @ y.square()
+        self._log_shares += 0.5 * weights.double() @ shares.log()
+
+    def collapse(self):
+        self._squares, log_shares = self._rows.sum(self._squares, self._log_shares)
+        super().collapse()
+        self.value = self.value + log_shares
+
+    def pull_back(self, left, targets, weights, A, residual):
+        y, smaller, shares = self._read(targets, weights)
+        by_gram, by_cross, by_residuals, _ = self._slopes
+        features = A.double()
+        by_weights = ((features @ by_gram) * features).sum(1) + features @ by_cross[:, 0] * y
+        by_weights += by_residuals * residual - 0.5 * y.square() / self._noise.exp()
+        change = shares * by_weights + 0.5
+        self._by_weights += weights.double() @ ((1 - shares) * change)
+        return super().pull_back(left, y[:, None], smaller.to(A.dtype), A, residual)
+
+    def by_noise(self):
+        return super().by_noise() + self._rows.sum(self._by_weights)[0]
 
 
 def evidence_or_bound(kernel, rows, Z):

@@ -26,8 +26,8 @@ class WeightedDataset:
     ----------
     X : ndarray or memmap of shape (n, d)
         It is moved to the device as a whole if it takes at most 256 MiB, else chunk by chunk.
-    targets : ndarray of shape (n,) or (n, t)
-        Codes, or floats.
+    targets : ndarray of shape (n,), (n, t) or (n, t, 2)
+        Codes, floats, or pairs of a float and the known variance of its noise.
     weights : ndarray of shape (n,)
     device : torch.device
     dtype : torch.dtype
@@ -371,7 +371,7 @@ def merged_rows(X, targets, weights):
         return X, targets, weights, None
     used = weights > 0
     X, targets, weights = X[used], targets[used], weights[used]
-    values = np.column_stack([X, targets])
+    values = np.column_stack([X, targets.reshape(len(X), math.prod(targets.shape[1:]))])
     np.nan_to_num(values, copy=False, nan=np.inf)  # X has no infinity; NaN is not equal to NaN
     _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
     origin = np.full(len(used), -1)
@@ -387,15 +387,15 @@ def winsorized(targets, weights):
     the output is not clipped.
     """
     every, weights = (np.concatenate(parts) for parts in (gather(targets), gather(weights)))
-    center = _median(every, weights)
+    center = weighted_median(every, weights)
     away = np.abs(every - center)
-    reach = 3 * _PER_MEDIAN_DEVIATION * _median(away, weights)
+    reach = 3 * _PER_MEDIAN_DEVIATION * weighted_median(away, weights)
     reach[weights @ (away > reach) > _MAX_WINSORIZED * weights.sum()] = np.inf
     reach[reach == 0] = np.inf
     return np.clip(targets, center - reach, center + reach)
 
 
-def _median(values, weights):
+def weighted_median(values, weights):
     """Return the weighted median of each column, (t,)."""
     order = np.argsort(values, axis=0)
     totals = np.cumsum(weights[order], axis=0)

@@ -2,12 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
+from typing import NamedTuple
 
 import torch
 
 from ._linalg import cholesky, jittered_cholesky
 from ._noise import NOISE_BOUNDS
 from ._optim import by_autograd, lbfgs
+from .likelihoods._regression import observations
 
 _NAME = "covariance of the rows"
 _JITTER = 1e-14
@@ -20,6 +23,7 @@ class GaussianNoiseObjective(ABC):
 
     Attributes
     ----------
+    rows : WeightedDataset
     weight : Tensor of shape ()
         Total weight of the rows.
     squares : Tensor of shape (t,)
@@ -45,27 +49,47 @@ class GaussianNoiseObjective(ABC):
 
         The latter is the log density of independent noise of the best variance within bounds.
         """
+        noise_only = self._density_of_noise(noise, bounds)
+        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
+
+    def _density_of_noise(self, noise, bounds):
+        """Return the highest log density of independent noise, nats per row."""
+        if self.rows.targets.ndim == 3:
+            return self._density_with_known_noise(noise, bounds)
         mean_squares = self.squares / self.weight
         pooled = mean_squares
         if len(noise) != len(mean_squares):
             pooled = mean_squares.mean().expand(len(mean_squares))
         var = pooled.log().clamp(*bounds).exp()
-        noise_only = -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
-        return self.value(theta, Z, noise) / self.weight.item() - noise_only.item()
+        return -0.5 * (math.log(2 * math.pi) + var.log() + mean_squares / var).sum()
+
+    def _density_with_known_noise(self, noise, bounds):
+        targets, weights = self.rows.collect(self.rows.targets, self.rows.weights)
+        y, known = observations(targets.double())
+        weights = weights.double() / self.weight
+
+        def density(log_noise):
+            var = log_noise.exp().expand(y.shape[1]) + known
+            return -0.5 * (weights @ ((2 * math.pi * var).log() + y.square() / var)).sum()
+
+        limits = noise.new_tensor([bounds]).expand(len(noise), 2)
+        best, _ = lbfgs(by_autograd(density), noise.clamp(*bounds), limits, _STEPS)
+        return density(best)
 
 
 class Evidence(GaussianNoiseObjective):
     r"""Log evidence of rows with Gaussian noise, :math:`\log N(y; 0, K + \sigma^2 W^{-1})`.
 
-    It is summed over the outputs, which have noise variances of their own or share one. The
-    collapsed decoupled ELBO equals it if the rows are the bases of mean and covariance.
-    `CollapsedLearning` can maximize it.
+    It is summed over the outputs, which have noise variances of their own or share one. Known
+    variances of the noise are added to :math:`\sigma^2`, row by row. The collapsed decoupled ELBO
+    equals it if the rows are the bases of mean and covariance. `CollapsedLearning` can maximize it.
 
     Parameters
     ----------
     kernel : TorchKernel
     rows : WeightedDataset
-        With float targets (n, t); O(n^2) memory, O(n^3) time, where n counts distinct features.
+        With float targets (n, t) or (n, t, 2), see `observations`. Memory is O(n^2) and time
+        O(n^3), where n counts distinct features; known noise multiplies the time by t.
     jitter : float
         Added to the diagonal of the covariance, relative to its mean.
 
@@ -73,20 +97,22 @@ class Evidence(GaussianNoiseObjective):
     -----
     Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9. A weight w divides the noise variance
     and counts as w rows in its density: a row of weight 2 is two rows with the same target. Rows
-    with the same features are one row of their total weight w and mean target, times the density of
-    the deviations from it, :math:`(2 \pi \sigma^2)^{-(w - 1) / 2} w^{-1/2}
-    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`.
+    with the same features are merged, see `_EqualNoise`.
     """
 
     def __init__(self, kernel, rows, jitter=_JITTER):
         self.kernel, self.rows, self._jitter = kernel, rows, jitter
-        X, y, weights = (part.double() for part in rows.take(slice(None)))
+        X, targets, weights = (part.double() for part in rows.take(slice(None)))
+        y, known = observations(targets)
         self.weight, self.squares = weights.sum(), weights @ y.square()
-        self._X, self._y, self._weights = _distinct(X, y, weights)
-        self._scatter = self.squares - self._weights @ self._y.square()
-        # A row of weight w has w - 1 further targets; `_scatter` is their squared deviation.
-        self._log_weights = self._weights.log().sum()
-        self._more = 0.5 * (self.weight - len(self._weights))
+        self._X, group = torch.unique(X, dim=0, return_inverse=True)
+        if len(self._X) == len(X):
+            self._X, group = X, torch.arange(len(X), device=X.device)
+        if known is None:
+            self._noise = [_EqualNoise(y, weights, group)]
+        else:
+            columns = zip(y.T, known.T, strict=True)
+            self._noise = [_KnownNoise(*column, weights, group) for column in columns]
 
     def value(self, theta, Z, noise):
         """Return the log evidence, nats; it does not depend on Z."""
@@ -124,15 +150,23 @@ class Evidence(GaussianNoiseObjective):
         density : float
             Log density of the other rows, nats, up to a constant.
         """
-        X, y, weights = (part.double() for part in rows.take(slice(None)))
+        X, targets, weights = (part.double() for part in rows.take(slice(None)))
+        y, known = observations(targets)
         cross, K = self.kernel(self._X, X, theta), self._cov(theta)
         prior, refitted, total = self.kernel.diag(X, theta)[:, None], [], 0.0
-        groups = zip(self._y.chunk(len(noise), 1), y.chunk(len(noise), 1), strict=True)
-        for (train, other), log_var, lower in zip(groups, noise, min_log_noise, strict=True):
-            chol = cholesky(K + (log_var.exp() / self._weights).diag(), _NAME, jitter=_JITTER)
-            half = torch.linalg.solve_triangular(chol, cross, upper=False)
-            mean = cross.T @ torch.cholesky_solve(train, chol)
-            squares, var = (other - mean).square(), prior - half.square().sum(0)[:, None]
+        for i, (log_var, lower) in enumerate(zip(noise, min_log_noise, strict=True)):
+            moments = []
+            for outputs in self._outputs(noise, i):
+                merged = outputs.at(log_var)
+                cov, Y, between = outputs.scaled(K + merged.var.diag(), merged.y, cross)
+                chol = cholesky(cov, _NAME, jitter=_JITTER)
+                half = torch.linalg.solve_triangular(chol, between, upper=False)
+                mean = between.T @ torch.cholesky_solve(Y, chol)
+                moments.append((mean, prior - half.square().sum(0)[:, None]))
+            mean, var = (torch.cat(part, 1) for part in zip(*moments, strict=True))
+            squares = (y.chunk(len(noise), 1)[i] - mean).square()
+            if known is not None:
+                var = var + known.chunk(len(noise), 1)[i]
 
             def density(log_noise, squares=squares, var=var):
                 total_var = var + log_noise.exp()
@@ -145,6 +179,13 @@ class Evidence(GaussianNoiseObjective):
             total += value
         return torch.cat(refitted), total
 
+    def _outputs(self, noise, i):
+        """Return the `_EqualNoise` or `_KnownNoise` of the outputs with the i-th noise variance."""
+        if isinstance(self._noise[0], _EqualNoise):
+            return [self._noise[0].chunk(len(noise), i)]
+        per_noise = len(self._noise) // len(noise)
+        return self._noise[i * per_noise : (i + 1) * per_noise]
+
     def _cov(self, theta):
         K = self.kernel(self._X, self._X, theta)
         return K.diagonal_scatter(self.kernel.diag(self._X, theta))
@@ -156,34 +197,161 @@ class Evidence(GaussianNoiseObjective):
         :math:`\frac12 (C^{-1} Y Y^\top C^{-1} - t\, C^{-1})`. The jitter adds its share of their
         trace to each diagonal entry.
         """
-        value, by_K, by_noise, n = noise.new_zeros(()), None, [], len(K)
-        prior = self.kernel.diag(self._X, theta)
-        groups = self._y.chunk(len(noise), 1), self._scatter.chunk(len(noise)), noise
-        for Y, scatter, log_var in zip(*groups, strict=True):
-            misfit = scatter.sum() / log_var.exp()
-            var = log_var.exp() / self._weights
-            cov = K.diagonal_scatter(prior + var)
-            chol, added = jittered_cholesky(cov, _NAME, jitter=self._jitter)
-            half = torch.linalg.solve_triangular(chol, Y, upper=False)
-            A, t = torch.linalg.solve_triangular(chol.T, half, upper=True), Y.shape[1]
-            by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
-            by_cov.diagonal().add_(added * by_cov.trace() / n)
-            by_K = by_cov if by_K is None else by_K.add_(by_cov)
-            by_noise.append(by_cov.diagonal() @ var - t * self._more + 0.5 * misfit)
-            log_det = 2 * chol.diagonal().log().sum() + self._log_weights
-            size = self.weight * math.log(2 * math.pi) + 2 * self._more * log_var
-            value = value - 0.5 * (half.square().sum() + misfit + t * (log_det + size))
-        return value, by_K, torch.stack(by_noise)
+        value, by_K, n = noise.new_zeros(()), None, len(K)
+        by_noise, prior = torch.zeros_like(noise), self.kernel.diag(self._X, theta)
+        for i, log_var in enumerate(noise):
+            for outputs in self._outputs(noise, i):
+                merged = outputs.at(log_var)
+                cov, Y = outputs.scaled(K.diagonal_scatter(prior + merged.var), merged.y)
+                chol, added = jittered_cholesky(cov, _NAME, jitter=self._jitter)
+                half = torch.linalg.solve_triangular(chol, Y, upper=False)
+                A, t = torch.linalg.solve_triangular(chol.T, half, upper=True), half.shape[1]
+                by_cov = torch.addmm(torch.cholesky_inverse(chol), A, A.T, beta=-0.5 * t, alpha=0.5)
+                by_cov.diagonal().add_(added * by_cov.trace() / n)
+                by_cov, A = outputs.scaled(by_cov, A)
+                by_K = by_cov if by_K is None else by_K.add_(by_cov)
+                by_noise[i] += outputs.by_noise(log_var, by_cov.diagonal(), A)
+                log_det = 2 * chol.diagonal().log().sum() + merged.log_weights
+                fit = half.square().sum() + merged.misfit
+                value = value - 0.5 * (fit + t * (log_det + merged.size))
+        return value, by_K, by_noise
 
 
-def _distinct(X, y, weights):
-    """Return rows of distinct features, with mean targets and total weights."""
-    distinct, group = torch.unique(X, dim=0, return_inverse=True)
-    if len(distinct) == len(X):
-        return X, y, weights
-    totals = weights.new_zeros(len(distinct)).index_add_(0, group, weights)
-    sums = y.new_zeros(len(distinct), y.shape[1]).index_add_(0, group, weights[:, None] * y)
-    return distinct, sums / totals[:, None], totals
+class _Merged(NamedTuple):
+    r"""Rows of distinct features, which stand for all rows given the noise of some outputs.
+
+    The log density of all rows is that of the means ``y``, without its factor
+    :math:`(2 \pi)^{-n/2}`, less half of ``misfit`` and of t times ``log_weights`` and ``size``.
+
+    Attributes
+    ----------
+    y : Tensor of shape (n, t)
+        Means of the targets.
+    var : Tensor of shape (n,)
+        Variances of the noise of the means.
+    misfit : Tensor of shape ()
+        Squared deviations of the targets from the means, in units of the noise variance.
+    log_weights, size : Tensor of shape ()
+        Normalization of the density of the deviations, and of a change of scale.
+    """
+
+    y: torch.Tensor
+    var: torch.Tensor
+    misfit: torch.Tensor
+    log_weights: torch.Tensor
+    size: torch.Tensor
+
+
+class _EqualNoise:
+    r"""Distinct rows of outputs whose noise differs between rows by the weights alone.
+
+    Rows with the same features are one row of their total weight w and mean target, times the
+    density of the deviations from it, :math:`(2 \pi \sigma^2)^{-(w - 1) / 2} w^{-1/2}
+    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`.
+
+    Parameters
+    ----------
+    y, weights : Tensor of shape (n, t), (n,)
+    group : Tensor of shape (n,)
+        Index of the distinct row that each row is merged into.
+    """
+
+    def __init__(self, y, weights, group):
+        self._total, squares = weights.sum(), weights @ y.square()
+        self._y, self._weights = _merged(y, weights, group)
+        self._scatter = squares - self._weights @ self._y.square()
+        self._log_weights = self._weights.log().sum()
+        # A row of weight w has w - 1 further targets; `_scatter` is their squared deviation.
+        self._more = 0.5 * (self._total - len(self._weights))
+
+    def chunk(self, n_chunks, i):
+        """Return the i-th of so many equal parts of the outputs."""
+        part = copy(self)
+        part._y = self._y.chunk(n_chunks, 1)[i]
+        part._scatter = self._scatter.chunk(n_chunks)[i]
+        return part
+
+    def at(self, log_var):
+        """Return the `_Merged` rows at the logarithm of the noise variance."""
+        return _Merged(
+            y=self._y,
+            var=log_var.exp() / self._weights,
+            misfit=self._scatter.sum() / log_var.exp(),
+            log_weights=self._log_weights,
+            size=self._total * math.log(2 * math.pi) + 2 * self._more * log_var,
+        )
+
+    def scaled(self, matrix, *factors):
+        """Return a matrix (n, n) and others with n rows, unchanged."""
+        return matrix, *factors
+
+    def by_noise(self, log_var, by_var, solved):
+        """Return the derivative of the log evidence in the logarithm of the noise variance.
+
+        Parameters
+        ----------
+        log_var : Tensor of shape ()
+        by_var : Tensor of shape (n,)
+            Derivatives in the variances of the noise of the means.
+        solved : Tensor of shape (n, t)
+            Minus the derivatives in the means.
+        """
+        merged = self.at(log_var)
+        return by_var @ merged.var - solved.shape[1] * self._more + 0.5 * merged.misfit
+
+
+class _KnownNoise:
+    """Distinct rows of an output, whose noise has a known variance besides a common one.
+
+    Its methods are those of `_EqualNoise`. The means weight rows by the precisions of their noise,
+    so that they depend on the common variance. The noise of rows may differ by orders of magnitude.
+    They are scaled to similar variances, as the jitter is relative to the mean of these.
+
+    Parameters
+    ----------
+    y, known, weights, group : Tensor of shape (n,)
+    """
+
+    def __init__(self, y, known, weights, group):
+        self._y, self._known, self._weights, self._group = y, known, weights, group
+        one = _merged(y[:, None], weights / (1 + known), group)[1]
+        self._scale = (1 + 1 / one).rsqrt()
+
+    def scaled(self, matrix, *factors):
+        """Return a matrix (n, n) and others with n rows, times the scale of each row."""
+        column = self._scale[:, None]
+        return column * matrix * self._scale, *(column * factor for factor in factors)
+
+    def at(self, log_var):
+        var = log_var.exp() + self._known
+        precision = self._weights / var
+        mean, total = _merged(self._y[:, None], precision, self._group)
+        deviations = self._y - mean[self._group, 0]
+        return _Merged(
+            y=mean,
+            var=1 / total,
+            misfit=precision @ deviations.square(),
+            log_weights=total.log().sum() - 2 * self._scale.log().sum(),
+            size=self._weights @ (2 * math.pi * var).log(),
+        )
+
+    @torch.enable_grad()
+    def by_noise(self, log_var, by_var, solved):
+        leaf = log_var.detach().requires_grad_()
+        merged = self.at(leaf)
+        through_rows = by_var @ merged.var - (solved * merged.y).sum()
+        density = through_rows - 0.5 * (merged.misfit + merged.log_weights + merged.size)
+        return torch.autograd.grad(density, leaf)[0]
+
+
+def _merged(y, weights, group):
+    """Return weighted means (g, t) and total weights (g,) of groups of rows."""
+    if len(group) == group.max() + 1:
+        return y, weights
+    n_groups = int(group.max()) + 1
+    totals = weights.new_zeros(n_groups).index_add(0, group, weights)
+    sums = y.new_zeros(n_groups, y.shape[1]).index_add(0, group, weights[:, None] * y)
+    return sums / totals[:, None], totals
 
 
 class SharedScaling:

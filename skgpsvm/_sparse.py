@@ -274,13 +274,16 @@ def sparse_attributes(estimator, models):
     }
 
 
-def fit_or_update(estimator, X, y, sample_weight, classes=None):
-    """Fit an estimator in the first call of `partial_fit`, and update it in every further call."""
+def fit_or_update(estimator, X, y, sample_weight, **more):
+    """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
+
+    The parameters are those of `fit_models`.
+    """
     check_streamed(estimator)
     check_same("a model to continue", getattr(estimator, "_latents", None))
     if estimator.__sklearn_is_fitted__():
-        return update_models(estimator, X, y, sample_weight, classes)
-    fit_models(estimator, X, y, sample_weight, classes)
+        return update_models(estimator, X, y, sample_weight, **more)
+    fit_models(estimator, X, y, sample_weight, **more)
     n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
     if n_rows < m and isinstance(estimator.inducing_points, str):
         warn(

@@ -121,6 +121,27 @@ def check_weights(sample_weight, X):
     return weights
 
 
+def check_noise_variance(noise_variance, y):
+    """Return known variances of the noise, (n, t) float64, of targets (n,) or (n, t)."""
+    variances = check_array(
+        noise_variance,
+        ensure_2d=False,
+        dtype=np.float64,
+        ensure_min_samples=0,
+        input_name="noise_variance",
+    )
+    if variances.shape not in (y.shape, y.shape[:1]):
+        shapes = " or ".join(map(str, dict.fromkeys((y.shape[:1], y.shape))))
+        raise ValueError(
+            f"noise_variance has shape {variances.shape}; it must have shape {shapes}, a variance "
+            "for each row or for each entry of y."
+        )
+    if (variances < 0).any():
+        raise ValueError(f"noise_variance must not be negative; the least is {variances.min()}.")
+    variances = variances if variances.ndim == 2 else variances[:, None]
+    return np.broadcast_to(variances, (len(y), np.prod(y.shape[1:], dtype=int)))
+
+
 def check_labels(name, labels):
     """Raise ValueError if labels cannot be sorted."""
     if labels.dtype == object:

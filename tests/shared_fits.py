@@ -99,6 +99,8 @@ FITS = {
 }
 FEW_STEPS = {"n_inducing": 200, "random_state": 0, "max_iter": 2, "tol": 10.0}
 FITS["svgp, exact starts"] = SVGPRegressor(1.0 * RBF(1.0), **FEW_STEPS), 0, "uneven"
+FITS["svgp, known noise"] = FITS["svgp, learned"]
+FITS["svgp, known noise, exact starts"] = FITS["svgp, exact starts"]
 LEARNS = {**COMMON, "max_iter": 8, "tol": 0.0}
 # Adam moves inducing points by rounding errors in a constant column, where they have no effect.
 STILL = LEARNS | {"learn_inducing": False}
@@ -296,8 +298,9 @@ def fit(name, shard=slice(None), fits=FITS, start=None):
     X = table(X) if name.startswith("additive") else X
     rows = np.lexsort(X.T[::-1]) if ordered else np.arange(len(X))
     rows = rows[shard]
+    options = {"noise_variance": 0.1 * X[rows, 1] ** 2} if "known noise" in name else {}
     with patch(*LIMITS[name]) if name in LIMITS else nullcontext():
-        return estimator.fit(X[rows], (y if n_classes else target)[rows], weights[rows])
+        return estimator.fit(X[rows], (y if n_classes else target)[rows], weights[rows], **options)
 
 
 def shard(name, rank, fits=FITS):
@@ -346,6 +349,7 @@ def failing_fits(rank):
     seeded = clone(ep).set_params(random_state="seed" if rank == 1 else 0)
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d" if rank else "e"])
     codes = (y == "spam").astype([int, float, bool][rank])
+    known = np.ones(len(X)) if rank else None
     rates, mixed = np.where(rank == 1, -1.0, np.abs(target)), X.astype(object)
     mixed[:, 3] = "level" if rank else 1
     return {
@@ -377,6 +381,7 @@ def failing_fits(rank):
         "classes": told(lambda: BayesianSVC().partial_fit(X, y, classes=names[: 2 + rank])),
         "device": told(lambda: EPClassifier(device=devices[rank]).fit(X, y)),
         "weights": told(lambda: BayesianSVC(**COMMON).fit(X, y, np.zeros(len(X)))),
+        "known noise": told(lambda: SVGPRegressor(**COMMON).fit(X, target, noise_variance=known)),
         "one class": told(lambda: BayesianSVC(**COMMON).fit(X, np.zeros(len(X)))),
     }
 

@@ -215,6 +215,10 @@ def test_streams_are_shared_too(ranks, name):
         ("classes", r"rank 0 has classes \['ham', 'spam'\]; rank 1 has classes"),
         ("device", "rank 1 failed: ValueError: device='nowhere' cannot be used here"),
         ("weights", "All values of sample_weight are zero"),
+        (
+            "known noise",
+            "rank 0 has noise_variance given False; rank 1 has noise_variance given True",
+        ),
         ("one class", r"needs rows of at least two classes .* got 1 class: \[0.0\]"),
     ],
 )

@@ -12,7 +12,7 @@ from .._problem import Problem
 from .._validation import draw_seed
 
 
-def fit_models(estimator, X, y, sample_weight, classes=None):
+def fit_models(estimator, X, y, sample_weight, **more):
     """Fit an estimator: anew, or by warm start from its fitted models.
 
     The estimator provides ``_fit_model(problem)``, which returns a `Fitted`, and
@@ -24,8 +24,9 @@ def fit_models(estimator, X, y, sample_weight, classes=None):
     estimator : GPEstimator
     X, y, sample_weight : array-like
         As `fit` takes them.
-    classes : array-like, optional
-        All classes that may occur.
+    **more : array-like
+        Further arguments of ``_check_training_data``: all ``classes`` that may occur, or the
+        ``noise_variance`` of each row.
 
     Returns
     -------
@@ -36,10 +37,11 @@ def fit_models(estimator, X, y, sample_weight, classes=None):
     if previous is None:
         estimator._forget()
     call = "fit" if previous else None
-    return _run(estimator, X, y, sample_weight, classes, previous, call, estimator._fit_model)
+    data = X, y, sample_weight, more
+    return _run(estimator, data, previous, call, estimator._fit_model)
 
 
-def update_models(estimator, X, y, sample_weight, classes=None):
+def update_models(estimator, X, y, sample_weight, **more):
     """Update the fitted models of an estimator by more rows.
 
     The estimator provides ``_update_model(problem)``, which returns a `Fitted`; its
@@ -49,8 +51,8 @@ def update_models(estimator, X, y, sample_weight, classes=None):
     previous = getattr(estimator, "_latents", None)
     check_same("a model to continue", previous)
     call = "partial_fit" if previous else None
-    update = estimator._update_model
-    return _run(estimator, X, y, sample_weight, classes, previous, call, update, streamed=True)
+    data = X, y, sample_weight, more
+    return _run(estimator, data, previous, call, estimator._update_model, streamed=True)
 
 
 def check_streamed(estimator):
@@ -68,11 +70,12 @@ def _check_parameters(estimator, continued_by):
     estimator._rules.check(estimator, continued_by)
 
 
-def _run(estimator, X, y, sample_weight, classes, previous, call, fit, streamed=False):
+def _run(estimator, data, previous, call, fit, streamed=False):
+    X, y, sample_weight, more = data
     run_on_all_ranks(_check_parameters, estimator, call)
     shown = X
     X, targets, weights, origin = estimator._check_training_data(
-        X, y, sample_weight, classes=classes, reset=previous is None
+        X, y, sample_weight, **more, reset=previous is None
     )
     targets_of_models = estimator._one_vs_rest_targets(targets)
     options = agreed_options(estimator, X)

@@ -4,13 +4,14 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import has_fit_parameter
 
-from .._data import merged_rows, to_tensor, winsorized
-from .._distributed import gather
+from .._data import merged_rows, to_tensor, weighted_median, winsorized
+from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE
-from .._validation import differs
+from .._validation import check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator
 
@@ -32,28 +33,28 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return whether y has noise to learn; weights of counts are exposures."""
         return True
 
-    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        """`merged_rows` with normalized targets (n, t)."""
+    def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
+        """`merged_rows` with normalized targets (n, t), or (n, t, 2) with known noise."""
         X, y, weights = self._check_rows(
             X, y, sample_weight, reset, multi_output=True, y_numeric=True
         )
         if self._has_noise():
-            _warn_of_weights(weights)
+            _warn_of_weights(weights, has_fit_parameter(self, "noise_variance"))
         if reset:
             self._y_ndim = np.ndim(y)
         t = np.prod(y.shape[1:], dtype=int)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), t)
+        if self._knows_noise(noise_variance):
+            known = run_on_all_ranks(check_noise_variance, noise_variance, y)
+            targets = np.stack([targets, known], -1)
         X, targets, weights, origin = merged_rows(X, targets, weights)
-
-        def average(values):
-            return sum(gather(weights @ values)) / sum(gather(weights.sum()))
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
             with np.errstate(over="ignore"):
-                mean, var = _moments(targets, average)
+                mean, var = _moments(targets, weights)
                 if self._is_heavy_tailed() and np.isfinite(var).all():
-                    mean, var = _moments(winsorized(targets, weights), average)
+                    mean, var = _moments(winsorized(targets, weights), weights)
             if not np.isfinite(var).all():
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
@@ -66,7 +67,22 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 f"y has {targets.shape[1]} outputs, but the model was fitted with "
                 f"{len(self._y_mean)}."
             )
+        if targets.ndim == 3:
+            y, known = np.moveaxis(targets, -1, 0)
+            normalized = (y - self._y_mean) / self._y_std, known / self._y_std**2
+            return X, np.stack(normalized, -1), weights, origin
         return X, (targets - self._y_mean) / self._y_std, weights, origin
+
+    def _knows_noise(self, noise_variance):
+        """Return whether all ranks were given the variances of known noise, or none."""
+        given = noise_variance is not None
+        check_equal({"noise_variance given": given})
+        if given and self.likelihood != "gaussian":
+            raise ValueError(
+                "noise_variance is that of Gaussian noise; leave it out with "
+                f"likelihood={self.likelihood!r}, or set likelihood='gaussian'."
+            )
+        return given
 
     def _outputs(self, array):
         """Return an array whose last axis, of outputs, is there only if y had two axes."""
@@ -88,9 +104,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the log density gained by the variation of the mean at the fitted noise."""
         if not weights.any():
             return 0.0
-        mean = self._latent_means(X)
-        squares = weights @ (mean - np.average(mean, axis=0, weights=weights)) ** 2
-        return float((0.5 * squares / self.noise_variance_).sum())
+        mean, known = self._latent_means(X), 0.0
+        if targets.ndim == 3:
+            known = targets[..., 1] * self._y_std**2
+        squares = (mean - np.average(mean, axis=0, weights=weights)) ** 2
+        return float((0.5 * weights @ (squares / (self.noise_variance_ + known))).sum())
 
     def _noise_variance(self, parameters):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
@@ -204,7 +222,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
 
 
-def _warn_of_weights(weights):
+def _warn_of_weights(weights, takes_noise):
     """Warn if weights are not integers and their mean is far from 1.
 
     Weights count rows: 1 / sd**2 in other units of y would be another number of rows.
@@ -215,14 +233,38 @@ def _warn_of_weights(weights):
     mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
     far = not 1 / _MAX_MEAN_WEIGHT <= mean <= _MAX_MEAN_WEIGHT
     if far and not all(part[2] for part in sums):
+        known = "Pass known variances of the noise as noise_variance, or divide"
+        divide = known if takes_noise else "Divide"
         warn(
             f"The mean of sample_weight is {mean:.3g}. Weights are not relative: a row of "
             f"weight 2 counts as two rows, so that these {sum(part[1] for part in sums)} rows "
-            f"count as {sum(part[0] for part in sums):.3g}. Divide inverse variances by their "
+            f"count as {sum(part[0] for part in sums):.3g}. {divide} inverse variances by their "
             "mean. Weights that are all integers are taken as counts, without this warning."
         )
 
 
-def _moments(targets, average):
+def _moments(targets, weights):
+    """Return means and variances of the outputs, (t,) each, over the rows of all ranks."""
+    if targets.ndim == 3:
+        targets, known = np.moveaxis(targets, -1, 0)
+        columns = zip(targets.T, _discounted(weights, known).T, strict=True)
+        parts = [_moments(column[:, None], own) for column, own in columns]
+        mean, var = zip(*parts, strict=True)
+        return np.concatenate(mean), np.concatenate(var)
+
+    def average(values):
+        return sum(gather(weights @ values)) / sum(gather(weights.sum()))
+
     mean = average(targets)
     return mean, average((targets - mean) ** 2)
+
+
+def _discounted(weights, known):
+    """Return weights (n, t) by which rows of large known noise hardly set the scale of y.
+
+    The weight of a row of variance v is multiplied by m / (m + v), where m is the median variance.
+    """
+    every = (np.concatenate(gather(part)) for part in (known, weights))
+    typical = weighted_median(*every)
+    total = np.where(known > 0, typical + known, 1.0)
+    return weights[:, None] * np.where(known > 0, typical / total, 1.0)

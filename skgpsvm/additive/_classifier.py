@@ -256,7 +256,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         ValueError
             If parameters, data or weights are not valid, or y has an unknown class.
         """
-        return update_models(self, X, y, sample_weight, classes)
+        return update_models(self, X, y, sample_weight, classes=classes)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

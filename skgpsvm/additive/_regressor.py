@@ -237,10 +237,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, "poisson"))
 
-    def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
-        X, targets, weights, origin = super()._check_training_data(
-            X, y, sample_weight, classes=classes, reset=reset
-        )
+    def _check_training_data(self, X, y, sample_weight, **options):
+        X, targets, weights, origin = super()._check_training_data(X, y, sample_weight, **options)
         if self.likelihood == "poisson":
             run_on_all_ranks(_check_counts, targets[weights > 0])
         return X, targets, weights, origin

@@ -350,7 +350,7 @@ class BayesianSVC(GPClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
-        return fit_or_update(self, X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
 
 def _leave_one_out(ascent, state):

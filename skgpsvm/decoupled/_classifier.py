@@ -220,7 +220,7 @@ class DecoupledGPClassifier(GPClassifier):
             If parameters, data or weights are invalid, or ``y`` contains an unknown class.
         """
         call = update_models if by_steps(self) else fit_or_update
-        return call(self, X, y, sample_weight, classes)
+        return call(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)

@@ -285,7 +285,7 @@ class EPClassifier(GPClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has unknown classes.
         """
-        return fit_or_update(self, X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""

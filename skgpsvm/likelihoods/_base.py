@@ -19,7 +19,8 @@ class Likelihood(torch.nn.Module, abc.ABC):
     * ``f``, ``mean``, ``var`` have shape (..., b, c): latent values, or the means and variances of
       independent Gaussian latent values. Leading axes, of samples say, broadcast.
     * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
-      shape (b, c), one for each latent function, for regressors. Codes are not checked.
+      shape (b, c), one for each latent function, for regressors. Codes are not checked. `Gaussian`
+      also takes (b, c, 2): pairs of an observation and the known variance of its noise.
 
     Parameters, if any, are kept as logarithms in float64. The defaults of `expected_log_prob` and
     `log_marginal` are Gauss–Hermite quadrature with 32 nodes and hold for a single latent function

@@ -9,8 +9,28 @@ from .._quadrature import expect, log_expect, safe_std
 from ._base import Likelihood, log_expected_decay
 
 
+def observations(y):
+    """Split the targets of a regression.
+
+    Parameters
+    ----------
+    y : Tensor of shape (b, c) or (b, c, 2)
+        Observations, or pairs of an observation and the known variance of its noise.
+
+    Returns
+    -------
+    observed : Tensor of shape (b, c)
+    known : Tensor of shape (b, c) or None
+        Known variances of the noise; None if there are none.
+    """
+    return y.unbind(-1) if y.ndim == 3 else (y, None)
+
+
 class Gaussian(Likelihood):
     """Gaussian noise, ``y ~ N(f, noise_var)``, independent over columns.
+
+    An observation may come with a known variance of its noise, see `observations`. It is added to
+    ``noise_var``, which is then the variance of what else scatters.
 
     Parameters
     ----------
@@ -33,14 +53,22 @@ class Gaussian(Likelihood):
         """Return the noise variance, a tensor."""
         return self.log_noise_var.exp()
 
+    def _total_var(self, known):
+        """Return the variance of the noise, (c,) or, with a known part, (b, c)."""
+        return self.noise_var if known is None else self.noise_var + known
+
     def log_prob(self, y, f):
-        return _log_normal(y - f, self.noise_var).sum(-1)
+        y, known = observations(y)
+        return _log_normal(y - f, self._total_var(known)).sum(-1)
 
     def expected_log_prob(self, y, mean, var):
-        return (_log_normal(y - mean, self.noise_var) - 0.5 * var / self.noise_var).sum(-1)
+        y, known = observations(y)
+        expected = _log_normal(y - mean, self._total_var(known))
+        return (expected - 0.5 * var / self._total_var(known)).sum(-1)
 
     def log_marginal(self, y, mean, var):
-        return _log_normal(y - mean, var + self.noise_var).sum(-1)
+        y, known = observations(y)
+        return _log_normal(y - mean, var + self._total_var(known)).sum(-1)
 
     def predict(self, mean, var):
         return mean, var + self.noise_var

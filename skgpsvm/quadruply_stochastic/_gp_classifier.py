@@ -253,7 +253,7 @@ class QSGPClassifier(GPClassifier):
         DivergenceError
             See `fit`. The estimator is then unchanged.
         """
-        return fit_or_update(self, X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_qs_parameters(self)

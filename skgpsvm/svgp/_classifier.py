@@ -217,7 +217,7 @@ class SVGPClassifier(GPClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` has an unknown class.
         """
-        return fit_or_update(self, X, y, sample_weight, classes)
+        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

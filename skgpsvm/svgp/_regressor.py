@@ -102,8 +102,8 @@ class SVGPRegressor(GPRegressor):
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     noise_variance_ : float or ndarray of shape (t,)
-        Noise variance of each output, in squared units of y. Gaussian noise is at least a millionth
-        of the variance of y.
+        Noise variance of each output, in squared units of y, without the known variances that `fit`
+        was given. Gaussian noise is at least a millionth of the variance of y.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -193,7 +193,7 @@ class SVGPRegressor(GPRegressor):
             )
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None):
         """Fit the model.
 
         Parameters
@@ -203,10 +203,14 @@ class SVGPRegressor(GPRegressor):
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel and inducing points.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Divide inverse variances by their mean, as weights count rows.
+            Multiplies the log density of each row: 0 removes it, an integer repeats it. Weights
+            count rows; inverse variances of the noise are not weights but ``noise_variance``.
             For the collapsed ELBO, weights above 1 on average are scaled down to 1 when
             hyperparameters are learned. Identical copies of a row would suggest little noise.
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of each row, such as squared measurement errors, in squared
+            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
+            Gaussian noise.
 
         Returns
         -------
@@ -222,10 +226,10 @@ class SVGPRegressor(GPRegressor):
             If the objective is no longer finite. The estimator is then unfitted or, with
             ``warm_start``, unchanged.
         """
-        return fit_models(self, X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
         """Update the posterior with more rows.
 
         The first call does the same as `fit`, with its rows as inducing points if they are few.
@@ -238,12 +242,14 @@ class SVGPRegressor(GPRegressor):
         X : array-like of shape (n, d)
         y : array-like of shape (n,) or (n, t)
         sample_weight : array-like of shape (n,), default=None
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of these rows, as in `fit`.
 
         Returns
         -------
         self : SVGPRegressor
         """
-        return fit_or_update(self, X, y, sample_weight)
+        return fit_or_update(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
