@@ -19,6 +19,7 @@ from ._inference.natural_gradient import NaturalGradientInference
 from ._problem import Fitted
 from ._variational import LOG_CONCAVE
 from .exceptions import NumericalWarning, warn
+from .likelihoods._regression import observations
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
 _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
@@ -167,5 +168,8 @@ def _held_out_predictions(solve, state):
     out = share.nonzero()[:, 0]
     chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
     prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
-    y, weights = rows.targets[out].double(), rows.weights[out].double() * share[out]
-    return HeldOutRows(*rows.collect(y, weights, means[out, t:], variances[out], prior)), elbo
+    y, known = observations(rows.targets[out].double())
+    known = torch.zeros_like(y) if known is None else known
+    moments = means[out, t:], variances[out], prior
+    weights = rows.weights[out].double() * share[out]
+    return HeldOutRows(*rows.collect(y, weights, *moments, known)), elbo

@@ -158,6 +158,8 @@ FITS |= {
         "uneven",
     ),
 }
+for name in ("learned", "calibrated", "some bases"):
+    FITS[f"decoupled, known noise, {name}"] = FITS[f"decoupled, {name}"]
 QS = {**FIXED, "n_basis": 60}
 CHEVRON = {"covariance": "chevron", "n_dense_columns": 3}
 FITS |= {

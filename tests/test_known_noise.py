@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import SVGPRegressor, _collapsed
+from skgpsvm import DecoupledGPRegressor, SVGPRegressor, _collapsed
 from skgpsvm._collapsed import CollapsedBound, evidence_or_bound
 from skgpsvm._evidence import Evidence
 from skgpsvm._torch_kernels import torch_kernel
@@ -343,6 +343,70 @@ def test_equal_variances_are_a_part_of_the_noise(solver):
         whole.fit(X, y)
     assert_allclose(split.predict(X), whole.predict(X), atol=1e-9)
     assert split.elbo_ == pytest.approx(whole.elbo_, abs=1e-8)
+
+
+# Bases of the mean
+
+
+@pytest.mark.parametrize("n_bases", [120, 60])
+def test_decoupled_means_are_those_of_dense_oracles(n_bases):
+    X, y, known = measured(120)
+    Y, both = np.c_[y, X[:, 2] - y], np.c_[known, known[::-1]]
+    options = {"inducing_points": X, "learn_inducing": False, "n_mean_bases": n_bases}
+    model = DecoupledGPRegressor(
+        KERNEL, **GIVEN, **options, tol=1e-12, max_iter=500, random_state=0
+    ).fit(X, Y, noise_variance=both)
+    X_new = waves(30, seed=1)[0]
+    means, stds = model.predict(X_new, return_std=True)
+    bases = model.mean_bases_
+    K, Kx = KERNEL(bases), KERNEL(X, bases)
+    for j in range(2):
+        precision = 1 / (both[:, j] + 0.05)
+        coef = np.linalg.solve(Kx.T * precision @ Kx + K, Kx.T @ (precision * Y[:, j]))
+        assert_allclose(means[:, j], KERNEL(X_new, bases) @ coef, atol=1e-4)
+        exact = GaussianProcessRegressor(KERNEL + WhiteKernel(0.05), alpha=both[:, j])
+        exact.set_params(optimizer=None).fit(X, Y[:, j])
+        mean, std = exact.predict(X_new, return_std=True)
+        assert_allclose(stds[:, j], std, atol=1e-6)
+        if n_bases == 120:
+            assert_allclose(means[:, j], mean, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["cg", "sgd"])
+def test_equal_variances_are_a_part_of_the_noise_of_decoupled_models(solver):
+    X, y, _ = measured(80)
+    model = DecoupledGPRegressor(
+        KERNEL, **GIVEN, solver=solver, n_mean_bases=40, max_iter=10, random_state=0
+    )
+    split, whole = clone(model), clone(model).set_params(noise_variance=0.15)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        split.fit(X, y, noise_variance=np.full(80, 0.1))
+        whole.fit(X, y)
+    assert_allclose(split.predict(X), whole.predict(X), atol=1e-6)
+    assert split.elbo_ == pytest.approx(whole.elbo_, rel=1e-6)
+
+
+def test_calibration_on_held_out_rows_leaves_known_noise_out():
+    X, y, known = measured(600)
+    model = DecoupledGPRegressor(random_state=0).fit(X, y, noise_variance=known)
+    # The learned noise has variance .01, the known noise .26.
+    assert model.noise_variance_ < 0.05
+    mean, variance = model.latent_mean_and_variance(X)
+    f = np.sin(2 * X[:, 0]) + X[:, 1]
+    assert np.mean(np.abs(f - mean) < 1.96 * np.sqrt(variance)) > 0.85
+
+
+def test_decoupled_stream_is_a_fit_of_all_rows():
+    X, y, known = measured(120)
+    options = GIVEN | {"inducing_points": X[:30], "learn_inducing": False, "n_mean_bases": 60}
+    stream = DecoupledGPRegressor(KERNEL, **options, tol=1e-10, max_iter=500, random_state=0)
+    for part in (slice(0, 60), slice(60, None)):
+        stream.partial_fit(X[part], y[part], noise_variance=known[part])
+    bases = stream.mean_bases_
+    K, Kx, precision = KERNEL(bases), KERNEL(X, bases), 1 / (known + 0.05)
+    coef = np.linalg.solve(Kx.T * precision @ Kx + K, Kx.T @ (precision * y))
+    assert_allclose(stream.predict(X), Kx @ coef, atol=1e-4)
 
 
 # Further fits

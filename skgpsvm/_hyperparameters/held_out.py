@@ -53,6 +53,8 @@ class HeldOutRows:
         Latent moments.
     prior : Tensor of shape (n, 1)
         Projected prior variances.
+    known : Tensor of shape (n, t) or float
+        Known variances of the noise.
     """
 
     y: torch.Tensor
@@ -60,6 +62,7 @@ class HeldOutRows:
     means: torch.Tensor
     variances: torch.Tensor
     prior: torch.Tensor
+    known: torch.Tensor | float = 0.0
 
     def most_likely(self, model, limits, spread=math.inf):
         """Return a model with the noise and power under which these rows are most likely.
@@ -79,7 +82,7 @@ class HeldOutRows:
         def density(logs):
             power = logs[k].exp()
             latent = shrinkage(self.variances, self.prior, power) * self.variances
-            total = logs[:k].exp() + latent
+            total = logs[:k].exp() + self.known + latent
             misfit = (self.weights @ (total.log() + squares / total)).sum()
             changes = ((logs[:k] - noise) / spread).square().sum()
             return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]

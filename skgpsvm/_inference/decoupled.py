@@ -399,8 +399,8 @@ class DecoupledInference(Stage):
         The dense inverse is an exception: each output has its own.
         """
         if self._preconditioners is None and state.dense:
-            gram, precision = self._unit_gram(), self.rows.collect(state.precision[:1])[0][0]
-            inverses = [CholeskyPreconditioner(self.bases, gram * each) for each in precision]
+            grams = self._dense_grams(state.precision)
+            inverses = [CholeskyPreconditioner(self.bases, gram) for gram in grams]
             self._preconditioners = inverses * self._n_groups
         elif self._preconditioners is None:
             X = self.rows.inputs(self.index)
@@ -409,13 +409,23 @@ class DecoupledInference(Stage):
         pairs = zip(self._preconditioners, parts, strict=True)
         return torch.cat([condition(part) for condition, part in pairs])
 
-    def _unit_gram(self):
-        """Return the whitened Gram matrix of sites of precision 1: lower triangle of (M, M)."""
+    def _dense_grams(self, precision):
+        """Yield the whitened Gram matrix of each output: lower triangle of (M, M).
+
+        Without known noise, the sites of an output have the same precision (n, c) in all rows.
+        """
+        if self.rows.targets.ndim == 3:
+            yield from map(self._dense_gram, precision.T)
+        else:
+            gram = self._dense_gram(torch.ones_like(precision[:, 0]))
+            yield from (gram * each for each in self.rows.collect(precision[:1])[0][0])
+
+    def _dense_gram(self, precision):
         none = self.rows.weights.new_zeros(1, self.bases.size, dtype=torch.float64)
         gram = none.new_zeros(self.bases.size, self.bases.size)
-        for _, _, _, weights, values, _ in self.bases.passes(self.rows, none):
+        for index, _, _, weights, values, _ in self.bases.passes(self.rows, none):
             values = self.bases.whitened(self.bases.adjoint(values.double()))
-            add_gram(gram, values, weights * values)
+            add_gram(gram, values, weights * precision[index, None] * values)
         return self.rows.sum(gram)[0]
 
     def _sum_rows(self, K, values, index):

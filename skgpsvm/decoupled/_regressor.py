@@ -115,7 +115,8 @@ class DecoupledGPRegressor(GPRegressor):
     mean_bases_ : ndarray of shape (M, d)
         Bases of the mean, with the columns of ``inducing_points_``.
     noise_variance_ : float or ndarray of shape (t,)
-        Noise variance, in squared units of y; one per output.
+        Noise variance, in squared units of y; one per output. It leaves out the known variances
+        that `fit` was given.
     variance_power_ : float
         Power applied to the ratio of posterior and prior variance of the latent function, at least
         1: few inducing points leave too much variance near the data.
@@ -197,7 +198,7 @@ class DecoupledGPRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None):
         """Fit the model.
 
         Parameters
@@ -208,9 +209,14 @@ class DecoupledGPRegressor(GPRegressor):
             Targets. Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None
             Factors of the log density of each row: 0 removes it, an integer repeats it. Weights
-            count rows, so divide inverse variances by their mean. With Gaussian noise and a mean
-            weight above 1, hyperparameters are learned with weights scaled to a mean of 1: copies
-            of a row have no scatter and would be evidence of little noise.
+            count rows; inverse variances of the noise are not weights but ``noise_variance``. With
+            Gaussian noise and a mean weight above 1, hyperparameters are learned with weights
+            scaled to a mean of 1: copies of a row have no scatter and would be evidence of little
+            noise.
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of each row, such as squared measurement errors, in squared
+            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
+            Gaussian noise.
 
         Returns
         -------
@@ -230,10 +236,10 @@ class DecoupledGPRegressor(GPRegressor):
         ConvergenceWarning
             If conjugate gradients reach ``max_iter`` before they converge.
         """
-        return fit_models(self, X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
         """Update the model with more rows, as new data.
 
         With ``solver="cg"`` the first call is a `fit`; later calls keep kernel, noise, bases and
@@ -249,13 +255,15 @@ class DecoupledGPRegressor(GPRegressor):
         X : array-like of shape (n, d)
         y : array-like of shape (n,) or (n, t)
         sample_weight : array-like of shape (n,), default=None
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of these rows, as in `fit`.
 
         Returns
         -------
         self : DecoupledGPRegressor
         """
         call = update_models if by_steps(self) else fit_or_update
-        return call(self, X, y, sample_weight)
+        return call(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)
