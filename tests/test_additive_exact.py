@@ -58,7 +58,7 @@ def mixed_basis(data, shares):
     return basis
 
 
-def mixed(n=23, shares=True, seed=0):
+def mixed(n=23, shares=True, seed=0, known=False):
     """Return a basis, hyperparameters that differ between terms, and sums over rows."""
     rng = np.random.default_rng(seed)
     data = np.c_[rng.random((n, 2)), rng.integers(3, size=n)]
@@ -68,7 +68,8 @@ def mixed(n=23, shares=True, seed=0):
     theta = {kind: t64(rng.normal(-1, 0.3, len(usual))) for kind, usual in start.items()}
     precision, linear = t64(rng.uniform(0.5, 2, n)), t64(rng.normal(size=n))
     u = basis.unit(t64(data))
-    return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 31.0)
+    variances = t64(rng.uniform(0, 0.5, n)) if known else None
+    return basis, {**theta, "noise": t64(-1.5)}, RowSums(u, precision, linear, 31.0, variances)
 
 
 def dense(basis, theta, u, v):
@@ -124,22 +125,24 @@ def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     assert_allclose(prior.variances(at), diagonals, atol=1e-12)
 
 
-def test_evidence_is_the_density_of_targets():
-    basis, theta, sums = mixed()
+@pytest.mark.parametrize("known", [False, True])
+def test_evidence_is_the_density_of_targets(known):
+    basis, theta, sums = mixed(known=known)
     n, rng = len(sums.u), np.random.default_rng(1)
     weights, y = rng.integers(1, 4, n), rng.normal(size=n)
-    sums = RowSums(sums.u, t64(weights), t64(weights * y), weights.sum())
+    sums = RowSums(sums.u, t64(weights), t64(weights * y), weights.sum(), sums.known)
     value = RowEvidence(basis, theta, sums).value
     again = np.repeat(np.arange(n), weights)
     cov = sum(dense(basis, theta, sums.u, sums.u)).numpy()[again[:, None], again]
-    cov[np.diag_indices(len(cov))] += np.exp(-1.5)
+    cov[np.diag_indices(len(cov))] += np.exp(-1.5) + (sums.known.numpy()[again] if known else 0)
     assert_allclose(value, multivariate_normal(cov=cov).logpdf(y[again]))
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("shares", [True, False])
-def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
+def test_slopes_are_those_of_finite_differences(shares, known, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)
-    basis, theta, sums = mixed(shares=shares)
+    basis, theta, sums = mixed(shares=shares, known=known)
     slopes, _ = RowEvidence(basis, theta, sums).derivatives()
     assert set(slopes) == {"length", "variance", "noise"}
     for kind, slope in slopes.items():
@@ -152,15 +155,17 @@ def test_slopes_are_those_of_finite_differences(shares, monkeypatch):
             assert_allclose(slope[place], (values[1] - values[0]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
-def test_average_information_is_that_of_dense_algebra():
-    basis, theta, sums = mixed()
+@pytest.mark.parametrize("known", [False, True])
+def test_average_information_is_that_of_dense_algebra(known):
+    basis, theta, sums = mixed(known=known)
+    variances = sums.known if known else 0.0
     _, roots = RowEvidence(basis, theta, sums).derivatives()
     found = torch.cat([roots[name] for name in theta])
 
     def cov(vector):
         parts = dict(zip(theta, vector.split([len(r) for r in roots.values()]), strict=True))
         K = sum(dense(basis, parts, sums.u, sums.u))
-        return K + torch.diag(parts["noise"].exp() / sums.precision)
+        return K + torch.diag((parts["noise"].exp() + variances) / sums.precision)
 
     point = torch.cat([theta[name].view(-1) for name in theta])
     C, steps = cov(point), 1e-5 * torch.eye(len(point)).double()

@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import DecoupledGPRegressor, SVGPRegressor, _collapsed
+from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPRegressor, _collapsed
 from skgpsvm._collapsed import CollapsedBound, evidence_or_bound
 from skgpsvm._evidence import Evidence
 from skgpsvm._torch_kernels import torch_kernel
@@ -407,6 +407,56 @@ def test_decoupled_stream_is_a_fit_of_all_rows():
     K, Kx, precision = KERNEL(bases), KERNEL(X, bases), 1 / (known + 0.05)
     coef = np.linalg.solve(Kx.T * precision @ Kx + K, Kx.T @ (precision * y))
     assert_allclose(stream.predict(X), Kx @ coef, atol=1e-4)
+
+
+# Sums of effects
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_effects_are_learned_beside_known_noise(sparse):
+    X, _, known = measured(300)
+    known *= np.where(np.arange(300) % 3, 1, 20)
+    f = np.sin(2 * X[:, 0]) + X[:, 1]
+    y = f + np.sqrt(known) * np.random.default_rng(3).normal(size=300)
+    told, alike = (
+        AdditiveGPRegressor(sparse=sparse).fit(X, y, noise_variance=variance)
+        for variance in (known, None)
+    )
+    assert told.noise_variance_ < 0.1 < 1 < alike.noise_variance_
+    X_new = waves(500, seed=1)[0]
+    f_new = np.sin(2 * X_new[:, 0]) + X_new[:, 1]
+    mean, variance = told.latent_mean_and_variance(X_new)
+    assert told.score(X_new, f_new) > 1 - 0.5 * (1 - alike.score(X_new, f_new))
+    assert np.mean(np.abs(f_new - mean) < 1.96 * np.sqrt(variance)) > 0.85
+    scaled = clone(told).fit(X, 1024 * y, noise_variance=1024**2 * known)
+    assert_allclose(scaled.predict(X), 1024 * told.predict(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_equal_variances_are_a_part_of_the_noise_of_additive_models(sparse):
+    X, y, _ = measured(200)
+    split, whole = (
+        AdditiveGPRegressor(sparse=sparse, tol=1e-6, max_iter=100).fit(X, y, noise_variance=equal)
+        for equal in (np.full(200, 0.1), None)
+    )
+    assert split.term_names_ == whole.term_names_
+    assert split.noise_variance_ + 0.1 == pytest.approx(whole.noise_variance_, rel=0.02)
+    assert split.elbo_ == pytest.approx(whole.elbo_, abs=0.2)
+    assert_allclose(split.predict(X), whole.predict(X), atol=0.03)
+
+
+def test_additive_posterior_is_that_of_the_known_noise():
+    X, y, known = measured(100)
+    model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, noise_variance=known)
+    prior = model._latents[0].posterior("cpu")._prior
+    K = prior.matrix().numpy()
+    var = (known + model.noise_variance_) / model._y_std**2
+    order = np.lexsort(X.T[::-1])
+    rows = (y[order] - model._y_mean) / model._y_std
+    cov = K + np.diag(var[order])
+    assert model.elbo_ == pytest.approx(multivariate_normal(cov=cov).logpdf(rows), abs=1e-6)
+    mean = K @ np.linalg.solve(cov, rows) * model._y_std + model._y_mean
+    assert_allclose(model.predict(X[order]), mean, atol=1e-6)
 
 
 # Further fits

@@ -12,6 +12,7 @@ from .._hyperparameters.priors import log_prior_of_deviations
 from .._linalg import add_gram, mirror
 from .._noise import NOISE_BOUNDS
 from .._optim import FlatParameters, lbfgs
+from ..likelihoods._regression import observations
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 from ._defaults import DEFAULTS
 
@@ -370,9 +371,11 @@ class GaussianAscent(AdditiveAscent):
 
     def residuals(self, state, rows):
         """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""
-        X, y, weights = rows.take(slice(None))
+        X, targets, weights = rows.take(slice(None))
+        y, known = observations(targets)
         mean, _ = self._row_moments(self.posteriors(state), X)
-        precision = weights[:, None] / state.noise.exp()
+        var = state.noise.exp() if known is None else state.noise.exp() + known
+        precision = weights[:, None] / var
         return X, precision * (y - mean), precision
 
     def _drop_columns(self, state, going):

@@ -19,8 +19,7 @@ class Ascents:
     Attributes
     ----------
     grids : Grids
-    sites : LikelihoodSites or None
-        None is Gaussian noise.
+    sites : LikelihoodSites
     form : tuple
         Covariance and rank of the posterior, see `collapsed`.
     shrinkage, tol : float
@@ -30,7 +29,7 @@ class Ascents:
     """
 
     grids: Grids
-    sites: SiteLikelihood | None
+    sites: SiteLikelihood
     form: tuple
     shrinkage: float
     tol: float
@@ -40,23 +39,26 @@ class Ascents:
     def sparse(self, basis, rows):
         """Return the `AdditiveAscent` of a basis with inducing points."""
         least = self.grids.least_lengths(basis.n_inducing, basis.n_inducing_pair)
-        return self._ascent(GaussianAscent, SiteAscent, least, basis, rows)
+        # With known noise, the Gram matrix of the columns depends on the learned noise.
+        is_read_once = self.sites.conjugate and rows.targets.ndim < 3
+        return self._ascent(GaussianAscent if is_read_once else SiteAscent, least, basis, rows)
 
     def exact(self, basis, rows):
         """Return the `AdditiveAscent` of a basis without inducing points."""
         least = [self.grids.length_scale_bounds[0]] * 2
         basis = replace(basis, tabled=frozenset(), shares=True)
         basis.measure_by_atoms(rows, self.grids.empirical)
-        return self._ascent(ExactGaussianAscent, ExactSiteAscent, least, basis, rows)
+        kind = ExactGaussianAscent if self.sites.conjugate else ExactSiteAscent
+        return self._ascent(kind, least, basis, rows)
 
-    def _ascent(self, gaussian, other, least, basis, rows):
+    def _ascent(self, kind, least, basis, rows):
         high = self.grids.length_scale_bounds[1]
         limits = [torch.tensor([low, high]).log().to(rows.weights) for low in least]
         given = basis, rows, limits, self.form, self.shrinkage, self.tol
-        if self.sites is None:
-            return gaussian(*given)
+        if not issubclass(kind, SiteAscent):
+            return kind(*given)
         options = {"batch_size": self.batch_size, "generator": self.generator}
-        return other(*given, sites=self.sites, **options)
+        return kind(*given, sites=self.sites, **options)
 
     def learning_rows(self, rows, features):
         """Return the rows that learn hyperparameters, large weights normalized to mean one.
@@ -66,7 +68,8 @@ class Ascents:
         """
         numbers = any(not (feature.n_levels or feature.constant) for feature in features)
         heavy = rows.total_weight > DEFAULTS.mean_weight * rows.n_rows
-        return rows.with_normalized_weights() if self.sites is None and numbers and heavy else rows
+        changes = self.sites.conjugate and numbers and heavy
+        return rows.with_normalized_weights() if changes else rows
 
     def is_exact(self, requested, rows, wide):
         """Return whether a fit ends without inducing points.
@@ -84,7 +87,7 @@ class Ascents:
         if self.form[0] != "full":
             return False
         wide = wide and self.grids.n_inducing is not None
-        if self.sites is not None:
+        if not self.sites.conjugate:
             learns_noise = len(self.sites.parameters()) > 0
             return wide and self.batch_size is None and not (learns_noise and rows.are_repeated())
         most = min(DEFAULTS.exact_rows, DEFAULTS.exact_numbers / rows.X.shape[1])

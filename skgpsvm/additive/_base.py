@@ -205,7 +205,7 @@ class AdditiveGP(GPEstimator):
         sizes = self.n_inducing, self.n_inducing_interaction
         return Ascents(
             grids=Grids(*sizes, self.length_scale_bounds, self.measure == "empirical"),
-            sites=None if self.likelihood == "gaussian" else self._make_likelihood(),
+            sites=self._make_likelihood(),
             form=(self.covariance, self.rank),
             shrinkage=self.shrinkage,
             tol=self.tol,

@@ -30,12 +30,30 @@ class RowSums:
         the weights times the targets.
     weight : float
         Total weight with Gaussian noise, as in `Sums`; else 0.
+    known : Tensor of shape (n,) or None
+        Known variances of Gaussian noise.
     """
 
     u: torch.Tensor
     precision: torch.Tensor
     linear: torch.Tensor
     weight: float = 0.0
+    known: torch.Tensor | None = None
+
+    def var(self, log_var):
+        """Return the variance of the noise, (n,) if a part is known, else a scalar."""
+        return log_var.exp() if self.known is None else log_var.exp() + self.known
+
+    def sites(self, log_var):
+        """Return precisions and linear terms (n,) of the sites, noise included."""
+        var = self.var(log_var)
+        return self.precision / var, self.linear / var
+
+    def normalization(self, log_var):
+        """Return the terms of the log evidence that depend on the noise alone, nats."""
+        if self.known is None:
+            return -0.5 * self.weight * (math.log(2 * math.pi) + log_var)
+        return -0.5 * self.precision @ (2 * math.pi * self.var(log_var)).log()
 
 
 def _factorized(K, root):
@@ -73,8 +91,8 @@ def _evidence(K, chol, scaled, solved, rest):
 
 def _scaled_sites(own, sums):
     """Return roots of precisions (n,) and linear terms (n, 1) of the sites, noise included."""
-    var = own["noise"].exp()
-    return (sums.precision / var).clamp_min(0).sqrt(), sums.linear[:, None] / var
+    precision, linear = sums.sites(own["noise"])
+    return precision.clamp_min(0).sqrt(), linear[:, None]
 
 
 class RowEvidence:
@@ -99,11 +117,11 @@ class RowEvidence:
     """
 
     def __init__(self, basis, own, sums):
-        self._prior, self._weight = RowPrior(basis, own, sums.u), sums.weight
+        self._prior, self._sums, self._noise = RowPrior(basis, own, sums.u), sums, own["noise"]
         K, (self._root, linear) = self._prior.matrix(), _scaled_sites(own, sums)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
-        constants = -0.5 * sums.weight * (math.log(2 * math.pi) + own["noise"])
+        constants = sums.normalization(self._noise)
         self.value = (_evidence(K, self._chol, *parts) + constants).item()
         self._solved = parts[1]
 
@@ -132,9 +150,16 @@ class RowEvidence:
         inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[:, 0]
         adjoint = 0.5 * (torch.outer(alpha, alpha) - root * inverse * root.T)
         slopes, moves = self._prior.slopes(adjoint, alpha)
-        by_noise = 0.5 * (self._solved.square().sum() + n - inverse.trace() - self._weight)
-        # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned.
-        scaled = {name: root * part.T for name, part in moves.items()} | {"noise": self._solved}
+        # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
+        # the share of that variance in all noise.
+        of_noise, solved = self._solved, self._solved.square().sum()
+        by_noise = 0.5 * (solved + n - inverse.trace() - self._sums.weight)
+        if self._sums.known is not None:
+            share = self._noise.exp() / self._sums.var(self._noise)
+            of_noise = share[:, None] * self._solved
+            excess = self._solved[:, 0].square() + 1 - inverse.diagonal() - self._sums.precision
+            by_noise = 0.5 * share @ excess
+        scaled = {name: root * part.T for name, part in moves.items()} | {"noise": of_noise}
         roots = {
             name: torch.linalg.solve_triangular(self._chol, part, upper=False).T / math.sqrt(2)
             for name, part in scaled.items()

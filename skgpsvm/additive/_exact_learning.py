@@ -6,6 +6,7 @@ import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
 from .._scoring import fisher_scoring
+from ..likelihoods._regression import observations
 from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
 from ._defaults import DEFAULTS
 from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
@@ -43,8 +44,7 @@ class _AllRows(AdditiveAscent):
         return fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
 
     def _posterior(self, own, sums, earlier):
-        var = own["noise"].exp()
-        return ExactPosterior(self.basis, own, sums.u, sums.precision / var, sums.linear / var)
+        return ExactPosterior(self.basis, own, sums.u, *sums.sites(own["noise"]))
 
     def _gains(self, own, sums, places):
         return evidence_gains(self.basis, own, sums, places)
@@ -89,9 +89,14 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         return value + (log_noise + densities.sum()).item(), *found
 
     def _read(self):
-        X, y, weights = self.rows.take(slice(None))
+        X, targets, weights = self.rows.take(slice(None))
+        y, known = observations(targets)
+        known = [None] * y.shape[1] if known is None else known.T
         u, total = self.basis.unit(X), self.rows.total_weight
-        self._sums = [RowSums(u, weights, weights * target, total) for target in y.T]
+        self._sums = [
+            RowSums(u, weights, weights * target, total, own)
+            for target, own in zip(y.T, known, strict=True)
+        ]
 
     def sums(self, state):
         return self._sums

@@ -130,7 +130,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     kernel_interaction_ : str or None
         Covariance of each factor of a pair; None without pairs.
     noise_variance_ : float or ndarray of shape (t,)
-        Variance of the noise, in squared units of y. Not for "poisson".
+        Variance of the noise, in squared units of y, without the known variances that `fit` was
+        given. Not for "poisson".
     elbo_ : float
         ELBO of the normalized y, in nats, over the rows of `fit`. It is the log evidence itself
         without inducing points and with Gaussian noise.
@@ -244,7 +245,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         return X, targets, weights, origin
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None):
         """Fit the model.
 
         Parameters
@@ -255,9 +256,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         y : array-like of shape (n,) or (n, t)
             Several outputs have the same terms, but their own hyperparameters.
         sample_weight : array-like of shape (n,), default=None
-            Factor of each row's log density: 0 removes the row, an integer repeats it. Divide
-            inverse variances by their mean, since weights count rows. With "poisson", weights are
-            exposures, and y is the number of events divided by exposure.
+            Factor of each row's log density: 0 removes the row, an integer repeats it. Weights
+            count rows; inverse variances of the noise are not weights but ``noise_variance``. With
+            "poisson", weights are exposures, and y is the number of events divided by exposure.
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of each row, such as squared measurement errors, in squared
+            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
+            Gaussian noise.
 
         Returns
         -------
@@ -277,11 +282,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         ConvergenceWarning
             If a stage reaches ``max_iter`` before it converges.
         """
-        return fit_models(self, X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @available_if(takes_more_rows)
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
         """Update the model with more rows.
 
         The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later
@@ -294,12 +299,14 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         X : array-like or table of shape (n, d)
         y : array-like of shape (n,) or (n, t)
         sample_weight : array-like of shape (n,), default=None
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of these rows, as in `fit`.
 
         Returns
         -------
         self : AdditiveGPRegressor
         """
-        return update_models(self, X, y, sample_weight)
+        return update_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _has_noise(self):
         return self.likelihood != "poisson"

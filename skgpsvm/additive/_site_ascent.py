@@ -7,6 +7,7 @@ import torch
 
 from .._data import CHUNK_ROWS
 from .._linalg import add_grams, mirror
+from .._optim import PARAMETER_BOUNDS
 from ._ascent import AdditiveAscent, AdditiveState
 from ._bound import Sums
 from ._defaults import DEFAULTS
@@ -46,7 +47,8 @@ class SiteState(AdditiveState):
 class SiteAscent(AdditiveAscent):
     """Other likelihoods: natural-gradient steps on the summed Gaussian sites of the rows.
 
-    Its states are `SiteState`.
+    Gaussian noise with a known part has it too, since its sites depend on the learned part. Its
+    states are `SiteState`.
 
     Parameters
     ----------
@@ -138,7 +140,7 @@ class SiteAscent(AdditiveAscent):
             total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
             if self._learns_noise:
-                state.noise = state.noise + _newton(*shifted)
+                state.noise = (state.noise + _newton(*shifted)).clamp(*PARAMETER_BOUNDS)
         # Learned too early, the variances of effects would vanish, and could not recover.
         if self.learned and state.n_steps >= DEFAULTS.site_passes * len(batches):
             self._learn_hyperparameters(state)
