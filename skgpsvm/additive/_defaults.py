@@ -28,12 +28,12 @@ class Defaults:
     pairs_at_once : int
         Pairs that are added after each score test. No evidence recorded.
     clear_gain : float
-        Nats per row by which smooth pairs must have more evidence than rough ones. A smaller
-        advantage misled on real functions; figures were not recorded.
+        Nats by which smooth pairs must have more evidence than rough ones. Five splits of housing
+        have up to 10 nats more, and errors up to 16 % larger; 1,500 rows of Friedman's function
+        have 17 to 27 nats, and smooth pairs have errors a quarter smaller (2026-11-26).
     trial_share : float
         The comparison of kernels of pairs ends where the next step is expected to gain less than
-        this share of ``clear_gain``. On concrete, the evidences then differ by 17.7 nats, and by
-        18.4 after twenty steps (2026-11-26).
+        this share of ``clear_gain``. No evidence recorded.
     test_length, test_points : float, int
         Length scale and number of inducing points of the effects of the score test. No evidence
         recorded.
@@ -102,7 +102,7 @@ class Defaults:
     first_level: float = 1.0
     later_level: float = 0.1
     pairs_at_once: int = 5
-    clear_gain: float = 0.05
+    clear_gain: float = 15.0
     trial_share: float = 0.1
     test_length: float = 0.5
     test_points: int = 4

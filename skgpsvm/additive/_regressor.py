@@ -43,7 +43,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     kernel_interaction : {"rbf", "matern12", "matern32", "matern52"} or None, default=None
         Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
         With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
-        steps, unless the evidence of ``kernel`` is larger by 0.05 nats per row.
+        steps, unless the evidence of ``kernel`` is larger by 15 nats.
     interactions : "auto", int, None, or list of pairs, default="auto"
         Pairs of features that have an effect of their own, by number or name, or the maximum
         number of pairs that the fit selects. "auto" is 10 with inducing points, and any number

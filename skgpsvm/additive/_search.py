@@ -20,8 +20,8 @@ class _Trial(Stage):
     """A few rounds of an ascent, accurate enough to compare kernels of pairs."""
 
     def __init__(self, ascent):
-        self._ascent = copy(ascent)
-        self._ascent.tol = max(ascent.tol, DEFAULTS.trial_share * DEFAULTS.clear_gain)
+        self._ascent, gain = copy(ascent), DEFAULTS.trial_share * DEFAULTS.clear_gain
+        self._ascent.tol = max(ascent.tol, gain / ascent.rows.total_weight)
 
     def step(self, state):
         self._ascent.step(state)
@@ -159,7 +159,7 @@ class TermSearch:
             tried[kernel] = self.ascent, self.state
         if pairs:
             first, *others = self.kernels
-            least = tried[first][1].objective + DEFAULTS.clear_gain * ascent.rows.total_weight
+            least = tried[first][1].objective + DEFAULTS.clear_gain
             best = max(others, key=lambda kernel: tried[kernel][1].objective, default=first)
             best = best if tried[best][1].objective > least else first
             self.kernels, (self.ascent, self.state) = [best], tried[best]
