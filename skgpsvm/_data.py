@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from ._distributed import all_sum, gather, n_ranks, rank
+from ._rows import CHUNK_ROWS, Rows
 
-CHUNK_ROWS = 4096
 _MIN_CHUNK_ROWS, _CHUNK_ENTRIES = 256, 2**22  # of rows with many features
 _HELD_BYTES = 2**28
 _MAX_MERGED = 2**21
@@ -24,7 +24,7 @@ class WeightedDataset:
 
     Parameters
     ----------
-    X : ndarray or memmap of shape (n, d)
+    X : ndarray or Rows of shape (n, d)
         It is moved to the device as a whole if it takes at most 256 MiB, else chunk by chunk.
     targets : ndarray of shape (n,), (n, t) or (n, t, 2)
         Codes, floats, or pairs of a float and the known variance of its noise.
@@ -63,12 +63,20 @@ class WeightedDataset:
                 "or use dtype='float64'."
             )
         self._count()
-        self.X = X
-        if len(self) * X.shape[1] * dtype.itemsize <= _HELD_BYTES:
-            self.X, self._kept = self._tensor(self._keep(X), dtype), None
+        self.X = X if isinstance(X, Rows) else Rows(X)
+        self._hold()
 
     def __len__(self):
         return len(self.targets)
+
+    def _hold(self):
+        """Move the rows to the device if they take at most 256 MiB."""
+        n, d = len(self), self.X.shape[1]
+        if n * d * self.dtype.itemsize <= _HELD_BYTES:
+            held = torch.empty(n, d, dtype=self.dtype, device=self.device)
+            for index in self.chunks():
+                held[index] = self.take(index)[0]
+            self.X, self._kept = held, None
 
     def _count(self):
         """Set the number of rows of all ranks, and of those before this rank's."""
@@ -119,7 +127,11 @@ class WeightedDataset:
             If False, no row is repeated, and a rank with few rows has empty tensors.
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
-        order = torch.randperm(n, generator=self.own_generator(generator))
+        own = self.own_generator(generator)
+        if isinstance(self.X, torch.Tensor):
+            order = torch.randperm(n, generator=own)
+        else:
+            order = self.X.shuffled(self._kept, own)
         if repeat and 0 < n < n_batches:
             order = order.repeat(math.ceil(n_batches / n))[:n_batches]
         return order.tensor_split(n_batches)
@@ -267,7 +279,7 @@ class WeightedDataset:
         return self.of_units(units, others), self.of_units(units, chosen)
 
     def part(self, index, share=1.0):
-        """Return the rows at an index array into all ranks' rows.
+        """Return the rows at a sorted index array into all ranks' rows.
 
         Their weights are multiplied by `share`, a float or an array as long as the index.
         """
@@ -284,6 +296,7 @@ class WeightedDataset:
             part.X = self.X[at]
         else:
             part._kept = index if self._kept is None else self._kept[index]
+            part._hold()
         return part
 
     def winsorized(self):
@@ -369,14 +382,15 @@ def merged_rows(X, targets, weights):
     """
     if X.size > _MAX_MERGED:
         return X, targets, weights, None
-    used = weights > 0
-    X, targets, weights = X[used], targets[used], weights[used]
-    values = np.column_stack([X, targets.reshape(len(X), math.prod(targets.shape[1:]))])
+    used = np.flatnonzero(weights > 0)
+    kept, targets, weights = X[used], targets[used], weights[used]
+    flat = targets.reshape(len(kept), math.prod(targets.shape[1:]))
+    values = np.column_stack([kept, flat])
     np.nan_to_num(values, copy=False, nan=np.inf)  # X has no infinity; NaN is not equal to NaN
     _, first, group = np.unique(values, axis=0, return_index=True, return_inverse=True)
-    origin = np.full(len(used), -1)
+    origin = np.full(len(X), -1)
     origin[used] = group.ravel()
-    return X[first], targets[first], np.bincount(group.ravel(), weights), origin
+    return kept[first], targets[first], np.bincount(group.ravel(), weights), origin
 
 
 def winsorized(targets, weights):

@@ -6,6 +6,8 @@ import numpy as np
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_array, check_random_state, gen_batches
 
+from ._rows import Rows, checked_rows, is_source
+
 # With 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows, the decrease in inertia
 # from random rows is 97 to 101 % of the decrease with scikit-learn's defaults, in 0.4 to 1 times
 # their time (128 to 512 centers, normal and clustered data, d = 16). On a sample of 20 rows per
@@ -29,7 +31,7 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
     Parameters
     ----------
     X : array-like of shape (n, d)
-        Finite numbers. Only the rows that are used are read from a memmap.
+        Finite numbers, or a source, see :ref:`sources`. Rows are drawn from it in order.
     n_inducing : int
         Maximum number of points. Fewer are returned if the data have fewer distinct rows.
         Ignored if `method` is an array.
@@ -84,7 +86,9 @@ def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, r
            [10. ],
            [10.2]])
     """
-    if not isinstance(X, np.ndarray):
+    if is_source(X):
+        X = checked_rows(X)
+    if not isinstance(X, np.ndarray | Rows):
         X = check_array(X, dtype=None, ensure_all_finite=False)
     if not isinstance(method, str):
         return _given_points(method, X.shape[1])
@@ -126,7 +130,7 @@ def _working_rows(X, n_inducing, sample_weight, rng):
     weights = weights[index]
     max_rows = max(_MIN_ROWS, _ROWS_PER_POINT * n_inducing)
     if len(index) > max_rows:
-        # One draw from each of max_rows equal shares of the weight: sorted, so that a memmap is
+        # One draw from each of max_rows equal shares of the weight: sorted, so that a source is
         # read in order, and for equal weights nearly without repetition.
         cumulated = np.cumsum(weights)
         at = (np.arange(max_rows) + rng.uniform(size=max_rows)) / max_rows * cumulated[-1]

@@ -16,6 +16,8 @@ NUMPY_MODULES = {
     "_estimators/_classifier",  # labels
     "_estimators/_regressor",  # targets
     "_data",  # the boundary of arrays and tensors
+    "_rows",  # rows of sources, as arrays
+    "_estimators/_inputs",  # the boundary
     "_parameters",  # values of estimators' parameters, which may be arrays
     "inducing",  # scikit-learn's k-means++ works on arrays
     "active_learning",  # computes with arrays from `predict_proba`
@@ -44,7 +46,6 @@ NUMPY_MODULES = {
     "additive/_regressor",  # the estimator
     "decoupled/_training",  # shared code of the estimators
     "expectation_propagation/_classifier",  # the estimator
-    "hybrid/_data",  # rows of a Dataset, as arrays
     "hybrid/_design",  # scikit-learn kernels, and points that are arrays
     "hybrid/_held_out",  # hashes of rows
     "hybrid/_inputs",  # rows as the user passed them

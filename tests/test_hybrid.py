@@ -32,10 +32,10 @@ from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._isolation import PrivateRandom
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._predictive import regression_sites
+from skgpsvm._rows import checked_rows
 from skgpsvm.callbacks import Checkpoint
 from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
-from skgpsvm.hybrid._data import DatasetArray
 from skgpsvm.hybrid._held_out import CalibratedLoss, row_hashes
 from skgpsvm.hybrid._learning import JointTraining
 from skgpsvm.hybrid._network import FeatureMap
@@ -530,22 +530,22 @@ def test_rows_of_a_dataset_are_read_when_they_are_used():
             return torch.full((2, 3), float(i)), i % 2
 
     data = Counted()
-    rows = DatasetArray(data)
+    rows = checked_rows(data)
     assert (rows.shape, rows.row_shape, rows.dtype) == ((10, 6), (2, 3), np.float32)
     before = data.read
     assert_array_equal(rows[2:4], np.repeat([[2.0], [3.0]], 6, 1))
     assert_array_equal(rows[np.array([7, 1])][:, 0], [7, 1])
     assert data.read == before + 4
-    assert_array_equal(rows.targets(), data.targets)
+    assert_array_equal(rows.source.targets(), data.targets)
     assert data.read == before + 10  # a few items are compared with the targets
     for other in ([5] * 10, [0] * 10, [0, 1] * 3):
         data.targets = other
-        assert_array_equal(rows.targets(), [0, 1] * 5)
+        assert_array_equal(rows.source.targets(), [0, 1] * 5)
 
 
 def test_datasets_are_distinguished_by_their_rows():
     def table(scale):
-        return DatasetArray(TensorDataset(scale * torch.arange(60.0).reshape(20, 3)))
+        return checked_rows(TensorDataset(scale * torch.arange(60.0).reshape(20, 3)))
 
     assert joblib.hash(table(1.0)) == joblib.hash(table(1.0))
     assert joblib.hash(table(1.0)) != joblib.hash(table(2.0))

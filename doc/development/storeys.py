@@ -57,6 +57,7 @@ STOREYS = {
         "likelihoods",
         "inducing",
         "_data",
+        "_rows",
         "_torch_kernels",
         "_distributed",
         "_validation",

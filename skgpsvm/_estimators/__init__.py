@@ -2,6 +2,7 @@
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
+from ._inputs import validated
 from ._pipeline import agreed_options, check_streamed, fit_models, update_models
 from ._regressor import GPRegressor
 
@@ -16,4 +17,5 @@ __all__ = [
     "fit_models",
     "unwrapped",
     "update_models",
+    "validated",
 ]

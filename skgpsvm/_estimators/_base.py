@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from .. import _forks  # noqa: F401 (its hook lets forked children compute)
 from .._data import chunk_rows, to_tensor
@@ -25,6 +25,7 @@ from .._validation import (
     check_number,
     check_weights,
 )
+from ._inputs import validated
 
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
@@ -151,8 +152,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         check_bool(name, getattr(self, name))
 
     def _validated(self, X, reset, **options):
-        """Check ``X``, and ``y`` where the options have it, by scikit-learn's checks."""
-        return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], **options)
+        """Return checked ``X``, and ``y`` where the options have it; see `validated`."""
+        return validated(self, X, reset, **options)
 
     def _check_rows(self, X, y, sample_weight, reset, **options):
         """Return validated ``X``, ``y`` and weights of this rank; some weight is positive."""

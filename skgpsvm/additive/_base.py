@@ -14,6 +14,7 @@ from .._estimators import FOLLOWED, GPEstimator
 from .._isolation import isolated
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
 from .._problem import Fitted
+from .._rows import FLOATS, is_source
 from .._validation import check_level, check_number
 from ..exceptions import warn
 from ._ascents import Ascents
@@ -97,9 +98,11 @@ class AdditiveGP(GPEstimator):
             mask = categorical_mask(self.categorical_features, X)
             self._encoder = None if mask is None else TableEncoder(mask).fit(X)
         refuse_dates(X, None if self._encoder is None else self._encoder.categorical)
-        options |= {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        if self._encoder is None:
-            return validate_data(self, X, reset=reset, **options)
+        options["ensure_all_finite"] = "allow-nan"
+        if self._encoder is None or is_source(X):
+            transform = self._encoder and self._encoder.transform
+            return super()._validated(X, reset, transform=transform, **options)
+        options["dtype"] = FLOATS
         validate_data(self, X, reset=reset, skip_check_array=True)
         check = check_X_y if "y" in options else check_array
         return check(self._encoder.transform(X), estimator=self, **options)

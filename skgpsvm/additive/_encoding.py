@@ -10,6 +10,7 @@ from scipy.stats import skew, yeojohnson_normmax
 
 from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
+from .._rows import Rows, chunks, column, is_source
 from .._validation import is_missing
 from ._basis import Feature
 from ._defaults import DEFAULTS
@@ -59,12 +60,22 @@ class TableEncoder:
         """
         names = list(getattr(X, "columns", range(len(self.categorical))))
         chosen = np.flatnonzero(self.categorical)
-        self.names, every = [names[j] for j in chosen], columns(X, chosen)
-        self.levels = [_levels(*part) for part in zip(every, self.names, strict=True)]
+        self.names = [names[j] for j in chosen]
+        parts = [
+            [_levels(*named) for named in zip(columns(part, chosen), self.names, strict=True)]
+            for part in (chunks(Rows(X)) if is_source(X) else [X])
+        ]
+        self.levels = [
+            _levels([level for part in every for level in part], name)
+            for name, *every in zip(self.names, *parts, strict=True)
+        ]
         return self
 
     def with_levels_of_all_ranks(self, codes):
-        """Add the levels of the other ranks; return the codes (n, d) of the rows by all levels."""
+        """Add the levels of the other ranks; return the codes (n, d) of the rows by all levels.
+
+        Those of `Rows` are computed when they are read.
+        """
         ranks = gather(self.levels)
         if len(ranks) == 1:
             return codes
@@ -73,10 +84,13 @@ class TableEncoder:
             np.flatnonzero(self.categorical), own, self.names, *ranks, strict=True
         ):
             levels = _levels([level for part in every for level in part], name)
+            self.levels.append(levels)
+            if isinstance(codes, Rows):
+                codes.forget()
+                continue
             places = {level: code for code, level in enumerate(levels) if not is_missing(level)}
             new = [places.get(level, len(levels) - 1) for level in before]
             codes[:, j] = np.array([*new, -1])[codes[:, j].astype(int)]
-            self.levels.append(levels)
         return codes
 
     @property
@@ -90,15 +104,15 @@ class TableEncoder:
         """Return the codes and numbers of a table, float64 (n, d)."""
         found = np.empty((len(X), len(self.categorical)))
         chosen = np.flatnonzero(self.categorical)
-        for j, levels, column in zip(chosen, self.levels, columns(X, chosen), strict=True):
+        for j, levels, values in zip(chosen, self.levels, columns(X, chosen), strict=True):
             codes = {level: code for code, level in enumerate(levels) if not is_missing(level)}
             absent = len(levels) - 1 if levels and is_missing(levels[-1]) else -1
             found[:, j] = [
-                absent if is_missing(level) else codes.get(level, -1) for level in column
+                absent if is_missing(level) else codes.get(level, -1) for level in values
             ]
         numbers = np.flatnonzero(~self.categorical)
-        for j, column in zip(numbers, columns(X, numbers), strict=True):
-            found[:, j] = column
+        for j, values in zip(numbers, columns(X, numbers), strict=True):
+            found[:, j] = values
         return found
 
 
@@ -187,7 +201,7 @@ def categorical_mask(categorical_features, X):
         ]
         mask = np.array(mask, dtype=bool)
         return mask if mask.any() else None
-    if not names and np.ndim(X) != 2:
+    if not names and len(np.shape(X)) != 2:
         return None  # validation raises the error
     chosen, d = np.atleast_1d(np.asarray(categorical_features)), len(names) or np.shape(X)[1]
     if chosen.dtype.kind in "OU":
@@ -212,7 +226,7 @@ def described(X, weights, n_levels, scaling):
 
     Parameters
     ----------
-    X : ndarray or memmap of shape (n, d)
+    X : ndarray or Rows of shape (n, d)
         Rows of this rank.
     weights : ndarray of shape (n,)
     n_levels : ndarray of shape (d,)
@@ -239,7 +253,7 @@ def described(X, weights, n_levels, scaling):
     for j, levels in enumerate(n_levels):
         if levels:
             # If every row has its own level, an effect cannot be distinguished from noise.
-            own = single and levels >= n_used == len(np.unique(_of_all_ranks(X[used, j : j + 1])))
+            own = single and levels >= n_used == len(np.unique(_of_all_ranks(column(X, j)[used])))
             found.append(Feature(constant=True) if own else Feature(n_levels=int(levels)))
             continue
         if not low[j] < high[j]:  # constant, or nothing but NaN
@@ -320,7 +334,7 @@ def new_features(features, columns, X, weights):
     X : ndarray of shape (n, d)
     weights : ndarray of shape (n,)
     """
-    new = {j: features[j].is_new(X[:, j]) for j in columns}
+    new = {j: features[j].is_new(column(X, j)) for j in columns}
     counts = sum(gather(np.array([[own.sum(), weights[own].sum()] for own in new.values()])))
     most = _MAX_SHARE_OUTSIDE * sum(gather(weights.sum()))
     counts = zip(columns, counts.reshape(-1, 2), strict=True)

@@ -3,53 +3,40 @@
 import math
 
 import numpy as np
-from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import validate_data
 from torch.utils.data import Dataset
 
-from ._data import DatasetArray
+from .._estimators import validated
+from .._rows import DatasetArray, is_source
 
 
 def validated_rows(estimator, X, reset, **options):
-    """Check ``X``, and ``y`` where the options have it; return rows as `DatasetArray` or (n, d).
+    """Check ``X``, and ``y`` where the options have it; return an array (n, d) or `Rows`.
 
     Parameters
     ----------
     estimator : GPEstimator
         It has the parameter ``input_shape``; gets ``input_shape_`` and ``n_features_in_``.
-    X : array-like of shape (n, d) or (n, ...), or Dataset
+    X : array-like of shape (n, d) or (n, ...), or source
     reset : bool
         Whether to set these attributes, or to compare ``X`` with them.
     **options : dict
-        Options of `validate_data`.
+        Options of `validated`.
     """
-    options["dtype"] = [np.float64, np.float32, np.uint8]
-    if isinstance(X, Dataset):
-        return _validated_dataset(estimator, DatasetArray(X), reset, options)
+    options["dtype"] = (np.float64, np.float32, np.uint8)
     row_shape = None
-    if _n_axes(X) > 2:
-        X = np.asarray(X)
+    if isinstance(X, Dataset):
+        X = DatasetArray(X)
+        if options.get("y", X) is None:
+            options["y"] = X.targets()
+    if isinstance(X, DatasetArray) or _n_axes(X) > 2:
+        X = X if is_source(X) else np.asarray(X)
         row_shape = X.shape[1:]
         _check_row_shape(estimator, row_shape, reset)
-        X = X.reshape(len(X), math.prod(row_shape))
-    checked = validate_data(estimator, X, reset=reset, **options)
+        X = X if is_source(X) else X.reshape(len(X), math.prod(row_shape))
+    checked = validated(estimator, X, reset, flatten=True, **options)
     if reset:
         _set_row_shape(estimator, row_shape)
     return checked
-
-
-def _validated_dataset(estimator, X, reset, options):
-    _check_row_shape(estimator, X.row_shape, reset)
-    if reset:
-        estimator.n_features_in_ = X.shape[1]
-        _set_row_shape(estimator, X.row_shape)
-    if "y" not in options:
-        return X
-    y = X.targets() if options["y"] is None else options["y"]
-    kinds = {name: options[name] for name in ("multi_output", "y_numeric") if name in options}
-    y = validate_data(estimator, X="no_validation", y=y, reset=reset, **kinds)
-    check_consistent_length(X, y)
-    return X, y
 
 
 def _check_row_shape(estimator, row_shape, reset):

@@ -1,0 +1,50 @@
+"""Checks of X and y by scikit-learn: of arrays and tables at once, of sources block by block."""
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils.validation import validate_data
+
+from .._rows import FLOATS, checked_rows, is_source
+
+_OF_TARGETS = "y", "multi_output", "y_numeric"
+
+
+def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=None, **options):
+    """Return checked ``X``, an array or `Rows`, and ``y`` where the options have it.
+
+    All rows of a source are read where ``y`` is given, so that a fit with an invalid row ends
+    before it starts. Otherwise, they are read and checked when they are used.
+
+    Parameters
+    ----------
+    estimator : GPEstimator
+        It gets ``n_features_in_`` and ``feature_names_in_`` where ``reset``.
+    X : array-like of shape (n, d) or source
+    reset : bool
+        Whether to set these attributes, or to compare ``X`` with them.
+    dtype : sequence of type
+        Types that stay; any other becomes the first.
+    flatten : bool
+        Whether rows of a source may have any shape.
+    transform : callable, optional
+        Takes rows of a source, and returns those to be checked.
+    **options : dict
+        Options of `validate_data`.
+    """
+    if not is_source(X):
+        return validate_data(estimator, X, reset=reset, dtype=list(dtype), **options)
+    of_targets = {name: options.pop(name) for name in _OF_TARGETS if name in options}
+    least = options.pop("ensure_min_samples", 1)
+    rows = checked_rows(X, dtype, transform, estimator=estimator, **options)
+    first = np.asarray(rows.source[:1])
+    first = first.reshape(len(first), rows.shape[1]) if flatten else first
+    options |= {"ensure_min_samples": least, "ensure_all_finite": False}
+    check_array(first, dtype=None, estimator=estimator, input_name="X", **options)
+    header = getattr(rows.source, "header", first)
+    validate_data(estimator, header, reset=reset, skip_check_array=True)
+    if not of_targets:
+        return rows
+    y = validate_data(estimator, X="no_validation", reset=reset, **of_targets)
+    check_consistent_length(rows, y)
+    rows.check()
+    return rows, y

@@ -1,0 +1,304 @@
+"""Rows that are not in memory: read in blocks, checked, and indexed as an array of shape (n, d)."""
+
+import math
+
+import joblib
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.utils import check_array
+from torch.utils.data import Dataset, IterableDataset
+
+from ._isolation import PrivateRandom
+
+CHUNK_ROWS = 4096
+FLOATS = (np.float64, np.float32)
+_BLOCK_BYTES = 2**20
+_HELD_BYTES = 2**27  # of blocks in memory; half of them are shuffled together
+
+
+def is_source(X):
+    """Return whether the rows of ``X`` are read when they are needed.
+
+    It is a memmap, a torch Dataset, or another object of at least two axes with a ``shape``, a
+    NumPy ``dtype`` and slices.
+    """
+    if isinstance(X, np.ndarray):
+        return isinstance(X, np.memmap) and X.ndim >= 2
+    shape, dtype = getattr(X, "shape", None), getattr(X, "dtype", None)
+    has_rows = isinstance(shape, tuple) and len(shape) >= 2 and isinstance(dtype, np.dtype)
+    sliced = has_rows and hasattr(X, "__getitem__") and not issparse(X)
+    return sliced or isinstance(X, Dataset | DatasetArray)
+
+
+def checked_rows(source, dtypes=FLOATS, transform=None, **options):
+    """Return `Rows` that are checked by scikit-learn's `check_array` whenever they are read.
+
+    Parameters
+    ----------
+    source : object
+        See `is_source`.
+    dtypes : sequence of type
+        Types that stay; any other becomes the first.
+    transform : callable, optional
+        Takes flat rows (b, d) of the source, and returns those that are checked.
+    **options : dict
+        Options of `check_array`.
+    """
+    if isinstance(source, Dataset):
+        source = DatasetArray(source)
+    dtype = np.dtype(source.dtype if source.dtype in dtypes else dtypes[0])
+    options = {"input_name": "X", "ensure_min_samples": 0, **options, "dtype": dtype}
+
+    def check(rows):
+        return check_array(rows if transform is None else transform(rows), **options)
+
+    return Rows(source, dtype, check)
+
+
+def chunks(X):
+    """Yield the rows of an array or of `Rows` in order, some thousand at a time."""
+    return (X[start : start + CHUNK_ROWS] for start in range(0, len(X), CHUNK_ROWS))
+
+
+def column(X, j):
+    """Return column ``j`` of an array or of `Rows`, (n,)."""
+    return np.concatenate([chunk[:, j] for chunk in chunks(X)])
+
+
+class Rows:
+    """Flat rows (n, d) of a source, which are read when they are indexed.
+
+    Arrays and Datasets are indexed themselves. Of other sources, blocks of rows are read in order,
+    and the last ones are kept in memory. Blocks end where chunks of the source end.
+
+    Parameters
+    ----------
+    source : ndarray or object
+        See `is_source`. Its attribute ``chunks``, if any, is that of an array of h5py, Zarr or
+        Dask: the number of rows in a chunk, or the numbers of all chunks, come first.
+    dtype : numpy.dtype, optional
+        Type of checked rows; None is that of the source.
+    check : callable, optional
+        Takes flat rows (b, d) and returns an array (b, d). None returns the rows.
+
+    Attributes
+    ----------
+    row_shape : tuple of int
+        Shape of a row in the source.
+    shape : tuple of int
+    size : int
+        Number of entries.
+    """
+
+    ndim = 2
+
+    def __init__(self, source, dtype=None, check=None):
+        n, *row_shape = source.shape
+        self.source, self._check = source, check
+        self.dtype = np.dtype(source.dtype if dtype is None else dtype)
+        self.row_shape, self.shape = tuple(row_shape), (n, math.prod(row_shape))
+        self.size = math.prod(self.shape)
+        self._is_indexed = isinstance(source, np.ndarray | DatasetArray)
+        if not self._is_indexed:
+            row_bytes = max(self.shape[1] * self.dtype.itemsize, 1)
+            self._ends = _block_ends(source, max(_BLOCK_BYTES // row_bytes, 1))
+            self._starts = np.concatenate([[0], self._ends[:-1]])
+            self._most = max(int((self._ends - self._starts).max()), 1)
+            self._n_held = max(_HELD_BYTES // (self._most * row_bytes), 2)
+            self.forget()
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, index):
+        """Return rows at a slice, or at an index array in any order."""
+        is_slice = isinstance(index, slice)
+        numbers = range(len(self))[index] if is_slice else np.asarray(index)
+        if self._is_indexed:
+            return self._checked(np.asarray(self.source[index]), numbers)
+        numbers = np.asarray(numbers, dtype=int)
+        block = np.searchsorted(self._ends, numbers, side="right")
+        rows, blocks = np.empty((len(numbers), self.shape[1]), self.dtype), np.unique(block)
+        for first in range(0, len(blocks), self._n_held):
+            some = blocks[first : first + self._n_held]
+            self._read(some)
+            at = slice(None) if len(some) == len(blocks) else np.isin(block, some)
+            own = block[at]
+            rows[at] = self._held[self._place[own], numbers[at] - self._starts[own]]
+        return rows
+
+    def _read(self, blocks):
+        """Read blocks that are not in memory, in place of those that were used least recently."""
+        self._clock += 1
+        place = self._place[blocks]
+        self._used[place[place >= 0]] = self._clock
+        for i in blocks[place < 0]:
+            numbers = range(self._starts[i], self._ends[i])
+            rows = self._checked(np.asarray(self.source[numbers.start : numbers.stop]), numbers)
+            oldest = self._used.argmin()
+            self._place[self._place == oldest] = -1
+            self._held[oldest, : len(rows)] = rows
+            self._place[i], self._used[oldest] = oldest, self._clock
+
+    def forget(self):
+        """Forget the blocks in memory; they are read and checked anew."""
+        if not self._is_indexed:
+            self._held = np.empty((self._n_held, self._most, self.shape[1]), self.dtype)
+            self._clock, self._used = 0, np.zeros(self._n_held, int)
+            self._place = np.full(len(self._ends), -1)
+
+    def _checked(self, rows, numbers):
+        """Return flat rows; an error tells the number of the first row that causes it."""
+        if rows.shape != (len(numbers), *self.row_shape):
+            raise ValueError(
+                f"{len(numbers)} rows of X have shape {rows.shape}, but X has shape "
+                f"{(len(self), *self.row_shape)}."
+            )
+        rows = rows.reshape(len(rows), self.shape[1])
+        if self._check is None:
+            return rows
+        try:
+            return self._check(rows)
+        except (TypeError, ValueError) as error:
+            while len(rows) > 1:
+                half = len(rows) // 2
+                part = slice(half) if self._error(rows[:half]) else slice(half, None)
+                rows, numbers = rows[part], numbers[part]
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            told = self._error(rows) or error
+            raise kind(f"Row {numbers[0]} of X: {told}") from None
+
+    def _error(self, rows):
+        try:
+            self._check(rows)
+        except (TypeError, ValueError) as error:
+            return error
+
+    def check(self):
+        """Read all rows, so that errors in them are raised."""
+        for _ in chunks(self):
+            pass
+
+    def shuffled(self, kept, generator):
+        """Return a random order of rows, a tensor (k,) of places in an index.
+
+        Rows that are read in blocks are shuffled in groups: a group has all rows of random blocks
+        that take half the memory for blocks. Thus each block is read about once.
+
+        Parameters
+        ----------
+        kept : ndarray of shape (k,), or None
+            Sorted index of the rows; None is all rows.
+        generator : torch.Generator
+        """
+        n = len(self) if kept is None else len(kept)
+        if self._is_indexed or 2 * len(self._ends) <= self._n_held:
+            return torch.randperm(n, generator=generator)
+        edges = np.concatenate([[0], self._ends])
+        edges = edges if kept is None else np.searchsorted(kept, edges)
+        order = []
+        for blocks in torch.randperm(len(self._ends), generator=generator).split(self._n_held // 2):
+            group = torch.cat([torch.arange(edges[i], edges[i + 1]) for i in blocks])
+            order.append(group[torch.randperm(len(group), generator=generator)])
+        return torch.cat(order)
+
+    def __array__(self, dtype=None, copy=None):
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __getstate__(self):
+        """Return the state that joblib hashes: the shape, and the rows or some of a Dataset."""
+        is_dataset = isinstance(self.source, DatasetArray)
+        parts = [self[self.source.sample()]] if is_dataset else chunks(self)
+        return {"shape": self.shape, "rows": [joblib.hash(part) for part in parts]}
+
+
+def _block_ends(source, size):
+    """Return the ends of blocks of at least ``size`` rows, an ascending array (k,)."""
+    n = source.shape[0]
+    along = (getattr(source, "chunks", None) or [1])[0]
+    if isinstance(along, tuple):
+        ends = np.cumsum(along)
+        ends = ends[np.searchsorted(ends, np.arange(size, n, size))]
+    else:
+        step = math.ceil(size / along) * along
+        ends = np.arange(step, n, step)
+    return np.unique([*ends, n]).astype(int)
+
+
+class DatasetArray:
+    """A torch Dataset as a source: its rows are read one by one.
+
+    Parameters
+    ----------
+    dataset : torch.utils.data.Dataset
+        It must have a length and always return the same items: rows of any shape, or tuples of a
+        row and a target. Items that draw random numbers from torch get them from a private
+        generator.
+
+    Raises
+    ------
+    TypeError
+        If the Dataset has no length.
+    ValueError
+        If it is empty, or its rows have different shapes.
+    """
+
+    def __init__(self, dataset):
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"{type(dataset).__name__} has no length; pass a Dataset with __len__ and "
+                "__getitem__."
+            )
+        if not len(dataset):
+            raise ValueError("Found array with 0 sample(s): the Dataset is empty.")
+        self._dataset = dataset
+        first = _row(self._item(0))
+        self.shape = len(dataset), *first.shape
+        single = first.dtype in (np.float32, np.uint8)
+        self.dtype = np.dtype(np.float32 if single else np.float64)
+
+    def __getitem__(self, index):
+        """Return the rows at a slice or an index array."""
+        index = np.arange(self.shape[0])[index]
+        rows = np.empty((len(index), *self.shape[1:]), self.dtype)
+        for place, i in zip(rows, index.tolist(), strict=True):
+            row = _row(self._item(i))
+            if row.shape != self.shape[1:]:
+                raise ValueError(
+                    f"Row {i} of the Dataset has shape {row.shape}, but row 0 has shape "
+                    f"{self.shape[1:]}; all rows must have one shape."
+                )
+            place[...] = row
+        return rows
+
+    def sample(self):
+        """Return the indices of a few rows."""
+        return np.unique(np.linspace(0, self.shape[0] - 1, 5).astype(int))
+
+    def _item(self, i):
+        with PrivateRandom(0):
+            return self._dataset[i]
+
+    def targets(self):
+        """Return the targets of all rows.
+
+        They are the Dataset's ``targets`` if a few items agree with them. Otherwise, all items are
+        read.
+        """
+        first = self._item(0)
+        if not (isinstance(first, tuple | list) and len(first) > 1):
+            raise ValueError(
+                "The Dataset has no targets: return pairs of a row and a target as its items, or "
+                "pass y."
+            )
+        listed = getattr(self._dataset, "targets", None)
+        plain = getattr(self._dataset, "target_transform", None) is None
+        if listed is not None and plain and len(listed) == self.shape[0]:
+            if all(np.array_equal(listed[i], self._item(i)[1]) for i in self.sample().tolist()):
+                return np.asarray(listed)
+        return np.asarray([np.asarray(self._item(i)[1]) for i in range(self.shape[0])])
+
+
+def _row(item):
+    return np.asarray(item[0] if isinstance(item, tuple | list) else item)
