@@ -7,6 +7,7 @@ from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ._isolation import isolated
+from ._rows import is_source
 from ._validation import check_number
 from .active_learning import least_confident
 
@@ -187,6 +188,7 @@ def _attacked(classifier, X, y, clip, attack):
             f"skgpsvm.HybridBayesianSVC; got {type(classifier).__name__}."
         )
     check_consistent_length(X, y)
+    X = np.asarray(X) if is_source(X) else X
     classifier._check_new(X)
     X, y = np.asarray(X), column_or_1d(y)
     if clip is not None and (X.min() < clip[0] or X.max() > clip[1]):

@@ -1,12 +1,14 @@
 """Sources: rows that do not fit in memory, which the estimators read in blocks.
 
 An array of h5py, Zarr or Dask, a `numpy.memmap` and a torch Dataset are sources themselves. So is
-every object with a ``shape``, a NumPy ``dtype`` and slices of rows. The class here is an adapter.
+every object with a ``shape``, a NumPy ``dtype`` and slices of rows. Parquet files need an adapter.
 """
 
 import os
 
 import numpy as np
+
+from ._rows import Rows
 
 
 class ParquetRows:
@@ -62,7 +64,7 @@ class ParquetRows:
             from pyarrow import types
         except ImportError as error:
             raise ImportError(
-                "ParquetRows needs pyarrow. Install it, for example by pip install skgpsvm[parquet]."
+                "ParquetRows needs pyarrow. Install it by pip install skgpsvm[parquet]."
             ) from error
         if not isinstance(data, pyarrow.dataset.Dataset):
             paths = [os.fspath(path) for path in data] if isinstance(data, list) else data
@@ -77,8 +79,8 @@ class ParquetRows:
             kind = self._schema.field(name).type
             if not any(is_kind(kind) for is_kind in kinds):
                 raise TypeError(
-                    f"Column {name!r} has type {kind}; columns must have numbers or booleans. Leave "
-                    "it out by columns=..., or encode it as numbers."
+                    f"Column {name!r} has type {kind}; columns must have numbers or booleans. "
+                    "Leave it out by columns=..., or encode it as numbers."
                 )
             dtypes.append(np.float64 if types.is_decimal(kind) else kind.to_pandas_dtype())
         self.dtype = np.result_type(np.float32, *dtypes)
@@ -101,7 +103,9 @@ class ParquetRows:
         return self.shape[0]
 
     def __getitem__(self, part):
-        """Return the rows at a slice, (b, d)."""
+        """Return the rows at a slice, or at an index array in any order."""
+        if not isinstance(part, slice):
+            return Rows(self)[part]
         start, stop, step = part.indices(len(self))
         first = np.searchsorted(self._ends, start, side="right")
         last = np.searchsorted(self._ends, stop)
@@ -109,6 +113,9 @@ class ParquetRows:
         parts = [self._read(group) for group in self._groups[first : last + 1]]
         empty = np.empty((0, self.shape[1]), self.dtype)
         return np.concatenate([empty, *parts])[start - before : max(stop - before, 0) : step]
+
+    def __array__(self, dtype=None, copy=None):
+        return self[:].astype(dtype or self.dtype, copy=False)
 
     def _read(self, group):
         """Return the rows of a row group, (b, d)."""

@@ -10,6 +10,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from ._estimators import unwrapped
+from ._rows import column
 from ._validation import check_level, check_number
 
 _RUG_ROWS = 100
@@ -184,7 +185,7 @@ def _effects(estimator, X, features, level, n_points, latent):
     X, names, levels = estimator._check_new(X), _feature_names(estimator), _level_names(estimator)
     terms = _chosen(estimator, features, names)
     used = sorted({j for term in terms for j in term})
-    axes = {j: _Axis(names[j], X[:, j], levels.get(j), n_points) for j in used}
+    axes = {j: _Axis(names[j], column(X, j), levels.get(j), n_points) for j in used}
     moments = _moments(estimator, latent, norm.ppf((1 + level) / 2))
     alone = [place for place, term in enumerate(estimator.terms_) if len(term) == 1]
     singles = _on_singles(moments, alone, axes, X.shape[1], n_points)

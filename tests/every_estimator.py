@@ -73,19 +73,20 @@ def fitted(name, n=120):
     return estimator.fit(*problem(estimator, n))
 
 
-def predictions(model, n=120):
-    """Return all predictions of a model at its training rows, by name."""
+def predictions(model, n=120, source=np.asarray):
+    """Return all predictions of a model at its training rows, by name; from sources of them."""
     X, _ = problem(model, n)
+    X, some = source(X), source(X[:20])
     found = dict(zip(("mean", "variance"), model.latent_mean_and_variance(X), strict=True))
-    found["draws"] = model.sample_latent(X[:20], 3, random_state=0)
+    found["draws"] = model.sample_latent(some, 3, random_state=0)
     if is_classifier(model):
         names = ("predict", "predict_proba", "decision_function")
         found |= {name: getattr(model, name)(X) for name in names}
         found["from draws"] = model.predict_proba_from_latent(found["draws"])
     else:
         found["std"] = model.predict(X, return_std=True)[1]
-        found["predict"], found["cov"] = model.predict(X[:20], return_cov=True)
-        found["sample_y"] = model.sample_y(X[:20], random_state=0)
+        found["predict"], found["cov"] = model.predict(some, return_cov=True)
+        found["sample_y"] = model.sample_y(some, random_state=0)
     if hasattr(model, "explain"):
         found["contributions"], found["their std"] = model.explain(X, return_std=True)
         found["sobol"] = model.sobol_indices(n_samples=10)["lower"]

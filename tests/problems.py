@@ -256,3 +256,33 @@ class WithNoise(nn.Sequential):
 def shifted(batch):
     """Return a batch of rows with noise."""
     return batch + 0.1 * torch.randn_like(batch)
+
+
+class Source:
+    """Rows in memory that can only be sliced, as those of a file.
+
+    Parameters
+    ----------
+    rows : ndarray
+    chunks : tuple, optional
+        Numbers of rows and columns in a chunk.
+
+    Attributes
+    ----------
+    read : int
+        Number of rows that were read.
+    """
+
+    def __init__(self, rows, chunks=None):
+        self._rows, self.shape, self.dtype, self.read = rows, rows.shape, rows.dtype, 0
+        if chunks is not None:
+            self.chunks = chunks
+
+    def __getitem__(self, part):
+        assert isinstance(part, slice)
+        rows = self._rows[part]
+        self.read += len(rows)
+        return rows
+
+    def __reduce__(self):
+        raise AssertionError("a source was pickled")

@@ -202,8 +202,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is a missing value. A large float32 or float64 memmap is read in chunks and never
-            copied as a whole.
+            NaN is a missing value. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

@@ -251,8 +251,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Parameters
         ----------
         X : array-like or table of shape (n, d)
-            NaN is a missing value. A large float32 or float64 memmap is read in chunks and never
-            copied as a whole.
+            NaN is a missing value. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,) or (n, t)
             Several outputs have the same terms, but their own hyperparameters.
         sample_weight : array-like of shape (n,), default=None

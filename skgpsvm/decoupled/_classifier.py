@@ -171,7 +171,7 @@ class DecoupledGPClassifier(GPClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Features. A large float32 or float64 memmap is read in chunks and never copied whole.
+            Features. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

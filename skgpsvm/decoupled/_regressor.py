@@ -204,7 +204,7 @@ class DecoupledGPRegressor(GPRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Features. A large float32 or float64 memmap is read in chunks and never copied whole.
+            Features. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,) or (n, t)
             Targets. Several outputs share kernel, inducing points and bases.
         sample_weight : array-like of shape (n,), default=None

@@ -60,7 +60,7 @@ def _set_row_shape(estimator, row_shape):
 
 
 def _n_axes(X):
-    """Return the number of axes of an array or nested list; 2 for anything else."""
-    if isinstance(X, list):
-        return np.ndim(X)
+    """Return the number of axes of an array, source or nested list; 2 for anything else."""
+    if isinstance(X, list) or is_source(X):
+        return len(np.shape(X))
     return getattr(X, "ndim", 2)

@@ -201,8 +201,8 @@ class HybridBayesianSVC(GPClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d) or (n, ...), or torch.utils.data.Dataset
-            Rows of any shape. A memmap of float32, float64 or uint8 and a Dataset are read in
-            minibatches and never copied as a whole.
+            Rows of any shape. A :ref:`source <sources>`, such as a Dataset or a memmap, is read in
+            blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans. None uses those of a Dataset.
         sample_weight : array-like of shape (n,), default=None

@@ -223,8 +223,7 @@ class QSGPRegressor(GPRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
-            a whole.
+            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,) or (n, t)
             Targets. Several outputs share the kernel and the basis functions.
         sample_weight : array-like of shape (n,), default=None

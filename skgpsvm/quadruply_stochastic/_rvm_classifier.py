@@ -136,8 +136,7 @@ class QSRVMClassifier(GPClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Training rows. A large float32 or float64 memmap is read in chunks and never copied as
-            a whole.
+            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Class labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

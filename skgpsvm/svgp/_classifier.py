@@ -170,7 +170,7 @@ class SVGPClassifier(GPClassifier):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), default=None

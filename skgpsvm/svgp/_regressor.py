@@ -199,7 +199,7 @@ class SVGPRegressor(GPRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d)
-            A large float32 or float64 memmap is read in chunks, never copied whole.
+            A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel and inducing points.
         sample_weight : array-like of shape (n,), default=None
