@@ -19,6 +19,7 @@ NUMPY_MODULES = {
     "_rows",  # rows of sources, as arrays
     "_estimators/_inputs",  # the boundary
     "_parameters",  # values of estimators' parameters, which may be arrays
+    "data",  # rows of files, as arrays
     "inducing",  # scikit-learn's k-means++ works on arrays
     "active_learning",  # computes with arrays from `predict_proba`
     "inspection",  # passes arrays from `explain` to matplotlib

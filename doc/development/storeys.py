@@ -21,6 +21,7 @@ STOREYS = {
         "adversarial",
         "inspection",
         "callbacks",
+        "data",
     ],
     "Estimators": [
         "_estimators",

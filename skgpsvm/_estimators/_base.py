@@ -186,12 +186,14 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _map_rows(self, function, X):
         """Apply a function of tensors (b, d) to chunks of rows; return one float64 array."""
         (device, dtype), size = self._torch_options(X), chunk_rows(X.shape[1])
+        values = None
         with torch.no_grad():
-            parts = [
-                function(to_tensor(X[i : i + size], device, dtype)).double().cpu().numpy()
-                for i in range(0, len(X), size)
-            ]
-        return check_finite(np.concatenate(parts), X)
+            for i in range(0, len(X), size):
+                rows = to_tensor(X[i : i + size], device, dtype)
+                part = function(rows).double().cpu().numpy()
+                values = np.empty((len(X), *part.shape[1:])) if values is None else values
+                values[i : i + size] = part
+        return check_finite(values, X)
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_latents")

@@ -1,7 +1,7 @@
 """Checks of X and y by scikit-learn: of arrays and tables at once, of sources block by block."""
 
 import numpy as np
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
 from .._rows import FLOATS, checked_rows, is_source
@@ -44,7 +44,8 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     validate_data(estimator, header, reset=reset, skip_check_array=True)
     if not of_targets:
         return rows
-    y = validate_data(estimator, X="no_validation", reset=reset, **of_targets)
-    check_consistent_length(rows, y)
+    # Of X, the check of y sees only the number of rows.
+    zeros = np.broadcast_to(0.0, (len(rows), 1))
+    _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=least, **of_targets)
     rows.check()
     return rows, y

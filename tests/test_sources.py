@@ -1,0 +1,121 @@
+"""Files as sources: HDF5 datasets, and Parquet files by their adapter."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from skgpsvm import AdditiveGPRegressor, SVGPClassifier, SVGPRegressor, _data, _rows
+from skgpsvm._rows import checked_rows
+from skgpsvm.active_learning import predictive_entropy
+from skgpsvm.data import ParquetRows
+
+N, NAMES = 250, ["a", "b", "c"]
+FEW = {"n_inducing": 10, "max_iter": 2, "random_state": 0}
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.fixture
+def pa():
+    """Return pyarrow with its module of Parquet files."""
+    pytest.importorskip("pyarrow.parquet")
+    return pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Make blocks of ten rows of three features, and keep no rows on the device."""
+    monkeypatch.setattr(_rows, "_BLOCK_BYTES", 240)
+    monkeypatch.setattr(_data, "_MAX_MERGED", 0)
+    monkeypatch.setattr(_data, "_HELD_BYTES", 0)
+
+
+def table():
+    X = np.random.default_rng(0).normal(size=(N, 3))
+    return X, np.sin(X[:, 0]) + X[:, 1]
+
+
+def written(pa, folder, columns, row_group_size=40):
+    """Write a table to two files of a folder."""
+    every = pa.table(columns)
+    for k, part in enumerate((every.slice(0, 100), every.slice(100))):
+        pa.parquet.write_table(part, folder / f"{k}.parquet", row_group_size=row_group_size)
+    return folder
+
+
+def named(X):
+    return {name: X[:, j].copy() for j, name in enumerate(NAMES)}
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("chunks", [None, (30, 2)])
+def test_datasets_of_hdf5_files_are_sources(chunks, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    X, y = table()
+    whole = SVGPRegressor(**FEW).fit(X, y)
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        rows = file.create_dataset("X", data=X, chunks=chunks)
+        read = SVGPRegressor(**FEW).fit(rows, y)
+        assert_array_equal(read.predict(rows), whole.predict(X))
+        model = SVGPClassifier(**FEW).fit(rows, y > 0)
+        assert_array_equal(predictive_entropy(model, rows), predictive_entropy(model, X))
+
+
+def test_parquet_rows_are_those_of_the_table(pa, tmp_path):
+    X, _ = table()
+    rows = ParquetRows(written(pa, tmp_path, named(X)))
+    assert (rows.shape, rows.dtype, rows.column_names) == (X.shape, X.dtype, NAMES)
+    assert rows.chunks == ((40, 40, 20, 40, 40, 40, 30), (3,))
+    for part in (slice(None), slice(35, 105), slice(240, 999), slice(7, 7), slice(0, 200, 3)):
+        assert_array_equal(rows[part], X[part])
+    assert_array_equal(rows[np.array([240, 3, 77])], X[[240, 3, 77]])
+    assert_array_equal(np.asarray(rows), X)
+    files = [tmp_path / "1.parquet", str(tmp_path / "0.parquet")]
+    assert_array_equal(ParquetRows(files, columns=["c", "a"])[:], np.roll(X, -100, 0)[:, [2, 0]])
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_parquet_files_give_the_model_of_an_array(pa, tmp_path):
+    X, y = table()
+    rows = ParquetRows(written(pa, tmp_path, named(X)))
+    whole, read = SVGPRegressor(**FEW).fit(X, y), SVGPRegressor(**FEW).fit(rows, y)
+    assert_array_equal(read.predict(rows), whole.predict(X))
+    assert read.feature_names_in_.tolist() == NAMES
+    with pytest.raises(ValueError, match="Feature names must be in the same order"):
+        read.predict(ParquetRows(tmp_path, columns=NAMES[::-1]))
+
+
+def test_types_of_columns(pa, tmp_path):
+    columns = {"a": np.arange(N, dtype=np.int8), "b": np.arange(N, dtype=np.float32)}
+    assert ParquetRows(written(pa, tmp_path, columns)).dtype == np.float32
+    columns["c"] = pa.array([None, True] * (N // 2))
+    rows = ParquetRows(written(pa, tmp_path, columns))
+    assert_array_equal(rows[:2], [[0, 0, np.nan], [1, 1, 1]])
+    columns["c"] = pa.array([None, 2**40] * (N // 2))
+    assert ParquetRows(written(pa, tmp_path, columns)).dtype == np.float64
+    for values in (["x"] * N, [datetime.date(2026, 1, 1)] * N):
+        written(pa, tmp_path, columns | {"c": values})
+        with pytest.raises(TypeError, match="Column 'c' has type"):
+            ParquetRows(tmp_path)
+        assert ParquetRows(tmp_path, columns=["a"]).shape == (N, 1)
+    with pytest.raises(ValueError, match=r"columns has \['d'\]"):
+        ParquetRows(tmp_path, columns=["d"])
+
+
+def test_nulls_are_missing_values(pa, tmp_path):
+    X, y = table()
+    rows = ParquetRows(written(pa, tmp_path, named(X) | {"c": pa.array([None, 1.0] * (N // 2))}))
+    with pytest.raises(ValueError, match=r"Row 0 of X: Input X contains NaN"):
+        SVGPRegressor().fit(rows, y)
+    model = AdditiveGPRegressor(max_iter=2, interactions=None).fit(rows, y)
+    frame = pd.DataFrame(rows[:], columns=NAMES)
+    assert_array_equal(model.predict(rows), model.predict(frame))
+
+
+def test_row_groups_are_blocks(pa, tmp_path):
+    X, _ = table()
+    rows = checked_rows(ParquetRows(written(pa, tmp_path, named(X), row_group_size=200)))
+    index = np.random.default_rng(0).permutation(N)
+    assert_array_equal(rows[index], X[index])
