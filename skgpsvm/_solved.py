@@ -16,6 +16,7 @@ from ._hyperparameters.initialization import shrink_length_scales
 from ._inference.decoupled import DecoupledInference
 from ._inference.exact import ExactInference
 from ._inference.natural_gradient import NaturalGradientInference
+from ._predictive import Summary
 from ._problem import Fitted
 from ._variational import LOG_CONCAVE
 from .exceptions import NumericalWarning, warn
@@ -94,8 +95,8 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
     row_shares : Tensor of shape (n, s), optional
         See `DecoupledInference`.
     finish : callable, optional
-        Takes the model, the inference and its state; returns the fitted model and its ELBO. The
-        default keeps the model.
+        Takes the model, the inference and its state; returns the fitted model and its `Summary`.
+        The default keeps the model.
 
     Returns
     -------
@@ -119,12 +120,15 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
             "gram": solve.index_precisions(state),
         }
         solved = model.at(parts | found)
-        fitted, elbo = finish(solved, solve, state) if finish else (solved, solve.bound(state))
-        return [fitted], [elbo]
+        if finish is None:
+            return [solved], [Summary(solve.bound(state))]
+        fitted, summary = finish(solved, solve, state)
+        return [fitted], [summary]
 
     curve = sparse.problem.run_stage("posterior", solve, state, sparse.max_iter, evaluate)
     solve.finish(state)
-    (fitted,), (elbo,) = evaluate(state)
+    (fitted,), (summary,) = evaluate(state)
+    elbo = summary.elbo
     lost = abs(elbo - curve[-1]) - _MAX_LOST * (rows.total_weight + abs(elbo))
     if solve.conjugate and isinstance(fitted, DecoupledModel) and not lost < 0:
         warn(
@@ -133,7 +137,7 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
             "Use dtype='float64', or a larger noise_variance with optimizer=None.",
             NumericalWarning,
         )
-    return Fitted(fitted, curve, elbo)
+    return Fitted(fitted, curve, summary)
 
 
 def parts_on_device(model, likelihood, rows):
@@ -155,7 +159,8 @@ def calibrated_fit(sparse, model, index):
 
     def finish(model, solve, state):
         held_out, elbo = _held_out_predictions(solve, state)
-        return held_out.most_likely(model, limits, NOISE_PRIOR), elbo
+        model = held_out.most_likely(model, limits, NOISE_PRIOR)
+        return model, Summary(elbo, held_out.residuals(model))
 
     return fit_by_conjugate_gradients(sparse, model, index, row_shares=row_shares, finish=finish)
 

@@ -6,9 +6,10 @@ from sklearn.base import clone
 
 from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
 from ._hyperparameters.priors import SignalPrior, default_prior
+from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._parameters import OtherThan, where
-from ._predictive import LIKELIHOODS
+from ._predictive import LIKELIHOODS, LeftOut, Summary
 from ._sparse import SparseProblem, check_sparse_parameters, sparse_attributes
 
 MEANS = ("zero", "constant", "linear")
@@ -104,21 +105,21 @@ def _sparse_problem(estimator, problem, kernel, make_prior, smoothness=()):
     return SparseProblem.of(estimator, problem, kernel, **parts)
 
 
-def elbo_attributes(estimator, models, bounds, earlier=0.0):
+def elbo_attributes(estimator, models, bound, earlier=0.0):
     """Return the fitted attributes of a variational GP, a dict.
 
     Parameters
     ----------
     estimator : GPEstimator
     models : sequence of SparseModel
-    bounds : sequence of float
-        ELBOs.
+    bound : float
+        ELBO.
     earlier : float
         ELBO of rows before these.
     """
     return {
         **sparse_attributes(estimator, models),
-        "elbo_": earlier + bounds[0],
+        "elbo_": earlier + bound,
         "_likelihood": estimator.likelihood,
     }
 
@@ -126,3 +127,10 @@ def elbo_attributes(estimator, models, bounds, earlier=0.0):
 def elbo(ascent, state):
     """Return the ELBO of a state of coordinate ascent."""
     return ascent.elbo(state)
+
+
+def regression_summary(ascent, state):
+    """Return the `Summary` of a state of coordinate ascent, with leave-one-out residuals."""
+    mean, var, targets, weights = leave_one_out(ascent, state)
+    parts = ascent.likelihood.likelihood, targets, mean, var, weights
+    return Summary(ascent.elbo(state), LeftOut.of(*parts))

@@ -4,14 +4,14 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import has_fit_parameter
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, to_tensor, weighted_median, winsorized
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
-from .._predictive import STANDARD_NOISE
-from .._validation import check_noise_variance, differs
+from .._predictive import STANDARD_NOISE, half_widths
+from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator
 
@@ -28,6 +28,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     are centered and scaled where ``normalize_y`` asks for it; those of heavy-tailed noise by the
     mean and deviation of `winsorized` targets.
     """
+
+    _left_out = None  # `LeftOut` residuals of the last fit
 
     def _has_noise(self):
         """Return whether y has noise to learn; weights of counts are exposures."""
@@ -191,6 +193,51 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
         mean = self._outputs(self._latent_means(self._check_new(X)))
         return (mean, self._outputs(self._cov(X))) if return_cov else mean
+
+    def predict_interval(self, X, level=0.9, method="predictive"):
+        """Predict intervals that hold y with a given probability, with the learned noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        level : float, default=0.9
+            Probability of the intervals.
+        method : {"predictive", "conformal"}, default="predictive"
+            ``"predictive"`` takes central quantiles of the predictive distribution of y, which has
+            the tails of the likelihood. ``"conformal"`` multiplies the predictive standard
+            deviation by a quantile of residuals. They are those of training rows that were
+            predicted without them, relative to their standard deviations. These intervals are
+            right on average even if the noise or the kernel is not. Not all regressors have them,
+            see the :ref:`user guide <intervals>`.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n,) or (n, t)
+
+        Raises
+        ------
+        ValueError
+            If there are no such residuals, or fewer than the level needs.
+        """
+        check_is_fitted(self)
+        check_level(level)
+        check_choice("method", method, ("predictive", "conformal"))
+        factor = self._conformal_factor(level) if method == "conformal" else None
+        mean, variance = self._latent_moments(X)
+        if factor is None:
+            reach = half_widths(self._likelihood, variance, self.noise_variance_, level)
+        else:
+            reach = factor * np.sqrt(variance + self.noise_variance_)
+        return self._outputs(mean - reach), self._outputs(mean + reach)
+
+    def _conformal_factor(self, level):
+        """Return the factor of standard deviations in conformal intervals, (t,)."""
+        if self._left_out is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no residuals of rows that were predicted without "
+                "them, which method='conformal' needs. Use method='predictive'."
+            )
+        return self._left_out.quantiles(level)
 
     @isolated()
     def _cov(self, X):

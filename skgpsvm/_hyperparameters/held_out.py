@@ -9,6 +9,7 @@ import torch
 from .._data import shares, to_tensor
 from .._optim import by_autograd, lbfgs
 from .._posteriors import shrinkage
+from .._predictive import LeftOut
 
 MIN_CALIBRATED = 500  # rows
 _HELD_OUT = 0.1  # share of the rows
@@ -93,3 +94,10 @@ class HeldOutRows:
         bounds[k, 0] = 0.0  # the power is at least 1
         best, _ = lbfgs(by_autograd(density), start, bounds, _STEPS)
         return replace(model, power=best[k].exp().item(), noise=tuple(best[:k].tolist()))
+
+    def residuals(self, model):
+        """Return the `LeftOut` residuals at the noise and power of a model."""
+        latent = shrinkage(self.variances, self.prior, model.power) * self.variances
+        total = model.state(self.y.device)["noise"].exp() + self.known + latent
+        scores = (self.y - self.means).abs() / total.sqrt()
+        return LeftOut(scores.cpu().numpy(), self.weights.cpu().numpy())

@@ -5,7 +5,7 @@ import torch
 from .._linalg import mirror, spreads, weight_moments
 from .._sites import DenseDesign
 
-_MAX_LEFT_OUT = 3000  # rows
+MAX_LEFT_OUT = 3000  # rows
 
 
 def leave_one_out(ascent, state, left_out=None):
@@ -39,14 +39,8 @@ def leave_one_out(ascent, state, left_out=None):
     curvature of a bound, which exceeds that of the loss. Off-diagonal curvature between latents
     is taken as that of a complete graph, which scales the diagonal by c / (c - 1).
     """
-    hessian = torch.zeros_like(state.root)
-    for index in ascent.rows.chunks():
-        sites, design, _ = ascent.batch_sites(index, state)
-        weights = ascent.batch(index)[3][:, None]
-        design.add_gram(hessian, ascent.likelihood.coupling * weights * sites.curvature)
-    (hessian,) = ascent.rows.sum(mirror(hessian))
-    _, newton_root = weight_moments(ascent.prior[0] + hessian, state.mean)
-    chosen = ascent.rows.own(ascent.rows.spaced(_MAX_LEFT_OUT) if left_out is None else left_out)
+    newton_root = state.root if ascent.likelihood.conjugate else _newton_root(ascent, state)
+    chosen = ascent.rows.own(ascent.rows.spaced(MAX_LEFT_OUT) if left_out is None else left_out)
     everything = torch.equal(chosen, torch.arange(len(ascent.rows)))
     parts = [
         _left_out(ascent, index, state, newton_root)
@@ -55,6 +49,17 @@ def leave_one_out(ascent, state, left_out=None):
         )
     ]
     return ascent.rows.collect(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _newton_root(ascent, state):
+    """Return roots (c, p, p) of the inverse Hessians of the objective in the means."""
+    hessian = torch.zeros_like(state.root)
+    for index in ascent.rows.chunks():
+        sites, design, _ = ascent.batch_sites(index, state)
+        weights = ascent.batch(index)[3][:, None]
+        design.add_gram(hessian, ascent.likelihood.coupling * weights * sites.curvature)
+    (hessian,) = ascent.rows.sum(mirror(hessian))
+    return weight_moments(ascent.prior[0] + hessian, state.mean)[1]
 
 
 def _left_out(ascent, index, state, newton_root):
@@ -69,7 +74,8 @@ def _left_out(ascent, index, state, newton_root):
         )
 
     all_active = design if ascent.likelihood.activates_all else DenseDesign(A)
-    u, v = spreads(A, newton_root), all_active.variance(state.root)
+    v = all_active.variance(state.root)
+    u = v if newton_root is state.root else spreads(A, newton_root)
     curvature = ascent.likelihood.coupling * dense(sites.curvature)
     left_mean = A @ state.mean.to(A.dtype).T
     left_mean = left_mean + u * dense(sites.gradient) / (1 - curvature * u).clamp_min(1e-3)

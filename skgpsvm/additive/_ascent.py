@@ -9,6 +9,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._hyperparameters.priors import log_prior_of_deviations
+from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._linalg import add_gram, mirror
 from .._noise import NOISE_BOUNDS
 from .._optim import FlatParameters, lbfgs
@@ -17,6 +18,7 @@ from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, ga
 from ._defaults import DEFAULTS
 
 HYPERPARAMETERS = ("length", "variance", "noise")
+_LEAST_LEFT = 1e-3  # share of its precision that a latent keeps without a row
 VARIANCE_BOUNDS = (math.log(1e-6), math.log(1e6))
 
 
@@ -163,6 +165,24 @@ class AdditiveAscent(Stage):
     def tested_rows(self, random_state):
         """Return the `WeightedDataset` whose residuals enter the score test of interactions."""
         return self.rows.subset(DEFAULTS.test_rows, random_state)
+
+    def left_out(self, state):
+        """Return targets of many rows, latent means and variances without the row, and weights.
+
+        A row of weight above one loses one copy. The row's site is removed from the marginals of
+        its latents, which is exact with Gaussian noise and a full covariance.
+        """
+        rows = self._left_out_rows()
+        X, slopes, precisions = self.residuals(state, rows)
+        _, targets, weights = rows.take(slice(None))
+        mean, var = self._row_moments(self.posteriors(state), X)
+        one = (weights.clamp_max(1) / weights)[:, None]
+        left = (1 - one * precisions * var).clamp_min(_LEAST_LEFT)
+        parts = targets, mean - one * slopes * var / left, var / left, weights
+        return self.rows.collect(*parts)
+
+    def _left_out_rows(self):
+        return self.rows.part(self.rows.spaced(MAX_LEFT_OUT))
 
     def _zeros(self, *latents):
         """Return zeros for Gram matrices of the columns, (..., r, r)."""

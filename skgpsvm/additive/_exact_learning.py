@@ -55,6 +55,9 @@ class _AllRows(AdditiveAscent):
     def _row_moments(self, posteriors, X, columns=None):
         return stacked_moments(posterior.row_marginals() for posterior in posteriors)
 
+    def _left_out_rows(self):
+        return self.rows
+
     def _drop_columns(self, state, going):
         """Do nothing: the sums over rows do not depend on the terms."""
 

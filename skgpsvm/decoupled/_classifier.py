@@ -241,5 +241,5 @@ class DecoupledGPClassifier(GPClassifier):
     def _update_model(self, problem):
         return update_decoupled(self, problem, CLASS_VARIANCE)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
-        return decoupled_attributes(self, models, bounds, streamed)
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        return decoupled_attributes(self, models, summaries, streamed)

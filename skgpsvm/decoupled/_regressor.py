@@ -285,10 +285,11 @@ class DecoupledGPRegressor(GPRegressor):
     def _update_model(self, problem):
         return update_decoupled(self, problem, _VARIANCE)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
+    def _fitted_attributes(self, models, summaries, streamed=False):
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
         return {
-            **decoupled_attributes(self, models, bounds, streamed),
+            **decoupled_attributes(self, models, summaries, streamed),
             "noise_variance_": noise_variance,
             "variance_power_": models[0].power,
+            "_left_out": self._left_out if streamed else summaries[0].left_out,
         }

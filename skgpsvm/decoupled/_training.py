@@ -11,6 +11,7 @@ from .._estimators import FOLLOWED
 from .._fitted_models import DecoupledModel
 from .._hyperparameters.initialization import median_scales
 from .._parameters import where
+from .._predictive import Summary
 from .._problem import Fitted
 from .._solved import parts_on_device
 from .._sparse import LEARNING_RATE, MORE_FOLLOWED, update_posterior
@@ -54,10 +55,10 @@ def check_decoupled_parameters(estimator):
         )
 
 
-def decoupled_attributes(estimator, models, bounds, streamed):
+def decoupled_attributes(estimator, models, summaries, streamed):
     """Return the fitted attributes of a decoupled GP, a dict."""
     earlier = estimator.elbo_ if streamed and not by_steps(estimator) else 0.0
-    found = elbo_attributes(estimator, models, bounds, earlier)
+    found = elbo_attributes(estimator, models, summaries[0].elbo, earlier)
     return {**found, "mean_bases_": models[0].bases}
 
 
@@ -78,11 +79,11 @@ def update_decoupled(estimator, problem, variance):
     rows, old = problem.rows, problem.start
     parts = parts_on_device(old, estimator._make_likelihood(), rows)
     stream = DecoupledStream(*parts, rows, estimator.tol, old.state(rows.device))
-    return update_posterior(estimator, problem, stream, stream.init(), _objective)
+    return update_posterior(estimator, problem, stream, stream.init(), _summary)
 
 
-def _objective(_, state):
-    return state.objective
+def _summary(_, state):
+    return Summary(state.objective)
 
 
 def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False):
@@ -134,13 +135,13 @@ def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False)
         mean, root, bases, coef = bound.posterior(state.parameters)
         found = {"mean": mean, "root": root, "bases": bases, "coef": coef}
         model = replace(start, gram=None).at(state.parameters | found)
-        return [model], [descent.elbo(model.posterior(device), state)]
+        return [model], [Summary(descent.elbo(model.posterior(device), state))]
 
     passes = 1 if streamed else estimator.max_iter
     options = {"must_converge": False}
     curve = problem.run_stage("posterior", descent, state, passes, evaluate, **options)
-    (model,), (elbo,) = evaluate(state)
-    return Fitted(replace(model, steps=state.to_arrays()), curve, elbo)
+    (model,), (summary,) = evaluate(state)
+    return Fitted(replace(model, steps=state.to_arrays()), curve, summary)
 
 
 def _fixed_parts(estimator):

@@ -269,5 +269,5 @@ class QSGPClassifier(GPClassifier):
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
-        return qs_attributes(self, models, bounds)
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        return qs_attributes(self, models, summaries)

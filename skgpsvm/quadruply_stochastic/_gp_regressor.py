@@ -300,9 +300,10 @@ class QSGPRegressor(GPRegressor):
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
+    def _fitted_attributes(self, models, summaries, streamed=False):
         return {
-            **qs_attributes(self, models, bounds),
+            **qs_attributes(self, models, summaries),
             "noise_variance_": self._noise_variance(models[0].state("cpu")["noise"]),
             "variance_power_": models[0].power,
+            "_left_out": self._left_out if streamed else summaries[0].left_out,
         }

@@ -11,6 +11,7 @@ from .._estimators import FOLLOWED
 from .._features import FourierFeatures
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._parameters import ALWAYS, OtherThan, where
+from .._predictive import Summary
 from .._problem import Fitted
 from .._solved import calibrated_fit, fit_by_conjugate_gradients
 from .._sparse import MORE_FOLLOWED
@@ -112,9 +113,9 @@ def learning_options(estimator):
     return {} if by_steps(estimator) else estimator._solver().get_params()
 
 
-def qs_attributes(estimator, models, bounds):
+def qs_attributes(estimator, models, summaries):
     """Return the fitted attributes of a quadruply stochastic GP, a dict."""
-    return {**elbo_attributes(estimator, models, bounds), "basis_": models[0].bases}
+    return {**elbo_attributes(estimator, models, summaries[0].elbo), "basis_": models[0].bases}
 
 
 def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
@@ -175,7 +176,7 @@ def _with_functions(estimator, model, rows, random_state):
 
 
 def _weight_posterior_of(estimator):
-    """Return the function that gives a solution its `WeightPosterior`, and the ELBO."""
+    """Return the function that gives a solution its `WeightPosterior`, and the `Summary`."""
 
     def finish(model, solve, state):
         rows = solve.rows
@@ -191,7 +192,7 @@ def _weight_posterior_of(estimator):
             X, y, weights = rows.take(at)
             loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
         (loss,) = rows.sum(loss)
-        return model, -loss.item() - posterior.kl().item()
+        return model, Summary(-loss.item() - posterior.kl().item())
 
     return finish
 
@@ -269,11 +270,11 @@ def take_steps(
         return _with_weight_posterior(start.at(learned), parts)
 
     def evaluate(state):
-        return [fitted(state)], [state.objective]
+        return [fitted(state)], [Summary(state.objective)]
 
     curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
     steps.check(state)
-    return Fitted(replace(fitted(state), steps=_to_arrays(state)), curve, state.objective)
+    return Fitted(replace(fitted(state), steps=_to_arrays(state)), curve, Summary(state.objective))
 
 
 def _steps(estimator, problem, model, rows, passes, streamed):

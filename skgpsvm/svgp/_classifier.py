@@ -247,4 +247,4 @@ class SVGPClassifier(GPClassifier):
         return update_posterior(self, problem, *streaming_ascent(*parts), elbo)
 
     def _fitted_attributes(self, models, bounds, streamed=False):
-        return elbo_attributes(self, models, bounds, self.elbo_ if streamed else 0.0)
+        return elbo_attributes(self, models, bounds[0], self.elbo_ if streamed else 0.0)

@@ -17,10 +17,10 @@ from .._sparse import (
 from .._variational import (
     check_regression_parameters,
     check_variational_parameters,
-    elbo,
     elbo_attributes,
     natural_sweep,
     regression_problem,
+    regression_summary,
 )
 from ..solvers import Collapsed, Exact, NaturalGradient
 from ._steps import STEPS, USES, posterior_stage
@@ -291,7 +291,7 @@ class SVGPRegressor(GPRegressor):
         is_fresh = search.is_needed and search.start.mean is None
         model = search.start_of_other_noise() if is_fresh else search.start
         stage = posterior_stage(sparse, model, solver, in_batches=self.likelihood == "gaussian")
-        return fit_posterior(sparse, model, stage, elbo)
+        return fit_posterior(sparse, model, stage, regression_summary)
 
     def _fit_collapsed(self, sparse, start):
         def stage_of(model):
@@ -301,21 +301,23 @@ class SVGPRegressor(GPRegressor):
             stage = stage_of(model)
             state = stage.init(model.state(sparse.rows.device))
             stage.step(state)
-            return [model.at(state)], [elbo(stage.at(state), state)]
+            return [model.at(state)], [regression_summary(stage.at(state), state)]
 
         jitter = learned_jitter(sparse.rows, collapsed=True)
         search, curve = CollapsedSearch(sparse, start, jitter, evaluate), ()
         model = search.start
         if search.is_needed:
             model, curve = search.learn(self.max_iter)
-        return fit_posterior(sparse, model, stage_of(model), elbo, curve)
+        return fit_posterior(sparse, model, stage_of(model), regression_summary, curve)
 
     def _update_model(self, problem):
         parts = problem, self._make_likelihood(), natural_sweep, self.tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), elbo)
+        return update_posterior(self, problem, *streaming_ascent(*parts), regression_summary)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        [(elbo, left_out)] = summaries
+        if streamed:
+            elbo, left_out = self.elbo_ + elbo, self._left_out.joined(left_out)
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
-        earlier = self.elbo_ if streamed else 0.0
-        found = elbo_attributes(self, models, bounds, earlier)
-        return found | {"noise_variance_": noise_variance}
+        found = elbo_attributes(self, models, elbo)
+        return found | {"noise_variance_": noise_variance, "_left_out": left_out}

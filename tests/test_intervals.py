@@ -1,0 +1,271 @@
+"""Intervals of y: quantiles of predictive distributions, and conformal intervals."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import waves
+from scipy.integrate import quad
+from scipy.stats import laplace, norm, t
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process.kernels import RBF
+
+from skgpsvm import (
+    AdditiveGPRegressor,
+    DecoupledGPRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SVGPRegressor,
+)
+from skgpsvm._predictive import LeftOut, half_widths
+
+KERNEL = 1.0 * RBF(0.5)
+GIVEN = {"optimizer": None, "normalize_y": False, "mean": "zero", "noise_variance": 0.05}
+NOISE = {"student_t": t(4, scale=0.5**0.5), "laplace": laplace(scale=0.5**0.5)}
+SCENES = {
+    "as modeled": lambda X, rng: 0.3 * rng.normal(size=len(X)),
+    "heavy tails": lambda X, rng: 0.3 * rng.standard_t(2, size=len(X)),
+    "skewed": lambda X, rng: 0.3 * (rng.exponential(size=len(X)) - 1),
+    "uneven": lambda X, rng: 0.1 * np.exp(X[:, 0]) * rng.normal(size=len(X)),
+    "steps": lambda X, rng: np.sign(np.sin(5 * X[:, 0])) + 0.05 * rng.normal(size=len(X)),
+}
+
+
+def scene(noise, seed, n=40, n_new=50):
+    """Return training rows and new rows of a sine with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n + n_new, 1))
+    y = np.sin(3 * X[:, 0]) + SCENES[noise](X, rng)
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+def covered(model, X, y, *args):
+    lower, upper = model.predict_interval(X, *args)
+    return np.mean((lower <= y) & (y <= upper))
+
+
+# Predictive quantiles
+
+
+def test_gaussian_intervals_are_standard_deviations():
+    X, y = waves(60)
+    Y = np.c_[y, X[:, 2] - y]
+    model = SVGPRegressor(KERNEL, **GIVEN).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X, 0.95)
+    assert_allclose(lower, mean - norm.ppf(0.975) * std)
+    assert_allclose(upper, mean + norm.ppf(0.975) * std)
+    assert lower.shape == (60, 2)
+    assert model.fit(X, y).predict_interval(X)[0].shape == (60,)
+
+
+@pytest.mark.parametrize("likelihood", NOISE)
+@pytest.mark.parametrize(("level", "tol"), [(0.5, 1e-4), (0.9, 1e-4), (0.99, 2e-4), (0.999, 2e-3)])
+def test_quantiles_of_heavy_tails_are_those_of_numerical_convolution(likelihood, level, tol):
+    noise, p = NOISE[likelihood], (1 + level) / 2
+    variance = np.array([[0.0], [0.01], [0.3], [4.0], [1e4]])
+    found = half_widths(likelihood, variance, 4.0, level)[:, 0] / 2
+    assert found[0] == pytest.approx(noise.ppf(p), rel=tol)
+    for q, std in zip(found[1:], np.sqrt(variance[1:, 0]) / 2, strict=True):
+        probability = 0.0
+        for low, high in ((-10, q / std), (q / std, 10)):
+            if low < high and high > -10 and low < 10:
+                probability += quad(
+                    lambda x, q=q, std=std: noise.cdf(q - std * x) * norm.pdf(x),
+                    max(low, -10),
+                    min(high, 10),
+                    limit=200,
+                )[0]
+        assert probability == pytest.approx(p, abs=5 * tol * (1 - p))
+
+
+@pytest.mark.parametrize("likelihood", NOISE)
+def test_intervals_hold_draws_of_the_model(likelihood):
+    X, y = waves(80)
+    options = {"solver": "natural_gradient", "inducing_points": X[:20], "learn_inducing": False}
+    model = SVGPRegressor(KERNEL, likelihood=likelihood, **GIVEN | options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    lower, upper = model.predict_interval(X[:10], 0.8)
+    draws = model.sample_y(X[:10], 4000)
+    held = ((lower[:, None] <= draws) & (draws <= upper[:, None])).mean(1)
+    assert_allclose(held, 0.8, atol=5 * np.sqrt(0.16 / 4000))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_intervals_of_counts_are_quantiles_of_draws(level):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.random.default_rng(1).poisson(np.exp(X[:, 0] + 1))
+    model = AdditiveGPRegressor(likelihood="poisson").fit(X, y)
+    lower, upper = model.predict_interval(X, level)
+    draws = model.sample_y(X, 4000)
+    error = 4 * np.sqrt(0.25 / 4000)
+    for bound, p in ((lower, (1 - level) / 2), (upper, (1 + level) / 2)):
+        assert ((draws <= bound[:, None]).mean(1) > p - error).all()
+        assert ((draws < bound[:, None]).mean(1) < p + error).all()
+    with pytest.raises(ValueError, match="has no residuals of rows"):
+        model.predict_interval(X, method="conformal")
+
+
+# Conformal intervals
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("points", [60, 15])
+def test_scores_are_those_of_refits_without_a_row(points, known):
+    X, y = waves(60)
+    Y, variances = np.c_[y, X[:, 2] - y], np.linspace(0.01, 0.3, 60)
+    options = GIVEN | {"inducing_points": X[:points], "learn_inducing": False}
+    model = SVGPRegressor(1.5 * RBF(1.0), **options)
+    noise = {"noise_variance": variances} if known else {}
+    whole = clone(model).fit(X, Y, **noise)
+    order = np.lexsort(X.T[::-1])
+    assert_array_equal(whole._left_out.weights, np.ones(60))
+    for place, i in enumerate(order):
+        others = np.arange(60) != i
+        noise = {"noise_variance": variances[others]} if known else {}
+        mean, std = clone(model).fit(X[others], Y[others], **noise).predict(X[[i]], return_std=True)
+        total = np.sqrt(std**2 + variances[i] * known)
+        assert_allclose(whole._left_out.scores[place], np.abs(Y[i] - mean[0]) / total[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_scores_of_effects_are_those_of_a_dense_oracle(known):
+    X, y = waves(60)
+    variances = np.linspace(0.01, 0.3, 60) if known else np.zeros(60)
+    noise = {"noise_variance": variances} if known else {}
+    model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, **noise)
+    order = np.lexsort(X.T[::-1])
+    K = model._latents[0].posterior("cpu")._prior.matrix().numpy()
+    var = (variances[order] + model.noise_variance_) / model._y_std**2
+    inverse = np.linalg.inv(K + np.diag(var))
+    alpha = inverse @ ((y[order] - model._y_mean) / model._y_std)
+    # Rasmussen and Williams (2006), eqs. 5.10 to 5.12.
+    assert_allclose(model._left_out.scores[:, 0], np.abs(alpha) / np.sqrt(inverse.diagonal()))
+
+
+@pytest.mark.parametrize("model", [DecoupledGPRegressor(), QSGPRegressor(n_basis=300)], ids=str)
+def test_conformal_intervals_of_calibrated_models_have_held_out_rows(model):
+    X, y, *new = scene("heavy tails", 0, 600, 2000)
+    model = clone(model).set_params(random_state=0).fit(X, y)
+    assert model._left_out.weights.sum() == 60
+    # Four standard errors, of 60 held-out and 2000 new rows.
+    assert covered(model, *new, 0.9, "conformal") == pytest.approx(0.9, abs=4 * 0.3 / np.sqrt(58))
+    lower, upper = model.predict_interval(X, 0.9)
+    assert (lower < upper).all()
+    model.fit(X[:400], y[:400])
+    with pytest.raises(ValueError, match="has no residuals of rows"):
+        model.predict_interval(X, 0.9, "conformal")
+
+
+@pytest.mark.parametrize("options", [{}, {"sparse": True}, {"likelihood": "laplace"}], ids=str)
+def test_conformal_intervals_of_effects_hold(options):
+    X, y = waves(2400, noise=0.3)
+    model = AdditiveGPRegressor(**options).fit(X[:400], y[:400])
+    found = covered(model, X[400:], y[400:], 0.9, "conformal")
+    assert found == pytest.approx(0.9, abs=4 * 0.3 / np.sqrt(333))
+
+
+@pytest.mark.parametrize("noise", SCENES)
+def test_conformal_intervals_hold_new_rows_whatever_the_noise(noise):
+    # The model's noise has a standard deviation of .1, a third of the true one or less.
+    model = SVGPRegressor(KERNEL, **GIVEN | {"noise_variance": 0.01})
+    by_method = {"conformal": [], "predictive": []}
+    for seed in range(200):
+        X, y, *new = scene(noise, seed)
+        model.fit(X, y)
+        for method, found in by_method.items():
+            found.append(covered(model, *new, 0.9, method))
+    # Four standard errors, with 40 training rows in each of 200 problems.
+    assert np.mean(by_method["conformal"]) == pytest.approx(0.9, abs=4 * 0.06 / np.sqrt(200))
+    assert np.mean(by_method["predictive"]) < 0.8
+
+
+@pytest.mark.parametrize("noise", ["as modeled", "uneven", "steps"])
+def test_conformal_intervals_hold_new_rows_if_the_kernel_is_learned(noise):
+    model, found = SVGPRegressor(1.0 * RBF(0.5), random_state=0), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(30):
+            X, y, *new = scene(noise, seed)
+            found.append(covered(model.fit(X, y), *new, 0.9, "conformal"))
+    # The kernel has seen the row that is left out, so that coverage is a little lower.
+    assert 0.85 < np.mean(found) < 0.95
+
+
+@pytest.mark.parametrize("options", [{"n_inducing": 20}, {"likelihood": "student_t"}], ids=str)
+def test_conformal_intervals_of_sparse_models_hold(options):
+    X, y, *new = scene("as modeled", 0, 400, 2000)
+    model = SVGPRegressor(random_state=0, **options).fit(X, y)
+    # Four standard errors, of 400 and 2000 rows.
+    assert covered(model, *new, 0.9, "conformal") == pytest.approx(0.9, abs=4 * 0.3 / np.sqrt(333))
+
+
+def test_integer_weights_are_repetitions():
+    X, y = waves(40)
+    weights = np.resize([1, 2, 3], 40)
+    model = SVGPRegressor(KERNEL, **GIVEN)
+    weighted = clone(model).fit(X, y, sample_weight=weights)
+    repeated = clone(model).fit(np.repeat(X, weights, 0), np.repeat(y, weights))
+    for found, expected in zip(
+        weighted.predict_interval(X, 0.9, "conformal"),
+        repeated.predict_interval(X, 0.9, "conformal"),
+        strict=True,
+    ):
+        assert_allclose(found, expected)
+
+
+def test_quantiles_count_the_new_row():
+    left_out = LeftOut(np.arange(1.0, 10)[::-1, None], np.ones(9))
+    # The new row is one of ten: the ninth of nine is exceeded with probability .1 at most.
+    assert left_out.quantiles(0.9) == 9
+    assert left_out.quantiles(0.8) == 8
+    assert left_out.quantiles(0.81) == 9
+    assert left_out.quantiles(0.1) == 1
+    with pytest.raises(ValueError, match=r"level=0\.95 needs rows of weight 19 .* there are 9"):
+        left_out.quantiles(0.95)
+    both = left_out.joined(LeftOut(np.full((10, 1), 20.0), np.full(10, 0.5)))
+    assert both.quantiles(0.5) == 8
+    assert both.quantiles(0.9) == 20
+
+
+def test_every_row_of_a_stream_counts():
+    X, y = waves(60)
+    options = GIVEN | {"inducing_points": X[:15], "learn_inducing": False}
+    model = SVGPRegressor(KERNEL, **options)
+    for part in (slice(0, 40), slice(40, 60)):
+        model.partial_fit(X[part], y[part])
+    assert len(model._left_out.scores) == 60
+
+
+def test_residuals_are_pickled_and_forgotten():
+    X, y = waves(40)
+    model = SVGPRegressor(KERNEL, **GIVEN).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    for found, expected in zip(
+        again.predict_interval(X, 0.9, "conformal"),
+        model.predict_interval(X, 0.9, "conformal"),
+        strict=True,
+    ):
+        assert_array_equal(found, expected)
+
+
+def test_invalid_arguments_are_refused():
+    X, y = waves(15)
+    with pytest.raises(NotFittedError):
+        SVGPRegressor().predict_interval(X)
+    model = SVGPRegressor(KERNEL, **GIVEN).fit(X, y)
+    with pytest.raises(ValueError, match=r"level=1\.5 must be between 0 and 1"):
+        model.predict_interval(X, 1.5)
+    with pytest.raises(ValueError, match="method='mapie' is not one of"):
+        model.predict_interval(X, method="mapie")
+    with pytest.raises(ValueError, match=r"level=0\.99 needs rows of weight 99"):
+        model.predict_interval(X, 0.99, "conformal")
+    other = QSRVMRegressor(n_basis=10, random_state=0).fit(X, y)
+    assert (np.subtract(*other.predict_interval(X)) < 0).all()
+    with pytest.raises(ValueError, match="This QSRVMRegressor has no residuals of rows"):
+        other.predict_interval(X, method="conformal")
