@@ -85,6 +85,7 @@ def predictions(model, n=120, source=np.asarray):
         found["from draws"] = model.predict_proba_from_latent(found["draws"])
     else:
         found["std"] = model.predict(X, return_std=True)[1]
+        found["lower"], found["upper"] = model.predict_interval(X)
         found["predict"], found["cov"] = model.predict(some, return_cov=True)
         found["sample_y"] = model.sample_y(some, random_state=0)
     if hasattr(model, "explain"):
