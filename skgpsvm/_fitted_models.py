@@ -11,8 +11,14 @@ from sklearn.gaussian_process.kernels import Kernel
 from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._noise import with_noise
-from ._posteriors import DecoupledPosterior, InducingPosterior, WeightPosterior, WhitenedBasis
-from ._torch_kernels import torch_kernel
+from ._posteriors import (
+    DecoupledPosterior,
+    IndependentPosterior,
+    InducingPosterior,
+    WeightPosterior,
+    whitened_basis,
+)
+from ._torch_kernels import torch_kernel, torch_kernels, with_theta
 from .kernels._composite import exact_and_rest
 
 # Layout of fitted models in pickles and of states in checkpoints; those of another are refused.
@@ -51,6 +57,7 @@ class SparseModel(FittedModel):
     Attributes
     ----------
     kernel : Kernel
+        A `CompoundKernel` has one kernel for each of several groups of latent functions.
     Z : ndarray of shape (m, d)
         Inducing points.
     noise : tuple of k floats
@@ -87,7 +94,7 @@ class SparseModel(FittedModel):
     def uses_points(self):
         """True if a term of the kernel is projected on the inducing points."""
         m, d = self.Z.shape
-        return exact_and_rest(torch_kernel(self.kernel), d, m)[1] is not None
+        return any(exact_and_rest(part, d, m)[1] for part in torch_kernels(self.kernel))
 
     def state(self, device):
         """Return new float64 tensors of all arrays that there are, by name."""
@@ -103,17 +110,22 @@ class SparseModel(FittedModel):
         tensors = state if isinstance(state, dict) else vars(state)
         names = tensors.keys() & vars(self).keys() - {"kernel", "noise"}
         parts = {name: tensors[name].cpu().numpy() for name in names if tensors[name] is not None}
-        kernel = self.kernel.clone_with_theta(tensors["theta"].cpu().numpy())
+        kernel = with_theta(self.kernel, tensors["theta"].cpu().numpy())
         return replace(self, kernel=kernel, noise=tuple(tensors["noise"].tolist()), **parts)
 
     def basis(self, device):
         """Return the whitened features of the inducing points."""
         state = self.state(device)
-        return WhitenedBasis(torch_kernel(self.kernel), state["theta"], state["Z"], self.jitter)
+        return whitened_basis(torch_kernels(self.kernel), state["theta"], state["Z"], self.jitter)
 
     def make_posterior(self, device):
-        state = self.state(device)
-        return InducingPosterior(self.basis(device), state["mean"], state["root"])
+        state, bases = self.state(device), self.basis(device).groups
+        moments = (state[name].chunk(len(bases)) for name in ("mean", "root"))
+        parts = [
+            InducingPosterior(basis, mean[:, : basis.size], root[:, : basis.size, : basis.size])
+            for basis, mean, root in zip(bases, *moments, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else IndependentPosterior(parts)
 
     def with_bases(self, bases):
         """Return a `DecoupledModel` with these bases of the mean."""

@@ -152,7 +152,7 @@ class RegressionNoise(Noise):
     Attributes
     ----------
     likelihood : str
-        A key of `LIKELIHOODS`.
+        A key of `LIKELIHOODS` or `VARYING_NOISE`.
     n_outputs : int
         Number of outputs, t.
     """
@@ -177,4 +177,5 @@ class RegressionNoise(Noise):
     def variance(self, parameters):
         """Return the noise variances, (t,) or (1,), at parameters of the likelihood."""
         likelihood = self.sites(1.0).at(parameters).likelihood
-        return likelihood.predict(*torch.zeros(2, len(parameters)).to(parameters))[1]
+        n_latents = likelihood.latents_per_output * len(parameters)
+        return likelihood.predict(*torch.zeros(2, n_latents).to(parameters))[1]

@@ -159,6 +159,11 @@ class WhitenedBasis:
         return values @ self._projection.T.to(values.dtype)
 
     @property
+    def groups(self):
+        """The bases of the groups of latent functions, see `GroupedBasis`: this one of all."""
+        return [self]
+
+    @property
     def projected(self):
         """The part of the kernel that is projected, or None if all features are exact."""
         return self._rest
@@ -179,6 +184,74 @@ class WhitenedBasis:
         A = self._project(X)
         cov = self._rest(X, X, self.theta) - A @ A.T
         return cov.diagonal_scatter(self._rest.diag(X, self.theta) - A.square().sum(1))
+
+
+class GroupedBasis:
+    """Whitened features for groups of latent functions, each with a kernel of its own.
+
+    The groups are equally large and share the inducing points. Where one has fewer features than
+    another, zeros follow them, whose weights stay at the prior.
+
+    Parameters
+    ----------
+    bases : list of WhitenedBasis
+        One for each group.
+    """
+
+    def __init__(self, bases):
+        self.groups, self.theta, self.Z = bases, bases[0].theta, bases[0].Z
+        self.size = max(basis.size for basis in bases)
+
+    def __call__(self, X):
+        """Return features (k, b, p) of the k groups and their residual variances (k, b)."""
+        features, residuals = zip(*(basis(X) for basis in self.groups), strict=True)
+        padded = (torch.nn.functional.pad(A, (0, self.size - A.shape[1])) for A in features)
+        return torch.stack([*padded]), torch.stack(residuals)
+
+
+def whitened_basis(kernels, theta, Z, jitter=1e-6):
+    """Return the `WhitenedBasis` of one kernel, or the `GroupedBasis` of several.
+
+    Parameters
+    ----------
+    kernels : sequence of TorchKernel
+        As `torch_kernels` returns them.
+    theta, Z, jitter
+        See `WhitenedBasis`.
+    """
+    bases = [WhitenedBasis(kernel, theta, Z, jitter) for kernel in kernels]
+    return bases[0] if len(bases) == 1 else GroupedBasis(bases)
+
+
+class IndependentPosterior(Posterior):
+    """Independent posteriors of several groups of latent functions.
+
+    Parameters
+    ----------
+    parts : list of Posterior
+        One for each group, in order.
+    """
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def marginals(self, X):
+        pairs = [part.marginals(X) for part in self.parts]
+        return tuple(torch.cat(m, 1) for m in zip(*pairs, strict=True))
+
+    def means(self, X):
+        return torch.cat([part.means(X) for part in self.parts], 1)
+
+    def kl(self):
+        return sum(part.kl() for part in self.parts)
+
+    def sample(self, X, n_samples, generator):
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
+        return torch.cat([part.sample(X, n_samples, generator) for part in self.parts], 2)
+
+    def cov(self, X):
+        """Return covariances (c, b, b) at the rows of ``X``."""
+        return torch.cat([part.cov(X) for part in self.parts])
 
 
 class InducingPosterior(Posterior):

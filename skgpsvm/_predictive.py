@@ -10,7 +10,16 @@ from scipy.special import ndtr, ndtri, pdtr, roots_genlaguerre, softmax
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability
 from ._sites import LikelihoodSites
-from .likelihoods import Gaussian, Laplace, Logistic, Probit, RobustMax, Softmax, StudentT
+from .likelihoods import (
+    Gaussian,
+    Heteroscedastic,
+    Laplace,
+    Logistic,
+    Probit,
+    RobustMax,
+    Softmax,
+    StudentT,
+)
 from .likelihoods._regression import observations
 
 _DOF = 4.0  # of Student's t
@@ -20,9 +29,12 @@ LIKELIHOODS = {
     "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
     "laplace": lambda var: Laplace((var / 2) ** 0.5),
 }
+# Likelihoods whose noise varies, given its variance where its latent function is zero.
+VARYING_NOISE = {"heteroscedastic": Heteroscedastic}
 # Draws of unit-variance noise.
 STANDARD_NOISE = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "heteroscedastic": lambda rng, shape: rng.standard_normal(shape),
     "student_t": lambda rng, shape: rng.standard_t(_DOF, shape) * np.sqrt((_DOF - 2) / _DOF),
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
@@ -32,7 +44,7 @@ STANDARD_NOISE = {
 # 1e-3, relative to their length.
 _NODES = 128
 _NEWTON_STEPS, _NEWTON_TOL = 50, 1e-10
-_COUNT_NODES, _MOST_OF_FEW = 32, 100  # nodes of Gaussian log means; a count above that of rate 0
+_COUNT_NODES, _MOST_OF_FEW = 32, 100  # nodes of Gaussian logarithms; a count above that of rate 0
 _INTERVAL_ROWS = 4096  # whose intervals are computed at a time
 _ROUNDING = 1e-9  # of sums of weights
 
@@ -68,18 +80,45 @@ def half_widths(likelihood, variance, noise, level):
         return z * np.sqrt(variance + noise)
     chunks = range(0, len(variance), _INTERVAL_ROWS)
     parts = [variance[start : start + _INTERVAL_ROWS] for start in chunks]
-    mixture, noise = _gaussian_mixture(likelihood), np.broadcast_to(noise, variance.shape[1:])
-    return np.concatenate([_quantiles(part, noise, *mixture, z) for part in parts])
+    (variances, weights), t = _gaussian_mixture(likelihood), variance.shape[1:]
+    noise = np.broadcast_to(noise, t)[:, None] * variances
+    return np.concatenate([_quantiles(part, noise, weights, z) for part in parts])
 
 
-def _quantiles(variance, noise, variances, weights, z):
+def half_widths_of_mixture(variance, noise, mean, log_variance, level):
+    """Return half the widths of predictive intervals, (n, t), where noise variances are uncertain.
+
+    Parameters
+    ----------
+    variance : ndarray of shape (n, t)
+        Latent variances.
+    noise : ndarray of shape (t,), or float
+        Medians of the prior noise variances.
+    mean, log_variance : ndarray of shape (n, t)
+        Moments of the logarithms of the noise variances, relative to these.
+    level : float
+        Probability of the intervals.
+    """
+    nodes, weights = np.polynomial.hermite.hermgauss(_COUNT_NODES)
+    z, weights = ndtri((1 + level) / 2), weights / weights.sum()
+    parts = []
+    for start in range(0, len(variance), _INTERVAL_ROWS):
+        part = slice(start, start + _INTERVAL_ROWS)
+        shift = np.sqrt(2 * log_variance[part])[..., None] * nodes
+        noises = np.broadcast_to(noise, variance.shape[1:])[:, None]
+        noises = noises * np.exp(mean[part][..., None] + shift)
+        parts.append(_quantiles(variance[part], noises, weights, z))
+    return np.concatenate(parts)
+
+
+def _quantiles(variance, noise, weights, z):
     """Return the quantiles at Phi(z) of sums of a Gaussian and a mixture of Gaussians.
 
     To the right of the center the distribution function is concave, so that Newton's method from
     the left approaches the quantile from the left.
     """
-    std = np.sqrt(variance[..., None] + noise[:, None] * variances)
-    quantile = z * std[..., np.argmin(variances)]
+    std = np.sqrt(variance[..., None] + noise)
+    quantile = z * std.min(-1)
     for _ in range(_NEWTON_STEPS):
         ratio = quantile[..., None] / std
         density = (np.exp(-0.5 * ratio**2) / std) @ weights / np.sqrt(2 * np.pi)
@@ -175,13 +214,14 @@ def regression_sites(likelihood, variance, n_outputs=None):
     Parameters
     ----------
     likelihood : str
-        A key of `LIKELIHOODS`.
+        A key of `LIKELIHOODS` or `VARYING_NOISE`.
     variance : ndarray of shape (t,) or (1,)
         Noise variance of each output, or one for all outputs.
     n_outputs : int, optional
         Number of outputs, t, where ``variance`` is shared.
     """
-    return LikelihoodSites(LIKELIHOODS[likelihood](variance), n_outputs or len(variance))
+    made = (LIKELIHOODS | VARYING_NOISE)[likelihood](variance)
+    return LikelihoodSites(made, made.latents_per_output * (n_outputs or len(variance)))
 
 
 def classification_sites(likelihood, n_classes):

@@ -66,38 +66,47 @@ def safe_std(var):
     return (var + (1e-12 if var.dtype == torch.float64 else 1e-8)).sqrt()
 
 
-def _spread(mean, var, n_nodes):
+def _spread(mean, var, n_nodes, n_groups):
     """Return nodes of N(mean, var) on a new leading axis, and their weights."""
     x, w = gauss_hermite(n_nodes, mean)
-    return mean + safe_std(var) * x.reshape(-1, *[1] * mean.ndim), w
+    if n_groups == 1:
+        return mean + safe_std(var) * x.reshape(-1, *[1] * mean.ndim), w
+    # A grid: each group of columns moves by itself.
+    x = torch.cartesian_prod(*[x] * n_groups)
+    w = torch.cartesian_prod(*[w] * n_groups).prod(1)
+    moves = x.repeat_interleave(mean.shape[-1] // n_groups, 1)
+    return mean + safe_std(var) * moves.reshape(len(w), *[1] * (mean.ndim - 1), -1), w
 
 
-def expect(function, mean, var, n_nodes=32):
+def expect(function, mean, var, n_nodes=32, n_groups=1):
     """Return E[function(f)] for elementwise f ~ N(mean, var), by Gauss–Hermite quadrature.
 
     Parameters
     ----------
     function : callable
-        Receives f with one more *leading* axis, (n_nodes, *mean.shape). It returns a tensor that
-        keeps this axis as its first; it may reduce or add others.
+        Receives f with one more *leading* axis, of the nodes. It returns a tensor that keeps this
+        axis as its first; it may reduce or add others.
     mean, var : torch.Tensor
         Shapes broadcast against each other.
     n_nodes : int
         The rule is exact for polynomials of degree 2 n_nodes - 1. For log sigmoid and 32 nodes the
         error is 1e-14, 9e-6 and 1e-2 at variances 1, 10 and 100.
+    n_groups : int
+        Number k of equally large groups of columns, on the last axis, in which the function is not
+        a sum. There are then ``n_nodes**k`` nodes. Columns of one group move together.
 
     Returns
     -------
     value : torch.Tensor
         Its shape is that of the output of `function`, without the first axis.
     """
-    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes)
+    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes, n_groups)
     return torch.tensordot(w, function(f), dims=1)
 
 
-def log_expect(log_function, mean, var, n_nodes=32):
+def log_expect(log_function, mean, var, n_nodes=32, n_groups=1):
     """Return log E[exp(log_function(f))] without under- or overflow; see `expect`."""
-    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes)
+    f, w = _spread(*torch.broadcast_tensors(mean, var), n_nodes, n_groups)
     value = log_function(f)
     return torch.logsumexp(value + w.log().reshape(-1, *[1] * (value.ndim - 1)), 0)
 

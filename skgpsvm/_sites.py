@@ -48,6 +48,8 @@ class SiteLikelihood(ABC):
         Whether the sites are the same at all means and variances.
     activates_all : bool
         Whether every latent is active in every row, in order.
+    coupled : bool
+        Whether the latents of a row are those of one output, so that sweeps converge slowly.
     smooth : bool
         Whether the loss has a continuous gradient, so that sweeps have a fixed point.
     relative : bool
@@ -55,7 +57,7 @@ class SiteLikelihood(ABC):
     """
 
     coupling = 1.0
-    tied = conjugate = activates_all = relative = False
+    tied = conjugate = activates_all = relative = coupled = False
     smooth = True
 
     def parameters(self):
@@ -111,6 +113,7 @@ class LikelihoodSites(SiteLikelihood):
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
         self.conjugate = isinstance(likelihood, Gaussian)
+        self.coupled = likelihood.latents_per_output > 1
 
     def parameters(self):
         values = [value.detach().ravel() for value in self.likelihood.parameters()]
@@ -154,6 +157,9 @@ class DenseDesign:
     def __init__(self, A):
         self._A, self._root, self._variance = A, None, None
 
+    def means(self, mean):
+        return self._A @ mean.to(self._A.dtype).T
+
     def variance(self, root):
         if root is not self._root:
             self._root, self._variance = root, spreads(self._A, root)
@@ -165,6 +171,40 @@ class DenseDesign:
 
     def total(self, weights):
         return weights.T @ self._A
+
+
+class GroupedDesign:
+    """Features A (k, b, p) of a batch for k groups of latents, all active in every row.
+
+    The groups are equally large; each is a `DenseDesign` of its own features.
+    """
+
+    def __init__(self, A):
+        self._groups = [DenseDesign(group) for group in A]
+
+    def means(self, mean):
+        return torch.cat(self._each(DenseDesign.means, mean), 1)
+
+    def variance(self, root):
+        return torch.cat(self._each(DenseDesign.variance, root), 1)
+
+    def add_gram(self, totals, weights):
+        parts = totals.chunk(len(self._groups)), weights.chunk(len(self._groups), 1)
+        for group, total, w in zip(self._groups, *parts, strict=True):
+            group.add_gram(total, w)
+
+    def total(self, weights):
+        parts = weights.chunk(len(self._groups), 1)
+        return torch.cat([g.total(w) for g, w in zip(self._groups, parts, strict=True)])
+
+    def _each(self, method, tensor):
+        parts = tensor.chunk(len(self._groups))
+        return [method(group, part) for group, part in zip(self._groups, parts, strict=True)]
+
+
+def dense_design(A):
+    """Return the design of a batch in which every latent is active, from its features."""
+    return DenseDesign(A) if A.ndim == 2 else GroupedDesign(A)
 
 
 class PerLatentDesign:
@@ -224,12 +264,13 @@ def batch_loss(likelihood, A, residual, y, mean, root, design=None):
 
 
 def _active_moments(likelihood, A, residual, y, mean, root, design):
-    latents = A @ mean.to(A.dtype).T
+    if design is None and likelihood.activates_all:
+        design = dense_design(A)
+    latents = A @ mean.to(A.dtype).T if design is None else design.means(mean)
     active = likelihood.active_latents(y, latents)
     if design is None:
-        design = (
-            DenseDesign(A)
-            if likelihood.activates_all
-            else PerLatentDesign(A, active, likelihood.n_latents)
-        )
-    return design, active, (latents.gather(1, active), residual[:, None] + design.variance(root))
+        design = PerLatentDesign(A, active, likelihood.n_latents)
+    unexplained = residual[:, None]
+    if residual.ndim == 2:  # of each group of latents
+        unexplained = residual.T.repeat_interleave(likelihood.n_latents // len(residual), 1)
+    return design, active, (latents.gather(1, active), unexplained + design.variance(root))

@@ -17,7 +17,7 @@ from ._noise import Noise
 from ._parameters import ALWAYS
 from ._problem import Fitted, Problem
 from ._sites import SiteLikelihood
-from ._torch_kernels import theta_bounds, torch_kernel
+from ._torch_kernels import theta_bounds, torch_kernels
 from ._validation import check_kernel
 from .exceptions import warn
 from .inducing import select_inducing_points
@@ -33,7 +33,7 @@ SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS}, "partia
 _GATHERED_ROWS = 20_000
 
 
-def check_sparse_parameters(estimator, *, chooses_number=False):
+def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
     """Refuse wrong values of the parameters that all sparse GPs have.
 
     Parameters
@@ -41,6 +41,8 @@ def check_sparse_parameters(estimator, *, chooses_number=False):
     estimator : GPEstimator
     chooses_number : bool
         Whether ``n_inducing`` may be None, for a number that the estimator chooses.
+    n_kernels : int
+        Number of kernels in a `CompoundKernel`; if 1, that is refused.
     """
     estimator._check_bool("learn_inducing")
     estimator._check_bool("warm_start")
@@ -48,7 +50,7 @@ def check_sparse_parameters(estimator, *, chooses_number=False):
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
     estimator._rules.check_solver(estimator)
-    check_kernel(estimator.kernel)
+    check_kernel(estimator.kernel, n_kernels)
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,12 @@ class SparseProblem:
         learning_rate : float, optional
             Of Adam.
         """
-        rows, kernel = self.rows, torch_kernel(model.kernel)
+        rows, kernels = self.rows, torch_kernels(model.kernel)
         if method is GradientInference:
             parts = [*parts, "mean", "raw_root"]
         adam = AdamSteps(
             self.likelihood,
-            kernel,
+            kernels,
             rows,
             parts,
             LEARNING_RATE if learning_rate is None else learning_rate,

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 
@@ -98,6 +99,30 @@ def torch_kernel(kernel, start=0):
     return _REGISTRY[type(kernel)](kernel, start)
 
 
+def latent_kernels(kernel):
+    """Return the kernel of each group of latent functions, a list of scikit-learn kernels.
+
+    A `CompoundKernel` has one kernel for each group. Any other kernel is that of all functions.
+    """
+    return list(kernel.kernels) if isinstance(kernel, sk.CompoundKernel) else [kernel]
+
+
+def torch_kernels(kernel):
+    """Return the torch forms of `latent_kernels`, a tuple of functions of the whole theta."""
+    parts = latent_kernels(kernel)
+    starts = np.cumsum([0, *(part.n_dims for part in parts)]).tolist()
+    return tuple(torch_kernel(part, start) for part, start in zip(parts, starts, strict=False))
+
+
+def with_theta(kernel, theta):
+    """Return a kernel with another theta; a `CompoundKernel` takes the parts in order."""
+    if not isinstance(kernel, sk.CompoundKernel):
+        return kernel.clone_with_theta(theta)
+    ends = np.cumsum([part.n_dims for part in kernel.kernels])
+    pairs = zip(kernel.kernels, np.split(theta, ends[:-1]), strict=True)
+    return sk.CompoundKernel([part.clone_with_theta(own) for part, own in pairs])
+
+
 def directions(kernel):
     """Return each hyperparameter of a kernel as a direction of its theta, (k, len(theta)).
 
@@ -110,7 +135,8 @@ def directions(kernel):
 
 def theta_bounds(kernel, device):
     """Return the bounds of the theta of a scikit-learn kernel, (k, 2); k may be zero."""
-    return torch.tensor(kernel.bounds, device=device).view(-1, 2)
+    bounds = [part.bounds.reshape(-1, 2) for part in latent_kernels(kernel)]
+    return torch.tensor(np.concatenate(bounds), device=device)
 
 
 class TorchKernel(ABC):

@@ -44,8 +44,20 @@ def check_bool(name, value):
         raise ValueError(f"{name}={value!r} must be True or False.")
 
 
-def check_kernel(kernel):
-    """Raise an error unless the parameter ``kernel`` is a valid kernel or None."""
+def check_kernel(kernel, n_parts=1):
+    """Raise an error unless the parameter ``kernel`` is a valid kernel or None.
+
+    A `CompoundKernel` must have ``n_parts`` kernels, more than one.
+    """
+    if n_parts > 1 and isinstance(kernel, CompoundKernel):
+        if len(kernel.kernels) != n_parts:
+            raise ValueError(
+                f"kernel={kernel!r} must have {n_parts} kernels, that of the mean first; "
+                "or give one kernel, which all latent functions start from."
+            )
+        for part in kernel.kernels:
+            check_kernel(part)
+        return
     if isinstance(kernel, CompoundKernel):
         raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
     if not (kernel is None or isinstance(kernel, Kernel)):

@@ -1,36 +1,47 @@
 """Variational GPs: a mean function in the kernel, a prior of the default kernel, and the ELBO."""
 
+from dataclasses import replace
 from functools import partial
 
 from sklearn.base import clone
+from sklearn.gaussian_process.kernels import CompoundKernel
 
+from ._hyperparameters.collapsed_search import CollapsedSearch
 from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
-from ._hyperparameters.priors import SignalPrior, default_prior
+from ._hyperparameters.initialization import (
+    at_gaussian_posterior,
+    free_constants,
+    scaled_lengths,
+    with_constant_noise,
+)
+from ._hyperparameters.priors import PriorOfParts, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
 from ._sparse import SparseProblem, check_sparse_parameters, sparse_attributes
+from ._torch_kernels import latent_kernels
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
 CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent functions
+# Factor of the prior variance of the log noise variance at the second start: 0.01 with the default
+# kernel, a standard deviation of 5 % of the noise.
+_LITTLE_NOISE = 0.01
 LOG_CONCAVE = ("softmax", "probit")
 CLASSIFIER_LIKELIHOODS = (*LOG_CONCAVE, "robust_max")
 LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 
 
-def check_variational_parameters(
-    estimator, *, means=MEANS, optimizers=("auto", None), chooses_number=False
-):
+def check_variational_parameters(estimator, *, means=MEANS, optimizers=("auto", None), **options):
     """Refuse wrong values of the parameters that all variational GPs have.
 
-    ``chooses_number`` is that of `check_sparse_parameters`.
+    Options are those of `check_sparse_parameters`.
     """
     estimator._check_choice("mean", means)
     estimator._check_choice("optimizer", optimizers)
-    check_sparse_parameters(estimator, chooses_number=chooses_number)
+    check_sparse_parameters(estimator, **options)
 
 
 def check_regression_parameters(estimator, likelihoods=tuple(LIKELIHOODS)):
@@ -50,7 +61,7 @@ def check_noise(estimator):
         )
 
 
-def regression_problem(estimator, problem, mean, *, smoothness=()):
+def regression_problem(estimator, problem, mean, *, kernel=None, smoothness=()):
     """Return the `SparseProblem` of a regression.
 
     Parameters
@@ -59,13 +70,70 @@ def regression_problem(estimator, problem, mean, *, smoothness=()):
     problem : Problem
     mean : str
         Mean function.
+    kernel : Kernel, optional
+        If another than the estimator's.
     smoothness : tuple of float
         Of the Matern kernels that may replace the default kernel.
     """
     scaler = problem.scaler
-    kernel = with_mean(_kernel(estimator, scaler, 1.0), mean, scaler, MEAN_VARIANCE)
+    kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
+    kernel = with_mean(kernel, mean, scaler, MEAN_VARIANCE)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
     return _sparse_problem(estimator, problem, kernel, prior, smoothness)
+
+
+def varying_noise_problem(estimator, problem, mean, n_inducing, jitter, *, smoothness=()):
+    """Return the `SparseProblem` of a regression whose noise varies, and a list of starts.
+
+    A cold fit starts where the noise is constant: at the kernel, noise variance and posterior of
+    few rows. The log noise variance has a kernel of its own, with the mean's initial values unless
+    the estimator's kernel is a `CompoundKernel` of both. Its mean is a parameter of the likelihood.
+    A second start has noise that hardly varies: from one alone, an ascent may end at noise that
+    varies too much, or not at all.
+
+    Parameters
+    ----------
+    estimator, problem, mean, smoothness
+        As of `regression_problem`.
+    n_inducing : int
+    jitter : float
+        See `SparseModel`.
+    """
+    given = [None] if estimator.kernel is None else latent_kernels(estimator.kernel)
+    sparse, of_noise = (
+        regression_problem(estimator, problem, each, kernel=kernel, smoothness=smoothness)
+        for kernel, each in ((given[0], mean), (given[-1], "zero"))
+    )
+    of_mean, of_noise = sparse.kernel, of_noise.kernel
+    noise = replace(sparse.noise, likelihood="gaussian")
+    likelihood = noise.sites(estimator.noise_variance)
+    sparse = replace(sparse, n_inducing=n_inducing)
+    constant = replace(sparse, kernel=of_mean, likelihood=likelihood, noise=noise)
+
+    def make_prior(rows):
+        parts = constant.make_prior(rows), SignalPrior(of_noise, rows.device)
+        return PriorOfParts(parts, [of_mean.n_dims, of_noise.n_dims])
+
+    sparse = replace(
+        sparse,
+        kernel=CompoundKernel([of_mean, of_noise]),
+        make_prior=make_prior if constant.make_prior else None,
+    )
+    if problem.start is not None:
+        return sparse, [problem.start]
+    start = constant.initial_model()
+    search = CollapsedSearch(constant, start, jitter)
+    if search.is_needed:
+        start = search.start_of_other_noise()
+    else:
+        log_noise = search.start.state(problem.rows.device)["noise"]
+        variance = noise.variance(log_noise)
+        start = at_gaussian_posterior(search.start, variance, problem.rows)
+    kernels = [of_noise]
+    if estimator.optimizer is not None and free_constants(of_noise).any():
+        little = scaled_lengths(of_noise, 1.0, _LITTLE_NOISE)
+        kernels.append(of_noise.clone_with_theta(little))
+    return sparse, [with_constant_noise(start, kernel) for kernel in kernels]
 
 
 def classification_problem(estimator, problem, mean):
@@ -130,7 +198,12 @@ def elbo(ascent, state):
 
 
 def regression_summary(ascent, state):
-    """Return the `Summary` of a state of coordinate ascent, with leave-one-out residuals."""
+    """Return the `Summary` of a state of coordinate ascent, with leave-one-out residuals.
+
+    Noise that varies has none: a row's own residual determines its noise.
+    """
+    if ascent.likelihood.coupled:
+        return Summary(ascent.elbo(state))
     mean, var, targets, weights = leave_one_out(ascent, state)
     parts = ascent.likelihood.likelihood, targets, mean, var, weights
     return Summary(ascent.elbo(state), LeftOut.of(*parts))

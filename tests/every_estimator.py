@@ -39,6 +39,7 @@ ESTIMATORS = {
     "svc, gradient": BayesianSVC(**SMALL, solver="gradient"),
     "svgp": SVGPRegressor(**SMALL),
     "svgp, laplace": SVGPRegressor(**SMALL, likelihood="laplace"),
+    "svgp, heteroscedastic": SVGPRegressor(**SMALL, likelihood="heteroscedastic"),
     "svgp classifier": SVGPClassifier(**SMALL),
     "svgp classifier, gradient": SVGPClassifier(**SMALL, solver="gradient"),
     "ep": EPClassifier(**SMALL),
@@ -86,6 +87,7 @@ def predictions(model, n=120, source=np.asarray):
     else:
         found["std"] = model.predict(X, return_std=True)[1]
         found["lower"], found["upper"] = model.predict_interval(X)
+        found["noise"] = model.predict_noise_variance(X)
         found["predict"], found["cov"] = model.predict(some, return_cov=True)
         found["sample_y"] = model.sample_y(some, random_state=0)
     if hasattr(model, "explain"):

@@ -47,7 +47,12 @@ CASES = {
     "QSRVMClassifier": [{}],
     "QSRVMRegressor": [{}],
     "SVGPClassifier": [{}, {"likelihood": "robust_max"}],
-    "SVGPRegressor": [{}, {"solver": "gradient"}, {"likelihood": "student_t"}],
+    "SVGPRegressor": [
+        {},
+        {"solver": "gradient"},
+        {"likelihood": "student_t"},
+        {"likelihood": "heteroscedastic"},
+    ],
 }
 
 

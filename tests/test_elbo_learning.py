@@ -106,7 +106,8 @@ def test_rounds_raise_the_elbo_and_move_what_is_free(name, free):
     rows = rows_of(n_classes)
     theta, Z = points(rows)
     bounds, scale = theta_bounds(KERNEL, rows.device), t64([1.0, 1.0])
-    learning = ElboLearning(likelihood, torch_kernel(KERNEL), rows, 1e-6, free, bounds, scale, 1e-3)
+    parts = (torch_kernel(KERNEL),), rows, 1e-6, free, bounds, scale, 1e-3
+    learning = ElboLearning(likelihood, *parts)
     state = learning.init({"theta": theta, "Z": Z, "noise": theta[:0]})
     before = learning.explained(state)
     for _ in range(10):

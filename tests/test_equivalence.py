@@ -32,7 +32,7 @@ def maximize_elbo(ascent, kernel, rate, n_steps):
     free = ["mean", "raw_root"]
     adam = AdamSteps(
         ascent.likelihood,
-        torch_kernel(kernel),
+        (torch_kernel(kernel),),
         ascent.rows,
         free,
         rate,
@@ -75,7 +75,7 @@ def test_sweeps_gradients_and_elbo_have_one_objective(hinge, likelihood, n_class
     posterior = InducingPosterior(ascent.basis, state.mean, state.root)
     value = elbo(posterior, likelihood, t64(X), torch.as_tensor(y), 30, t64(weights))
     adam = AdamSteps(
-        hinge, torch_kernel(kernel), ascent.rows, ["theta"], 0.0, t64(kernel.bounds), t64([1.0])
+        hinge, (torch_kernel(kernel),), ascent.rows, ["theta"], 0.0, t64(kernel.bounds), t64([1.0])
     )
     at_once = ascent.rows.minibatches(30, torch.Generator().manual_seed(0))
     state = InterleavedState(**state.as_dict(), generator=torch.empty(0))

@@ -21,6 +21,7 @@ from skgpsvm._quadrature import gauss_hermite, normal_points
 from skgpsvm.likelihoods import (
     BinaryHinge,
     Gaussian,
+    Heteroscedastic,
     Laplace,
     Likelihood,
     Logistic,
@@ -35,6 +36,7 @@ from skgpsvm.likelihoods import (
 
 LIKELIHOODS = {
     "Gaussian": lambda: Gaussian(0.3),
+    "Heteroscedastic": lambda: Heteroscedastic(0.7),
     "Laplace": lambda: Laplace(0.7),
     "StudentT": lambda: StudentT(0.7),
     "Poisson": Poisson,
@@ -45,7 +47,7 @@ LIKELIHOODS = {
     "BinaryHinge": BinaryHinge,
     "MulticlassHinge": MulticlassHinge,
 }
-REGRESSION = (Gaussian, Laplace, StudentT, Poisson)
+REGRESSION = (Gaussian, Heteroscedastic, Laplace, StudentT, Poisson)
 MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
 
 
@@ -62,9 +64,12 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
     mean = 1.5 * torch.randn(b, n_latents, generator=generator, dtype=torch.float64)
     var = 0.05 + 2 * torch.rand(b, n_latents, generator=generator, dtype=torch.float64)
     if isinstance(likelihood, REGRESSION):
-        y = torch.randn(b, n_latents, generator=generator, dtype=torch.float64).to(dtype)
+        t = n_latents // likelihood.latents_per_output
+        y = torch.randn(b, t, generator=generator, dtype=torch.float64).to(dtype)
     else:
         y = torch.randint(max(n_latents, 2), (b,), generator=generator)
+    if isinstance(likelihood, Heteroscedastic):
+        mean[:, 1] /= 2
     if isinstance(likelihood, Poisson):
         y, mean = (1.5 * y).square().floor(), mean / 2
     return y, mean.to(dtype), var.to(dtype)
@@ -161,6 +166,8 @@ def test_predictions_are_distributions(likelihood):
         predicted_mean, predicted_var = prediction
         if isinstance(likelihood, Poisson):
             mean, var = torch.exp(mean + var / 2), predicted_mean
+        t = y.shape[1]
+        mean, var = mean[:, :t], var[:, :t]
         assert torch.equal(predicted_mean, mean)
         assert (predicted_var > var).all()
     else:
@@ -173,6 +180,7 @@ def test_parameters_are_named_and_trainable(likelihood):
     names = {name for name, _ in likelihood.named_parameters()}
     expected = {
         "Gaussian": {"log_noise_var"},
+        "Heteroscedastic": {"log_noise_var"},
         "Laplace": {"log_scale"},
         "StudentT": {"log_scale"},
     }
@@ -309,6 +317,70 @@ def test_logistic_predictions_are_symmetric():
     torch.testing.assert_close(
         Logistic().predict(mean, var), Logistic().predict(-mean, var).flip(-1)
     )
+
+
+# Noise that varies
+
+
+class SlowHeteroscedastic(Heteroscedastic):
+    """`Heteroscedastic` with the expectations of the base class, by quadrature."""
+
+    expected_log_prob = Likelihood.expected_log_prob
+    expected_derivatives = Likelihood.expected_derivatives
+    log_marginal = Likelihood.log_marginal
+
+
+def test_default_quadrature_of_two_latents_equals_closed_forms():
+    likelihood, slow = Heteroscedastic(0.3), SlowHeteroscedastic(0.3)
+    y, mean, var = rows(likelihood, b=20)
+    for method, share in (
+        ("expected_log_prob", 1.0),
+        ("expected_derivatives", 1.0),
+        ("log_marginal", 0.01),  # beyond, the density is too narrow for twenty nodes
+    ):
+        parts = y, mean, share * var
+        found, expected = (getattr(each, method)(*parts) for each in (slow, likelihood))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_grid_of_two_latents_keeps_outputs_apart():
+    likelihood = SlowHeteroscedastic(0.3)
+    one = [rows(likelihood, seed=seed) for seed in (0, 1)]
+    both = [torch.cat([part[0][:, [0]], part[1][:, [0]]], 1) for part in zip(*one, strict=True)]
+    for j in (1, 2):
+        of_noise = [part[j][:, [1]] for part in one]
+        both[j] = torch.cat([both[j], *of_noise], 1)
+    found = likelihood.expected_log_prob(*both)
+    expected = sum(likelihood.expected_log_prob(*part) for part in one)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("shift", [0.0, -40.0])  # on either side of where it becomes linear
+def test_derivatives_of_varying_noise_are_those_of_its_expectation(shift):
+    likelihood = Heteroscedastic(0.3)
+    y, mean, var = rows(likelihood)
+    mean = mean + t64([0.0, shift])
+    closed = likelihood.expected_derivatives(y, mean, var)
+    found = Likelihood.expected_derivatives(likelihood, y, mean, var)
+    torch.testing.assert_close(closed, found, rtol=1e-12, atol=1e-12)
+    assert (closed[1] < 0).all()
+
+
+def test_varying_noise_by_nested_quadrature():
+    likelihood = Heteroscedastic(0.3)
+    y, mean, var = rows(likelihood, b=4)
+    marginal = likelihood.log_marginal(y, mean, var).detach()
+    predicted = likelihood.predict(mean, var)[1].detach()
+    for i in range(4):
+        (m, mu), (v, nu) = mean[i].tolist(), var[i].tolist()
+
+        def density(g, i=i, m=m, v=v):
+            return norm.pdf(float(y[i, 0]), m, math.sqrt(v + 0.3 * math.exp(g)))
+
+        exact = gaussian_expectation(density, mu, nu, [])
+        assert float(marginal[i]) == pytest.approx(math.log(exact), abs=1e-4)
+        noise = gaussian_expectation(lambda g: 0.3 * math.exp(g), mu, nu, [])
+        assert float(predicted[i]) == pytest.approx(v + noise, rel=1e-9)
 
 
 # Counts

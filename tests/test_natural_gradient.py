@@ -29,7 +29,9 @@ def inference_of(method, hinge, kernel, X, y, Z, trained, rate, bounds=None, bat
     """Return an inference and its initial state; all rows are one batch if batch_size is None."""
     ascent = ascent_of(hinge, kernel, X, y, Z)
     bounds = t64(kernel.bounds if bounds is None else bounds)
-    adam = AdamSteps(hinge, torch_kernel(kernel), ascent.rows, trained, rate, bounds, t64(X.std(0)))
+    adam = AdamSteps(
+        hinge, (torch_kernel(kernel),), ascent.rows, trained, rate, bounds, t64(X.std(0))
+    )
     generator = torch.Generator().manual_seed(0)
     inference = method(ascent, adam, 30, 1e-6, batch_size, generator)
     start = {"theta": t64(kernel.theta), "Z": t64(Z), "noise": hinge.parameters()}

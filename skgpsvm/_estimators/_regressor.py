@@ -4,13 +4,14 @@ import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, to_tensor, weighted_median, winsorized
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
-from .._predictive import STANDARD_NOISE, half_widths
+from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
 from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator
@@ -99,8 +100,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return given_noise(self.kernel) if self.likelihood == "gaussian" else None
 
     @property
+    def _n_outputs(self):
+        """Number of outputs, t; their latent functions come before those of the noise."""
+        return len(self._y_mean)
+
+    @property
     def _noise_model(self):
-        return RegressionNoise(self._given_noise, self.likelihood, len(self._y_mean))
+        return RegressionNoise(self._given_noise, self.likelihood, self._n_outputs)
 
     def _explained_nats(self, X, targets, weights):
         """Return the log density gained by the variation of the mean at the fitted noise."""
@@ -131,7 +137,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return super().latent_mean_and_variance(X)
 
     def _latent_moments(self, X, spread=None):
-        mean, variance = super()._latent_moments(X, spread)
+        mean, variance = (part[:, : self._n_outputs] for part in super()._latent_moments(X, spread))
         return mean * self._y_std + self._y_mean, variance * self._y_std**2
 
     @isolated()
@@ -139,7 +145,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the means of validated rows, (n, t), in units of y."""
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
-        return means * self._y_std + self._y_mean
+        return means[:, : self._n_outputs] * self._y_std + self._y_mean
 
     def _latent_outputs(self, array):
         return self._outputs(array)
@@ -160,12 +166,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             In units of y. The last axis stays where y has one dimension.
         """
         draws = super().sample_latent(X, n_samples, random_state)
-        return draws * self._y_std + self._y_mean
+        return draws[..., : self._n_outputs] * self._y_std + self._y_mean
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of y and, on request, its standard deviation or covariance.
 
-        The latter two include the noise.
+        The latter two include the noise: its variance at each row, in the mean over the posterior,
+        where it varies.
 
         Parameters
         ----------
@@ -190,7 +197,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
         if return_std:
             mean, variance = self._latent_moments(X)
-            return self._outputs(mean), self._outputs(np.sqrt(variance + self.noise_variance_))
+            return self._outputs(mean), self._outputs(np.sqrt(variance + self._noise_at(X)))
         mean = self._outputs(self._latent_means(self._check_new(X)))
         return (mean, self._outputs(self._cov(X))) if return_cov else mean
 
@@ -225,10 +232,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         factor = self._conformal_factor(level) if method == "conformal" else None
         mean, variance = self._latent_moments(X)
         if factor is None:
-            reach = half_widths(self._likelihood, variance, self.noise_variance_, level)
+            reach = self._half_widths(X, variance, level)
         else:
             reach = factor * np.sqrt(variance + self.noise_variance_)
         return self._outputs(mean - reach), self._outputs(mean + reach)
+
+    def _half_widths(self, X, variance, level):
+        """Return half the widths of predictive intervals, (n, t), given latent variances."""
+        if self._likelihood not in VARYING_NOISE:
+            return half_widths(self._likelihood, variance, self.noise_variance_, level)
+        log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
+        return half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
 
     def _conformal_factor(self, level):
         """Return the factor of standard deviations in conformal intervals, (t,)."""
@@ -239,14 +253,43 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             )
         return self._left_out.quantiles(level)
 
+    @available_if(lambda estimator: estimator._has_noise())
+    def predict_noise_variance(self, X):
+        """Predict the variance of the noise at rows.
+
+        It is ``noise_variance_`` at every row unless the noise varies. Then it is the posterior
+        mean of the variance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        noise_variance : ndarray of shape (n,) or (n, t)
+            In squared units of y; with the axes of `predict`'s mean.
+        """
+        X = self._check_new(X)
+        shape = len(X), self._n_outputs
+        return self._outputs(np.broadcast_to(self._noise_at(X), shape).copy())
+
+    @isolated()
+    def _noise_at(self, X):
+        """Return noise variances in squared units of y, (n, t), (t,) or a number."""
+        if self._likelihood not in VARYING_NOISE:
+            return self.noise_variance_
+        relative = self._map_moments(VARYING_NOISE[self._likelihood]().noise_variance, X)
+        return relative * self.noise_variance_
+
     @isolated()
     def _cov(self, X):
         X = self._check_new(X)
         device, dtype = self._torch_options(X)
         rows = to_tensor(X, device, dtype)
         cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
+        cov = cov[: self._n_outputs]
         cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
-        return cov + np.eye(len(X))[..., None] * self.noise_variance_
+        return cov + np.eye(len(X))[..., None] * self._noise_at(X)
 
     def sample_y(self, X, n_samples=1, random_state=0):
         """Draw joint samples of y: of the latent functions at all rows, plus independent noise.
@@ -263,8 +306,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
         """
         rng = check_random_state(random_state)
-        latent = self.sample_latent(X, n_samples, rng)
-        std = np.sqrt(np.broadcast_to(self.noise_variance_, latent.shape[-1:]))
+        # Of the latent functions in units of the normalized y, those of the outputs come first.
+        draws, t = super().sample_latent(X, n_samples, rng), self._n_outputs
+        latent = draws[..., :t] * self._y_std + self._y_mean
+        std = np.sqrt(np.broadcast_to(self.noise_variance_, (t,)))
+        if draws.shape[-1] > t:
+            std = std * np.exp(0.5 * draws[..., t:])
         noise = STANDARD_NOISE[self._likelihood](rng, latent.shape) * std
         return np.moveaxis(self._outputs(latent + noise), 0, -1)
 

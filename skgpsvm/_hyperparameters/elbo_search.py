@@ -1,7 +1,7 @@
-"""Hyperparameters of a classifier, learned on the ELBO of converged sites."""
+"""Hyperparameters learned on the ELBO of converged sites: of classifiers, and of varying noise."""
 
 from .._inference.elbo_learning import ElboLearning
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import theta_bounds, torch_kernels
 from .initialization import shrink_length_scales
 
 _FIRST_ROWS = 1000  # the first rounds are on so many rows
@@ -42,17 +42,54 @@ def learn_on_elbo(sparse, start):
         problem.run_stage(name, learning, state, _FIRST_ROUNDS, **options)
         # The posterior is kept as a start, since it hardly changes with the rows.
         model = model.at(state)
+    return _learn_from(sparse, model, free)
+
+
+def learn_from_best(sparse, starts):
+    """Return the model learned from the best of some starts, and the curve of objectives.
+
+    Starts are compared after one round on at most 1,000 rows.
+
+    Parameters
+    ----------
+    sparse : SparseProblem
+    starts : list of SparseModel
+        With a posterior.
+    """
+    free, problem, rows = sparse.free_parts(starts[0]), sparse.problem, sparse.rows
+    if not free:
+        return starts[0], []
+    if len(starts) == 1:
+        return _learn_from(sparse, *starts, free)
+    some = rows
+    if rows.n_rows > _FIRST_ROWS:
+        some = rows.subset(_FIRST_ROWS, problem.random_state)
+    ends = []
+    for j, model in enumerate(starts):
+        learning = _learning(sparse.on(some), model, free)
+        state, name = _start(learning, model), f"hyperparameters, {some.n_rows} rows, start {j}"
+        problem.run_stage(name, learning, state, 1, must_converge=False)
+        ends.append((state.objective, model.at(state)))
+    _, model = max(ends, key=lambda end: end[0])
+    return _learn_from(sparse, model, free)
+
+
+def _learn_from(sparse, model, free):
     learning = _learning(sparse, model, free)
-    state = learning.init(model.state(rows.device))
-    curve = problem.run_stage("hyperparameters", learning, state, sparse.max_iter)
+    state = _start(learning, model)
+    curve = sparse.problem.run_stage("hyperparameters", learning, state, sparse.max_iter)
     return model.at(state), curve
+
+
+def _start(learning, model):
+    return learning.init(model.state(learning.rows.device))
 
 
 def _learning(sparse, model, free):
     """Return the stage that learns the free parts of a model."""
     return ElboLearning(
         sparse.likelihood,
-        torch_kernel(model.kernel),
+        torch_kernels(model.kernel),
         sparse.rows,
         model.jitter,
         free,
@@ -60,6 +97,7 @@ def _learning(sparse, model, free):
         sparse.problem.scale,
         sparse.tol,
         sparse.prior(),
+        sparse.noise.limits(),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.gaussian_process.kernels import CompoundKernel
 
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._sites import LikelihoodSites
@@ -119,3 +120,42 @@ def at_gaussian_posterior(start, variance, rows):
     state = ascent.init(noise=start.state(rows.device)["noise"])
     ascent.sweep(state)
     return start.at(state)
+
+
+def at_points(model, Z, likelihood, rows):
+    """Return a model at other inducing points, with the posterior that its sites have there.
+
+    Parameters
+    ----------
+    model : SparseModel
+        With a posterior.
+    Z : ndarray of shape (m, d)
+    likelihood : LikelihoodSites
+    rows : WeightedDataset
+    """
+    state = model.state(rows.device)
+    at_noise = likelihood.at(state["noise"])
+    ascent = CoordinateAscent(at_noise, model.basis(rows.device), rows)
+    sites = ascent.sites(ascent.init(state["mean"], state["root"], state["noise"]))
+    moved = replace(model, Z=Z, mean=None, root=None)
+    found = CoordinateAscent(at_noise, moved.basis(rows.device), rows).posterior_of(*sites)
+    return moved.at(replace(found, noise=state["noise"]))
+
+
+def with_constant_noise(start, kernel):
+    """Return a start for noise that varies, at a posterior of noise that does not.
+
+    Parameters
+    ----------
+    start : SparseModel
+        Of the means of the outputs, with a posterior.
+    kernel : Kernel
+        Of the log noise variances. Their posterior is their prior.
+    """
+    mean, eye = np.zeros_like(start.mean), np.eye(start.mean.shape[1])
+    return replace(
+        start,
+        kernel=CompoundKernel([start.kernel, kernel]),
+        mean=np.concatenate([start.mean, mean]),
+        root=np.concatenate([start.root, *[eye[None]] * len(mean)]),
+    )

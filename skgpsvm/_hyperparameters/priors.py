@@ -131,6 +131,32 @@ class SumOfPriors:
         return sum(prior.gradient(theta) for prior in self._priors)
 
 
+class PriorOfParts:
+    """Product of independent priors of the parts of theta.
+
+    Parameters
+    ----------
+    priors : list
+        Of the parts, in order.
+    sizes : list of int
+        Number of entries of each part.
+    """
+
+    def __init__(self, priors, sizes):
+        self._priors, self._sizes = priors, sizes
+
+    def _parts(self, theta):
+        return zip(self._priors, theta.split(self._sizes), strict=True)
+
+    def log_density(self, theta):
+        """Return the log density up to a constant, a scalar tensor."""
+        return sum(prior.log_density(part) for prior, part in self._parts(theta))
+
+    def gradient(self, theta):
+        """Return the derivatives of the log density, (k,)."""
+        return torch.cat([prior.gradient(part) for prior, part in self._parts(theta)])
+
+
 def default_prior(kernel, rows, scale):
     """Return the prior of the hyperparameters of a regression's default kernel.
 

@@ -15,11 +15,12 @@ from .._linalg import (
     spreads,
     weight_moments,
 )
-from .._sites import DenseDesign, batch_loss, batch_sites
+from .._sites import batch_loss, batch_sites, dense_design
 from .mean_steps import ascend_means, preconditioner, times
 
 _HELD_BYTES = 2**28
 _MAX_HALVINGS = 10
+_MAX_DOUBLINGS = 6
 _ROUNDING = 1e-9
 
 
@@ -65,7 +66,8 @@ class CoordinateAscent:
     Parameters
     ----------
     likelihood : SiteLikelihood
-    basis : WhitenedBasis
+    basis : WhitenedBasis or GroupedBasis
+        `ascend` takes the former only.
     rows : WeightedDataset
 
     Notes
@@ -200,10 +202,10 @@ class CoordinateAscent:
         return self._cache[key]
 
     def _design(self, index):
-        """Return a `DenseDesign` of a slice of rows, which keeps variances with the features."""
+        """Return the `dense_design` of a slice of rows, which keeps variances with the features."""
         if self._cache is None or not isinstance(index, slice):
-            return DenseDesign(self.batch(index)[0])
-        return self._designs.setdefault(index.start, DenseDesign(self.batch(index)[0]))
+            return dense_design(self.batch(index)[0])
+        return self._designs.setdefault(index.start, dense_design(self.batch(index)[0]))
 
     def batch_sites(self, index, state):
         """Return the `batch_sites` of the rows of ``index`` in a state."""
@@ -334,6 +336,28 @@ class CoordinateAscent:
             if self.elbo(state) >= value - _ROUNDING * abs(value):
                 break
             self._move(state, before, (state.precision, state.linear), 0.5)
+        return value
+
+    def long_sweep(self, state):
+        """Take an `uphill_sweep`, doubling its step while the ELBO rises; return the ELBO before.
+
+        Where latents are ``coupled``, sweeps converge slowly along some directions, as the EM
+        algorithm does: a smaller noise lets the mean follow the rows, which lowers the noise.
+        """
+        start = replace(state)
+        value, best = self.uphill_sweep(state), self.elbo(state)
+        target, longer = (state.precision, state.linear), replace(state)
+        for k in range(1, _MAX_DOUBLINGS + 1):
+            precision = torch.lerp(start.precision, target[0], 2.0**k)
+            # A posterior is narrower than its prior; an extrapolated one may not exist.
+            if torch.linalg.cholesky_ex(precision - 0.5 * self.prior[0])[1].any():
+                break
+            self._move(longer, start, target, 2.0**k)
+            after = self.elbo(longer)
+            if not after > best:
+                break
+            best = after
+            vars(state).update(vars(longer))
         return value
 
     def stochastic_sweep(self, state, batches):

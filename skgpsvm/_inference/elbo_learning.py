@@ -7,8 +7,9 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import add_gram, mirror
-from .._optim import FlatParameters, lbfgs
-from .._posteriors import WhitenedBasis
+from .._optim import PARAMETER_BOUNDS, FlatParameters, lbfgs
+from .._posteriors import whitened_basis
+from .._sites import batch_loss
 from .coordinate_ascent import CoordinateAscent
 
 _ROUND = 20  # steps of L-BFGS-B
@@ -46,8 +47,8 @@ class LearningState(State):
     ended: bool = False
 
     def parameters(self):
-        """Return what can be learned, by name: ``theta`` and ``Z``."""
-        return {"theta": self.theta, "Z": self.Z}
+        """Return what can be learned, by name: ``theta``, ``Z`` and ``noise``."""
+        return {"theta": self.theta, "Z": self.Z, "noise": self.noise}
 
 
 class DifferentiableAscent(CoordinateAscent):
@@ -55,6 +56,27 @@ class DifferentiableAscent(CoordinateAscent):
 
     Every latent must be active in every row.
     """
+
+    def noise_gradient(self, state, likelihood, noise):
+        """Return the gradient of the ELBO in the likelihood's parameters, posterior held, (q,).
+
+        Parameters
+        ----------
+        state : AscentState
+        likelihood : SiteLikelihood
+            That of the ascent, at any parameters.
+        noise : Tensor of shape (q,)
+            Logarithms of its parameters.
+        """
+        noise, loss = noise.detach().requires_grad_(), 0.0
+        with torch.enable_grad():
+            likelihood = likelihood.at(noise)
+            for index in self.rows.chunks():
+                *batch, weights = self.batch(index)
+                parts = *batch, state.mean, state.root, self._design(index)
+                loss = loss + (weights * batch_loss(likelihood, *parts)).sum()
+            (gradient,) = torch.autograd.grad(loss, noise)
+        return -self.rows.sum(gradient)[0]
 
     def value_and_gradient(self, state):
         r"""Return the ELBO, its gradient with the whitened posterior held, and the sites.
@@ -76,30 +98,36 @@ class DifferentiableAscent(CoordinateAscent):
         sites : list of Tensor of shape (n, c)
             As of `sites`.
         """
-        basis, root, m = self.basis, state.root, self.basis.n_projected
-        covariances = root @ root.mT
-        total, loss, kept = torch.zeros_like(root[0]), 0.0, []
-        eye = torch.eye(basis.size, dtype=self.rows.dtype, device=self.rows.device)
+        basis, root, bases = self.basis, state.root, self.basis.groups
+        moments = state.mean.chunk(len(bases)), (root @ root.mT).chunk(len(bases))
+        totals, loss, kept = root.new_zeros(len(bases), *root.shape[1:]), 0.0, []
         by_theta, by_Z = torch.zeros_like(basis.theta), torch.zeros_like(basis.Z)
         for index in self.rows.chunks():
             X, _, weights = self.rows.take(index)
-            A = self.batch(index)[0]
+            features = self.batch(index)[0].view(len(bases), len(X), basis.size)
             sites, _, _ = self.batch_sites(index, state)
             loss = loss + (weights * sites.loss).sum().double()
             kept.append([weights[:, None] * part for part in (sites.precision, sites.linear)])
-            adjoint = -(sites.gradient @ state.mean.to(A.dtype))
-            for h, S in zip(sites.curvature.T, covariances.to(A.dtype), strict=True):
-                adjoint -= (h[:, None] * A) @ S
-            by_residual = -0.5 * sites.curvature.sum(1)
-            # The squares of projected features are subtracted from the residual variance.
-            adjoint[:, :m] -= 2 * by_residual[:, None] * A[:, :m]
-            adjoint *= weights[:, None]
-            add_gram(total, A, adjoint)
-            parts = basis.pull_back(X, adjoint, eye, weights * by_residual)
+            slopes = (part.chunk(len(bases), 1) for part in (sites.gradient, sites.curvature))
+            groups = zip(bases, features, totals, *slopes, *moments, strict=True)
+            for one, A, total, gradient, curvature, mean, covariances in groups:
+                m, p = one.n_projected, one.size
+                A, eye = A[:, :p], torch.eye(p, dtype=A.dtype, device=A.device)
+                adjoint = -(gradient @ mean[:, :p].to(A.dtype))
+                for h, S in zip(curvature.T, covariances[:, :p, :p].to(A.dtype), strict=True):
+                    adjoint -= (h[:, None] * A) @ S
+                by_residual = -0.5 * curvature.sum(1)
+                # The squares of projected features are subtracted from the residual variance.
+                adjoint[:, :m] -= 2 * by_residual[:, None] * A[:, :m]
+                adjoint *= weights[:, None]
+                add_gram(total[:p, :p], A, adjoint)
+                parts = one.pull_back(X, adjoint, eye, weights * by_residual)
+                by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
+        loss, totals, by_theta, by_Z = self.rows.sum(loss, totals, by_theta, by_Z)
+        for one, total in zip(bases, totals, strict=True):
+            parts = one.pull_back_projection(mirror(total))
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
-        loss, total, by_theta, by_Z = self.rows.sum(loss, total, by_theta, by_Z)
-        parts = basis.pull_back_projection(mirror(total))
-        gradients = {"theta": by_theta + parts[0], "Z": by_Z + parts[1]}
+        gradients = {"theta": by_theta, "Z": by_Z}
         value = (-loss - self._kl(state.mean, root)).item()
         return value, gradients, [torch.cat(part) for part in zip(*kept, strict=True)]
 
@@ -113,12 +141,13 @@ class ElboLearning(Stage):
     Parameters
     ----------
     likelihood : SiteLikelihood
-    kernel : TorchKernel
+    kernels : tuple of TorchKernel
+        As `torch_kernels` returns them.
     rows : WeightedDataset
     jitter : float
         See `WhitenedBasis`.
     free : list of str
-        What is learned: some of theta and Z.
+        What is learned: some of theta, Z and noise.
     bounds : Tensor of shape (k, 2)
         Bounds of theta.
     scale : Tensor of shape (d,)
@@ -126,8 +155,10 @@ class ElboLearning(Stage):
     tol : float
         Convergence tolerance. The last step is the first that gains less than a tenth of it, in
         nats per row.
-    prior : SignalPrior, optional
+    prior : SignalPrior or PriorOfParts, optional
         Prior of theta.
+    noise_bounds : tuple of two floats
+        Bounds of the noise.
 
     Notes
     -----
@@ -135,9 +166,22 @@ class ElboLearning(Stage):
     processes, for sites that are kept while hyperparameters change.
     """
 
-    def __init__(self, likelihood, kernel, rows, jitter, free, bounds, scale, tol, prior=None):
-        self.likelihood, self.kernel, self.rows, self.jitter = likelihood, kernel, rows, jitter
-        self.flat = FlatParameters(free, {"Z": scale}, {"theta": bounds})
+    def __init__(
+        self,
+        likelihood,
+        kernels,
+        rows,
+        jitter,
+        free,
+        bounds,
+        scale,
+        tol,
+        prior=None,
+        noise_bounds=PARAMETER_BOUNDS,
+    ):
+        self.likelihood, self.kernels, self.rows, self.jitter = likelihood, kernels, rows, jitter
+        limits = {"theta": bounds, "noise": bounds.new_tensor([noise_bounds])}
+        self.flat, self._learns_noise = FlatParameters(free, {"Z": scale}, limits), "noise" in free
         self.prior = prior
         self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
@@ -154,19 +198,20 @@ class ElboLearning(Stage):
         state : LearningState
         """
         theta, Z, noise = (start[name] for name in ("theta", "Z", "noise"))
-        ascent = self._ascent(theta, Z)
+        ascent = self._ascent(theta, Z, noise)
         sites = ascent.sites(ascent.init(start.get("mean"), start.get("root"), noise))
         return LearningState(theta=theta, Z=Z, noise=noise, precision=sites[0], linear=sites[1])
 
-    def _ascent(self, theta, Z):
-        basis = WhitenedBasis(self.kernel, theta, Z, self.jitter)
-        return DifferentiableAscent(self.likelihood, basis, self.rows)
+    def _ascent(self, theta, Z, noise):
+        basis = whitened_basis(self.kernels, theta, Z, self.jitter)
+        return DifferentiableAscent(self.likelihood.at(noise), basis, self.rows)
 
     def _converge(self, ascent, state, best=math.nan):
         """Return the converged posterior at the basis of an ascent, and its ELBO."""
         posterior = ascent.posterior_of(state.precision, state.linear)
         for _ in range(_MAX_SWEEPS):
-            before = ascent.uphill_sweep(posterior)
+            sweep = ascent.long_sweep if self.likelihood.coupled else ascent.uphill_sweep
+            before = sweep(posterior)
             value = ascent.elbo(posterior)
             little = _LEAST_OF_SWEEP * self._least_gain
             if math.isfinite(best):
@@ -188,6 +233,10 @@ class ElboLearning(Stage):
             prior = 0.0 if self.prior is None else self.prior.log_density(parts["theta"]).item()
             posterior, _ = self._converge(ascent, state, best - prior)
             value, gradients, sites = ascent.value_and_gradient(posterior)
+            if self._learns_noise:
+                gradients["noise"] = ascent.noise_gradient(
+                    posterior, self.likelihood, parts["noise"]
+                )
             value += prior
             if self.prior is not None:
                 gradients["theta"] = gradients["theta"] + self.prior.gradient(parts["theta"])
@@ -208,7 +257,7 @@ class ElboLearning(Stage):
 
         That is the ELBO without learning, above the log likelihood of the class frequencies.
         """
-        ascent, rows = self._ascent(state.theta, state.Z), self.rows
+        ascent, rows = self._ascent(**state.parameters()), self.rows
         posterior, value = self._converge(ascent, state)
         state.precision, state.linear = ascent.sites(posterior)
         n_classes = max(self.likelihood.n_latents, 2)

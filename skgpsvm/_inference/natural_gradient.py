@@ -12,7 +12,7 @@ import torch
 from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
 from .._optim import PARAMETER_BOUNDS, adam_step
-from .._posteriors import WhitenedBasis
+from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
 
@@ -93,7 +93,8 @@ class AdamSteps:
     Parameters
     ----------
     likelihood : SiteLikelihood
-    kernel : TorchKernel
+    kernels : tuple of TorchKernel
+        As `torch_kernels` returns them.
     rows : WeightedDataset
     trained : sequence of str
         Fields of the state to train: some of theta, noise, Z, mean and raw_root.
@@ -111,7 +112,7 @@ class AdamSteps:
     def __init__(
         self,
         likelihood,
-        kernel,
+        kernels,
         rows,
         trained,
         learning_rate,
@@ -120,7 +121,7 @@ class AdamSteps:
         prior=None,
         noise_bounds=PARAMETER_BOUNDS,
     ):
-        self.likelihood, self.kernel, self.rows, self.prior = likelihood, kernel, rows, prior
+        self.likelihood, self.kernels, self.rows, self.prior = likelihood, kernels, rows, prior
         self.trained, self.learning_rate = trained, learning_rate
         self.bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
         self.units = {"Z": scale}
@@ -163,7 +164,7 @@ class AdamSteps:
         Where ranks share the rows, it is the term of this rank; the sum of all is the estimate.
         """
         X, y, weights = self.rows.take(index)
-        A, residual = WhitenedBasis(self.kernel, state.theta, state.Z)(X)
+        A, residual = whitened_basis(self.kernels, state.theta, state.Z)(X)
         root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
         likelihood = self.likelihood.at(state.noise)
         loss = batch_loss(likelihood, A, residual, y, state.mean, root)
@@ -203,7 +204,7 @@ class _Inference(Stage):
         self.ascent.likelihood = self.adam.likelihood.at(state.noise)
         basis = self.ascent.basis
         if not (torch.equal(basis.theta, state.theta) and torch.equal(basis.Z, state.Z)):
-            self.ascent.basis = WhitenedBasis(self.adam.kernel, state.theta, state.Z)
+            self.ascent.basis = whitened_basis(self.adam.kernels, state.theta, state.Z)
         return self.ascent
 
     @property

@@ -143,7 +143,7 @@ class LeaveOneOutChoice:
     def maximize_elbo(self, run, name, theta, scale, seed, iterations, rate):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
         trained = "theta", "Z"
-        adam = AdamSteps(self.hinge, self.kernel, self.rows, trained, rate, self.bounds, scale)
+        adam = AdamSteps(self.hinge, (self.kernel,), self.rows, trained, rate, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
         inference = Alternation(ascent, adam, math.inf, 0.0, None, generator)

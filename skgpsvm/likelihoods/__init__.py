@@ -11,11 +11,12 @@ from ._classification import (
     expected_hinge,
 )
 from ._counts import Poisson
-from ._regression import Gaussian, Laplace, StudentT
+from ._regression import Gaussian, Heteroscedastic, Laplace, StudentT
 
 __all__ = [
     "BinaryHinge",
     "Gaussian",
+    "Heteroscedastic",
     "Laplace",
     "Likelihood",
     "Logistic",

@@ -10,6 +10,8 @@ from torch.special import erfcx
 
 from .._quadrature import expect, log_expect, normal_cdf, safe_std
 
+_MAX_LOG = 50.0  # of `capped_exp`, far beyond the counts that float64 can distinguish
+
 
 class Likelihood(torch.nn.Module, abc.ABC):
     """Distribution of the observations of a row given its c latent function values.
@@ -21,17 +23,22 @@ class Likelihood(torch.nn.Module, abc.ABC):
     * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
       shape (b, c), one for each latent function, for regressors. Codes are not checked. `Gaussian`
       also takes (b, c, 2): pairs of an observation and the known variance of its noise.
+    * A likelihood with several latent functions for each of t outputs has t columns of y, and the
+      first t latent functions are the first ones of the outputs, and so on: c = k t.
 
     Parameters, if any, are kept as logarithms in float64. The defaults of `expected_log_prob` and
-    `log_marginal` are Gauss–Hermite quadrature with 32 nodes and hold for a single latent function
-    (c = 1); closed forms override them.
+    `log_marginal` are Gauss–Hermite quadrature with 32 nodes, or a grid of 20 for each of several
+    latent functions. They hold for a single output; closed forms override them.
 
     Attributes
     ----------
+    latents_per_output : int
+        Number of latent functions for each output, k.
     step : float
         Step size, at most 1, for which natural-gradient steps on all rows converge.
     """
 
+    latents_per_output = 1
     step = 1.0
 
     def at(self, parameters):
@@ -64,7 +71,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, c)
+        y : torch.Tensor of shape (b,) or (b, t)
             Class codes or targets.
         f : torch.Tensor of shape (..., b, c)
             Latent values.
@@ -80,7 +87,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, c)
+        y : torch.Tensor of shape (b,) or (b, t)
             Class codes or targets.
         mean, var : torch.Tensor of shape (..., b, c)
             Moments of the latent values; variances may be zero.
@@ -90,7 +97,12 @@ class Likelihood(torch.nn.Module, abc.ABC):
         expected_log_prob : torch.Tensor of shape (..., b)
             In nats.
         """
-        return expect(functools.partial(self.log_prob, y), mean, var)
+        return expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
+
+    def _rule(self):
+        """Return the number of quadrature nodes in each dimension, and of dimensions."""
+        k = self.latents_per_output
+        return 32 if k == 1 else 20, k
 
     @torch.enable_grad()
     def expected_derivatives(self, y, mean, var):
@@ -98,7 +110,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, c)
+        y : torch.Tensor of shape (b,) or (b, t)
             Class codes or targets.
         mean, var : torch.Tensor of shape (b, c)
             Moments of the latent values.
@@ -132,7 +144,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Parameters
         ----------
-        y : torch.Tensor of shape (b,) or (b, c)
+        y : torch.Tensor of shape (b,) or (b, t)
             Class codes or targets.
         mean, var : torch.Tensor of shape (..., b, c)
             Moments of the latent values; variances may be zero.
@@ -142,7 +154,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         log_marginal : torch.Tensor of shape (..., b)
             In nats.
         """
-        return log_expect(functools.partial(self.log_prob, y), mean, var)
+        return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     @abc.abstractmethod
     def predict(self, mean, var):
@@ -155,10 +167,21 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Returns
         -------
-        prediction : torch.Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, c)
+        prediction : torch.Tensor of shape (b, n_classes) or tuple of two tensors of shape (b, t)
             Class probabilities, whose rows sum to one; or the mean and the variance of the
             observation, noise included.
         """
+
+
+def capped_exp(f, most=_MAX_LOG):
+    """Return exp(f), continued by its tangent where f exceeds ``most``."""
+    beyond = (f - most).clamp_min(0)
+    return torch.exp(f - beyond) * (1 + beyond)
+
+
+def capped_exp_slope(f, most=_MAX_LOG):
+    """Return the derivative of `capped_exp`."""
+    return f.clamp_max(most).exp()
 
 
 def log_ndtr(x):

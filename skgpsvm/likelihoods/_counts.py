@@ -3,9 +3,8 @@
 import torch
 
 from .._quadrature import gauss_hermite, safe_std
-from ._base import Likelihood
+from ._base import Likelihood, capped_exp, capped_exp_slope
 
-_MAX_LOG_RATE = 50.0  # far beyond the counts that float64 can distinguish
 _NEWTON_STEPS = 6  # reach the mode to rounding from anywhere
 
 
@@ -37,13 +36,13 @@ class Poisson(Likelihood):
         return self._log_mass(y, f).sum(-1)
 
     def _log_mass(self, y, f):
-        return y * f - _rate(f) - torch.lgamma(y + 1)
+        return y * f - capped_exp(f) - torch.lgamma(y + 1)
 
     def expected_log_prob(self, y, mean, var):
-        return (y * mean - _rate(mean + 0.5 * var) - torch.lgamma(y + 1)).sum(-1)
+        return (y * mean - capped_exp(mean + 0.5 * var) - torch.lgamma(y + 1)).sum(-1)
 
     def expected_derivatives(self, y, mean, var):
-        slope = (mean + 0.5 * var).clamp_max(_MAX_LOG_RATE).exp()
+        slope = capped_exp_slope(mean + 0.5 * var)
         return y - slope, -slope
 
     def log_marginal(self, y, mean, var):
@@ -63,12 +62,6 @@ class Poisson(Likelihood):
         return rate, rate + rate_var
 
 
-def _rate(f):
-    """Return exp(f), continued by its tangent above `_MAX_LOG_RATE`."""
-    beyond = (f - _MAX_LOG_RATE).clamp_min(0)
-    return torch.exp(f - beyond) * (1 + beyond)
-
-
 def _posterior_mode(y, mean, std):
     """Return the mode of t given y, and its Laplace standard deviation.
 
@@ -83,5 +76,5 @@ def _posterior_mode(y, mean, std):
     for _ in range(_NEWTON_STEPS):
         u = u - (u + u.exp() - target) / (1 + u.exp())
     f = u - log_var
-    mode = torch.where(std < 1, std * (y - f.clamp_max(_MAX_LOG_RATE).exp()), (f - mean) / std)
+    mode = torch.where(std < 1, std * (y - capped_exp_slope(f)), (f - mean) / std)
     return mode, (1 + u.exp()).rsqrt()

@@ -5,9 +5,13 @@ from dataclasses import replace
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
+from .._hyperparameters.elbo_search import learn_from_best
+from .._hyperparameters.initialization import at_points
 from .._inference.natural_gradient import NaturalGradientInference
 from .._parameters import OtherThan, ParameterRules, where
+from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
+    N_INDUCING,
     SPARSE_FOLLOWED,
     fit_or_update,
     fit_posterior,
@@ -21,13 +25,16 @@ from .._variational import (
     natural_sweep,
     regression_problem,
     regression_summary,
+    varying_noise_problem,
 )
 from ..solvers import Collapsed, Exact, NaturalGradient
-from ._steps import STEPS, USES, posterior_stage
+from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
 
 _POINTS = ("n_inducing", "inducing_points", "learn_inducing")
 _USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
 _MAX_EXACT_ROWS = 2000
+# Noise that varies: every row is a point up to so many, after a first fit of so many points.
+_MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 
@@ -48,16 +55,20 @@ class SVGPRegressor(GPRegressor):
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
         kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature. The log evidence of
-        up to 1,000 rows chooses among them. Hyperparameters and noise then have a prior.
-    likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
-        Noise model. ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to
-        outliers.
+        up to 1,000 rows chooses among them. Hyperparameters and noise then have a prior. With
+        ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
+        starts as a copy; a `CompoundKernel` gives both, that of the mean first.
+    likelihood : {"gaussian", "heteroscedastic", "student_t", "laplace"}, default="gaussian"
+        Noise model. ``"heteroscedastic"`` is Gaussian noise whose variance varies with X.
+        ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to outliers.
     solver : str or solver, default="auto"
         ``"exact"`` has every row as an inducing point, ``"collapsed"`` is the closed form at fewer
-        (both with Gaussian noise only), ``"natural_gradient"`` uses natural gradients for the
+        (both with Gaussian noise only; with noise that varies, ``"collapsed"`` maximizes the ELBO
+        of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural gradients for the
         posterior and Adam for the rest, and ``"gradient"`` uses Adam for everything. With Gaussian
         noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing`` or ``inducing_points`` is
-        given, and the closed form if n m^2 is at most 2e10. It is natural gradients otherwise.
+        given, and the closed form if n m^2 is at most 2e10. With noise that varies, it is
+        ``"collapsed"`` up to 10,000 rows. It is natural gradients otherwise.
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="constant"
@@ -67,7 +78,8 @@ class SVGPRegressor(GPRegressor):
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=None
-        Number of inducing points, m; None is 256, or every row if the process is exact. More are
+        Number of inducing points, m; None is 256, or every row if the process is exact, and for up
+        to 1,000 rows whose noise varies. More are
         more accurate and slower. Fewer are used if the data have fewer distinct rows. Ignored if
         ``inducing_points`` is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
@@ -98,12 +110,15 @@ class SVGPRegressor(GPRegressor):
     Attributes
     ----------
     kernel_ : Kernel
-        Kernel with the learned hyperparameters, including the terms of the mean function.
+        Kernel with the learned hyperparameters, including the terms of the mean function. With
+        noise that varies, a `CompoundKernel` of the mean's and that of the log noise variance.
     inducing_points_ : ndarray of shape (m, d)
         In the units of X.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance of each output, in squared units of y, without the known variances that `fit`
-        was given. Gaussian noise is at least a millionth of the variance of y.
+        was given. Gaussian noise is at least a millionth of the variance of y. Noise that varies
+        has this variance where its latent function is zero, as far from all rows;
+        `predict_noise_variance` has the variance at rows.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -119,8 +134,8 @@ class SVGPRegressor(GPRegressor):
     Notes
     -----
     Source: Rasmussen and Williams (2006), section 5.4.1, for the exact process; Titsias (2009) for
-    the closed form; Hensman et al. (2013) for natural gradients; Khan
-    and Lin (2017) for those of other likelihoods.
+    the closed form; Hensman et al. (2013) for natural gradients; Khan and Lin (2017) for those of
+    other likelihoods; Lazaro-Gredilla and Titsias (2011) for noise that varies.
 
     A step of the exact process costs O(n^3). On one core, 1,000 rows of Friedman's function took
     2.5 s and 2,000 took 7 s. Memory is about ``100 * n**2`` bytes, and that of the fitted model
@@ -183,14 +198,22 @@ class SVGPRegressor(GPRegressor):
     # Fitting
 
     def _check_parameters(self):
-        check_variational_parameters(self, chooses_number=True)
-        check_regression_parameters(self)
-        if isinstance(self._solver(), (Exact, Collapsed)) and self.likelihood != "gaussian":
+        n_kernels = 2 if self._noise_varies else 1
+        check_variational_parameters(self, chooses_number=True, n_kernels=n_kernels)
+        check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE))
+        refused = {"gaussian": (), "heteroscedastic": Exact}.get(
+            self.likelihood, (Exact, Collapsed)
+        )
+        if isinstance(self._solver(), refused):
             name = "exact" if isinstance(self._solver(), Exact) else "collapsed"
             raise ValueError(
                 f"solver={name!r} needs Gaussian noise; with likelihood={self.likelihood!r} "
                 "use 'natural_gradient' or 'auto'."
             )
+
+    @property
+    def _noise_varies(self):
+        return self.likelihood in VARYING_NOISE
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None, noise_variance=None):
@@ -279,6 +302,8 @@ class SVGPRegressor(GPRegressor):
 
     def _fit_model(self, problem):
         n_rows = problem.rows.n_rows
+        if self._noise_varies:
+            return self._fit_varying_noise(problem)
         sparse = regression_problem(self, problem, self.mean, smoothness=ROUGHER)
         is_exact = self._is_exact(n_rows)
         if is_exact:
@@ -310,6 +335,32 @@ class SVGPRegressor(GPRegressor):
             model, curve = search.learn(self.max_iter)
         return fit_posterior(sparse, model, stage_of(model), regression_summary, curve)
 
+    def _fit_varying_noise(self, problem):
+        n_rows = problem.rows.n_rows
+        solver = self._solver() or (Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient())
+        collapsed = isinstance(solver, Collapsed)
+        jitter = learned_jitter(problem.rows, collapsed)
+
+        def start_at(n_points, problem=problem):
+            parts = self, problem, self.mean, n_points, jitter
+            return varying_noise_problem(*parts, smoothness=ROUGHER)
+
+        chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
+        every_row = collapsed and not chosen and n_rows <= _MAX_VARYING_ROWS
+        sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
+        if not collapsed:
+            stage = posterior_stage(sparse, starts[0], solver)
+            return fit_posterior(sparse, starts[0], stage, regression_summary)
+        if every_row and len(starts) > 1 and n_rows > _FIRST_POINTS:
+            # The second start is near constant noise. The first is the optimum of few points,
+            # as a mean that follows every row leaves no noise that could vary.
+            prefix = f"{problem.prefix}{_FIRST_POINTS} points: "
+            model, _ = learn_from_best(*start_at(_FIRST_POINTS, replace(problem, prefix=prefix)))
+            starts[0] = at_points(model, starts[0].Z, sparse.likelihood, problem.rows)
+        model, curve = learn_from_best(sparse, starts)
+        stage = sparse.inference(model, NaturalGradientInference, [])
+        return fit_posterior(sparse, model, stage, regression_summary, curve)
+
     def _update_model(self, problem):
         parts = problem, self._make_likelihood(), natural_sweep, self.tol
         return update_posterior(self, problem, *streaming_ascent(*parts), regression_summary)
@@ -317,7 +368,8 @@ class SVGPRegressor(GPRegressor):
     def _fitted_attributes(self, models, summaries, streamed=False):
         [(elbo, left_out)] = summaries
         if streamed:
-            elbo, left_out = self.elbo_ + elbo, self._left_out.joined(left_out)
+            elbo += self.elbo_
+            left_out = left_out and self._left_out.joined(left_out)
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
         found = elbo_attributes(self, models, elbo)
         return found | {"noise_variance_": noise_variance, "_left_out": left_out}
