@@ -39,9 +39,14 @@ STANDARD_NOISE = {
     "laplace": lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
 }
 
-# Noise of unit variance as a mixture of Gaussians: their variances, and their probabilities, by
-# Gauss-Laguerre quadrature. Intervals of level .9 are right to 1e-5, of .99 to 1e-4, and of .999 to
-# 1e-3, relative to their length.
+# Noise of unit variance is a mixture of Gaussians, whose variance is a function of a number with a
+# gamma distribution: an exponential variance for Laplace noise, and a precision for Student's t.
+_MIXTURES = {
+    "laplace": (1.0, lambda number: number),
+    "student_t": (_DOF / 2, lambda number: (_DOF / 2 - 1) / number),
+}
+# Gauss-Laguerre quadrature over the number. Intervals of level .9 are right to 1e-5, of .99 to
+# 1e-4, and of .999 to 1e-3, relative to their length.
 _NODES = 128
 _NEWTON_STEPS, _NEWTON_TOL = 50, 1e-10
 _COUNT_NODES, _MOST_OF_FEW = 32, 100  # nodes of Gaussian logarithms; a count above that of rate 0
@@ -51,15 +56,10 @@ _ROUNDING = 1e-9  # of sums of weights
 
 @functools.cache
 def _gaussian_mixture(likelihood):
-    if likelihood == "laplace":  # the variance is exponential
-        return _normalized(*roots_genlaguerre(_NODES, 0))
-    # The precision of a t distribution is gamma-distributed with half the degrees of freedom.
-    precision, weights = roots_genlaguerre(_NODES, _DOF / 2 - 1)
-    return _normalized((_DOF / 2 - 1) / precision, weights)
-
-
-def _normalized(variances, weights):
-    return variances, weights / weights.sum()
+    """Return variances and probabilities (k,) of the Gaussians that noise is a mixture of."""
+    shape, variance = _MIXTURES[likelihood]
+    number, weights = roots_genlaguerre(_NODES, shape - 1)
+    return variance(number), weights / weights.sum()
 
 
 def half_widths(likelihood, variance, noise, level):
