@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
-from problems import WithNoise, shifted
+from problems import Source, WithNoise, shifted
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.gaussian_process.kernels import RBF
@@ -190,7 +190,8 @@ FITS |= {
     "additive, two classes": (AdditiveGPClassifier(**TABLE), 2, "blocks"),
     "additive, three classes": (AdditiveGPClassifier(interactions=None, **TABLE), 3, "one row"),
 }
-FITS["additive, known noise"] = FITS["additive"]
+FITS["additive, known noise"] = FITS["additive, sources"] = FITS["additive"]
+FITS["svgp, sources"] = FITS["svgp"]
 # Limits of sizes, lowered so that these few rows exceed them.
 FEW_FACTORED = replace(ExactInference.defaults, factored_rows=50, landmarks=20)
 LIMITS = {
@@ -302,8 +303,9 @@ def fit(name, shard=slice(None), fits=FITS, start=None):
     rows = np.lexsort(X.T[::-1]) if ordered else np.arange(len(X))
     rows = rows[shard]
     options = {"noise_variance": 0.1 * X[rows, 1] ** 2} if "known noise" in name else {}
+    own = Source(X[rows]) if "sources" in name else X[rows]
     with patch(*LIMITS[name]) if name in LIMITS else nullcontext():
-        return estimator.fit(X[rows], (y if n_classes else target)[rows], weights[rows], **options)
+        return estimator.fit(own, (y if n_classes else target)[rows], weights[rows], **options)
 
 
 def shard(name, rank, fits=FITS):

@@ -37,6 +37,7 @@ COEFFICIENTS = {
     "additive, uniform": 1e-4,
     "additive, student_t": 1e-5,
     "additive, known noise": 1e-5,
+    "additive, sources": 1e-4,
     "decoupled, some bases": 1e-7,
     "decoupled, panels": 1e-7,
     "decoupled, softmax": 1e-7,
