@@ -27,6 +27,7 @@ TIMINGS = {
     "control_variates": "--evaluations 100",
     "device": "",
     "prediction": "",
+    "sources": "--most-rows 100000",
     "fit_time": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",
 }
