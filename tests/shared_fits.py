@@ -106,6 +106,11 @@ LEARNS = {**COMMON, "max_iter": 8, "tol": 0.0}
 STILL = LEARNS | {"learn_inducing": False}
 KERNEL = 1.0 * RBF(1.0)
 FITS |= {
+    "svgp, heteroscedastic": (
+        SVGPRegressor(KERNEL, likelihood="heteroscedastic", **COMMON, max_iter=2, tol=10.0),
+        0,
+        "uneven",
+    ),
     "svgp, softmax": (SVGPClassifier(**LEARNS, solver="natural_gradient"), 3, "blocks"),
     "svgp, softmax, collapsed": (
         SVGPClassifier(1.0 * RBF(1.0), **COMMON, max_iter=2, tol=10.0),

@@ -29,7 +29,7 @@ from skgpsvm.exceptions import DistributedError
 
 ROOT = Path(__file__).parents[1]
 # Tolerances of fits by L-BFGS-B, whose path amplifies the rounding of sums.
-LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9}
+LEARNED = {"gfitc": 1e-7, "svgp, learned": 1e-9, "svgp, heteroscedastic": 1e-9}
 # Those of coefficients of kernels at near points, and of products of smooth functions' features,
 # where rounding is amplified.
 COEFFICIENTS = {
