@@ -1,10 +1,10 @@
 """Accuracy and probabilities of classifiers on every classification set, default settings.
 
 ``BayesianSVC()`` is compared with ``SVC()`` by accuracy, with a temperature-calibrated ``SVC`` by
-log loss, and with one-vs-rest, two sparse GPs, an exact GP and gradient boosting by both. Splits
-are stratified, 80/20; rows are mean-imputed and standardized with training statistics. Sets whose
-smallest class has one row are left out. On the first split the log loss is recorded during the
-fits.
+log loss, and with the package's other classifiers, two sparse GPs, an exact GP and gradient
+boosting by both. Splits are stratified, 80/20; rows are mean-imputed and standardized with training
+statistics. Sets whose smallest class has one row are left out. On the first split the log loss is
+recorded during the fits.
 
 Run ``python -m benchmarks.classification``. A run that was killed continues where it stopped, and
 results of older code of the package are computed anew. To add a method, add an entry to
@@ -24,7 +24,14 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.svm import SVC
 
-from skgpsvm import BayesianSVC, SVGPClassifier
+from skgpsvm import (
+    AdditiveGPClassifier,
+    BayesianSVC,
+    DecoupledGPClassifier,
+    EPClassifier,
+    QSGPClassifier,
+    SVGPClassifier,
+)
 
 from . import _data, _harness, _measure, _peers, _report
 from ._harness import Method
@@ -32,9 +39,17 @@ from ._harness import Method
 QUICK_SETS = ("iris", "heart")
 OURS = "BayesianSVC"
 SAME_M = "BayesianSVC, points moved"
+OTHERS = (
+    SVGPClassifier,
+    EPClassifier,
+    DecoupledGPClassifier,
+    QSGPClassifier,
+    AdditiveGPClassifier,
+)
 N_BINS = 15
 N_FOLDS = 5
 N_INDUCING = 64  # inducing points of the sparse GPs
+SAME_M_SVGP = f"SVGPClassifier, {N_INDUCING} points"
 MAX_EXACT = 2000
 WATCHED_ROWS = 2000
 
@@ -82,7 +97,8 @@ METHODS = {
     "SVC": Method(lambda X, y, seed, clock: SVC().fit(X, y), SKLEARN, ("accuracy",)),
     "calibrated SVC": Method(calibrated_svc, SKLEARN, PROBABILITIES),
     "one-vs-rest": Method(ours(BayesianSVC(multi_class="ovr")), PACKAGE, ALL),
-    "SVGPClassifier": Method(ours(SVGPClassifier(n_inducing=N_INDUCING)), PACKAGE, ALL),
+    **{kind.__name__: Method(ours(kind()), PACKAGE, ALL) for kind in OTHERS},
+    SAME_M_SVGP: Method(ours(SVGPClassifier(n_inducing=N_INDUCING)), PACKAGE, ALL),
     SAME_M: Method(
         ours(BayesianSVC(n_inducing=N_INDUCING, learn_inducing=True), only_watched=True),
         PACKAGE,
@@ -153,7 +169,7 @@ def main():
         SAME_M: f"BayesianSVC(n_inducing={N_INDUCING}, learn_inducing=True), as many points as the "
         "peers and learned as theirs, on the fits that are watched",
         "one-vs-rest": "BayesianSVC(multi_class='ovr')",
-        "SVGPClassifier": f"SVGPClassifier(n_inducing={N_INDUCING})",
+        SAME_M_SVGP: f"SVGPClassifier(n_inducing={N_INDUCING}), as many points as the peers",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": "GaussianProcessClassifier, one length scale, sets of at most "
         f"{MAX_EXACT} training rows",
@@ -164,11 +180,11 @@ def main():
     sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T[["n", "d", "c"]]
     parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
     parts += _report.against_time(
-        results, sizes, "log-loss", (OURS, SAME_M, "SVGPClassifier"), "GPyTorch SVGP"
+        results, sizes, "log-loss", (OURS, SAME_M, SAME_M_SVGP), "GPyTorch SVGP"
     )
     _report.publish("classification", parts, write=plan.full)
     if plan.full:
-        shown = (OURS, SAME_M, "SVGPClassifier", "GPyTorch SVGP")
+        shown = (OURS, SAME_M, SAME_M_SVGP, "GPyTorch SVGP")
         path = _harness.RESULTS / f"classification-{date.today()}.png"
         _report.draw_curves(results, shown, "log-loss", path)
     sys.exit(int((results["error"] != "").any()))
