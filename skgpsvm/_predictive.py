@@ -29,8 +29,9 @@ LIKELIHOODS = {
     "student_t": lambda var: StudentT((var * (_DOF - 2) / _DOF) ** 0.5, _DOF),
     "laplace": lambda var: Laplace((var / 2) ** 0.5),
 }
+_ROUNDING_OF_Y = 1e-6  # variance, of the normalized y: the least variance of noise that varies
 # Likelihoods whose noise varies, given its variance where its latent function is zero.
-VARYING_NOISE = {"heteroscedastic": Heteroscedastic}
+VARYING_NOISE = {"heteroscedastic": functools.partial(Heteroscedastic, rounding=_ROUNDING_OF_Y)}
 # Draws of unit-variance noise.
 STANDARD_NOISE = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),

@@ -1062,3 +1062,23 @@ def test_terms_of_the_softmax_hold_for_all_sizes_of_latents(dtype):
 def test_softmax_of_equal_latents_is_nearly_even():
     p = Softmax().predict(torch.zeros(1, 10), torch.full((1, 10), 5.0))
     assert_allclose(p, 0.1, atol=0.008)
+
+
+@torch.no_grad()
+def test_rounding_is_averaged_over():
+    rng = np.random.default_rng(0)
+    y, mean, var = (
+        t64(rng.normal(size=(6, 1))),
+        t64(rng.normal(size=(6, 2))),
+        t64(rng.random((6, 2))),
+    )
+    exact, rounded = Heteroscedastic(0.3), Heteroscedastic(0.3, rounding=0.2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(3)  # exact for squares
+    weights = weights / weights.sum()
+    shifted = [exact.expected_log_prob(y + 0.2**0.5 * x, mean, var) for x in nodes]
+    expected = sum(w * part for w, part in zip(weights, shifted, strict=True))
+    assert_allclose(rounded.expected_log_prob(y, mean, var), expected, rtol=1e-12)
+    slopes = [exact.expected_derivatives(y + 0.2**0.5 * x, mean, var) for x in nodes]
+    for found, *parts in zip(rounded.expected_derivatives(y, mean, var), *slopes, strict=True):
+        average = sum(w * part for w, part in zip(weights, parts, strict=True))
+        assert_allclose(found, average, rtol=1e-12)

@@ -1,6 +1,7 @@
 """Regression whose noise varies: the optimum, its derivatives, and what users see of it."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, t64
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel, WhiteKernel
 
 from skgpsvm import DecoupledGPRegressor, SVGPRegressor
@@ -16,6 +18,7 @@ from skgpsvm._inference.elbo_learning import DifferentiableAscent
 from skgpsvm._posteriors import whitened_basis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernels
+from skgpsvm.exceptions import NumericalWarning
 from skgpsvm.likelihoods import Heteroscedastic
 
 KERNELS = CompoundKernel([1.5 * RBF(1.0) + ConstantKernel(5.0, "fixed"), 0.8 * RBF(2.0)])
@@ -186,6 +189,21 @@ def test_other_solvers_learn_it_too(solver):
 
 
 # What users see
+
+
+@pytest.mark.parametrize("y", [np.sin, np.ones_like], ids=["function", "constant"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_noise_does_not_vanish(y, dtype):
+    X = np.random.default_rng(0).normal(size=(60, 1))
+    y = y(X[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a hyperparameter at a bound
+        warnings.simplefilter("ignore", NumericalWarning)  # single precision is too coarse here
+        model = SVGPRegressor(likelihood="heteroscedastic", dtype=dtype, random_state=0).fit(X, y)
+    # Rounding errors have a variance of 1e-6 in units of the normalized y.
+    limit = -0.5 * (np.log(2 * np.pi * 1e-6) + 1)
+    assert model.elbo_ < 60 * limit
+    assert (model.predict_noise_variance(X) > 1e-8 * (y.var() or 1)).all()
 
 
 def test_units_of_y():

@@ -211,11 +211,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             Probability of the intervals.
         method : {"predictive", "conformal"}, default="predictive"
             ``"predictive"`` takes central quantiles of the predictive distribution of y, which has
-            the tails of the likelihood. ``"conformal"`` multiplies the predictive standard
-            deviation by a quantile of residuals. They are those of training rows that were
-            predicted without them, relative to their standard deviations. These intervals are
-            right on average even if the noise or the kernel is not. Not all regressors have them,
-            see the :ref:`user guide <intervals>`.
+            the tails of the likelihood; counts are those at exposure one. ``"conformal"``
+            multiplies the predictive standard deviation by a quantile of residuals. They are those
+            of training rows that were predicted without them, relative to their standard
+            deviations. These intervals are right on average even if the noise or the kernel is not.
+            Not all regressors have them, see the :ref:`user guide <intervals>`.
 
         Returns
         -------
@@ -229,20 +229,24 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         check_level(level)
         check_choice("method", method, ("predictive", "conformal"))
-        factor = self._conformal_factor(level) if method == "conformal" else None
-        mean, variance = self._latent_moments(X)
-        if factor is None:
-            reach = self._half_widths(X, variance, level)
+        if method == "predictive":
+            ends = self._predictive_interval(X, level)
         else:
+            factor = self._conformal_factor(level)
+            mean, variance = self._latent_moments(X)
             reach = factor * np.sqrt(variance + self.noise_variance_)
-        return self._outputs(mean - reach), self._outputs(mean + reach)
+            ends = mean - reach, mean + reach
+        return tuple(map(self._outputs, ends))
 
-    def _half_widths(self, X, variance, level):
-        """Return half the widths of predictive intervals, (n, t), given latent variances."""
-        if self._likelihood not in VARYING_NOISE:
-            return half_widths(self._likelihood, variance, self.noise_variance_, level)
-        log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
-        return half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
+    def _predictive_interval(self, X, level):
+        """Return the central quantiles of the predictive distribution, lower and upper (n, t)."""
+        mean, variance = self._latent_moments(X)
+        if self._likelihood in VARYING_NOISE:
+            log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
+            reach = half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
+        else:
+            reach = half_widths(self._likelihood, variance, self.noise_variance_, level)
+        return mean - reach, mean + reach
 
     def _conformal_factor(self, level):
         """Return the factor of standard deviations in conformal intervals, (t,)."""

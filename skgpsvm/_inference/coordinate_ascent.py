@@ -139,17 +139,7 @@ class CoordinateAscent:
         )
 
     def init_at(self, precision, linear):
-        """Return the state that some sites imply, with means at their optimum for its covariances.
-
-        Parameters
-        ----------
-        precision, linear : Tensor of shape (n, c)
-            Of all rows, as from `sites`; the kernel may have changed since.
-
-        Returns
-        -------
-        state : AscentState
-        """
+        """Return `posterior_of` sites, with means at their optimum for its covariances."""
         state = self.posterior_of(precision, linear)
         if self.likelihood.smooth:
             self._ascend_means(state, self._mean_loss(state))

@@ -11,7 +11,6 @@ from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._parameters import ParameterRules, where
 from .._predictive import LIKELIHOODS, LeftOut, count_quantiles, regression_sites
 from .._sites import LikelihoodSites
-from .._validation import check_level
 from ..likelihoods import Poisson
 from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
@@ -378,35 +377,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
         return (mean, std) if return_std else mean
 
-    def predict_interval(self, X, level=0.9, method="predictive"):
-        """Predict intervals that hold y with a given probability, with the learned noise.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (n, d)
-        level : float, default=0.9
-            Probability of the intervals.
-        method : {"predictive", "conformal"}, default="predictive"
-            ``"predictive"`` takes central quantiles of the predictive distribution of y. Those of
-            "poisson" are counts at exposure one. ``"conformal"`` multiplies the predictive standard
-            deviation by a quantile of residuals, see the :ref:`user guide <intervals>`; not for
-            "poisson".
-
-        Returns
-        -------
-        lower, upper : ndarray of shape (n,) or (n, t)
-
-        Raises
-        ------
-        ValueError
-            If there are no such residuals, or fewer than the level needs.
-        """
-        if getattr(self, "_likelihood", None) != "poisson" or method != "predictive":
-            return super().predict_interval(X, level, method)
-        check_level(level)
+    def _predictive_interval(self, X, level):
+        if self._likelihood != "poisson":
+            return super()._predictive_interval(X, level)
         moments = self._latent_moments(X)
-        ends = (count_quantiles(*moments, p) for p in ((1 - level) / 2, (1 + level) / 2))
-        return tuple(map(self._outputs, ends))
+        return [count_quantiles(*moments, p) for p in ((1 - level) / 2, (1 + level) / 2)]
 
     def sample_y(self, X, n_samples=1, random_state=0):
         """Draw y at all rows jointly: the latent functions plus independent noise.

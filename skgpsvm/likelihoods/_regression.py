@@ -87,6 +87,8 @@ class Heteroscedastic(Likelihood):
     noise_var : float or array-like of shape (t,)
         Noise variance of all outputs, or of each output, at g = 0, in squared units of y. The
         trainable parameter is `log_noise_var`.
+    rounding : float, default=0.0
+        Variance of rounding errors in y. The expectation of `expected_log_prob` is over these too.
 
     Raises
     ------
@@ -99,10 +101,11 @@ class Heteroscedastic(Likelihood):
     :math:`\beta = e^{-\mu + \nu / 2} / \sigma^2` the expected precision of the noise,
 
     .. math:: \mathrm E \log p = -\tfrac12 \bigl(\log 2 \pi \sigma^2 + \mu
-        + ((y - m)^2 + v) \beta\bigr).
+        + ((y - m)^2 + v + \epsilon) \beta\bigr).
 
-    It is concave in either function, given the other. Above :math:`e^{20}` the precision continues
-    as the tangent of the exponential.
+    It is concave in either function, given the other. Without the rounding errors of variance
+    :math:`\epsilon`, the noise would vanish, and the bound be infinite, where the mean can meet
+    every target. Above :math:`e^{20}` the precision continues as the tangent of the exponential.
 
     `log_marginal` is exact in f and has 32 nodes in g. `predict` gives the mean of y and its
     variance, :math:`v + \sigma^2 e^{\mu + \nu / 2}`; the distribution is a scale mixture of
@@ -115,9 +118,9 @@ class Heteroscedastic(Likelihood):
     latents_per_output = 2
     step = 0.5
 
-    def __init__(self, noise_var=1.0):
+    def __init__(self, noise_var=1.0, rounding=0.0):
         super().__init__()
-        self.log_noise_var = _log_parameter("noise_var", noise_var)
+        self.log_noise_var, self.rounding = _log_parameter("noise_var", noise_var), rounding
 
     def log_prob(self, y, f):
         f, g = f.chunk(2, -1)
@@ -127,14 +130,15 @@ class Heteroscedastic(Likelihood):
     def expected_log_prob(self, y, mean, var):
         residual, v, log_var, nu = self._split(y, mean, var)
         precision = capped_exp(0.5 * nu - log_var, _MAX_LOG_PRECISION)
-        return _log_normal_at(residual, v, log_var, precision).sum(-1)
+        return _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
 
     @torch.no_grad()
     def expected_derivatives(self, y, mean, var):
         residual, v, log_var, nu = self._split(y, mean, var)
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
-        pull = 0.5 * (residual.square() + v) * capped_exp_slope(exponent, _MAX_LOG_PRECISION)
+        squares = residual.square() + v + self.rounding
+        pull = 0.5 * squares * capped_exp_slope(exponent, _MAX_LOG_PRECISION)
         first = torch.cat([residual * precision, pull - 0.5], -1)
         return first, -torch.cat([precision, pull], -1)
 
