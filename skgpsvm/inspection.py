@@ -1,17 +1,19 @@
-"""Plots of fitted models: the effects of additive models."""
+"""Effects of fitted additive models: plots, tables, and the importance of terms and features."""
 
-from copy import copy
+from dataclasses import dataclass, replace
 from math import ceil
 from numbers import Integral
 
 import numpy as np
 from scipy.stats import norm
-from sklearn.utils import Bunch
+from sklearn.base import is_classifier
+from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ._estimators import unwrapped
 from ._rows import column
 from ._validation import check_level, check_number
+from .additive._terms import of_features
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
@@ -116,6 +118,9 @@ class ComponentEffectDisplay:
         ImportError
             If matplotlib is not installed.
         """
+        estimator, X = _additive(estimator, X)
+        labels = _latent_labels(estimator)
+        latent = labels[0] if latent is None and len(labels) == 1 else latent
         effects = _effects(estimator, X, features, level, n_points, latent)
         return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
 
@@ -167,11 +172,220 @@ class ComponentEffectDisplay:
         return self
 
 
+class ComponentEffects:
+    """Effects of an additive model on grids, with credible bands, as tables or for JSON.
+
+    It is recommended to use `from_estimator`. All parameters are stored as attributes.
+
+    Parameters
+    ----------
+    effects : list of Bunch
+        One Bunch for each term and latent function, as `ComponentEffectDisplay` takes them, with
+        the label of the function in ``latent``.
+    intercepts : dict
+        Posterior mean of the constant of each latent function, by its label.
+    link : {"identity", "log", "logit", "probit", "softmax"}
+        Link function of the latent functions.
+    level : float
+        Probability of the credible bands.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from skgpsvm import AdditiveGPRegressor
+    >>> from skgpsvm.inspection import ComponentEffects
+    >>> X, y = make_friedman1(200, n_features=5, noise=1.0, random_state=0)
+    >>> gam = AdditiveGPRegressor(interactions=None).fit(X, y)
+    >>> effects = ComponentEffects.from_estimator(gam, features=["x3"], n_points=5)
+    >>> [effect] = effects.to_dict()["effects"]
+    >>> effect["features"], len(effect["effect"])
+    (['x3'], 5)
+    """
+
+    def __init__(self, effects, intercepts, link, level):
+        self.effects, self.intercepts, self.link, self.level = effects, intercepts, link, level
+
+    @classmethod
+    def from_estimator(
+        cls, estimator, X=None, *, features=None, level=0.95, n_points=100, latent=None
+    ):
+        """Compute effects of a fitted additive model.
+
+        Parameters
+        ----------
+        estimator : AdditiveGPRegressor or AdditiveGPClassifier
+            A fitted estimator, or a fitted Pipeline or search around one.
+        X : array-like or table of shape (n, d), default=None
+            Rows over whose ranges grids are equally spaced. None takes the ranges of the fit, and
+            points that are equally spaced after the transformation of skewed features.
+        features : list of int, str, or pairs of them, default=None
+            Terms, by number or name of their features. None takes all terms, in the order of
+            decreasing share.
+        level : float, default=0.95
+            Probability of the credible band at each point.
+        n_points : int, default=100
+            Number of points of the grid of a feature. That of a pair has half as many on each axis.
+        latent : int or label, default=None
+            Latent function: the label of a class, or the number of an output. None takes all.
+
+        Returns
+        -------
+        effects : ComponentEffects
+
+        Raises
+        ------
+        ValueError
+            If the model has no such term or latent function, or a feature of X has no range.
+        """
+        estimator, X = _additive(estimator, X)
+        labels = _latent_labels(estimator) if latent is None else [latent]
+        effects = [
+            part
+            for label in labels
+            for part in _effects(estimator, X, features, level, n_points, label)
+        ]
+        constants = zip(_latent_labels(estimator), np.ravel(estimator.intercept_), strict=True)
+        intercepts = {label: float(own) for label, own in constants if label in labels}
+        return cls(effects, intercepts, _link(estimator), level)
+
+    def to_dict(self):
+        """Return the effects as a dict of lists, strings and numbers, which JSON can hold.
+
+        Together with the intercept, the effects are all that a prediction of the latent functions
+        needs. A value between two numbers of a grid is interpolated, linearly or bilinearly. An
+        effect is zero for an unknown category, and for a pair with a missing number.
+
+        Returns
+        -------
+        table : dict
+            ``link``, ``level``; ``intercepts``, a list of dicts with ``latent`` and ``value``; and
+            ``effects``, a list of dicts. Each of these has ``term``, ``latent``, ``share``;
+            ``features``, ``categorical`` and ``grid``, lists with an entry for each feature of the
+            term; ``effect``, ``lower`` and ``upper``, nested lists with one level per feature; and
+            ``missing``, the effect of a missing number and its bounds, or None.
+        """
+        intercepts = [
+            {"latent": _plain(latent), "value": value} for latent, value in self.intercepts.items()
+        ]
+        effects = [
+            {
+                "term": part.name,
+                "latent": _plain(part.latent),
+                "share": float(part.share),
+                "features": list(part.feature_names),
+                "categorical": list(part.categorical),
+                "grid": [axis.tolist() for axis in part.grid],
+                **{name: part[name].tolist() for name in ("effect", "lower", "upper")},
+                "missing": None if part.missing is None else part.missing.tolist(),
+            }
+            for part in self.effects
+        ]
+        return {
+            "link": self.link,
+            "level": self.level,
+            "intercepts": intercepts,
+            "effects": effects,
+        }
+
+    def to_frame(self):
+        """Return the effects as a pandas DataFrame with one row for each point of a grid.
+
+        Returns
+        -------
+        frame : DataFrame
+            Columns ``term``, ``latent``, ``x1`` and ``x2``, the values of the features of the term,
+            ``effect``, ``lower`` and ``upper``. ``x2`` is missing in terms of one feature. A row of
+            missing numbers has a missing ``x1``.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError(
+                "ComponentEffects.to_frame needs pandas, which is not installed: pip install "
+                "pandas. to_dict does not need it."
+            ) from error
+        rows = []
+        for part in self.effects:
+            values = np.stack([part[name].ravel() for name in ("effect", "lower", "upper")], 1)
+            axes = np.meshgrid(*part.grid, indexing="ij")
+            places = list(zip(*(axis.ravel().tolist() for axis in axes), strict=True))
+            if part.missing is not None:
+                values, places = np.vstack([values, part.missing]), [*places, (None,)]
+            for place, own in zip(places, values.tolist(), strict=True):
+                rows.append((part.name, part.latent, *(*place, None)[:2], *own))
+        names = ["term", "latent", "x1", "x2", "effect", "lower", "upper"]
+        return pd.DataFrame(rows, columns=names)
+
+
+def component_importances(estimator, X, *, level=0.95, n_samples=200, random_state=0):
+    """Return mean absolute effects of the terms and features of an additive model.
+
+    The importance of a term is the mean over the rows of its absolute effect, summed over the
+    latent functions, in units of ``explain``. The importance of a feature is the sum over its
+    terms; that of a pair counts half for each of its features. Credible intervals are those of
+    draws of the posterior. Since the draws of an uncertain effect differ more from zero than its
+    mean does, an interval may lie above the importance.
+
+    Parameters
+    ----------
+    estimator : AdditiveGPRegressor or AdditiveGPClassifier
+        A fitted estimator, or a fitted Pipeline or search around one.
+    X : array-like or table of shape (n, d)
+        Rows over which effects are averaged. With a Pipeline, the importances are those of the
+        features that its last step receives. Time and memory grow with the number of rows times
+        that of draws; some hundred rows are enough.
+    level : float, default=0.95
+        Probability of the credible intervals.
+    n_samples : int, default=200
+        Number of draws.
+    random_state : int, RandomState instance or None, default=0
+        Seeds the draws.
+
+    Returns
+    -------
+    importances : Bunch
+        ``terms`` and ``features``, each a Bunch with ``name``, a list, and ``importance``,
+        ``lower`` and ``upper``, arrays.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from skgpsvm import AdditiveGPRegressor
+    >>> from skgpsvm.inspection import component_importances
+    >>> X, y = make_friedman1(200, n_features=5, noise=1.0, random_state=0)
+    >>> gam = AdditiveGPRegressor(interactions=None).fit(X, y)
+    >>> found = component_importances(gam, X)
+    >>> found.features.name[found.features.importance.argmax()]
+    'x3'
+    """
+    estimator, X = _additive(estimator, X)
+    check_level(level)
+    check_number("n_samples", n_samples, 1, integer=True)
+    X, rng = estimator._check_new(X), check_random_state(random_state)
+    of_terms, drawn = estimator._absolute_effects(X, n_samples, rng)
+    ends = (1 - level) / 2, (1 + level) / 2
+
+    def bunch(name, importance, draws):
+        lower, upper = np.quantile(draws, ends, axis=0)
+        return Bunch(name=name, importance=importance, lower=lower, upper=upper)
+
+    of_columns = [of_features(estimator.terms_, part, X.shape[1]) for part in (of_terms, drawn)]
+    return Bunch(
+        terms=bunch(list(estimator.term_names_), of_terms, drawn),
+        features=bunch(_feature_names(estimator), *of_columns),
+    )
+
+
 # Computation of effects
 
 
-def _effects(estimator, X, features, level, n_points, latent):
-    """Return a Bunch for each term, as the display's constructor takes them."""
+def _additive(estimator, X):
+    """Return the fitted additive model, and X as it receives it."""
     given = type(estimator).__name__
     estimator, X = unwrapped(estimator, X, lambda part: hasattr(part, "explain"))
     if estimator is None:
@@ -180,17 +394,51 @@ def _effects(estimator, X, features, level, n_points, latent):
             "alone or as the last step of a Pipeline."
         )
     check_is_fitted(estimator)
+    return estimator, X
+
+
+def _link(estimator):
+    """Return the name of the link function."""
+    if is_classifier(estimator):
+        two = len(estimator.classes_) == 2
+        return estimator._likelihood.replace("softmax", "logit") if two else "softmax"
+    return "log" if estimator._likelihood == "poisson" else "identity"
+
+
+def _latent_labels(estimator):
+    """Return the labels of the latent functions: of classes, or numbers of outputs."""
+    c = len(estimator._latents)
+    return list(getattr(estimator, "classes_", range(c)))[-c:]
+
+
+def _plain(label):
+    """Return a label as a type of Python's own."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _effects(estimator, X, features, level, n_points, latent):
+    """Return a Bunch for each term, as the display's constructor takes them.
+
+    Without X, grids cover the ranges of the fit.
+    """
     check_level(level)
     check_number("n_points", n_points, 4, integer=True)
-    X, names, levels = estimator._check_new(X), _feature_names(estimator), _level_names(estimator)
+    names, levels = _feature_names(estimator), _level_names(estimator)
+    X = None if X is None else estimator._check_new(X)
     terms = _chosen(estimator, features, names)
-    used = sorted({j for term in terms for j in term})
-    axes = {j: _Axis(names[j], column(X, j), levels.get(j), n_points) for j in used}
+    used, basis = sorted({j for term in terms for j in term}), estimator._latents[0].basis
+    axes = {
+        j: _Axis.of_levels(names[j], levels[j])
+        if j in levels
+        else _Axis.of_fit(names[j], basis.features[j], n_points)
+        if X is None
+        else _Axis.of_rows(names[j], column(X, j), n_points)
+        for j in used
+    }
     moments = _moments(estimator, latent, norm.ppf((1 + level) / 2))
     alone = [place for place, term in enumerate(estimator.terms_) if len(term) == 1]
-    singles = _on_singles(moments, alone, axes, X.shape[1], n_points)
-    basis = estimator._latents[0].basis
-    found = []
+    d = estimator.n_features_in_
+    singles, found = _on_singles(moments, alone, axes, d, n_points), []
     for term in terms:
         place = estimator.terms_.index(term)
         own = [axes[j] for j in term]
@@ -200,10 +448,11 @@ def _effects(estimator, X, features, level, n_points, latent):
             missing = singles[:, -1, alone.index(place)]
         else:
             own = [axis.coarser() for axis in own]
-            curves, missing = _on_pair(moments, term, own, X.shape[1], place), None
+            curves, missing = _on_pair(moments, term, own, d, place), None
         found.append(
             Bunch(
                 name=estimator.term_names_[place],
+                latent=latent,
                 share=estimator.sobol_indices_[place],
                 feature_names=tuple(axis.name for axis in own),
                 categorical=tuple(axis.categorical for axis in own),
@@ -216,31 +465,46 @@ def _effects(estimator, X, features, level, n_points, latent):
     return found
 
 
+@dataclass(frozen=True)
 class _Axis:
     """Grid of a feature: ``values`` are passed to the model, ``labels`` are drawn."""
 
-    def __init__(self, name, column, levels, n_points):
-        self.name, self.categorical, self.rug = name, levels is not None, None
-        if self.categorical:
-            self.values, self.labels = np.arange(len(levels)), np.array(levels)
-            return
+    name: str
+    values: np.ndarray
+    labels: np.ndarray
+    categorical: bool = False
+    rug: np.ndarray | None = None
+
+    @classmethod
+    def of_levels(cls, name, levels):
+        return cls(name, np.arange(len(levels)), np.array(levels), categorical=True)
+
+    @classmethod
+    def of_rows(cls, name, column, n_points):
         known = column[~np.isnan(column)]
         if not (len(known) and known.min() < known.max()):
             raise ValueError(
                 f"X has no two different numbers in {name!r}, so its effect has no range to be "
                 "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
             )
-        self.values = self.labels = np.linspace(known.min(), known.max(), n_points)
-        self.rug = known[:: ceil(len(known) / _RUG_ROWS)]
+        grid = np.linspace(known.min(), known.max(), n_points)
+        return cls(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)])
+
+    @classmethod
+    def of_fit(cls, name, feature, n_points):
+        grid = feature.inverse(np.linspace(0, 1, n_points))
+        return cls(name, grid, grid)
 
     def coarser(self):
         """Return an axis with half as many points, or itself if it is categorical."""
         if self.categorical:
             return self
-        half = copy(self)
-        low, high = self.values[[0, -1]]
-        half.values = half.labels = np.linspace(low, high, len(self.values) // 2)
-        return half
+        half = np.interp(
+            np.linspace(0, 1, len(self.values) // 2),
+            np.linspace(0, 1, len(self.values)),
+            self.values,
+        )
+        return replace(self, values=half, labels=half)
 
 
 def _feature_names(estimator):
@@ -299,10 +563,7 @@ def _moments(estimator, latent, width):
 
     It returns the effects with their lower and upper bounds, ndarray (3, b, k).
     """
-    c = len(estimator._latents)
-    known = list(getattr(estimator, "classes_", range(c)))[-c:]
-    if latent is None and c == 1:
-        latent = known[0]
+    known = _latent_labels(estimator)
     if latent not in known:
         raise ValueError(
             f"latent={latent!r} must be one of {np.array(known).tolist()}: the latent function "

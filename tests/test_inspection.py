@@ -1,21 +1,24 @@
 """Displays of effects: the numbers are those of `explain`, and each effect has its panel."""
 
 import builtins
+import json
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from numpy.testing import assert_array_equal
 from scipy.stats import norm
+from sklearn.feature_selection import RFECV, SelectFromModel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import SVC
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.inspection import ComponentEffectDisplay
+from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, component_importances
 
 pytestmark = pytest.mark.filterwarnings(  # bounds set by SMALL
     "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
@@ -39,7 +42,7 @@ def no_figures_stay():
 
 def fitted(X, y, method=AdditiveGPRegressor, **options):
     options = {**SMALL, "random_state": 0, **options}
-    if options.get("interactions", "auto") is None:
+    if options.get("interactions", "auto") is None or not options.get("sparse", True):
         del options["n_inducing_interaction"]
     return method(**options).fit(X, y)
 
@@ -345,3 +348,185 @@ def test_without_matplotlib_the_error_says_what_to_install(plain, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         ComponentEffectDisplay.from_estimator(model, X)
+
+
+# Tables, and the form for other programs
+
+
+def evaluated(table, rows, latent):
+    """Return the latent function at rows, dicts of values by name, from a table of JSON alone."""
+    found = next(part["value"] for part in table["intercepts"] if part["latent"] == latent)
+    found = np.full(len(rows), found)
+    for effect in table["effects"]:
+        if effect["latent"] == latent:
+            found += [at_row(effect, row) for row in rows]
+    return found
+
+
+def at_row(effect, row):
+    values = [row[name] for name in effect["features"]]
+    weights = []
+    for value, grid, categorical in zip(values, effect["grid"], effect["categorical"], strict=True):
+        if categorical:
+            weights.append([float(level == value) for level in grid])
+        elif value is None:
+            return effect["missing"][0] if effect["missing"] else 0.0
+        else:
+            weights.append([np.interp(value, grid, own) for own in np.eye(len(grid))])
+    found = np.array(effect["effect"])
+    for weight in weights:
+        found = np.tensordot(weight, found, 1)
+    return float(found)
+
+
+def as_rows(table):
+    """Return rows as dicts of values by name; missing ones are None, or a level of its own."""
+    rows = table.astype({"city": object}).to_dict("records")
+    for row in rows:
+        row["income"] = None if np.isnan(row["income"]) else row["income"]
+        row["city"] = row["city"] if isinstance(row["city"], str) else "missing"
+    return rows
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_another_program_evaluates_effects_from_json(table, sparse):
+    X, y = mixed()
+    options = {"kernel_interaction": "matern52"} if not sparse else {}
+    model = fitted(
+        X, y, interactions=[("age", "city"), ("age", "income")], sparse=sparse, **options
+    )
+    text = json.dumps(ComponentEffects.from_estimator(model).to_dict())
+    rows = X.iloc[:30]
+    np.testing.assert_allclose(
+        evaluated(json.loads(text), as_rows(rows), 0),
+        model.intercept_ + model.explain(rows).sum(1),
+        atol=5e-3 * y.std(),
+    )
+
+
+def test_another_program_evaluates_skewed_features_and_classes_from_json():
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.lognormal(0, 2, 150), rng.uniform(0, 1, 150)])
+    y = np.array(["low", "mid", "high"])[np.digitize(np.log(X[:, 0]) + X[:, 1], [-1, 1])]
+    model = fitted(X, y, AdditiveGPClassifier, interactions=[(0, 1)])
+    effects = ComponentEffects.from_estimator(model)
+    table = json.loads(json.dumps(effects.to_dict()))
+    assert table["link"] == "softmax"
+    rows = [{"x0": a, "x1": b} for a, b in X[:20]]
+    expected = model.intercept_ + model.explain(X[:20]).sum(1)
+    for place, label in enumerate(model.classes_):
+        found = evaluated(table, rows, label)
+        np.testing.assert_allclose(found, expected[:, place], atol=5e-3 * expected.std())
+    assert set(effects.to_frame()["latent"]) == set(model.classes_)
+
+
+def test_frames_have_a_row_for_each_point_of_a_grid(table):
+    model, X = table
+    effects = ComponentEffects.from_estimator(model, X, n_points=10, level=0.8)
+    frame = effects.to_frame()
+    assert list(frame.columns) == ["term", "latent", "x1", "x2", "effect", "lower", "upper"]
+    display = ComponentEffectDisplay.from_estimator(model, X, n_points=10, level=0.8)
+    for part in display.effects:
+        own = frame[frame["term"] == part.name]
+        known = own[own["x1"].notna()]
+        assert_array_equal(known["effect"], part.effect.ravel())
+        assert_array_equal(known["upper"], part.upper.ravel())
+        assert len(own) - len(known) == (part.missing is not None)
+    pair = frame[frame["term"] == "age & city"]
+    assert set(pair["x2"]) == {"Bonn", "Cork", "Delft", "missing"}
+
+
+def test_frames_need_pandas(plain, monkeypatch):
+    effects = ComponentEffects.from_estimator(plain[0])
+    original = builtins.__import__
+
+    def without_pandas(name, *args, **kwargs):
+        if name.startswith("pandas"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    with pytest.raises(ImportError, match=r"needs pandas.*to_dict does not"):
+        effects.to_frame()
+    assert effects.to_dict()["link"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "target", "link"),
+    [
+        (AdditiveGPRegressor, {"likelihood": "poisson"}, np.abs, "log"),
+        (AdditiveGPClassifier, {}, np.sign, "logit"),
+        (AdditiveGPClassifier, {"likelihood": "probit"}, np.sign, "probit"),
+    ],
+)
+def test_links_are_named(method, options, target, link):
+    X, y = numbers(60)
+    model = fitted(X, target(y).round(), method, interactions=None, **options)
+    assert ComponentEffects.from_estimator(model).to_dict()["link"] == link
+
+
+# Importances
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_importances_are_mean_absolute_effects(sparse):
+    X, y = numbers()
+    model = fitted(X, y, interactions=[(1, 2)], sparse=sparse)
+    of_terms = np.abs(model.explain(X)).mean(0)
+    of_features = of_terms[:3] + of_terms[3] * np.array([0, 0.5, 0.5])
+    np.testing.assert_allclose(model.feature_importances_, of_features / of_features.sum())
+    found = component_importances(model, X)
+    assert found.terms.name == model.term_names_
+    np.testing.assert_allclose(found.terms.importance, of_terms)
+    np.testing.assert_allclose(found.features.importance, of_features)
+    assert found.features.name == ["x0", "x1", "x2"]
+    assert (found.features.lower < found.features.upper).all()
+    assert found.features.lower[0] < of_features[0] < found.features.upper[0]
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_importances_are_of_draws_with_the_moments_of_effects(sparse):
+    X, y = mixed()
+    model = fitted(X, y, interactions=[("age", "income")], sparse=sparse)
+    rows = model._check_new(X.iloc[:12])
+    (latent,) = model._latents
+    posterior = latent.posterior("cpu")
+    draws = posterior.drawn_effects(torch.tensor(rows), 4000, np.random.RandomState(0)).numpy()
+    mean, std = (part / model._y_std for part in model.explain(X.iloc[:12], return_std=True))
+    np.testing.assert_allclose(draws.mean(0), mean, atol=0.07 * std.max())
+    np.testing.assert_allclose(draws.std(0), std, rtol=0.1, atol=0.05 * std.max())
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_importances_are_sums_over_latent_functions(outputs):
+    X, y = numbers(80)
+    model = fitted(X, np.stack([y, 3 * X[:, 2]][:outputs], 1), interactions=None)
+    found = component_importances(model, X, n_samples=10)
+    effects = np.abs(model.explain(X)).mean(0).sum(-1)
+    np.testing.assert_allclose(found.terms.importance, effects)
+    classes = fitted(X, np.digitize(y, [-0.5, 0.5]), AdditiveGPClassifier, interactions=None)
+    found = component_importances(classes, X, n_samples=10)
+    np.testing.assert_allclose(found.features.importance, np.abs(classes.explain(X)).mean(0).sum(1))
+
+
+def test_importances_select_features():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (100, 6))
+    y = X[:, 1] + np.sin(3 * X[:, 4]) + 0.1 * rng.standard_normal(100)
+    options = {**SMALL, "sparse": True, "interactions": None}
+    del options["n_inducing_interaction"]
+    model = AdditiveGPRegressor(**options)
+    chosen = SelectFromModel(model, max_features=2).fit(X, y)
+    assert_array_equal(chosen.get_support(indices=True), [1, 4])
+    chosen = RFECV(model, step=2, cv=2, min_features_to_select=2).fit(X, y)
+    assert chosen.support_[[1, 4]].all()
+    model.partial_fit(X[:60], y[:60]).partial_fit(X[60:], y[60:])
+    effects = np.abs(model.explain(X[60:])).mean(0)
+    np.testing.assert_allclose(model.feature_importances_, effects / effects.sum())
+
+
+def test_importances_without_terms_are_zero():
+    X, y = numbers(60)
+    model = fitted(X, y, interactions=None, min_gain=1e9, sparse=True)
+    assert_array_equal(model.feature_importances_, np.zeros(3))
+    assert component_importances(model, X).terms.importance.shape == (0,)

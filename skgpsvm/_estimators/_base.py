@@ -317,11 +317,12 @@ def unwrapped(model, X, wanted):
     """Return the part of a fitted model that satisfies a predicate, and ``X`` as that part sees it.
 
     Parts are the last step of a pipeline and the best estimator of a search. The part is None if
-    none satisfies it.
+    none satisfies it. ``X`` may be None.
     """
     while not wanted(model):
         if isinstance(model, Pipeline):
-            X = model[:-1].transform(X) if len(model) > 1 else X
+            if X is not None and len(model) > 1:
+                X = model[:-1].transform(X)
             model = model[-1]
         elif hasattr(model, "best_estimator_"):
             model = model.best_estimator_

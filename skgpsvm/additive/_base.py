@@ -24,8 +24,9 @@ from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
-from ._terms import TermNames, check_rough_pairs, pair_kernels
+from ._terms import TermNames, check_rough_pairs, of_features, pair_kernels
 
+_IMPORTANCE_ROWS = 1000
 _PAIRS = where(interactions=OtherThan(None, 0, []))
 
 
@@ -155,12 +156,12 @@ class AdditiveGP(GPEstimator):
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=problem.random_state,
-            attributes=lambda search: problem.attributes([search.latents()], [search]),
+            attributes=lambda search: problem.attributes([search.latents()], [(rows, search)]),
         )
         search.fit()
         if learning is not rows:
             search.reweight(partial(make, rows=rows))
-        return Fitted(search.latents(), search.curve, search)
+        return Fitted(search.latents(), search.curve, (rows, search))
 
     def _update_model(self, problem):
         """Fit in the first call; in later ones add rows at fixed hyperparameters and terms."""
@@ -194,7 +195,8 @@ class AdditiveGP(GPEstimator):
         state = update_state(ascent, self._latents, self._noise)
         curve = problem.run.run("more rows", ascent, state, self.max_iter)
         pairs = zip(self._latents, ascent.posteriors(state), strict=True)
-        return Fitted([latent.at(posterior) for latent, posterior in pairs], curve, None)
+        latents = [latent.at(posterior) for latent, posterior in pairs]
+        return Fitted(latents, curve, (problem.rows, None))
 
     def _doubts(self, X, targets, weights):
         bounds = self.length_scale_bounds
@@ -217,7 +219,7 @@ class AdditiveGP(GPEstimator):
         )
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        [latents], [search] = models, summaries
+        [latents], [(rows, search)] = models, summaries
         names, posteriors = self._names, [latent.posterior("cpu") for latent in latents]
         variances = sum(part.variances() for part in posteriors)
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
@@ -226,6 +228,7 @@ class AdditiveGP(GPEstimator):
             "_fitted_parameters": self._rules.memory(self),
             "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
             "sobol_indices_": (variances / total).numpy(),
+            "feature_importances_": _importances(latents[0].basis, posteriors, rows),
         }
         if search is None:  # more rows change nothing else
             return attributes
@@ -291,6 +294,20 @@ class AdditiveGP(GPEstimator):
         return self._of_effects(mean), self._of_effects(np.sqrt(var))
 
     @isolated()
+    def _absolute_effects(self, X, n_samples, rng):
+        """Return mean absolute effects (n_terms,) over checked rows, and those of draws.
+
+        The draws are (n_samples, n_terms). Both are sums over the latent functions.
+        """
+        X, found, drawn = torch.as_tensor(np.asarray(X), dtype=torch.float64), [], []
+        for part in (latent.posterior("cpu") for latent in self._latents):
+            found.append(part.effect_means(X).abs().mean(0).numpy())
+            drawn.append(part.drawn_effects(X, n_samples, rng).abs().mean(1).numpy())
+        # Units of y may differ between outputs.
+        found, drawn = (self._of_effects(np.stack(parts, -1)) for parts in (found, drawn))
+        return (found, drawn) if found.ndim == 1 else (found.sum(-1), drawn.sum(-1))
+
+    @isolated()
     def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):
         """Return each term's share in the variance of the latent functions, with intervals.
 
@@ -327,3 +344,13 @@ class AdditiveGP(GPEstimator):
         return Bunch(
             terms=list(self.term_names_), share=self.sobol_indices_, lower=lower, upper=upper
         )
+
+
+def _importances(basis, posteriors, rows):
+    """Return the importance of each feature (d,), from equally spaced rows of a fit."""
+    X, _, weights = rows.part(rows.spaced(_IMPORTANCE_ROWS)).take(slice(None))
+    X, weights = X.cpu(), weights.cpu()
+    effects = sum(part.effect_means(X).abs() for part in posteriors)
+    of_terms = rows.sum(weights @ effects)[0].numpy()
+    found = of_features(basis.terms, of_terms, X.shape[1])
+    return found / max(found.sum(), np.finfo(found.dtype).tiny)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from .._quadrature import gauss_legendre
@@ -57,6 +58,13 @@ class Feature:
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
         return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
 
+    def inverse(self, u):
+        """Return the numbers (m,) at points u of the unit interval, ndarrays."""
+        ends = yeo_johnson(torch.tensor([self.low, self.high], dtype=torch.float64), self.power)
+        low, high = ends.tolist()
+        x = _inverse_yeo_johnson(low + u * (high - low), self.power).clip(self.low, self.high)
+        return self.center + self.scale * x
+
 
 def yeo_johnson(x, power):
     """Return the transformation of Yeo and Johnson (2000), elementwise."""
@@ -67,6 +75,17 @@ def yeo_johnson(x, power):
     down = left.log1p()
     down = down if power == 2 else torch.expm1((2 - power) * down) / (2 - power)
     return torch.where(x >= 0, up, -down)
+
+
+def _inverse_yeo_johnson(x, power):
+    """Return the numbers whose transforms are x, ndarrays."""
+
+    def inverse(x, power):
+        return np.expm1(x) if power == 0 else np.expm1(np.log1p(power * x) / power)
+
+    return np.where(
+        x >= 0, inverse(np.maximum(x, 0), power), -inverse(np.maximum(-x, 0), 2 - power)
+    )
 
 
 @dataclass

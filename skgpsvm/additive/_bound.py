@@ -237,6 +237,17 @@ class EffectsPosterior(Posterior):
         """
 
     @abstractmethod
+    def effect_means(self, X):
+        """Return means (b, n_terms) of the terms; the constant is not among them."""
+
+    @abstractmethod
+    def drawn_effects(self, X, n_samples, rng):
+        """Return joint draws (n_samples, b, n_terms) of the terms at rows.
+
+        The variance that inducing points, or atoms of the measures, leave unexplained is not drawn.
+        """
+
+    @abstractmethod
     def of_residuals(self, X, precision):
         r"""Return a function that computes covariances of projected residuals.
 
@@ -356,6 +367,20 @@ class AdditivePosterior(EffectsPosterior):
         found = torch.stack(means, 1), (prior - torch.stack(gone, 1)).clamp_min(0)
         return found if places is None else tuple(part[:, places] for part in found)
 
+    def effect_means(self, X):
+        return self._effects(X, self.weights)
+
+    def drawn_effects(self, X, n_samples, rng):
+        return self._effects(X, self._drawn_weights(n_samples, rng))
+
+    def _effects(self, X, weights):
+        """Return the terms (..., b, n_terms) at rows, given weights (..., p)."""
+        psi, _ = self._features(X)
+        parts = weights.split([part.shape[1] for part in psi], -1)
+        found = [own @ part.T for part, own in zip(psi[1:], parts[1:], strict=True)]
+        none = weights.new_empty(*weights.shape[:-1], len(X), 0)
+        return torch.stack(found, -1) if found else none
+
     def of_residuals(self, X, precision):
         model = torch.cat(self._features(X)[0], 1)
         eye = torch.eye(model.shape[1]).to(model)
@@ -391,8 +416,11 @@ class AdditivePosterior(EffectsPosterior):
         return self._variances(self.weights)
 
     def drawn_variances(self, n_samples, rng):
+        return self._variances(self._drawn_weights(n_samples, rng))
+
+    def _drawn_weights(self, n_samples, rng):
         noise = torch.from_numpy(rng.standard_normal((n_samples, len(self.weights))))
-        return self._variances(self.weights + noise @ self.root().T)
+        return self.weights + noise @ self.root().T
 
     def _variances(self, weights):
         """Return variances (..., n_terms) of effects with weights (..., p)."""

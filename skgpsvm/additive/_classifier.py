@@ -107,6 +107,10 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         Posterior mean of the constant.
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent functions, see `sobol_indices`.
+    feature_importances_ : ndarray of shape (d,)
+        Mean absolute effect of each feature over up to 1000 rows of the last `fit` or
+        ``partial_fit``, divided by the sum of all. That of a pair counts half for each feature.
+        :func:`skgpsvm.inspection.component_importances` has credible intervals and terms.
     sparse_ : bool
         Whether the fit has inducing points.
     kernel_interaction_ : str or None

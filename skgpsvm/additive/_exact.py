@@ -296,53 +296,121 @@ class ExactPosterior(EffectsPosterior):
         return process.between(process.at(process.atoms), self._prior.rows[0][process])
 
     def drawn_variances(self, n_samples, rng):
-        features = [self._features(*part) for part in self._terms()]
-        sizes = [min(_DRAWS, n_samples - start) for start in range(0, n_samples, _DRAWS)]
-        return torch.cat([self._drawn(size, features, rng) for size in sizes])
+        found = self.alpha.new_empty(n_samples, len(self._sets))
+        for index, weights, _ in self._drawn_weights(n_samples, rng):
+            for place, (own, part) in enumerate(zip(weights, self._sets, strict=True)):
+                left, right = part.moments
+                found[index, place] = (left @ own @ right * own).sum((1, 2))
+        return found
+
+    def effect_means(self, X):
+        places = range(1, len(self._prior.terms))
+        covariances = self._prior.covariances(self._at(X), self._prior.rows, places)
+        found = [cov @ self.alpha for cov in covariances]
+        return torch.stack(found, 1) if found else self.alpha.new_empty(len(X), 0)
+
+    def drawn_effects(self, X, n_samples, rng):
+        places, missing = self._at(X)
+        features = [part.at(places) for part in self._sets]
+        found = self.alpha.new_empty(n_samples, len(X), len(features))
+        for index, weights, absent in self._drawn_weights(n_samples, rng):
+            for place, (own, (left, right)) in enumerate(zip(weights, features, strict=True)):
+                found[index, :, place] = ((left @ own) * right).sum(-1)
+            for place, own in absent.items():
+                (j,) = self.basis.terms[place]
+                found[index, :, place] += own * missing[:, j]
+        return found
+
+    @cached_property
+    def _sets(self):
+        """`_AtomFeatures` of each term."""
+        return [_AtomFeatures(factors, variance) for _, factors, variance in self._terms()]
+
+    def _drawn_weights(self, n_samples, rng):
+        """Yield draws of a few weights at once, until there are ``n_samples``.
+
+        Yields
+        ------
+        index : slice
+            Numbers of the draws.
+        weights : list of Tensor of shape (size, p, q)
+            Weights of the features of each term.
+        absent : dict of Tensor of shape (size, 1)
+            Effects of missing numbers, by place of the term.
+        """
+        features = [part.at(self._prior.rows[0]) for part in self._sets]
+        for start in range(0, n_samples, _DRAWS):
+            index = slice(start, min(start + _DRAWS, n_samples))
+            yield index, *self._drawn(index.stop - start, features, rng)
 
     def _drawn(self, size, features, rng):
-        """Return the variances of the effects of a few draws, (size, n_terms)."""
+        """Return draws of weights and effects of missing numbers, as `_drawn_weights` yields.
+
+        Prior draws are corrected by the residuals of the rows, which makes them posterior draws.
+        """
 
         def normal(*shape):
             return torch.from_numpy(rng.standard_normal((size, *shape)))
 
-        prior = math.sqrt(self.basis.constant) * normal(1)
-        for term in self._prior.terms:
-            if (absent := self._prior.absent(term)) is not None:
-                prior = prior + absent.sqrt() * normal(1) * self._prior.rows[1][:, term[0]]
-        weights = [normal(left.shape[1], right.shape[1]) for (left, right), _ in features]
-        for own, ((left, right), _) in zip(weights, features, strict=True):
+        prior, absent = math.sqrt(self.basis.constant) * normal(1), {}
+        for place, term in enumerate(self.basis.terms):
+            if (variance := self._prior.absent(term)) is not None:
+                absent[place] = variance.sqrt() * normal(1)
+                prior = prior + absent[place] * self._prior.rows[1][:, term[0]]
+        weights = [normal(left.shape[1], right.shape[1]) for left, right in features]
+        for own, (left, right) in zip(weights, features, strict=True):
             prior = prior + ((left @ own) * right).sum(-1)
         linear = self.linear - self.precision * prior - self._root * normal(len(self.u))
         alpha = _solved(self._K, self._root, self.chol, linear.T)[-1].T
-        found = [alpha.new_empty(size, 0)]
-        for own, ((left, right), moments) in zip(weights, features, strict=True):
-            own = own + (left.T * alpha[:, None]) @ right
-            found.append((moments[0] @ own @ moments[1] * own).sum((1, 2))[:, None])
-        return torch.cat(found, 1)
+        weights = [
+            own + (left.T * alpha[:, None]) @ right
+            for own, (left, right) in zip(weights, features, strict=True)
+        ]
+        for place in absent:
+            (j,) = self.basis.terms[place]
+            variance = self._prior.absent((j,))
+            absent[place] = absent[place] + variance * (alpha @ self._prior.rows[1][:, j, None])
+        return weights, absent
 
-    def _features(self, _, factors, variance):
-        """Return two factors of a term's features, whose weights are standard normal.
 
-        Returns
-        -------
-        features : list of Tensors (n, p), (n, q)
-            The features of the rows are the products of a column of each.
-        moments : list of Tensors (p, p), (q, q)
-            Second moments of the factors under the measure.
-        """
+class _AtomFeatures:
+    """Features of a term by the atoms of its measures, whose weights are standard normal.
+
+    They are products of a column of each of two matrices; the second has a single one if the term
+    has one feature.
+
+    Parameters
+    ----------
+    factors : list
+        Processes of the term.
+    variance : Tensor, scalar
+        Its prior variance.
+
+    Attributes
+    ----------
+    moments : list of Tensors (p, p), (q, q)
+        Second moments of the columns under the measures.
+    """
+
+    def __init__(self, factors, variance):
         one = variance.new_ones(1, 1)
-        features, moments = [], []
+        self._factors, self._roots, self.moments, self._scale = factors, [], [], variance.sqrt()
         for factor in factors:
             at = factor.at(factor.atoms)
             values, vectors = torch.linalg.eigh(factor.between(at, at))
             kept = values > _ROUNDING * values[-1]
             values, vectors = values[kept], vectors[:, kept]
-            features.append(self._from_rows(factor).T @ (vectors / values.sqrt()))
+            self._roots.append(vectors / values.sqrt())
             root = vectors * values.sqrt()
-            moments.append(root.T * factor.weights @ root)
+            self.moments.append(root.T * factor.weights @ root)
         if len(factors) == 1:
-            features.append(one.expand(len(self.u), 1))
-            moments.append(one)
-        features[0], moments[0] = variance.sqrt() * features[0], variance * moments[0]
-        return features, moments
+            self.moments.append(one)
+        self.moments[0] = variance * self.moments[0]
+
+    def at(self, places):
+        """Return the two matrices (b, p), (b, q) at rows in the form of `Prior.at`."""
+        left, *right = (
+            factor.between(factor.at(factor.atoms), places[factor]).T @ root
+            for factor, root in zip(self._factors, self._roots, strict=True)
+        )
+        return self._scale * left, right[0] if right else left.new_ones(len(left), 1)

@@ -125,6 +125,10 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Posterior mean of the constant, in units of y, or of its logarithm for "poisson".
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent function, see `sobol_indices`.
+    feature_importances_ : ndarray of shape (d,)
+        Mean absolute effect of each feature over up to 1000 rows of the last `fit` or
+        ``partial_fit``, divided by the sum of all. That of a pair counts half for each feature.
+        :func:`skgpsvm.inspection.component_importances` has credible intervals and terms.
     sparse_ : bool
         Whether the fit has inducing points.
     kernel_interaction_ : str or None
@@ -318,7 +322,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)
-        [search] = summaries
+        [(_, search)] = summaries
         if search is None:
             return found
         left_out = None

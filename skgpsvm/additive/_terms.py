@@ -69,6 +69,19 @@ class TermNames:
         return sorted(set(pairs)), 0
 
 
+def of_features(terms, importances, n_features):
+    """Return importances (..., d) of features from those of terms (..., n_terms).
+
+    That of a pair is divided equally between its features, as the Shapley values of a sum of
+    zero-mean effects are.
+    """
+    found = np.zeros((*importances.shape[:-1], n_features))
+    for place, term in enumerate(terms):
+        for j in term:
+            found[..., j] += importances[..., place] / len(term)
+    return found
+
+
 def pair_kernels(requested, kernel, exact):
     """Return the candidate kernels of pairs, among which the evidence decides."""
     if requested is not None:
