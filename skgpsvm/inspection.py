@@ -5,6 +5,7 @@ from math import ceil
 from numbers import Integral
 
 import numpy as np
+import torch
 from scipy.stats import norm
 from sklearn.base import is_classifier
 from sklearn.utils import Bunch, check_random_state
@@ -13,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from ._estimators import unwrapped
 from ._rows import column
 from ._validation import check_level, check_number
-from .additive._terms import of_features
 
 _RUG_ROWS = 100
 _PANEL_SIZE = 3.6, 2.8  # inches
@@ -374,7 +374,7 @@ def component_importances(estimator, X, *, level=0.95, n_samples=200, random_sta
         lower, upper = np.quantile(draws, ends, axis=0)
         return Bunch(name=name, importance=importance, lower=lower, upper=upper)
 
-    of_columns = [of_features(estimator.terms_, part, X.shape[1]) for part in (of_terms, drawn)]
+    of_columns = [estimator._of_features(part) for part in (of_terms, drawn)]
     return Bunch(
         terms=bunch(list(estimator.term_names_), of_terms, drawn),
         features=bunch(_feature_names(estimator), *of_columns),
@@ -492,7 +492,7 @@ class _Axis:
 
     @classmethod
     def of_fit(cls, name, feature, n_points):
-        grid = feature.inverse(np.linspace(0, 1, n_points))
+        grid = feature.inverse(torch.linspace(0, 1, n_points, dtype=torch.float64)).numpy()
         return cls(name, grid, grid)
 
     def coarser(self):

@@ -303,9 +303,12 @@ class AdditiveGP(GPEstimator):
         for part in (latent.posterior("cpu") for latent in self._latents):
             found.append(part.effect_means(X).abs().mean(0).numpy())
             drawn.append(part.drawn_effects(X, n_samples, rng).abs().mean(1).numpy())
-        # Units of y may differ between outputs.
         found, drawn = (self._of_effects(np.stack(parts, -1)) for parts in (found, drawn))
         return (found, drawn) if found.ndim == 1 else (found.sum(-1), drawn.sum(-1))
+
+    def _of_features(self, importances):
+        """Return importances (..., d) of features from those of terms (..., n_terms)."""
+        return of_features(self.terms_, importances, self.n_features_in_)
 
     @isolated()
     def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from .._quadrature import gauss_legendre
@@ -59,10 +58,9 @@ class Feature:
         return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
 
     def inverse(self, u):
-        """Return the numbers (m,) at points u of the unit interval, ndarrays."""
-        ends = yeo_johnson(torch.tensor([self.low, self.high], dtype=torch.float64), self.power)
-        low, high = ends.tolist()
-        x = _inverse_yeo_johnson(low + u * (high - low), self.power).clip(self.low, self.high)
+        """Return the numbers at points u of the unit interval, Tensors (m,)."""
+        low, high = yeo_johnson(u.new_tensor([self.low, self.high]), self.power)
+        x = _inverse_yeo_johnson(low + u * (high - low), self.power).clamp(self.low, self.high)
         return self.center + self.scale * x
 
 
@@ -78,14 +76,12 @@ def yeo_johnson(x, power):
 
 
 def _inverse_yeo_johnson(x, power):
-    """Return the numbers whose transforms are x, ndarrays."""
+    """Return the numbers whose transforms are x, elementwise."""
 
     def inverse(x, power):
-        return np.expm1(x) if power == 0 else np.expm1(np.log1p(power * x) / power)
+        return torch.expm1(x if power == 0 else torch.log1p(power * x) / power)
 
-    return np.where(
-        x >= 0, inverse(np.maximum(x, 0), power), -inverse(np.maximum(-x, 0), 2 - power)
-    )
+    return torch.where(x >= 0, inverse(x.clamp_min(0), power), -inverse(-x.clamp_max(0), 2 - power))
 
 
 @dataclass
