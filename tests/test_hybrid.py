@@ -399,6 +399,22 @@ def test_warm_start_holds_out_what_it_did(monkeypatch):
     assert len(held[1]) > 45
 
 
+@pytest.mark.parametrize(("first", "second"), [("float64", "float32"), ("float32", "float64")])
+def test_warm_start_follows_the_dtype_and_holds_out_what_it_did(first, second, monkeypatch):
+    X, y = blobs(200)
+    model = quick(warm_start=True, validation_fraction=0.2, dtype=first)
+    held = []
+    for dtype in (first, second):
+        training = training_of(model.set_params(dtype=dtype), monkeypatch, X, y)
+        seen = {tuple(row) for row in training.rows.X.float().tolist()}
+        held.append({tuple(row) for row in X.astype(np.float32).tolist()} - seen)
+        weights = model._latents[0].weights
+        extractor = [weights[name] for name in weights if name.startswith("features.extractor")]
+        assert {part.dtype for part in extractor} == {np.dtype(dtype)}
+    assert len(held[0]) == 40
+    assert held[0] == held[1]
+
+
 def test_frozen_layers_stay_as_they_are_in_a_warm_start():
     X, y = blobs()
     model = HybridBayesianSVC(HalfFrozen, max_iter=3, n_inducing=8, warm_start=True)

@@ -22,8 +22,9 @@ _NOISE_PRIOR_STD = 1.0
 def split(rows, share, salt, threshold):
     """Split rows into training and held-out rows.
 
-    A row is held out by the hash of its content, so that a warm start holds out the rows of the
-    first fit. One row of each class is always a training row.
+    A row is held out by the hash of its content in single precision, so that a warm start holds
+    out the rows of the first fit, whatever its ``dtype``. One row of each class is always a
+    training row.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def row_hashes(rows, salt):
 def _content_hashes(rows, salt):
     """Return a hash in [0, 1) of the features of each row of this rank, a tensor (n,)."""
     key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
-    parts = (rows.take(index)[0].cpu().numpy() for index in rows.chunks(size))
+    parts = (rows.take(index)[0].float().cpu().numpy() for index in rows.chunks(size))
     digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
     codes = [int.from_bytes(digest, "little") for digest in digests]
     return torch.from_numpy(np.array(codes, dtype=np.uint64) / 2.0**64)

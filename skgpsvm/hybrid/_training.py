@@ -91,6 +91,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         start, network = design.initial(problem, trained_on, threshold, estimator.n_inducing)
     else:
         network = start.network(rows.device)
+        network.features.to(rows.dtype)
 
     def validation_losses(network):
         return criterion.losses(network, latent_moments(network, held_out))
