@@ -1011,6 +1011,7 @@ def refused(model, path, match):
         ("objective_curve_", {"array": [1.0], "dtype": "<f8"}, "objective_curve_ and n_iter_"),
         ("feature_names_in_", {"array": ["a"], "dtype": "O"}, "feature_names_in_ and n_features"),
         ("_likelihood", None, "_likelihood is invalid"),
+        ("_likelihood", "laplace", "its likelihood is 'laplace', and this estimator's is 'gaussi"),
     ],
 )
 def test_weights_with_invalid_attributes_are_refused(weights_file, tmp_path, name, value, match):
@@ -1103,6 +1104,37 @@ def test_weights_are_of_the_kernel_that_was_fitted(tmp_path):
         quick(kernel=1.0 * Matern(3.0)).load_weights(path)
     loaded = quick(kernel=2.0 * RBF(0.5)).load_weights(path)  # theta is read from the file
     assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_weights_are_of_the_likelihood_that_was_fitted(tmp_path):
+    pytest.importorskip("safetensors", reason="the extra hybrid is not installed")
+    X, y = waves(40)
+    path = tmp_path / "model.safetensors"
+    model = HybridSVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
+    clone(model).fit(X, y).set_params(likelihood="laplace").save_weights(path)
+    loaded = clone(model).load_weights(path)
+    assert_array_equal(loaded.predict_interval(X), model.predict_interval(X))
+    with pytest.raises(ValueError, match=r"its likelihood is 'gaussian', and .* is 'laplace'"):
+        clone(model).set_params(likelihood="laplace").load_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"likelihood": "cauchy"}, ValueError, "likelihood='cauchy' is not one of"),
+        ({"kernel": "rbf"}, TypeError, "kernel='rbf' is not a kernel"),
+        ({"input_shape": 1}, ValueError, "input_shape=1 must be the shape"),
+        ({"module_params": 3}, TypeError, "module_params=3 must be a dict"),
+        ({"n_inducing": -3}, ValueError, "n_inducing=-3 must be an integer"),
+    ],
+)
+def test_weights_are_not_loaded_with_bad_parameters(
+    weights_file, tmp_path, options, error, message
+):
+    model, _, weights, description = weights_file
+    forged(tmp_path / "good", weights, description)
+    with pytest.raises(error, match=message):
+        clone(model).set_params(**options).load_weights(tmp_path / "good")
 
 
 def test_unfitted_model_has_no_weights(tmp_path):

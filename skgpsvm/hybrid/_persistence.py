@@ -60,6 +60,7 @@ def read_model(estimator, path, names):
     model : HybridLatents
     """
     _check_safetensors()
+    estimator._check_parameters()
     with WeightsFile(path) as file:
         file.check_model("class", type(estimator).__name__)
         described = file.description["attributes"]
@@ -84,6 +85,9 @@ def _model_of_file(estimator, design, file):
     row_shape = estimator.input_shape_
     if estimator.input_shape is not None and tuple(estimator.input_shape) != row_shape:
         raise file.error(f"it takes rows of shape {row_shape}, not {tuple(estimator.input_shape)}")
+    fitted, own = (getattr(estimator, name, None) for name in ("_likelihood", "likelihood"))
+    if fitted != own:
+        raise file.error(f"its likelihood is {fitted!r}, and this estimator's is {own!r}")
     seed, threshold = file.description["seed"], file.description["threshold"]
     seed_is_valid = isinstance(seed, int) and 0 <= seed < 2**31
     threshold_is_valid = isinstance(threshold, int | float) and -1 <= threshold <= 1
@@ -96,7 +100,7 @@ def _model_of_file(estimator, design, file):
 
 
 def _description(estimator, kernel):
-    """Return the description of the model in a weight file: class, likelihood and kernel.
+    """Return the description of the model in a weight file: class and kernel.
 
     The values of the learned hyperparameters are left out.
     """
@@ -104,7 +108,6 @@ def _description(estimator, kernel):
         "class": type(estimator).__name__,
         "kernel": repr(kernel.clone_with_theta(np.zeros(kernel.n_dims))),
         "learned": [h.name for h in kernel.hyperparameters if not h.fixed],
-        "likelihood": getattr(estimator, "likelihood", None),
     }
 
 

@@ -3,18 +3,15 @@
 from functools import partial
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
-from .._isolation import isolated
 from .._noise import with_noise
 from .._parameters import ParameterRules
 from .._predictive import LIKELIHOODS
+from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import RefittedNoiseLoss
-from ._inputs import validated_rows
 from ._network import in_units_of_y
-from ._persistence import read_model, save_model
 from ._training import (
     HYBRID_FOLLOWED,
     LOSS_USES,
@@ -24,10 +21,9 @@ from ._training import (
 )
 
 _PRIOR_VARIANCE = 1.0
-_SAVED = "_likelihood", "noise_variance_", "_y_mean", "_y_std", "_y_ndim"
 
 
-class HybridSVGPRegressor(GPRegressor):
+class HybridSVGPRegressor(HybridMixin, GPRegressor):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
 
     Deep kernel learning: module, kernel, noise and posterior jointly maximize the ELBO. If rows
@@ -125,6 +121,7 @@ class HybridSVGPRegressor(GPRegressor):
     """
 
     _rules = ParameterRules(LOSS_USES, HYBRID_FOLLOWED)
+    _saved = "_likelihood", "noise_variance_", "_y_mean", "_y_std", "_y_ndim"
 
     def __init__(
         self,
@@ -203,72 +200,13 @@ class HybridSVGPRegressor(GPRegressor):
         """
         return fit_models(self, X, y, sample_weight)
 
-    @isolated()
-    def to_torch(self, device=None):
-        """Return the fitted network as a torch module, for attacks and explanations.
-
-        Parameters
-        ----------
-        device : str or torch.device, default=None
-            Device of the module; None is the CPU.
-
-        Returns
-        -------
-        module : torch.nn.Module
-            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
-            flat ones (b, d) or rows of their own shape, and returns means (b, t). Its method
-            ``latents`` returns means and variances (b, c) of the latent functions.
-        """
-        check_is_fitted(self)
-        units = partial(in_units_of_y, self._y_mean, self._y_std)
-        return self._latents[0].predictor(device, units)
-
-    def save_weights(self, path):
-        """Write the fitted model to a safetensors file: tensors and plain values, no code.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File to write.
-
-        Raises
-        ------
-        ImportError
-            If safetensors is not installed.
-        """
-        save_model(self, path, _SAVED)
-
     def load_weights(self, path):
-        """Load the model that `save_weights` of an estimator with the same parameters wrote.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Weight file. Loading runs no code from it; module and kernel are those of this
-            estimator.
-
-        Returns
-        -------
-        self : estimator
-
-        Raises
-        ------
-        ImportError
-            If safetensors is not installed.
-        OSError
-            If the file cannot be opened.
-        ValueError
-            If the file has another model, or is damaged. The estimator is then unchanged. Names,
-            shapes and plain values are checked before memory for arrays is allocated.
-        """
-        attributes, model = read_model(self, path, _SAVED)
-        self._forget()
-        vars(self).update(attributes | network_attributes(self, model))
-        self.kernel_ = self._kernel_with_noise(model.kernel, self.noise_variance_)
+        super().load_weights(path)
+        self.kernel_ = self._kernel_with_noise(self.kernel_, self.noise_variance_)
         return self
 
-    def _validated(self, X, reset, **options):
-        return validated_rows(self, X, reset, **options)
+    def _torch_output(self):
+        return partial(in_units_of_y, self._y_mean, self._y_std)
 
     def _make_likelihood(self):
         return self._noise_model.sites()

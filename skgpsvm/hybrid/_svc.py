@@ -2,18 +2,14 @@
 
 from functools import partial
 
-from sklearn.utils.validation import check_is_fitted
-
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
-from .._isolation import isolated
 from .._parameters import ALWAYS, ParameterRules
 from .._predictive import pseudo_likelihood_probabilities
+from ._base import HybridMixin
 from ._design import NetworkDesign
 from ._held_out import CalibratedLoss
-from ._inputs import validated_rows
 from ._network import log_probabilities
-from ._persistence import read_model, save_model
 from ._training import (
     HYBRID_FOLLOWED,
     HYBRID_USES,
@@ -23,14 +19,13 @@ from ._training import (
 )
 
 _PRIOR_VARIANCE = 1.0
-_SAVED = "classes_", "temperature_", "spread_"
 _FOLLOWED = {
     "fit": HYBRID_FOLLOWED["fit"]
     | dict.fromkeys(("contrast", "early_stopping", "probability"), ALWAYS)
 }
 
 
-class HybridBayesianSVC(GPClassifier):
+class HybridBayesianSVC(HybridMixin, GPClassifier):
     r"""Bayesian support vector machine on the features of a neural network.
 
     The extractor and the Bayesian SVM are one model, trained jointly by backpropagation in
@@ -145,6 +140,7 @@ class HybridBayesianSVC(GPClassifier):
     """
 
     _rules = ParameterRules(HYBRID_USES, _FOLLOWED)
+    _saved = "classes_", "temperature_", "spread_"
 
     def __init__(
         self,
@@ -224,72 +220,8 @@ class HybridBayesianSVC(GPClassifier):
         """
         return fit_models(self, X, y, sample_weight)
 
-    @isolated()
-    def to_torch(self, device=None):
-        """Return the fitted network as a torch module, for attacks and explanations.
-
-        Parameters
-        ----------
-        device : str or torch.device, default=None
-            Device of the module; None is the CPU.
-
-        Returns
-        -------
-        module : torch.nn.Module
-            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
-            flat ones (b, d) or rows of their own shape, and returns logits
-            (b, n_classes), whose softmax is `predict_proba`. Its method
-            ``latents`` returns means and variances (b, c) of the latent functions.
-        """
-        check_is_fitted(self)
-        probabilities = self._class_probabilities()
-        return self._latents[0].predictor(device, partial(log_probabilities, probabilities))
-
-    def save_weights(self, path):
-        """Write the fitted model to a safetensors file: tensors and plain values, no code.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File to write.
-
-        Raises
-        ------
-        ImportError
-            If safetensors is not installed.
-        """
-        save_model(self, path, _SAVED)
-
-    def load_weights(self, path):
-        """Load the model that `save_weights` of an estimator with the same parameters wrote.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Weight file. Loading runs no code from it; module and kernel are those of this
-            estimator.
-
-        Returns
-        -------
-        self : estimator
-
-        Raises
-        ------
-        ImportError
-            If safetensors is not installed.
-        OSError
-            If the file cannot be opened.
-        ValueError
-            If the file has another model, or is damaged. The estimator is then unchanged. Names,
-            shapes and plain values are checked before memory for arrays is allocated.
-        """
-        attributes, model = read_model(self, path, _SAVED)
-        self._forget()
-        vars(self).update(attributes | network_attributes(self, model))
-        return self
-
-    def _validated(self, X, reset, **options):
-        return validated_rows(self, X, reset, **options)
+    def _torch_output(self):
+        return partial(log_probabilities, self._class_probabilities())
 
     def _class_probabilities(self):
         calibration = self.temperature_, self.spread_

@@ -108,7 +108,7 @@ class WeightsFile:
         return ValueError(f"{self.path} has no weights of this estimator: {reason}.")
 
     def check_model(self, name, expected):
-        """Raise an error if the model has another class, kernel or likelihood."""
+        """Raise an error if the model has another class or kernel."""
         model = self.description["model"]
         if not isinstance(model, dict) or model.get(name) != expected:
             raise ValueError(

@@ -1,0 +1,86 @@
+"""Methods that all hybrid estimators have: rows of any shape, torch modules, and weight files."""
+
+from sklearn.utils.validation import check_is_fitted
+
+from .._isolation import isolated
+from ._inputs import validated_rows
+from ._persistence import read_model, save_model
+from ._training import network_attributes
+
+
+class HybridMixin:
+    """Methods that all hybrid estimators have.
+
+    A subclass gives its `NetworkDesign` by ``_network_design()``, and by ``_torch_output()`` a
+    function of latent means and variances (b, c), which the module of `to_torch` returns. The
+    fitted attributes ``_saved`` are in its weight files besides those of all hybrid estimators.
+    """
+
+    @isolated()
+    def to_torch(self, device=None):
+        """Return the fitted network as a torch module, for attacks and explanations.
+
+        Parameters
+        ----------
+        device : str or torch.device, default=None
+            Device of the module; None is the CPU.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            It is in evaluation mode and differentiable in its input. It takes rows as `fit` does,
+            flat ones (b, d) or rows of their own shape. For a classifier, it returns logits
+            (b, n_classes), whose softmax is `predict_proba`; for a regressor, means (b, t). Its
+            method ``latents`` returns means and variances (b, c) of the latent functions.
+        """
+        check_is_fitted(self)
+        return self._latents[0].predictor(device, self._torch_output())
+
+    def save_weights(self, path):
+        """Write the fitted model to a safetensors file: tensors and plain values, no code.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write.
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        """
+        save_model(self, path, self._saved)
+
+    def load_weights(self, path):
+        """Load the model that `save_weights` of an estimator with the same parameters wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Weight file. Loading runs no code from it; module and kernel are those of this
+            estimator.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        OSError
+            If the file cannot be opened.
+        TypeError
+            If a parameter of this estimator, such as ``module``, has an invalid type.
+        ValueError
+            If the file has another model or is damaged, or a parameter is invalid. The estimator
+            is then unchanged. Names, shapes and plain values are checked before memory for arrays
+            is allocated.
+        """
+        attributes, model = read_model(self, path, self._saved)
+        self._forget()
+        vars(self).update(attributes | network_attributes(self, model))
+        return self
+
+    def _validated(self, X, reset, **options):
+        return validated_rows(self, X, reset, **options)
