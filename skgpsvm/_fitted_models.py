@@ -46,6 +46,10 @@ class FittedModel(ABC):
     def make_posterior(self, device):
         """Return a new posterior on a device."""
 
+    def comparable(self):
+        """Return the model without what cannot be hashed, for ranks to compare."""
+        return self
+
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "_posteriors"}
 

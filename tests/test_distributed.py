@@ -124,6 +124,10 @@ def test_ranks_train_a_network_as_one_process_does(ranks, name):
     assert models[0].validation_loss_ == pytest.approx(alone.validation_loss_, rel=1e-9)
 
 
+def test_module_of_a_shared_warm_start_may_be_a_lambda(ranks):
+    assert [found["unnamed"] for found in ranks] == [None] * 3
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", ONE_BATCH)
 def test_ranks_take_the_steps_of_one_process_on_one_batch(ranks, name):

@@ -33,7 +33,7 @@ def fit_models(estimator, X, y, sample_weight, **more):
     estimator : GPEstimator
     """
     previous = getattr(estimator, "_latents", None) if estimator.warm_start else None
-    check_same("a model to start from", previous)
+    check_same("a model to start from", previous and [part.comparable() for part in previous])
     if previous is None:
         estimator._forget()
     call = "fit" if previous else None

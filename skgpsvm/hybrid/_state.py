@@ -48,6 +48,9 @@ class HybridLatents(FittedModel):
         """Number of latent functions, c."""
         return len(self.weights["mean"])
 
+    def comparable(self):
+        return replace(self, build=None)  # the module may be a lambda
+
     def make_posterior(self, device):
         """Return the network in evaluation mode; its weights take no gradients."""
         return self.network(device).eval().requires_grad_(False)
