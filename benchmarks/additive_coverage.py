@@ -24,7 +24,13 @@ FORMS = {
     "precision, rank 8": ("precision", 8),
     "mean_field": ("mean_field", None),
 }
-SETTINGS = {"interactions": [(0, 1)], "measure": "uniform", "scaling": "minmax", "min_gain": 0}
+SETTINGS = {
+    "terms": [..., (0, 1)],
+    "interactions": None,
+    "measure": "uniform",
+    "scaling": "minmax",
+    "min_gain": 0,
+}
 N_TEST = 2000
 MEASURED = (*_friedman.MEASURED, "elbo", "fit_seconds")
 BY = ["correlation", "kernel", "form"]

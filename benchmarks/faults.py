@@ -92,7 +92,7 @@ FITS = {
     "QSRVMClassifier": QSRVMClassifier(RBF(), optimizer=None, max_iter=10, random_state=0),
     "AdditiveGPRegressor": AdditiveGPRegressor(max_iter=6, random_state=0),
     "AdditiveGPClassifier": AdditiveGPClassifier(
-        n_inducing=5, interactions=[(0, 1)], max_iter=6, random_state=0
+        n_inducing=5, terms=[..., (0, 1)], interactions=None, max_iter=6, random_state=0
     ),
     "HybridBayesianSVC": HybridBayesianSVC(max_iter=8, **_net),
     "HybridSVGPClassifier": HybridSVGPClassifier(max_iter=8, **_net),

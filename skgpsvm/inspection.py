@@ -55,7 +55,7 @@ class ComponentEffectDisplay:
     >>> from skgpsvm import AdditiveGPRegressor
     >>> from skgpsvm.inspection import ComponentEffectDisplay
     >>> X, y = make_friedman1(200, n_features=5, noise=1.0, random_state=0)
-    >>> gam = AdditiveGPRegressor(interactions=[(0, 1)]).fit(X, y)
+    >>> gam = AdditiveGPRegressor(terms=[..., (0, 1)], interactions=None).fit(X, y)
     >>> display = ComponentEffectDisplay.from_estimator(gam, X, features=[3, (0, 1)])
     >>> [ax.get_xlabel() for ax in display.axes_]
     ['x3', 'x0']

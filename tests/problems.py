@@ -20,6 +20,7 @@ from skgpsvm._inference.decoupled import DecoupledInference
 from skgpsvm._posteriors import InducingPosterior, WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.additive._terms import TermNames
 from skgpsvm.kernels import MultiscaleRBF
 from skgpsvm.likelihoods import Gaussian
 
@@ -286,3 +287,8 @@ class Source:
 
     def __reduce__(self):
         raise AssertionError("a source was pickled")
+
+
+def every(d):
+    """Return the `RequestedTerms` of a model with an effect of each of d numbers."""
+    return TermNames(None).requested(None, np.zeros(d, bool))

@@ -187,7 +187,9 @@ TABLE = {"sparse": True, "categorical_features": [3], "max_iter": 4, "random_sta
 FITS |= {
     "additive": (AdditiveGPRegressor(**TABLE), 0, "uneven"),
     "additive, uniform": (
-        AdditiveGPRegressor(measure="uniform", scaling="minmax", interactions=[(0, 1)], **TABLE),
+        AdditiveGPRegressor(
+            measure="uniform", scaling="minmax", terms=[..., (0, 1)], interactions=None, **TABLE
+        ),
         0,
         "blocks",
     ),

@@ -241,7 +241,7 @@ def test_robust_noise_bears_outliers():
     data, y = friedman(400, noise=0.3)
     truth = friedman(400, noise=0.0)[1]
     y[::20] += 30
-    options = {**quick, "interactions": [(0, 1)]}
+    options = {**quick, "terms": [..., (0, 1)], "interactions": None}
     models = (AdditiveGPRegressor(likelihood=name, **options) for name in ("gaussian", "student_t"))
     errors = [np.mean((model.fit(data, y).predict(data) - truth) ** 2) for model in models]
     assert errors[1] < 0.01 * errors[0]
@@ -270,7 +270,7 @@ def test_two_categories_interact():
 def test_interactions_are_chosen_by_users():
     data, y = friedman(300)
     frame = pd.DataFrame(data, columns=list("abcdef"))
-    model = AdditiveGPRegressor(interactions=[("b", "a"), (4, 5)]).fit(frame, y)
+    model = AdditiveGPRegressor(terms=[..., ("b", "a"), (4, 5)], interactions=None).fit(frame, y)
     assert model.terms_[-2:] == [(0, 1), (4, 5)]
     assert model.interaction_scores_ == {}
     found = AdditiveGPRegressor(interactions=1).fit(frame, y)
@@ -278,12 +278,159 @@ def test_interactions_are_chosen_by_users():
     assert next(iter(found.interaction_scores_)) == "a & b"
 
 
-@pytest.mark.parametrize(
-    "given", [[(0, 9)], [(1, 1)], [(0, 1.0)], [(0, True)], [3], "x", True, -1, [("a", "b")]]
-)
+@pytest.mark.parametrize("given", ["x", True, -1, 1.5, [(0, 1)]])
 def test_bad_interactions(given):
-    with pytest.raises(ValueError, match=r"interactions=.* must be None, 'auto', the number"):
+    with pytest.raises(ValueError, match=r"interactions=.* must be 'auto', None, or the maximum"):
         AdditiveGPRegressor(interactions=given).fit(*friedman(50))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *((0, 9), (1, 1), (0, 1.0), (0, True), 9, ("a", "b"), "x", (0, "wavy"), (0, 1, 2), None),
+        *((0, "cyclic", 0), (0, "cyclic", np.inf), (0, "linear", 2), (), ("linear", 0)),
+    ],
+)
+def test_bad_terms(entry):
+    with pytest.raises(ValueError, match=r"terms has .*An entry must be `...`, a feature by name"):
+        AdditiveGPRegressor(terms=[entry]).fit(*friedman(50))
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ("age", "must be None or a list"),
+        (3, "must be None or a list"),
+        ([0, (0, "linear")], "'x0' twice"),
+        ([(0, 1), (1, 0)], "'x0 & x1' twice"),
+        ([(0, "random")], "'x0' is a number. List it in categorical_features"),
+        ([(5, "linear")], "'x5' is a category"),
+    ],
+)
+def test_terms_that_contradict(terms, message):
+    with pytest.raises(ValueError, match=message):
+        AdditiveGPRegressor(terms=terms, categorical_features=[5]).fit(*friedman(50))
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_list_of_terms_is_the_model(sparse):
+    data, y = friedman(150)
+    frame = pd.DataFrame(data, columns=["a", "b", "linear", "d", "e", "f"])
+    frame["g"] = np.where(frame["f"] > 0.5, "up", "down")
+    terms = ["d", ("g", "random"), ("a", "b"), ("a", "linear"), 4]  # "linear" is a column here
+    model = AdditiveGPRegressor(terms=terms, sparse=sparse, min_gain=1e9).fit(frame, y)
+    assert model.term_names_ == ["d", "e", "g", "a & b", "a & linear"]
+    assert model.interaction_scores_ == {}
+    assert_allclose(model.intercept_ + model.explain(frame).sum(1), model.predict(frame))
+    assert model.feature_importances_[5] == 0
+    changed = frame.assign(f=np.nan)
+    assert_array_equal(model.predict(changed), model.predict(frame))
+
+
+def test_an_ellipsis_is_all_that_would_be_without_the_list():
+    data, y = friedman(120)
+    default = AdditiveGPRegressor(interactions=2).fit(data, y)
+    same = AdditiveGPRegressor(terms=[...], interactions=2).fit(data, y)
+    assert_array_equal(same.predict(data), default.predict(data))
+    kept = AdditiveGPRegressor(terms=[..., 5], interactions=None, min_gain=1e9).fit(data, y)
+    assert kept.term_names_ == ["x5"]
+    found = AdditiveGPRegressor(terms=[..., (4, 5)], sparse=True).fit(*friedman(300))
+    assert {"x4 & x5", "x0 & x1"} <= {*found.term_names_}
+
+
+KINDS = {
+    "regressor": (AdditiveGPRegressor, {}),
+    "several outputs": (AdditiveGPRegressor, {}),
+    "student": (AdditiveGPRegressor, {"likelihood": "student_t"}),
+    "classifier": (AdditiveGPClassifier, {}),
+}
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_linear_effects_are_lines(kind, sparse):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.lognormal(0, 1, 120), rng.uniform(size=120), rng.normal(size=120)])
+    X[:7, 0] = np.nan
+    latent = np.nan_to_num(X[:, 0], nan=-1) + np.sin(5 * X[:, 1])
+    y = latent + 0.2 * rng.normal(size=120)
+    method, options = KINDS[kind]
+    y = y > 1 if kind == "classifier" else np.stack([y, -y], 1) if "outputs" in kind else y
+    terms = [(0, "linear"), 1, (2, "linear"), (0, 2)]
+    model = method(terms=terms, sparse=sparse, **options).fit(X, y)
+    grid = np.column_stack([np.linspace(-5, 30, 15), np.full(15, 0.4), np.zeros(15)])
+    effects, std = model.explain(grid, return_std=True)
+    steps = np.diff(effects[:, 0], axis=0)
+    assert_allclose(steps, np.broadcast_to(steps[:1], steps.shape), rtol=1e-6, atol=1e-12)
+    assert (np.abs(steps) > 0.01).all()
+    assert (std[-1, 0] > std[6, 0]).all()
+    missing = model.explain(X[:1])[0, 0]
+    assert (np.sign(missing) == -np.sign(steps[0])).all()
+    latent = model.latent_mean_and_variance(X)[0]
+    total = model.intercept_ + model.explain(X).sum(1)
+    assert_allclose(total, latent, rtol=1e-8, atol=1e-8)
+    assert model.sobol_indices().lower.shape == (4,)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_lines_shrink_as_in_ridge_regression(sparse):
+    """The posterior of a single linear effect is that of Bayesian linear regression."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 1))
+    y = 0.5 * X[:, 0] + rng.normal(size=60)
+    model = AdditiveGPRegressor(terms=[(0, "linear")], sparse=sparse).fit(X, y)
+    (latent,) = model._latents
+    assert latent.theta["length"].size == 0
+    (variance,) = np.exp(latent.theta["variance"])
+    design = np.column_stack([np.ones(60), (X[:, 0] - X[:, 0].mean()) / X[:, 0].std()])
+    target = (y - model._y_mean) / model._y_std
+    noise = model.noise_variance_ / model._y_std**2
+    precision = design.T @ design / noise + np.diag([1, 1 / variance])
+    weights = np.linalg.solve(precision, design.T @ target / noise)
+    mean, std = model.latent_mean_and_variance(X)
+    assert_allclose(mean, design @ weights * model._y_std + model._y_mean, rtol=1e-6)
+    cov = np.linalg.inv(precision)
+    assert_allclose(std, ((design @ cov) * design).sum(1) * model._y_std**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("period", [None, 24])
+def test_cyclic_effects_continue_after_a_period(sparse, period):
+    rng = np.random.default_rng(0)
+    hour = rng.integers(0, 24, 300) if period is None else rng.uniform(0, 24, 300)
+    X = np.column_stack([hour, rng.uniform(size=300)])
+    truth = np.exp(np.cos(2 * np.pi * (hour - 1) / 24))
+    y = truth + X[:, 1] + 0.3 * rng.normal(size=300)
+    entry = (0, "cyclic") if period is None else (0, "cyclic", period)
+    # The pair of a cyclic feature is cyclic too.
+    model = AdditiveGPRegressor(terms=[entry, 1, (0, 1)], sparse=sparse, max_iter=5).fit(X, y)
+    hours = np.column_stack([np.linspace(-24, 48, 73), np.full(73, 0.7)])
+    effects, std = model.explain(hours, return_std=True)
+    for values in (effects[:, [0, 2]], std[:, [0, 2]]):
+        assert_allclose(values[24:49], values[:25], atol=1e-9)
+        assert_allclose(values[48:], values[24:49], atol=1e-9)
+        # Without a jump at the end of the day.
+        late = np.column_stack([[23.99, 24.01], [0.7, 0.7]])
+        jump = np.diff(model.explain(late)[:, [0, 2]], axis=0)
+        assert np.abs(jump).max() < 0.03
+    free = AdditiveGPRegressor(terms=[0, 1, (0, 1)], sparse=sparse, max_iter=5).fit(X, y)
+    new = np.column_stack([np.linspace(0, 23, 47), np.full(47, 0.5)])
+    right = np.exp(np.cos(2 * np.pi * (new[:, 0] - 1) / 24)) + 0.5
+    error = [np.sqrt(np.mean((m.predict(new) - right) ** 2)) for m in (model, free)]
+    assert error[0] < 1.02 * error[1]
+
+
+def test_cyclic_effects_of_streams_and_of_gaps():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0, 7, 200), rng.uniform(size=200)])
+    y = np.sin(2 * np.pi * X[:, 0] / 7) + 0.1 * rng.normal(size=200)
+    X[::10, 0] = np.nan
+    model = AdditiveGPRegressor(terms=[(0, "cyclic", 7), 1], n_inducing=8)
+    model.partial_fit(X[:100], y[:100])
+    shifted = X[100:] + np.array([70, 0])
+    model.partial_fit(shifted, y[100:])  # no warning of numbers outside the range
+    new = np.column_stack([np.linspace(700, 707, 20), np.full(20, 0.5)])
+    assert_allclose(model.predict(new), np.sin(2 * np.pi * new[:, 0] / 7), atol=0.25)
 
 
 def test_pruning_can_be_off():
@@ -334,7 +481,7 @@ def test_found_pair_must_gain_more_than_chance_would():
     found = AdditiveGPRegressor(**search).fit(data, y)
     assert "x0 & x1" in found.dropped_terms_
     assert "x0 & x1" in AdditiveGPRegressor(**search, min_gain=0).fit(data, y).term_names_
-    given = AdditiveGPRegressor(**{**quick, "interactions": [(0, 1)]}).fit(data, y)
+    given = AdditiveGPRegressor(**quick, terms=[..., (0, 1)]).fit(data, y)
     assert "x0 & x1" in given.term_names_
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import rows_of, t64, waves
+from problems import every, rows_of, t64, waves
 from sklearn.preprocessing import PowerTransformer
 
 from skgpsvm import AdditiveGPRegressor, _data
@@ -90,7 +90,12 @@ def test_numbers_that_only_now_are_missing_have_the_priors_variance(sparse):
     frame, y = table(200)
     known = frame["size"].notna()
     complete, y = frame[known], y[known]
-    options = {"interactions": [("size", "kind")], "kernel_interaction": "matern52", "min_gain": 0}
+    options = {
+        "terms": [..., ("size", "kind")],
+        "interactions": None,
+        "kernel_interaction": "matern52",
+        "min_gain": 0,
+    }
     model = AdditiveGPRegressor(sparse=sparse, **options).fit(complete, y)
     absent = complete.assign(size=np.nan)
     effects, std = model.explain(absent, return_std=True)
@@ -254,7 +259,7 @@ def test_ranges_and_powers_of_columns():
     rng = np.random.RandomState(0)
     data = np.c_[rng.uniform(-3, 5, 500), rng.lognormal(size=500), np.ones(500)]
     data[0, 0] = np.nan
-    even, skewed, constant = described(data, np.ones(500), np.zeros(3, int), "power")
+    even, skewed, constant = described(data, np.ones(500), np.zeros(3, int), "power", every(3))
     assert even.missing
     assert even.power == 1 != skewed.power
     assert constant.constant
@@ -267,7 +272,7 @@ def test_ranges_and_powers_of_columns():
 @pytest.mark.parametrize("sigma", [1.0, 2.0])
 def test_numbers_out_of_the_range_of_skewed_columns_stay_apart(sign, sigma):
     data = sign * np.random.RandomState(0).lognormal(sigma=sigma, size=(500, 1))
-    (feature,) = described(data, np.ones(500), np.zeros(1, int), "power")
+    (feature,) = described(data, np.ones(500), np.zeros(1, int), "power", every(1))
     assert feature.power != 1
     # The power function alone would map all of a long tail to the end of the range.
     far = feature.unit(t64(data[np.abs(data).argmax()] * 10.0 ** np.arange(5)))

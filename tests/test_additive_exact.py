@@ -251,7 +251,7 @@ def test_effects_have_zero_mean(n):
     rng = np.random.default_rng(0)
     data = np.c_[rng.random(n) ** 2, rng.integers(5, size=n)]
     y = np.sin(9 * data[:, 0]) * (data[:, 1] == 2) + 0.1 * rng.normal(size=n)
-    latent = AdditiveGPRegressor(**exact, interactions=[(0, 1)], max_iter=1)
+    latent = AdditiveGPRegressor(**exact, terms=[..., (0, 1)], interactions=None, max_iter=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         latent.fit(data, y)
@@ -282,7 +282,8 @@ def test_predictions_are_those_of_scikit_learns_process(kernel, pair_kernel, tol
         **exact,
         kernel=kernel,
         kernel_interaction=pair_kernel,
-        interactions=[(0, 1), (1, 2)],
+        terms=[..., (0, 1), (1, 2)],
+        interactions=None,
         scaling="minmax",
         measure="uniform",
         length_scale_bounds=(0.2, 5.0),
@@ -326,7 +327,8 @@ def few_valued(n=120, seed=0):
 SAME = {
     "kernel": "rbf",
     "kernel_interaction": "rbf",
-    "interactions": [(0, 1)],
+    "terms": [..., (0, 1)],
+    "interactions": None,
     "length_scale_bounds": (0.5, 3.0),
     "tol": 1e-7,
     "max_iter": 200,
@@ -374,7 +376,7 @@ def test_weights_repeat_and_remove_rows():
     data, y = friedman(60)
     weights = np.random.RandomState(0).randint(3, size=60)
     # The range is that of the rows with positive weight; the scale of y is weighted.
-    options = {**exact, "interactions": [(0, 1)], "tol": 1e-8}
+    options = {**exact, "terms": [..., (0, 1)], "interactions": None, "tol": 1e-8}
     weighted = AdditiveGPRegressor(**options).fit(data, y, sample_weight=weights)
     again = np.repeat(np.arange(60), weights)
     repeated = AdditiveGPRegressor(**options).fit(data[again], y[again])
@@ -433,7 +435,9 @@ def test_smooth_pairs_where_their_evidence_is_clear():
 
 def test_priors_of_noise_and_lengths():
     data, y = friedman(60)
-    model = AdditiveGPRegressor(**exact, shrinkage=3.0, interactions=[(0, 1)]).fit(data, y)
+    model = AdditiveGPRegressor(**exact, shrinkage=3.0, terms=[..., (0, 1)], interactions=None).fit(
+        data, y
+    )
     basis, theta = model._latents[0].basis, model._latents[0].theta
     expected = gamma(2, scale=1 / 3).logpdf(np.exp(0.5 * theta["variance"])).sum()
     expected += gamma(2, scale=1 / 1.5).logpdf(np.exp(0.5 * model._noise)).sum()
@@ -476,7 +480,7 @@ def test_pairs_of_many_features_are_not_chance():
 
 def test_some_effects_are_those_of_all():
     data, y = friedman(60)
-    model = AdditiveGPRegressor(**exact, interactions=[(0, 1)]).fit(data, y)
+    model = AdditiveGPRegressor(**exact, terms=[..., (0, 1)], interactions=None).fit(data, y)
     every, some = (np.stack(model._explained(data, places)) for places in (None, [5, 0]))
     assert_allclose(some, every[..., [5, 0]], rtol=1e-12)
     none = AdditiveGPRegressor(sparse=False, interactions=None, min_gain=1e9).fit(data, y)
@@ -488,7 +492,7 @@ def test_number_of_pairs_is_held():
     model = AdditiveGPRegressor(interactions=2, min_gain=0).fit(data, y)
     assert sum(len(term) == 2 for term in model.terms_) == 2
     assert sum(len(term) == 1 for term in model.terms_) == 5
-    given = AdditiveGPRegressor(interactions=[(0, 4)]).fit(data, y)
+    given = AdditiveGPRegressor(terms=[..., (0, 4)], interactions=None).fit(data, y)
     assert [term for term in given.terms_ if len(term) == 2] == [(0, 4)]
     none = AdditiveGPRegressor(interactions=None).fit(data, y)
     assert not none.interaction_scores_
@@ -502,7 +506,7 @@ def test_steps_are_borne():
     y = truth + 0.1 * rng.normal(size=300)
     new = rng.random((1000, 3))
     new_truth = (new[:, 0] > 0.5) * (new[:, 1] > 0.3) * 2.0
-    options = {"interactions": [(0, 1)], "random_state": 0}
+    options = {"terms": [..., (0, 1)], "interactions": None, "random_state": 0}
     models = [
         AdditiveGPRegressor(sparse=sparse, n_inducing=20, **options).fit(data, y)
         for sparse in (False, True)
@@ -622,7 +626,7 @@ def test_repeated_rows_need_points():
 @pytest.mark.parametrize("sparse", ["auto", True])
 def test_large_weights_narrow_what_is_learned_without_them(sparse):
     data, y = friedman(80)
-    options = {"interactions": [(0, 1)], "sparse": sparse}
+    options = {"terms": [..., (0, 1)], "interactions": None, "sparse": sparse}
     once = AdditiveGPRegressor(**options).fit(data, y)
     often = AdditiveGPRegressor(**options).fit(data, y, sample_weight=np.full(80, 100))
     assert often.term_names_ == once.term_names_
@@ -635,7 +639,9 @@ def test_large_weights_narrow_what_is_learned_without_them(sparse):
 
 def test_numbers_far_away():
     data, y = friedman(40)
-    model = AdditiveGPRegressor(interactions=[(0, 1)], scaling="minmax").fit(data, y)
+    model = AdditiveGPRegressor(terms=[..., (0, 1)], interactions=None, scaling="minmax").fit(
+        data, y
+    )
     far = np.array([[1e150], [1e160], [1e300], [-1e300]]) * np.ones(5)
     mean, std = model.predict(far, return_std=True)
     assert_allclose(mean, mean[0])
@@ -654,7 +660,7 @@ def test_atoms_of_weights_that_hardly_weigh(n):
 def test_pickles_and_several_outputs():
     data, y = friedman(60)
     both = np.c_[y, -2 * y + 3]
-    model = AdditiveGPRegressor(interactions=[(0, 1)]).fit(data, both)
+    model = AdditiveGPRegressor(terms=[..., (0, 1)], interactions=None).fit(data, both)
     again = pickle.loads(pickle.dumps(model))
     mean, std = model.predict(data, return_std=True)
     assert_allclose(again.predict(data), mean)
@@ -667,7 +673,7 @@ def test_pickles_and_several_outputs():
 
 def test_draws_have_the_posteriors_moments():
     data, y = friedman(60)
-    model = AdditiveGPRegressor(interactions=[(0, 1)]).fit(data, y)
+    model = AdditiveGPRegressor(terms=[..., (0, 1)], interactions=None).fit(data, y)
     draws = model.sample_y(data[:4], n_samples=20_000, random_state=0)
     mean, cov = model.predict(data[:4], return_cov=True)
     assert_allclose(draws.mean(1), mean, atol=0.05)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from problems import few_valued, friedman, rows_of, t64
+from problems import every, few_valued, friedman, rows_of, t64
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
@@ -53,7 +53,7 @@ def test_points_at_every_value_give_the_exact_process():
 def test_columns_of_few_values_are_those_of_their_features(kernel):
     data, y = few_valued(60)
     data[:7, 1] = np.nan
-    options = {"sparse": True, "interactions": [(0, 2)], "min_gain": 0}
+    options = {"sparse": True, "terms": [..., (0, 2)], "interactions": None, "min_gain": 0}
     model = AdditiveGPRegressor(kernel=kernel, **options).fit(data, y)
     latent = model._latents[0]
     assert {j: len(own) for j, own in latent.basis.points.items()} == {0: 2, 1: 5}
@@ -98,7 +98,7 @@ def test_more_rows_may_have_values_that_the_first_had_not():
 
 def test_pairs_have_points_at_every_value():
     data, y = few_valued(200)
-    options = {"sparse": True, "interactions": [(0, 1)], "min_gain": 0}
+    options = {"sparse": True, "terms": [..., (0, 1)], "interactions": None, "min_gain": 0}
     model = AdditiveGPRegressor(**options, n_inducing_interaction=None).fit(data[:, :2], y)
     basis = model._latents[0].basis
     assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
@@ -142,7 +142,7 @@ def test_grids_of_pairs_grow_where_they_must(rough):
 
 def test_two_points_bear_pairs():
     data, y = friedman(200)
-    model = AdditiveGPRegressor(n_inducing=2, interactions=[(0, 1)], min_gain=0).fit(data, y)
+    model = AdditiveGPRegressor(n_inducing=2, terms=[..., (0, 1)], interactions=None).fit(data, y)
     assert (0, 1) in model.terms_
     assert model.score(data, y) > 0.7
 
@@ -157,9 +157,9 @@ def test_few_features_have_their_points_with_few_rows():
 @pytest.mark.parametrize(("d", "expected"), [(2, 40), (30, 33), (60, 20)])
 def test_number_of_points_falls_with_that_of_features(d, expected):
     X = np.random.default_rng(0).normal(size=(640, d))
-    features = described(X, np.ones(640), np.zeros(d, int), "power")
+    features = described(X, np.ones(640), np.zeros(d, int), "power", every(d))
     grids = Grids("auto", "auto", (0.05, 10.0), empirical=True)
-    basis = grids.first(features, rows_of(X, X[:, :1]), "matern52", 1.0)
+    basis = grids.first(features, rows_of(X, X[:, :1]), "matern52", 1.0, range(d))
     assert basis.n_inducing == expected
 
 

@@ -78,7 +78,13 @@ MODES = {
     "EP, minibatches": ep(solver=InterleavedEP(batch_size=16)),
     "EP, GFITC": ep(solver="gfitc", max_iter=15),
     "additive": AdditiveGPClassifier(
-        n_inducing=5, interactions=[(0, 1)], min_gain=0, max_iter=20, tol=0.02, random_state=0
+        n_inducing=5,
+        terms=[..., (0, 1)],
+        interactions=None,
+        min_gain=0,
+        max_iter=20,
+        tol=0.02,
+        random_state=0,
     ),
     "additive, all rows": AdditiveGPClassifier(
         sparse=False, interactions=None, max_iter=20, tol=0.02, random_state=0

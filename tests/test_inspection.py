@@ -42,7 +42,8 @@ def no_figures_stay():
 
 def fitted(X, y, method=AdditiveGPRegressor, **options):
     options = {**SMALL, "random_state": 0, **options}
-    if options.get("interactions", "auto") is None or not options.get("sparse", True):
+    pairs = options.get("interactions", "auto") is not None or "terms" in options
+    if not (pairs and options.get("sparse", True)):
         del options["n_inducing_interaction"]
     return method(**options).fit(X, y)
 
@@ -73,13 +74,13 @@ def mixed(n=150):
 @pytest.fixture(scope="module")
 def plain():
     X, y = numbers()
-    return fitted(X, y, interactions=[(1, 2)]), X
+    return fitted(X, y, terms=[..., (1, 2)], interactions=None), X
 
 
 @pytest.fixture(scope="module")
 def table():
     X, y = mixed()
-    return fitted(X, y, interactions=[("age", "city")]), X
+    return fitted(X, y, terms=[..., ("age", "city")], interactions=None), X
 
 
 def by_name(display):
@@ -393,7 +394,12 @@ def test_another_program_evaluates_effects_from_json(table, sparse):
     X, y = mixed()
     options = {"kernel_interaction": "matern52"} if not sparse else {}
     model = fitted(
-        X, y, interactions=[("age", "city"), ("age", "income")], sparse=sparse, **options
+        X,
+        y,
+        terms=[..., ("age", "city"), ("age", "income")],
+        interactions=None,
+        sparse=sparse,
+        **options,
     )
     text = json.dumps(ComponentEffects.from_estimator(model).to_dict())
     rows = X.iloc[:30]
@@ -408,7 +414,7 @@ def test_another_program_evaluates_skewed_features_and_classes_from_json():
     rng = np.random.default_rng(3)
     X = np.column_stack([rng.lognormal(0, 2, 150), rng.uniform(0, 1, 150)])
     y = np.array(["low", "mid", "high"])[np.digitize(np.log(X[:, 0]) + X[:, 1], [-1, 1])]
-    model = fitted(X, y, AdditiveGPClassifier, interactions=[(0, 1)])
+    model = fitted(X, y, AdditiveGPClassifier, terms=[..., (0, 1)], interactions=None)
     effects = ComponentEffects.from_estimator(model)
     table = json.loads(json.dumps(effects.to_dict()))
     assert table["link"] == "softmax"
@@ -471,7 +477,7 @@ def test_links_are_named(method, options, target, link):
 @pytest.mark.parametrize("sparse", [True, False])
 def test_importances_are_mean_absolute_effects(sparse):
     X, y = numbers()
-    model = fitted(X, y, interactions=[(1, 2)], sparse=sparse)
+    model = fitted(X, y, terms=[..., (1, 2)], interactions=None, sparse=sparse)
     of_terms = np.abs(model.explain(X)).mean(0)
     of_features = of_terms[:3] + of_terms[3] * np.array([0, 0.5, 0.5])
     np.testing.assert_allclose(model.feature_importances_, of_features / of_features.sum())
@@ -487,7 +493,7 @@ def test_importances_are_mean_absolute_effects(sparse):
 @pytest.mark.parametrize("sparse", [True, False])
 def test_importances_are_of_draws_with_the_moments_of_effects(sparse):
     X, y = mixed()
-    model = fitted(X, y, interactions=[("age", "income")], sparse=sparse)
+    model = fitted(X, y, terms=[..., ("age", "income")], interactions=None, sparse=sparse)
     rows = model._check_new(X.iloc[:12])
     (latent,) = model._latents
     posterior = latent.posterior("cpu")

@@ -74,7 +74,7 @@ STEPS = without(STILL, "tol") | {"n_basis": 20}
 FEW_STEPS = {"batch_size": 15, "n_sampled_basis": 6}
 RVM = {"random_state": 0, "tol": 0.0, "max_iter": 10}
 ADDITIVE = {"random_state": 0, "tol": 0.0, "max_iter": 4}
-PAIR = ADDITIVE | {"interactions": [(0, 1)]}
+PAIR = ADDITIVE | {"terms": [..., (0, 1)], "interactions": None}
 HYBRID = {
     "random_state": 0,
     "n_inducing": 5,
@@ -195,7 +195,8 @@ CHANGES = {
     "gradient": ["plain"],
     "inducing_points": ["random", X[:6] + 0.01],
     "input_shape": [(2,)],
-    "interactions": [None, [(0, 1)]],
+    "interactions": [None],
+    "terms": [None, [..., (0, 1)]],
     "kernel": [2.0 * Matern(0.7, "fixed", nu=2.5), "rbf"],
     "kernel_interaction": ["matern32"],
     "learn_hyperparameters": [False, True],

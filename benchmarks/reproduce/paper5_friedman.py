@@ -23,7 +23,8 @@ KERNELS, COVARIANCES = ("rbf", "matern52"), ("full", "precision", "mean_field")
 PAPER = {
     "n_inducing": 16,
     "n_inducing_interaction": 4,
-    "interactions": [(0, 1)],
+    "terms": [..., (0, 1)],
+    "interactions": None,
     "measure": "uniform",
     "scaling": "minmax",
     "min_gain": 0,

@@ -24,10 +24,16 @@ from ._grids import Grids
 from ._latent import doubts_of_bounds, update_state
 from ._processes import PROFILES
 from ._search import TermSearch
-from ._terms import TermNames, check_rough_pairs, of_features, pair_kernels
+from ._terms import (
+    TermNames,
+    check_interactions,
+    check_rough_pairs,
+    of_features,
+    pair_kernels,
+)
 
 _IMPORTANCE_ROWS = 1000
-_PAIRS = where(interactions=OtherThan(None, 0, []))
+_PAIRS = where(interactions=OtherThan(None, 0)) | where(terms=OtherThan(None))
 
 
 def takes_more_rows(estimator):
@@ -69,6 +75,7 @@ class AdditiveGP(GPEstimator):
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
+        check_interactions(self.interactions)
         self._check_number("rank", 1, integer=True, optional=True)
         for name in ("n_inducing", "n_inducing_interaction"):
             if isinstance(getattr(self, name), str):
@@ -124,20 +131,22 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        features = described(X, problem.weights, n_levels, self.scaling)
+        requested = self._names.requested(self.terms, n_levels > 0)
+        features = described(X, problem.weights, n_levels, self.scaling, requested)
         ascents = self._ascents(problem.generator)
         learning = ascents.learning_rows(rows, features)
-        basis = ascents.grids.first(features, learning, self.kernel, self._constant)
+        basis = ascents.grids.first(
+            features, learning, self.kernel, self._constant, requested.singles
+        )
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
         exact = ascents.is_exact(sparse, learning, wide)
         if exact:
             refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
-        given, most = self._names.requested_pairs(self.interactions, X.shape[1], exact)
+        given, most = requested.pairs, requested.most_pairs(self.interactions, exact)
         check_rough_pairs(self.kernel_interaction, bool(given or most), exact)
         kernels = pair_kernels(self.kernel_interaction, self.kernel, exact)
         basis = replace(basis, pair_kernel=kernels[0])
-        varying = {j for (j,) in basis.terms}
-        given = [pair for pair in given if varying.issuperset(pair)]
+        given = [pair for pair in given if not any(features[j].constant for j in pair)]
         if not exact:
             ascents.grids.check_pairs(basis, given, most)
             basis = replace(basis, terms=basis.terms + given)
@@ -151,6 +160,7 @@ class AdditiveGP(GPEstimator):
             kernels=kernels,
             exact=exact,
             given=given,
+            kept=requested.kept,
             most=most,
             finer=partial(ascents.grids.finer, rows=learning),
             max_iter=self.max_iter,

@@ -28,6 +28,10 @@ class Feature:
         Numbers are centered, scaled, and transformed by the function of Yeo and Johnson.
     low, high : float
         Range of the scaled numbers.
+    linear : bool
+        Whether the effect of the feature is linear. In pairs it is smooth.
+    period : float
+        Period of a cyclic feature in scaled numbers; else 0.
     """
 
     n_levels: int = 0
@@ -38,20 +42,27 @@ class Feature:
     power: float = 1.0
     low: float = 0.0
     high: float = 1.0
+    linear: bool = False
+    period: float = 0.0
 
     def is_new(self, x):
         """Return a mask of the numbers of an array outside the range, or of unknown levels."""
         if self.n_levels:
             return x < 0
         x = (x - self.center) / self.scale
+        if self.period:
+            return abs(x) == math.inf
         return (x < self.low) | (x > self.high)
 
     def unit(self, x):
         """Return numbers scaled to the unit interval, extrapolated linearly outside the range.
 
-        The transformation itself is bounded on one side for powers below 0 or above 2.
+        The transformation itself is bounded on one side for powers below 0 or above 2. Cyclic
+        numbers are scaled by their period.
         """
         x = (x - self.center) / self.scale
+        if self.period:
+            return ((x - self.low) / self.period) % 1
         held = x.clamp(self.low, self.high)
         low, high = yeo_johnson(x.new_tensor([self.low, self.high]), self.power)
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
@@ -59,6 +70,8 @@ class Feature:
 
     def inverse(self, u):
         """Return the numbers at points u of the unit interval, Tensors (m,)."""
+        if self.period:
+            return self.center + self.scale * (self.low + u * self.period)
         low, high = yeo_johnson(u.new_tensor([self.low, self.high]), self.power)
         x = _inverse_yeo_johnson(low + u * (high - low), self.power).clamp(self.low, self.high)
         return self.center + self.scale * x
@@ -134,16 +147,25 @@ class AdditiveBasis:
     def __post_init__(self):
         numbers = [term for term in self.terms if len(term) == 1 and self.is_number(term[0])]
         # Features that have a length scale, in the order of theta["length"].
-        self.axes = [j for (j,) in numbers]
+        self.axes = [j for (j,) in numbers if not self.features[j].linear]
         in_pairs = [j for term in self.pairs for j in term if self.is_number(j)]
         self.pair_axes = sorted(set(in_pairs)) if self.shares else in_pairs
         places = map(self.pair_axes.index, in_pairs) if self.shares else range(len(in_pairs))
         self.pair_places = list(places)  # of each number of each pair among `pair_axes`
-        self.absent = [j for j in self.axes if self.features[j].missing]
+        self.absent = [j for (j,) in numbers if self.features[j].missing]
 
     def is_number(self, j):
         """Return whether a feature is numerical."""
         return not self.features[j].n_levels
+
+    @property
+    def moments(self):
+        """First and second moments of each feature's columns."""
+        return self.means, self.seconds
+
+    def cyclic(self, axes):
+        """Return whether each of some features is cyclic, a list of bools."""
+        return [self.features[j].period > 0 for j in axes]
 
     @property
     def pairs(self):
@@ -154,6 +176,7 @@ class AdditiveBasis:
     def n_weights(self):
         """Total number of inducing points, or levels, of the terms of one feature."""
         points = {j: len(own) for j, own in self.points.items()}
+        points |= {j: 1 for j, feature in enumerate(self.features) if feature.linear}
         alone = [term[0] for term in self.terms if len(term) == 1]
         return sum(self.features[j].n_levels or points.get(j, self.n_inducing) for j in alone)
 

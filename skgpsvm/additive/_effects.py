@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels
+from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels, Line, equally_spaced
 
 
 class Prior(ABC):
@@ -22,7 +22,7 @@ class Prior(ABC):
         Features of each term. The constant, (), is the first.
     variance : Tensor of shape (1 + n_terms,)
     factors : list of lists
-        Processes whose product each term is: `ZeroMeanKernel` or `Levels`.
+        Processes whose product each term is: `ZeroMeanKernel` or `FixedProcess`.
     processes : dict
         The feature of each process.
     """
@@ -43,9 +43,15 @@ class Prior(ABC):
             for j, feature in enumerate(basis.features)
             if feature.n_levels
         }
+        lines = {
+            j: Line(*(torch.as_tensor(part[j]).to(self.variance) for part in basis.moments))
+            for j, feature in enumerate(basis.features)
+            if feature.linear
+        }
         self.factors = [
-            [levels.get(j) or next(mains if len(term) == 1 else pairs) for j in term]
+            [fixed.get(j) or next(others) for j in term]
             for term in self.terms
+            for fixed, others in [(levels | lines, mains) if len(term) == 1 else (levels, pairs)]
         ]
         self.processes = {
             factor: j
@@ -167,14 +173,20 @@ class Effects(Prior):
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
         """Return the process of each axis; those with equally many points are computed together."""
-        equal = torch.linspace(0, 1, n_inducing, dtype=torch.float64)
-        points = [torch.as_tensor(points.get(j, equal)).to(lengths) for j in axes]
+        cyclic = self.basis.cyclic(axes)
+        equal = [equally_spaced(n_inducing, own) for own in cyclic]
+        points = [
+            torch.as_tensor(points.get(j, own)).to(lengths)
+            for j, own in zip(axes, equal, strict=True)
+        ]
         means = [torch.as_tensor(self.basis.means[j][:size]).to(lengths) for j in axes]
         found, profile = {}, PROFILES[kernel]
         for m in {len(own) for own in points}:
             places = [place for place, own in enumerate(points) if len(own) == m]
             Z, mean = (torch.stack([parts[place] for place in places]) for parts in (points, means))
-            group = CenteredAtPoints(profile, lengths[places], Z, Chebyshev(size, lengths), mean)
+            polynomials, turns = Chebyshev(size, lengths), any(cyclic[place] for place in places)
+            own = torch.tensor([cyclic[place] for place in places]).to(Z.device) if turns else None
+            group = CenteredAtPoints(profile, lengths[places], Z, polynomials, mean, own)
             found |= {place: group[k] for k, place in enumerate(places)}
         return [found[place] for place in range(len(axes))]
 

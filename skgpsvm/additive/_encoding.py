@@ -221,7 +221,7 @@ def categorical_mask(categorical_features, X):
     return mask if mask.any() else None
 
 
-def described(X, weights, n_levels, scaling):
+def described(X, weights, n_levels, scaling, requested):
     """Return the `Feature` of each column, from the rows of positive weight of all ranks.
 
     Parameters
@@ -232,6 +232,8 @@ def described(X, weights, n_levels, scaling):
     n_levels : ndarray of shape (d,)
         Number of levels; 0 for numbers.
     scaling : {"power", "minmax"}
+    requested : RequestedTerms
+        Features without a term are described as constant.
     """
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)
@@ -251,6 +253,9 @@ def described(X, weights, n_levels, scaling):
     sample = _of_all_ranks(X[used[:: max(1, n_used // _N_POWER_ROWS)]])
     found = []
     for j, levels in enumerate(n_levels):
+        if j not in requested.used:
+            found.append(Feature(constant=True))
+            continue
         if levels:
             # If every row has its own level, an effect cannot be distinguished from noise.
             own = single and levels >= n_used == len(np.unique(_of_all_ranks(column(X, j)[used])))
@@ -259,8 +264,11 @@ def described(X, weights, n_levels, scaling):
         if not low[j] < high[j]:  # constant, or nothing but NaN
             found.append(Feature(constant=True))
             continue
-        feature = Feature(missing=bool(missing[j]))
-        if scaling == "power":
+        kind, period = requested.kinds.get(j, ("smooth", None))
+        feature = Feature(missing=bool(missing[j]), linear=kind == "linear")
+        if kind == "cyclic":
+            feature.period = period or _period(sample[:, j], low[j], high[j])
+        elif kind == "smooth" and scaling == "power":
             feature.center, feature.scale, feature.power = _power(sample[:, j])
         ends = (np.array([low[j], high[j]]) - feature.center) / feature.scale
         feature.low, feature.high = ends.tolist()
@@ -303,6 +311,12 @@ def distinct(rows, numbers, most):
             values = torch.cat([part[j] for part in ranks]).unique()
             every |= {j: values} if len(values) <= most else {}
     return every
+
+
+def _period(column, low, high):
+    """Return the period of a column: its range, or the number of integers in it."""
+    column = column[np.isfinite(column)]
+    return float(high - low + (column == column.round()).all())
 
 
 def _power(column):

@@ -28,8 +28,8 @@ class Grids:
     length_scale_bounds: tuple
     empirical: bool
 
-    def first(self, features, rows, kernel, constant):
-        """Return the `AdditiveBasis` with one effect for each feature that varies."""
+    def first(self, features, rows, kernel, constant, singles):
+        """Return the `AdditiveBasis` with an effect of each feature of a list that varies."""
         varying = [j for j, feature in enumerate(features) if not feature.constant]
         most = _max_points(rows, len(varying))
         in_pairs = (
@@ -40,7 +40,7 @@ class Grids:
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
             features=features,
-            terms=[(j,) for j in varying],
+            terms=[(j,) for j in singles if not features[j].constant],
             kernel=kernel,
             pair_kernel=kernel,
             n_inducing=points[0],
@@ -61,7 +61,9 @@ class Grids:
         }
         basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
         basis.pair_points = {} if in_pairs else values
-        basis.tabled = frozenset(j for j, own in basis.points.items() if len(own) < basis.size)
+        basis.tabled = frozenset(
+            j for j, own in basis.points.items() if len(own) < basis.size and not features[j].linear
+        )
         basis.measure(rows, self.empirical)
         return basis
 
@@ -76,7 +78,11 @@ class Grids:
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
         if self.n_inducing_pair is not None:
             return
-        sizes = {j: basis.features[j].n_levels or len(basis.pair_points[j]) for (j,) in basis.terms}
+        sizes = {
+            j: feature.n_levels or len(basis.pair_points[j])
+            for j, feature in enumerate(basis.features)
+            if not feature.constant
+        }
         largest = sorted(sizes, key=sizes.get)[-2:]
         pairs = given or ([largest] if most and len(largest) == 2 else [])
         points = sum(sizes[i] * sizes[j] for i, j in pairs)
@@ -85,7 +91,7 @@ class Grids:
                 f"n_inducing_interaction=None has a point for any two values of a pair: {points:,} "
                 f"here, and matrices of {8 * points**2 / 2**30:,.0f} GiB; up to "
                 f"{_MAX_GRID_POINTS:,} are allowed. Use 'auto' or a number, list pairs of "
-                "features with fewer values in interactions, or use sparse=False."
+                "features with fewer values in terms, or use sparse=False."
             )
 
     def finer(self, basis, length, rows):

@@ -3,7 +3,7 @@
 import torch
 
 from ._defaults import DEFAULTS
-from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels
+from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels, equally_spaced
 
 _MAX_FEATURES = 256  # of a pair; pairs of categories with more are not tested
 _FEATURES_AT_ONCE = 1024
@@ -68,7 +68,9 @@ def _features(basis, j, column):
     if basis.features[j].n_levels:
         levels = Levels(mean)
         return levels.features(levels.at(column))
-    points = torch.linspace(0, 1, DEFAULTS.test_points).to(column)
+    [cyclic] = basis.cyclic([j])
+    points = equally_spaced(DEFAULTS.test_points, cyclic).to(column)
     length, polynomials = column.new_tensor(DEFAULTS.test_length), Chebyshev(basis.size, column)
-    effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean)
+    cyclic = torch.tensor(True, device=column.device) if cyclic else None
+    effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean, cyclic)
     return effect.features(effect.at(column.clamp(0, 1)))

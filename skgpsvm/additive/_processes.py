@@ -1,5 +1,6 @@
 """Zero-mean processes of one feature, numerical or categorical, and their whitened features."""
 
+from abc import abstractmethod
 from copy import copy
 from typing import NamedTuple
 
@@ -100,10 +101,13 @@ class ZeroMeanKernel:
         Atoms of the measure.
     weights : Tensor of shape (..., k)
         Their weights.
+    cyclic : Tensor of shape (...), bool, optional
+        Whether the ends of the unit interval are the same point. Distances are then those of chords
+        of a circle of circumference one.
 
     Attributes
     ----------
-    length, atoms, weights : Tensor
+    length, atoms, weights, cyclic : Tensor
     total : Tensor of shape (...)
         H.
 
@@ -112,15 +116,16 @@ class ZeroMeanKernel:
     Source: Durrande et al. (2013); Adam, Durrande and John (2018), (8).
     """
 
-    def __init__(self, profile, length, atoms, weights):
+    def __init__(self, profile, length, atoms, weights, cyclic=None):
         self.profile, self.length, self.atoms, self.weights = profile, length, atoms, weights
+        self.cyclic = cyclic
         self._at_atoms = (self._g(atoms, atoms) @ weights[..., None])[..., 0]
         self.total = (weights * self._at_atoms).sum(-1)
 
     def __getitem__(self, index):
         one = copy(self)
         for name, value in vars(self).items():
-            if name != "profile":
+            if isinstance(value, torch.Tensor):
                 setattr(one, name, value[index])
         return one
 
@@ -130,8 +135,15 @@ class ZeroMeanKernel:
         return self.profile.unit * self.length
 
     def _g(self, a, b):
-        distance = a[..., :, None] - b[..., None, :]
+        distance = self._chord(a[..., :, None] - b[..., None, :])
         return 1 + self.profile.excess(distance / self.unit[..., None, None])
+
+    def _chord(self, difference):
+        """Return the differences (..., b, b') of points, those of cyclic features along chords."""
+        if self.cyclic is None:
+            return difference
+        chord = torch.sin(torch.pi * difference) / torch.pi
+        return torch.where(self.cyclic[..., None, None], chord, difference)
 
     def _outer(self, a, b):
         return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
@@ -193,6 +205,9 @@ class ZeroMeanKernel:
         Beyond the maximum g is zero, and squares would overflow.
         """
         unit = self.unit[..., None]
+        if self.cyclic is not None:
+            chord = self._chord(a[..., :, None] - b[..., None, :])
+            return (chord / unit[..., None]).abs_().clamp_max_(_MAX_DISTANCE)
         scaled = a / unit, b / unit
         return (scaled[0][..., :, None] - scaled[1][..., None, :]).abs_().clamp_max_(_MAX_DISTANCE)
 
@@ -218,6 +233,7 @@ class CenteredAtPoints(ZeroMeanKernel):
         Their nodes are the atoms.
     mean : Tensor of shape (..., size)
         Means of the polynomials under the measures.
+    cyclic : Tensor of shape (...), bool, optional
 
     Attributes
     ----------
@@ -237,9 +253,9 @@ class CenteredAtPoints(ZeroMeanKernel):
     give an error of 1e-8.
     """
 
-    def __init__(self, profile, length, points, polynomials, mean):
+    def __init__(self, profile, length, points, polynomials, mean, cyclic=None):
         F, nodes = polynomials.transform, polynomials.nodes
-        super().__init__(profile, length, nodes.expand(*length.shape, -1), mean @ F)
+        super().__init__(profile, length, nodes.expand(*length.shape, -1), mean @ F, cyclic)
         self._points, self._h = points, self._weighted(points)
         of_h = self._at_atoms @ F.T
         self.cov = F @ self._g(nodes, nodes) @ F.T - self._outer(of_h, of_h)
@@ -259,7 +275,66 @@ class CenteredAtPoints(ZeroMeanKernel):
         return self._whitened(g - self._outer(at.h, self._h))
 
 
-class Levels:
+def equally_spaced(m, cyclic=False):
+    """Return m points on the unit interval; the end of a cyclic one is its beginning."""
+    points = torch.linspace(0, 1, m + cyclic, dtype=torch.float64)
+    return points[:m]
+
+
+class FixedProcess:
+    """Zero-mean process of a feature that has no hyperparameters: a sum of a few functions."""
+
+    @abstractmethod
+    def at(self, u):
+        """Return the functions at points u (b,), a tuple of one Tensor (b, q)."""
+
+
+class Line(FixedProcess):
+    """Linear effect of a numerical feature, of variance one under the feature's measure.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (size,)
+        Means of the feature's polynomials under its measure.
+    second : Tensor of shape (size, size)
+        Their second moments.
+
+    Attributes
+    ----------
+    atoms, weights : Tensor of shape (2,)
+        A measure with the same mean and variance.
+    coef, cov : Tensor of shape (size, 1), (size, size)
+        See `CenteredAtPoints`.
+    """
+
+    def __init__(self, mean, second):
+        # The polynomial of degree one is 2 u - 1.
+        scale = (second[1, 1] - mean[1].square()).clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
+        self._mean, self._scale = mean[1], scale
+        self.atoms = 0.5 + 0.5 * torch.stack([mean[1] - scale, mean[1] + scale])
+        self.weights = torch.full_like(self.atoms, 0.5)
+        self.coef = torch.zeros_like(mean)[:, None]
+        self.coef[0, 0], self.coef[1, 0] = -mean[1] / scale, 1 / scale
+        self.cov = self.coef @ self.coef.T
+
+    def at(self, u):
+        """Return standardized numbers, a tuple of one Tensor (b, 1); 0 where one is missing."""
+        return (((2 * u - 1 - self._mean) / self._scale).nan_to_num(0.0)[:, None],)
+
+    def features(self, at):
+        """Return whitened features (b, 1)."""
+        return at[0]
+
+    def variances(self, at):
+        """Return prior variances (b,)."""
+        return at[0][:, 0].square()
+
+    def between(self, a, b):
+        """Return prior covariances (b, b')."""
+        return a[0] @ b[0].T
+
+
+class Levels(FixedProcess):
     """Zero-mean effect of the levels of a category, the analogue of `ZeroMeanKernel`.
 
     Parameters

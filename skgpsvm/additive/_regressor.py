@@ -44,10 +44,17 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Covariance of each factor of a pair. "matern12" is only for fits without inducing points.
         With inducing points, None is ``kernel``. Without, it is "matern12", since many pairs have
         steps, unless the evidence of ``kernel`` is larger by 15 nats.
-    interactions : "auto", int, None, or list of pairs, default="auto"
-        Pairs of features that have an effect of their own, by number or name, or the maximum
-        number of pairs that the fit selects. "auto" is 10 with inducing points, and any number
-        without.
+    terms : list, default=None
+        Terms of the model; None is an effect of each feature. An entry is a feature, by name or
+        number; a pair of features, such as ("age", "city"); or a feature with the kind of its
+        effect. Numbers are "smooth" by default, or ("age", "linear"), or ("hour", "cyclic", 24),
+        where a value continues after a period; without the period, it is the number of integers in
+        the range, or the range. The effect of a category is "random". An Ellipsis stands for all
+        that the fit would have without the list: ``terms=[..., ("age", "city")]`` adds a pair, and
+        ``terms=["age", "city"]`` is a model of two terms. Listed terms are kept whatever they gain.
+    interactions : "auto", int or None, default="auto"
+        Maximum number of pairs that the fit selects, besides those in ``terms``. "auto" is 10 with
+        inducing points, any number without, and 0 if ``terms`` has no Ellipsis.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -93,8 +100,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         prior, as in the paper. It is overconfident with few rows or many features, where some
         effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
-        Terms that add less than this to the ELBO, in nats, are dropped, except for pairs listed in
-        ``interactions``. A pair selected among P needs at least log(100 P), or log(P) without
+        Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
+        ``terms``. A pair selected among P needs at least log(100 P), or log(P) without
         inducing points. 0 keeps all terms. Without inducing points, and with more features than
         rows, all effects of one feature stay.
     max_iter : int, default=30
@@ -184,6 +191,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         kernel="matern52",
         length_scale_bounds=(0.05, 10.0),
         kernel_interaction=None,
+        terms=None,
         interactions="auto",
         categorical_features="from_dtype",
         scaling="power",
@@ -205,6 +213,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         self.kernel = kernel
         self.length_scale_bounds = length_scale_bounds
         self.kernel_interaction = kernel_interaction
+        self.terms = terms
         self.interactions = interactions
         self.categorical_features = categorical_features
         self.scaling = scaling

@@ -6,7 +6,7 @@ import math
 import torch
 
 from ._effects import Prior
-from ._processes import PROFILES, Levels, Points, ZeroMeanKernel
+from ._processes import PROFILES, FixedProcess, Points, ZeroMeanKernel
 
 # Entries of the covariances of processes in a block, which then fits in the cache; and processes of
 # single numbers whose blocks are computed together.
@@ -17,8 +17,8 @@ class RowPrior(Prior):
     """Prior covariance between the rows of a fit, with derivatives written by hand.
 
     The covariance is a polynomial in the covariances of the processes: a constant, the weighted sum
-    of those of single numbers, and a polynomial of degree two in those of levels and of numbers in
-    pairs.
+    of those of single numbers, and a polynomial of degree two in those of `FixedProcess` and of
+    numbers in pairs.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class RowPrior(Prior):
     @torch.no_grad()
     def __init__(self, basis, theta, u):
         super().__init__(basis, theta)
+        self._fixed = [p for p in self.processes if isinstance(p, FixedProcess)]
         self.rows = self.at(u)
-        self._levels = [p for p in self.processes if isinstance(p, Levels)]
-        others = [*self._in_pairs.members, *self._levels]
+        others = [*self._in_pairs.members, *self._fixed]
         places = {p: place for place, p in enumerate(others)}
         # Of each term, the places of its factors among the others; none of a single number.
         self._members = [[places[p] for p in own if p in places] for own in self.factors]
@@ -63,7 +63,9 @@ class RowPrior(Prior):
 
     def at(self, u):
         """Convert rows as `Prior.at` does; ``places`` also holds the rows of each `_Numbers`."""
-        places = {p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, Levels)}
+        places = {
+            p: p.at(u[:, j]) for p, j in self.processes.items() if isinstance(p, FixedProcess)
+        }
         for numbers in (*self._alone, self._in_pairs):
             places[numbers] = numbers.at(u)
             places |= zip(numbers.members, places[numbers].unbind(), strict=True)
@@ -72,7 +74,7 @@ class RowPrior(Prior):
     def _part(self, at, index):
         """Return the rows at an index of rows in the form of `at`, without those of processes."""
         places, missing = at
-        found = {p: (places[p][0][index],) for p in self._levels}
+        found = {p: (places[p][0][index],) for p in self._fixed}
         for numbers in (*self._alone, self._in_pairs):
             found[numbers] = places[numbers].at(index)
         return found, missing[index]
@@ -92,13 +94,13 @@ class RowPrior(Prior):
         """Return pairs of blocks of rows of the fit that cover the upper triangle."""
         return itertools.combinations_with_replacement(self._blocks(self.rows), 2)
 
-    def _with_levels(self, between, a, b):
-        """Return covariances (q, b, b') of numbers in pairs, followed by those of levels."""
-        levels = [process.between(a[process], b[process])[None] for process in self._levels]
-        return torch.cat([between, *levels]) if levels else between
+    def _with_fixed(self, between, a, b):
+        """Return covariances (q, b, b') of numbers in pairs, then those of fixed processes."""
+        fixed = [process.between(a[process], b[process])[None] for process in self._fixed]
+        return torch.cat([between, *fixed]) if fixed else between
 
     def _mixed(self, between):
-        """Return what each covariance of `_with_levels` is multiplied by in products."""
+        """Return what each covariance of `_with_fixed` is multiplied by in products."""
         return (self._bilinear @ between.flatten(1)).view_as(between)
 
     def total(self, a, b):
@@ -112,7 +114,7 @@ class RowPrior(Prior):
             K -= (own[0].h.T * (weights / kernel.total)) @ own[1].h
         if len(self._linear):
             between = paired.kernel.between(left[paired], right[paired])
-            between = self._with_levels(between, left, right)
+            between = self._with_fixed(between, left, right)
             K += self._mixed(between).mul_(0.5).add_(self._linear).mul_(between).sum(0)
         for j, variance in zip(self.basis.absent, self._absent, strict=True):
             K += variance * torch.outer(a_missing[:, j], b_missing[:, j])
@@ -165,8 +167,8 @@ class RowPrior(Prior):
         variance = torch.cat([self.variance[1:], *(part.ravel() for part in self._absent)])
         by_length = _Products(adjoint, vector, n_alone + n_paired)
         by_variance = _Products(adjoint, vector, len(variance))
-        # Places of terms: of a single number, of levels, and of pairs.
-        of_numbers, of_levels, of_pairs = (
+        # Places of terms: of a single number, of a fixed process, and of pairs.
+        of_numbers, of_fixed, of_pairs = (
             [place for place, own in enumerate(terms) if len(own) == size] for size in range(3)
         )
         tilts = {part: part.tilts(self.rows[0][part]) for part in (*self._alone, paired)}
@@ -182,12 +184,12 @@ class RowPrior(Prior):
                 by_length.add(part, block, other, slope)
             if len(self._linear):
                 between, slope = covariances(paired)
-                between = self._with_levels(between, left, right)
+                between = self._with_fixed(between, left, right)
                 factors = self._mixed(between).add_(self._linear)[:n_paired]
                 by_length.add(slice(n_alone, None), block, other, slope.mul_(factors))
-                if of_levels:
-                    own = between[[terms[place][0] for place in of_levels]]
-                    by_variance.add(of_levels, block, other, own)
+                if of_fixed:
+                    own = between[[terms[place][0] for place in of_fixed]]
+                    by_variance.add(of_fixed, block, other, own)
                 if of_pairs:
                     own = between.new_empty(len(of_pairs), *between.shape[1:])
                     for place, product in zip(of_pairs, own, strict=True):
@@ -267,7 +269,10 @@ class _Numbers:
         measures = lengths.new_zeros(2, len(axes), most)
         for place, measure in enumerate(atoms):
             measures[:, place, : len(measure[0])] = torch.stack(measure)
-        self.kernel = _FixedKernel(PROFILES[kernel], lengths, *measures)
+        cyclic = torch.tensor(basis.cyclic(axes), dtype=torch.bool, device=lengths.device)
+        self.kernel = _FixedKernel(
+            PROFILES[kernel], lengths, *measures, cyclic if cyclic.any() else None
+        )
         self.members = [self.kernel[place] for place in range(len(axes))]
 
     def at(self, u):

@@ -53,6 +53,8 @@ class TermSearch:
         Whether the fit ends without inducing points.
     given : list of tuples of ints
         Pairs that the user listed.
+    kept : list of tuples of ints
+        Terms that the user listed, which are not dropped.
     most : int or inf
         Maximum number of other pairs.
     finer : callable
@@ -80,6 +82,7 @@ class TermSearch:
     kernels: list
     exact: bool
     given: list
+    kept: list
     most: float
     finer: Callable
     max_iter: int
@@ -204,7 +207,7 @@ class TermSearch:
         ascent = self.ascent
         # With more features than rows, those that pass would be selected by chance.
         wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
-        if term in self.given or not self.min_gain or (len(term) == 1 and wide):
+        if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
         if len(term) == 1:
             return self.min_gain

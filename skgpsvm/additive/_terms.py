@@ -1,13 +1,15 @@
-"""Names of the terms of an additive model, and the pairs that a user requested."""
+"""Names of the terms of an additive model, and the terms that a user requested."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
 from .._validation import check_number
 from ._defaults import DEFAULTS
 
+KINDS = "smooth", "linear", "cyclic", "random"  # of effects of one feature; "random" of categories
 ROUGH = "matern12"  # kernel of pairs, without inducing points only
 
 
@@ -30,43 +32,136 @@ class TermNames:
             return self.term(axis)
         return f"{self.term((axis[j],))} in {self.term(axis)}"
 
-    def requested_pairs(self, requested, n_features, exact):
-        """Return the pairs that a user listed, and how many others may be found.
+    def requested(self, terms, is_category):
+        """Return the `RequestedTerms` of the parameter ``terms`` of an estimator.
 
         Parameters
         ----------
-        requested : "auto", int, None, or list of pairs
-            Parameter ``interactions`` of an estimator.
-        n_features : int
-        exact : bool
-            Whether the fit has no inducing points; "auto" then allows any number of pairs.
+        terms : list or None
+        is_category : ndarray of shape (d,), bool
 
         Raises
         ------
         ValueError
-            If ``requested`` is something else.
+            If an entry is not a feature, a pair or a feature with a kind that fits it, or if
+            features or pairs are named twice.
         """
-        if isinstance(requested, str) and requested == "auto":
-            return [], math.inf if exact else DEFAULTS.pairs
-        if requested is None:
-            return [], 0
-        if _is_integer(requested) and requested >= 0:
-            check_number("interactions", requested, 0, integer=True)
-            return [], int(requested)
-        names = {name: j for j, name in enumerate(() if self.features is None else self.features)}
-        try:
-            pairs = [tuple(sorted(names.get(j, j) for j in pair)) for pair in requested]
-        except TypeError:
-            pairs = [()]
-        for pair in pairs:
-            columns = [j for j in pair if _is_integer(j) and 0 <= j < n_features]
-            if len(pair) != 2 or len(set(columns)) != 2:
+        d = len(is_category)
+        if terms is None:
+            return RequestedTerms(singles=list(range(d)), searched=True)
+        if isinstance(terms, str) or not hasattr(terms, "__iter__"):
+            raise ValueError(f"terms={terms!r} must be None or a list of features and pairs.")
+        found = RequestedTerms(singles=[], searched=False)
+        for entry in terms:
+            if entry is ...:
+                found.searched = True
+                continue
+            term, kind = self._entry(entry, d)
+            if term in found.kept:
+                raise ValueError(f"terms has {self.term(term)!r} twice. List each term once.")
+            if kind is not None and (kind[0] == "random") != is_category[term[0]]:
+                name = self.term(term)
                 raise ValueError(
-                    f"interactions={requested!r} must be None, 'auto', the number of pairs to look "
-                    "for, or a list of pairs of different features, by name or by number below "
-                    f"{n_features}."
+                    f"terms has {entry!r}, but {name!r} is a category, whose effect is 'random'."
+                    if is_category[term[0]]
+                    else f"terms has {entry!r}, but {name!r} is a number. List it in "
+                    "categorical_features if it is a category."
                 )
-        return sorted(set(pairs)), 0
+            found.kept.append(term)
+            if kind is not None:
+                found.kinds[term[0]] = kind
+        named = [term[0] for term in found.kept if len(term) == 1]
+        found.singles = list(range(d)) if found.searched else sorted(named)
+        return found
+
+    def _entry(self, entry, d):
+        """Return the term of an entry of ``terms``, and its kind, (name, period or None), or None.
+
+        A column that has the name of a kind counts as a column.
+        """
+        names = {name: j for j, name in enumerate(() if self.features is None else self.features)}
+
+        def column(part):
+            if isinstance(part, str):
+                return names.get(part)
+            return int(part) if _is_integer(part) and 0 <= part < d else None
+
+        parts = entry if isinstance(entry, (tuple, list)) else (entry,)
+        columns = [column(part) for part in parts]
+        if len(parts) == 1 and columns[0] is not None:
+            return (columns[0],), None
+        if len(parts) == 2 and None not in columns and columns[0] != columns[1]:
+            return tuple(sorted(columns)), None
+        if len(parts) in (2, 3) and columns[0] is not None and columns[1] is None:
+            kind, period = parts[1], parts[2] if len(parts) == 3 else None
+            if period is None and isinstance(kind, str) and kind in KINDS and len(parts) == 2:
+                return (columns[0],), (kind, None)
+            if kind == "cyclic" and isinstance(period, Real) and 0 < period < math.inf:
+                return (columns[0],), (kind, float(period))
+        raise ValueError(
+            f"terms has {entry!r}. An entry must be `...`, a feature by name or number below {d}, "
+            f"a pair of features, or a feature with one of {', '.join(map(repr, KINDS))}; "
+            "'cyclic' may be followed by the period."
+        )
+
+
+@dataclass
+class RequestedTerms:
+    """Terms that a user requested.
+
+    Attributes
+    ----------
+    singles : list of int
+        Features that have an effect of their own.
+    searched : bool
+        Whether other terms, such as pairs, may be found: the list has an Ellipsis, or is None.
+    kept : list of tuples of ints
+        Terms that are kept whatever their gain.
+    kinds : dict
+        Kinds of effects, (name, period or None), by feature.
+    """
+
+    singles: list
+    searched: bool
+    kept: list = field(default_factory=list)
+    kinds: dict = field(default_factory=dict)
+
+    @property
+    def pairs(self):
+        """Pairs among the terms, in ascending order."""
+        return sorted(term for term in self.kept if len(term) == 2)
+
+    @property
+    def used(self):
+        """Features of any term, a set."""
+        return {*self.singles, *(j for term in self.kept for j in term)}
+
+    def most_pairs(self, interactions, exact):
+        """Return how many pairs may be found besides those listed.
+
+        Parameters
+        ----------
+        interactions : "auto", int or None
+            Parameter of an estimator.
+        exact : bool
+            Whether the fit has no inducing points; "auto" then allows any number of pairs.
+        """
+        if interactions == "auto":
+            return (math.inf if exact else DEFAULTS.pairs) if self.searched else 0
+        return interactions or 0
+
+
+def check_interactions(requested):
+    """Raise ValueError if the parameter ``interactions`` is neither "auto", an integer nor None."""
+    if isinstance(requested, str) and requested == "auto":
+        return
+    if not (requested is None or (_is_integer(requested) and requested >= 0)):
+        raise ValueError(
+            f"interactions={requested!r} must be 'auto', None, or the maximum number of pairs to "
+            "look for. Pairs are listed in terms: [..., ('a', 'b')] adds one to all features."
+        )
+    if requested is not None:
+        check_number("interactions", requested, 0, integer=True)
 
 
 def of_features(terms, importances, n_features):
