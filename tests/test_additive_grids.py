@@ -106,10 +106,10 @@ def test_pairs_have_points_at_every_value():
     assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
 
 
-@pytest.mark.parametrize("interactions", ["auto", 1, [(0, 1)]])
-def test_points_at_every_pair_of_many_values_are_refused(interactions):
+@pytest.mark.parametrize("options", [{}, {"interactions": 1}, {"terms": [(0, 1)]}])
+def test_points_at_every_pair_of_many_values_are_refused(options):
     data, y = friedman(400)
-    options = {"sparse": True, "n_inducing_interaction": None, "interactions": interactions}
+    options = {"sparse": True, "n_inducing_interaction": None, **options}
     with pytest.raises(ValueError, match="160,000 here, and matrices of 191 GiB; up to 16,384"):
         AdditiveGPRegressor(**options).fit(data, y)
     few = data.round(1)  # a feature has eleven values
