@@ -78,6 +78,17 @@ class Wrong(nn.Module):
         return self.output(self.weight * X)
 
 
+class Plain(nn.Module):
+    """Module without parameters."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, X):
+        return self.function(X)
+
+
 class WithDraws(nn.Module):
     """Network with random values that are not in its state dict."""
 
@@ -776,6 +787,36 @@ def test_noisy_layers_are_deterministic_in_prediction():
     # For a single row, sums in single precision may be taken in another order.
     alone = np.concatenate([model.predict_proba(row[None]) for row in X])
     assert_allclose(alone, p, rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.sub_, torch.Tensor.mul_])
+def test_module_may_change_its_input(change):
+    X, y = waves(100)
+    options = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
+    copied, changed = (
+        HybridSVGPRegressor(
+            partial(Plain, lambda Z, copy=copy: change(Z.clone() if copy else Z, 0.5)), **options
+        ).fit(X, y)
+        for copy in (True, False)
+    )
+    assert_array_equal(changed.predict(X), copied.predict(X))
+    assert changed.validation_loss_ == copied.validation_loss_
+
+
+def test_module_may_compute_in_lower_precision():
+    X, y = waves(100)
+
+    def module(kind):
+        return nn.Sequential(nn.Linear(3, 8), Plain(lambda Z: Z.to(kind)))
+
+    lowered, single = (
+        HybridSVGPRegressor(
+            module, module_params={"kind": kind}, n_inducing=8, dtype="float32", random_state=0
+        ).fit(X, y)
+        for kind in (torch.float16, torch.float32)
+    )
+    assert lowered._latents[0].weights["features.normalizer.running_mean"].dtype == np.float32
+    assert_allclose(lowered.predict(X), single.predict(X), atol=0.02)
 
 
 def test_augmentation_sees_training_batches_only():

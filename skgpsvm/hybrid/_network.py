@@ -97,9 +97,13 @@ class FeatureMap(nn.Module):
 
 
 def raw_features(extractor, X, row_shape):
-    """Return the features (b, D) of an extractor, after a check of their shape and values."""
+    """Return the features (b, D) of an extractor, after a check of their shape and values.
+
+    They are in the dtype of ``X``, also where the extractor computes in a lower precision.
+    """
     try:
-        features = extractor(X.reshape(len(X), *row_shape))
+        # The extractor may change its input, which may be a view of the rows.
+        features = extractor(X.reshape(len(X), *row_shape).clone())
     except Exception as error:  # the user's module may raise any error; it is raised again below
         error.add_note(
             f"The module raised this for a batch of shape {(len(X), *row_shape)}: rows of X, or "
@@ -120,7 +124,7 @@ def raw_features(extractor, X, row_shape):
             f"The module returned NaN or infinite features for {bad} of {len(X)} rows. Look for "
             "NaN in rows of a Dataset, scale the inputs, lower learning_rate, or check its layers."
         )
-    return features
+    return features.to(X.dtype)
 
 
 def average_buffers(module, before, rows):
