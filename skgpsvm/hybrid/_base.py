@@ -4,6 +4,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._isolation import isolated
 from ._inputs import validated_rows
+from ._network import Predictor
 from ._persistence import read_model, save_model
 from ._training import network_attributes
 
@@ -34,7 +35,8 @@ class HybridMixin:
             method ``latents`` returns means and variances (b, c) of the latent functions.
         """
         check_is_fitted(self)
-        return self._latents[0].predictor(device, self._torch_output())
+        network = self._latents[0].frozen_network(device or "cpu")
+        return Predictor(network, self._torch_output()).eval()
 
     def save_weights(self, path):
         """Write the fitted model to a safetensors file: tensors and plain values, no code.

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from .._distributed import differentiable_sum, n_ranks
-from .._linalg import gaussian_kl, upper_root
+from .._linalg import upper_root
 from .._posteriors import InducingPosterior, Posterior, WhitenedBasis
 from ..exceptions import DivergenceError
 
@@ -149,7 +149,7 @@ def average_buffers(module, before, rows):
         buffers[name].copy_(value if kind.is_floating_point else value.round())
 
 
-class HybridNetwork(nn.Module, Posterior):
+class HybridNetwork(nn.Module):
     """Network whose latents are sparse Gaussian processes on the features of an extractor.
 
     Parameters
@@ -182,22 +182,38 @@ class HybridNetwork(nn.Module, Posterior):
         return InducingPosterior(basis, self.mean, upper_root(self.raw_root))
 
     def marginals(self, X):
+        """Return means and variances of the latents at rows, (b, c) each."""
         return self.posterior().marginals(self.features(X))
 
-    def kl(self):
-        return gaussian_kl(self.mean, upper_root(self.raw_root)).sum()
+
+class NetworkPosterior(Posterior):
+    """Posterior of a network whose weights no longer change: its head is factorized once.
+
+    Parameters
+    ----------
+    network : HybridNetwork
+        In evaluation mode.
+    """
+
+    def __init__(self, network):
+        self.network, self._head = network, network.posterior()
+
+    def marginals(self, X):
+        return self._head.marginals(self.network.features(X))
 
     def means(self, X):
-        """Return the latent means, (b, c), without variances."""
-        return self.posterior().means(self.features(X))
+        return self._head.means(self.network.features(X))
+
+    def kl(self):
+        return self._head.kl()
 
     def sample(self, X, n_samples, generator):
-        """Return joint draws at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
-        return self.posterior().sample(self.features(X), n_samples, generator)
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
+        return self._head.sample(self.network.features(X), n_samples, generator)
 
     def cov(self, X):
         """Return covariances (c, b, b) at the rows of ``X``."""
-        return self.posterior().cov(self.features(X))
+        return self._head.cov(self.network.features(X))
 
 
 class Predictor(nn.Module):

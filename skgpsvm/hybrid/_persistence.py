@@ -3,7 +3,6 @@
 import copy
 
 import numpy as np
-import torch
 from sklearn.utils.validation import check_is_fitted
 
 from .._isolation import isolated
@@ -72,7 +71,7 @@ def read_model(estimator, path, names):
         network = skeleton(model, model.kernel, design.likelihood, file)
         model.weights = file.weights(network.state_dict())
     try:
-        network = model.make_posterior(torch.device("cpu"))
+        network = model.frozen_network("cpu")
     except RuntimeError as error:
         raise file.error(f"torch says: {error}") from error
     check_values(network, model.kernel, reader._noise_model.limits(), file)

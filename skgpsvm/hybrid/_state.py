@@ -12,7 +12,7 @@ from .._fitted_models import FittedModel
 from .._isolation import PrivateRandom
 from .._torch_kernels import torch_kernel
 from ._extractors import MLP
-from ._network import HEAD, FeatureMap, HybridNetwork, Predictor, Standardize
+from ._network import HEAD, FeatureMap, HybridNetwork, NetworkPosterior, Standardize
 
 
 @dataclass
@@ -52,21 +52,11 @@ class HybridLatents(FittedModel):
         return replace(self, build=None)  # the module may be a lambda
 
     def make_posterior(self, device):
+        return NetworkPosterior(self.frozen_network(device))
+
+    def frozen_network(self, device):
         """Return the network in evaluation mode; its weights take no gradients."""
         return self.network(device).eval().requires_grad_(False)
-
-    def predictor(self, device, output):
-        """Return the network as a module that takes rows and returns predictions.
-
-        Parameters
-        ----------
-        device : str, torch.device or None
-            None is the CPU.
-        output : callable
-            Function that maps latent means and variances (b, c) to predictions.
-        """
-        network = self.make_posterior(torch.device(device or "cpu"))
-        return Predictor(network, output).eval()
 
     def network(self, device):
         """Return the network on a device, for further training."""
