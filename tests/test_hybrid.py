@@ -410,6 +410,18 @@ def test_warm_start_holds_out_what_it_did(monkeypatch):
     assert len(held[1]) > 45
 
 
+@pytest.mark.parametrize("n_first", [3, 8])
+def test_warm_start_from_few_rows_holds_out_others(n_first, monkeypatch):
+    X, y = blobs(300)
+    model = quick(warm_start=True).fit(X[:n_first], y[:n_first])
+    assert np.isnan(model.validation_loss_)
+    training = training_of(model, monkeypatch, X, y)
+    seen = {tuple(row) for row in training.rows.X.tolist()}
+    assert {tuple(row) for row in X[:n_first].tolist()} <= seen
+    assert 10 < len(X) - len(seen) < 50
+    assert model.temperature_ != 1.0
+
+
 @pytest.mark.parametrize(("first", "second"), [("float64", "float32"), ("float32", "float64")])
 def test_warm_start_follows_the_dtype_and_holds_out_what_it_did(first, second, monkeypatch):
     X, y = blobs(200)

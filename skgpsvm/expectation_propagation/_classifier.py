@@ -121,7 +121,7 @@ class EPClassifier(GPClassifier):
         L-BFGS-B steps; the sites are updated after these.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
-        stops its rounds when a step gains less than 0.3 of it, in nats per row.
+        stops its rounds when a step gains less than ``0.3 * tol`` nats per row.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
@@ -296,12 +296,6 @@ class EPClassifier(GPClassifier):
     def _make_likelihood(self):
         return LikelihoodSites(Probit(), 1)
 
-    def _chosen_solver(self, n_rows):
-        """Return the solver, with "auto" resolved."""
-        if self._solver() is not None:
-            return self._solver()
-        return ConvergedEP() if n_rows <= _MAX_CONVERGED_ROWS else InterleavedEP()
-
     def _sparse_problem(self, problem):
         scaler, learns = problem.scaler, self.optimizer is not None
         kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
@@ -320,7 +314,8 @@ class EPClassifier(GPClassifier):
         if problem.start is None and "theta" in free:
             model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
             model = select_start(sparse, model)
-        solver = self._chosen_solver(rows.n_rows)
+        few = rows.n_rows <= _MAX_CONVERGED_ROWS
+        solver = self._solver() or (ConvergedEP() if few else InterleavedEP())
         if isinstance(solver, ConvergedEP) and free:
             learning = EvidenceLearning(ep_problem(sparse, model, free), self.tol)
             state = learning.init(model.state(rows.device))
@@ -348,8 +343,7 @@ class EPClassifier(GPClassifier):
         tensors = old.state(rows.device)
         prior = natural_parameters(tensors["mean"][0], tensors["root"][0])
         propagation = Propagation(torch_kernel(old.kernel), rows, old.jitter, prior)
-        fixed = EPProblem(propagation, [], torch.empty(0, 2), torch.ones(1))
-        stage = SiteUpdates(fixed, None, self.max_iter, self.tol)
+        stage = SiteUpdates(EPProblem(propagation), None, self.max_iter, self.tol)
         first = stage.init({name: tensors[name] for name in ("theta", "Z")})
         return update_posterior(self, problem, stage, first, _summary)
 

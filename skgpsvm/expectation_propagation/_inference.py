@@ -28,18 +28,18 @@ class EPProblem:
     propagation : Propagation
     free : list of str
         Names of the learned parameters, some of "theta" and "Z".
-    bounds : Tensor of shape (k, 2)
-        Bounds of theta.
-    scale : Tensor of shape (d,)
-        Unit of the inducing points, for each feature.
+    bounds : Tensor of shape (k, 2), optional
+        Bounds of theta, where anything is learned.
+    scale : Tensor of shape (d,), optional
+        Unit of the inducing points, for each feature; likewise.
     prior : SignalPrior, optional
         Prior of theta.
     """
 
     propagation: Propagation
-    free: list
-    bounds: torch.Tensor
-    scale: torch.Tensor
+    free: list = field(default_factory=list)
+    bounds: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
     prior: SignalPrior | None = None
 
     @property
@@ -150,7 +150,7 @@ class SiteUpdates(Stage):
         return fields | {"learning": bool(self.problem.free)}
 
     def at(self, state):
-        """Return the first argument of `EPClassifier._evaluate_posterior`."""
+        """Return the propagation, which with a state gives the summary of the model."""
         return self.propagation
 
     def step(self, state):

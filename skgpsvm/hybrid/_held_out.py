@@ -53,7 +53,9 @@ def split(rows, share, salt, threshold):
     free = np.delete(order, kept)[::-1]
     if threshold is None:
         n_held = min(int(share * n), len(free))
-        threshold = float(hashes[free[n_held - 1]]) if n_held else _NONE_HELD
+        # If there are too few rows, all are trained on; a warm start holds out some of the others.
+        least = min(share, np.nextafter(hashes.min(), _NONE_HELD))
+        threshold = float(hashes[free[n_held - 1]] if n_held else least)
     held = np.sort(free[hashes[free] <= threshold])
     if not len(held):
         return rows, None, threshold
