@@ -4,6 +4,7 @@ import linecache
 import signal
 import traceback
 import warnings
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,7 @@ _VALUES = {
 _REGRESSION = ("gaussian", "student_t", "laplace")
 _OF = {
     ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, "poisson"),
+    ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic"),
     ("BayesianSVC", "optimizer"): ("auto", "leave_one_out", "adam", None),
     ("QSRVMRegressor", "covariance"): ("full", "mean_field"),
     ("QSRVMClassifier", "covariance"): ("full", "mean_field"),
@@ -125,9 +127,9 @@ def _ring(*_):
 
 
 def _outcome(rng, name, params, data, told):
-    X, y, weights = data
+    X, y, options = data
     try:
-        model = getattr(skgpsvm, name)(**params).fit(X, y, sample_weight=weights)
+        model = getattr(skgpsvm, name)(**params).fit(X, y, **options)
         new = _new_rows(rng, X)
         fault = _fault(model, new, X)
     except _REFUSALS as error:
@@ -180,6 +182,13 @@ def _fault(model, new, X):
         std = model.predict(new, return_std=True)[1]
         if std.shape != predicted.shape or not (np.isfinite(std).all() and (std >= 0).all()):
             return "standard deviations are not finite"
+    low, high = model.predict_interval(new)
+    if low.shape != predicted.shape or not (np.isfinite(high - low).all() and (low <= high).all()):
+        return "intervals are not finite"
+    if hasattr(model, "predict_noise_variance"):
+        noise = model.predict_noise_variance(new)
+        if not (np.isfinite(noise).all() and (noise >= 0).all()):
+            return "noise variances are not finite"
     return None
 
 
@@ -268,7 +277,7 @@ def _kernel(rng, depth=0):
 
 
 def _data(rng, name):
-    """Return random X, y and weights, some of them invalid or unusual."""
+    """Return random X and y and options of `fit`, some of them invalid or unusual."""
     n = int(rng.choice([1, 2, 3, 5, 12, 25, 40], p=[0.02, 0.04, 0.06, 0.08, 0.2, 0.3, 0.3]))
     d = int(rng.choice([1, 2, 3, 6, 45], p=[0.25, 0.35, 0.25, 0.1, 0.05]))
     X = rng.normal(size=(n, d))
@@ -276,7 +285,10 @@ def _data(rng, name):
     X = _odd_rows(rng, X) if odd else X
     classes = name.endswith(("Classifier", "SVC"))
     y = _labels(rng, n) if classes else _targets(rng, n)
-    return X, y, _weights(rng, n)
+    options = {"sample_weight": _weights(rng, n)}
+    if "noise_variance" in signature(getattr(skgpsvm, name).fit).parameters:
+        options["noise_variance"] = _weights(rng, n)
+    return X, y, options
 
 
 def _odd_rows(rng, X):
@@ -314,10 +326,25 @@ def _odd_rows(rng, X):
         lambda: X[:, :0],
         lambda: X[:0],
         lambda: sp.csr_array(X),
+        lambda: _Source(X),
+        lambda: _Source(spoiled(np.nan)),
         lambda: X + 1j,
         lambda: X.astype(str),
     )
     return kinds[rng.integers(len(kinds))]()
+
+
+class _Source:
+    """Rows that are read by slices, as those of a file are."""
+
+    def __init__(self, rows):
+        self.shape, self.dtype, self._rows = rows.shape, rows.dtype, rows
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __getitem__(self, index):
+        return self._rows[index]
 
 
 def _labels(rng, n):
