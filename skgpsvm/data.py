@@ -96,8 +96,13 @@ class ParquetRows:
     @property
     def header(self):
         """Table without rows, from which scikit-learn reads the names of the features."""
-        empty = self._schema.empty_table()
-        return empty.select(self.column_names)
+        return self.table(slice(0))
+
+    def table(self, part):
+        """Return the rows at a slice or an index array as a pyarrow Table with their names."""
+        from pyarrow import table
+
+        return table(dict(zip(self.column_names, self[part].T, strict=True)))
 
     def __len__(self):
         return self.shape[0]

@@ -18,9 +18,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import BayesianSVC, active_learning
+from skgpsvm import BayesianSVC
 from skgpsvm.active_learning import (
     ScoreQueryStrategy,
+    _queries,
+    _scores,
     bald,
     bald_sampling,
     entropy_sampling,
@@ -196,13 +198,13 @@ def test_bald_is_neither_negative_nor_above_the_predictive_entropy():
 
 @pytest.mark.parametrize("n_samples", [1, 3, 100])
 def test_any_number_of_draws(n_samples):
-    z = active_learning._normal_draws(n_samples, 5, np.random.RandomState(0))
+    z = _scores._normal_draws(n_samples, 5, np.random.RandomState(0))
     assert z.shape == (n_samples, 5)
     assert np.isfinite(z).all()
 
 
 def test_draws_are_standard_normal():
-    z = active_learning._normal_draws(2**12, 26, np.random.RandomState(0))
+    z = _scores._normal_draws(2**12, 26, np.random.RandomState(0))
     # The draws are a lattice of spacing 1 / 4096. Moments err by its tails, z^2 / 4096 at z = 3.7.
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=2e-3)
     np.testing.assert_allclose(z.var(axis=0), 1, atol=1e-2)
@@ -226,8 +228,8 @@ def test_batches_and_subsets_change_nothing(score, monkeypatch):
     # The same numbers are summed in another order.
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
     close(score(model, X[17:29]), whole[17:29])
-    monkeypatch.setattr(active_learning, "_ROWS", 7)
-    monkeypatch.setattr(active_learning, "_CHUNK", 1000)
+    monkeypatch.setattr(_scores, "ROWS", 7)
+    monkeypatch.setattr(_scores, "_CHUNK", 1000)
     close(score(model, X), whole)
 
 
@@ -238,7 +240,7 @@ def test_batches_and_subsets_change_nothing(score, monkeypatch):
 )
 @pytest.mark.parametrize("score", PROBA_SCORES)
 def test_containers(score, container, monkeypatch):
-    monkeypatch.setattr(active_learning, "_ROWS", 7)
+    monkeypatch.setattr(_scores, "ROWS", 7)
     X = random_proba(20)
     # Probabilities rounded to float32 err by 6e-8, their logarithms' products by a little more.
     np.testing.assert_allclose(score(Given(), container(X)), score(Given(), X), atol=1e-6)
@@ -490,7 +492,7 @@ def test_query_breaks_ties_by_random_state():
 
 
 def test_query_reads_a_memmap_in_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(active_learning, "_ROWS", 100)
+    monkeypatch.setattr(_queries, "ROWS", 100)
     X = np.memmap(tmp_path / "pool", np.float64, "w+", shape=(1000, 4))
     X[:] = random_proba(1000)
     seen = []

@@ -21,7 +21,8 @@ NUMPY_MODULES = {
     "_parameters",  # values of estimators' parameters, which may be arrays
     "data",  # rows of files, as arrays
     "inducing",  # scikit-learn's k-means++ works on arrays
-    "active_learning",  # computes with arrays from `predict_proba`
+    "active_learning/_queries",  # indices of rows
+    "active_learning/_scores",  # computes with arrays from `predict_proba`
     "inspection",  # passes arrays from `explain` to matplotlib
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from skgpsvm import AdditiveGPRegressor, SVGPClassifier, SVGPRegressor, _data, _rows
 from skgpsvm._rows import checked_rows
-from skgpsvm.active_learning import predictive_entropy
+from skgpsvm.active_learning import ScoreQueryStrategy, _scores, bald, predictive_entropy
 from skgpsvm.data import ParquetRows
 
 N, NAMES = 250, ["a", "b", "c"]
@@ -85,6 +85,18 @@ def test_parquet_files_give_the_model_of_an_array(pa, tmp_path):
     assert read.feature_names_in_.tolist() == NAMES
     with pytest.raises(ValueError, match="Feature names must be in the same order"):
         read.predict(ParquetRows(tmp_path, columns=NAMES[::-1]))
+
+
+@pytest.mark.parametrize("score", [predictive_entropy, bald])
+def test_scores_of_parquet_files_keep_the_names_of_the_features(score, pa, tmp_path, monkeypatch):
+    monkeypatch.setattr(_scores, "ROWS", 100)
+    X, y = table()
+    rows = ParquetRows(written(pa, tmp_path, named(X)))
+    model = SVGPClassifier(**FEW).fit(rows, y > 0)
+    frame = pd.DataFrame(named(X))
+    assert_array_equal(score(model, rows), score(model, frame))  # a lost name is a warning
+    query = ScoreQueryStrategy(score).query(rows, np.full(N, np.nan), model, fit_clf=False)
+    assert_array_equal(query, [score(model, frame).argmax()])
 
 
 def test_types_of_columns(pa, tmp_path):

@@ -1,0 +1,36 @@
+"""Active learning: scores of pool points, and queries that choose the highest scores.
+
+A higher score marks a more informative point.
+"""
+
+from ._queries import (
+    ScoreQueryStrategy,
+    bald_sampling,
+    entropy_sampling,
+    least_confident_sampling,
+    margin_sampling,
+    variation_ratio_sampling,
+)
+from ._scores import (
+    bald,
+    least_confident,
+    margin,
+    mean_softmax_entropy,
+    predictive_entropy,
+    variation_ratio,
+)
+
+__all__ = [
+    "ScoreQueryStrategy",
+    "bald",
+    "bald_sampling",
+    "entropy_sampling",
+    "least_confident",
+    "least_confident_sampling",
+    "margin",
+    "margin_sampling",
+    "mean_softmax_entropy",
+    "predictive_entropy",
+    "variation_ratio",
+    "variation_ratio_sampling",
+]
