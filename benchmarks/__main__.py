@@ -38,6 +38,7 @@ COMPARISONS = {
     "mnist_odd_even": "--rows 10000",
     "weak_signal": "--rows 60 --features 1 5 --draws 2",
     "active_learning": "--seeds 1 --most-rows 700",
+    "batch_queries": "--seeds 1 --sets vehicle pima",
     "additive": "--seeds 1 --most-rows 800",
     "additive_coverage": "--seeds 1",
     "interactions": "--seeds 1 --sets friedman products kinks hub",

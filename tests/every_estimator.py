@@ -80,6 +80,7 @@ def predictions(model, n=120, source=np.asarray):
     X, some = source(X), source(X[:20])
     found = dict(zip(("mean", "variance"), model.latent_mean_and_variance(X), strict=True))
     found["draws"] = model.sample_latent(some, 3, random_state=0)
+    found["latent cov"] = model.latent_covariance(some)
     if is_classifier(model):
         names = ("predict", "predict_proba", "decision_function")
         found |= {name: getattr(model, name)(X) for name in names}

@@ -1,6 +1,7 @@
 """Scores against closed forms and quadrature; query functions; scikit-activeml's conventions."""
 
 import functools
+import itertools
 import pickle
 import tracemalloc
 
@@ -20,11 +21,13 @@ from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import BayesianSVC
 from skgpsvm.active_learning import (
+    DiverseQueryStrategy,
     ScoreQueryStrategy,
     _queries,
     _scores,
     bald,
     bald_sampling,
+    diverse_sampling,
     entropy_sampling,
     least_confident,
     least_confident_sampling,
@@ -541,3 +544,117 @@ def test_strategy_is_an_estimator():
     X = random_latents(20)
     indices = strategy.query(X, np.full(20, np.nan), Latent(), fit_clf=False)
     np.testing.assert_array_equal(indices, [bald(Latent(), X, n_samples=16).argmax()])
+
+
+# Batches of different points
+
+
+class Field(ClassifierMixin, BaseEstimator):
+    """Classifier of two latent functions, each linear in one half of the features."""
+
+    def latent_covariance(self, X):
+        halves = np.split(np.asarray(X), 2, axis=1)
+        return np.stack([half @ half.T for half in halves], 2)
+
+    def predict_proba(self, X):
+        p = expit(np.asarray(X)[:, 0])
+        return np.stack([p, 1 - p], 1)
+
+
+def shares_left(cov, known):
+    """Return the shares of the variances left at points, averaged over the latent functions."""
+    shares = []
+    for own in np.moveaxis(cov, 2, 0):
+        told = own[:, known] @ np.linalg.pinv(own[np.ix_(known, known)]) @ own[known]
+        shares.append(1 - np.diagonal(told) / np.diagonal(own))
+    return np.mean(shares, axis=0)
+
+
+def test_a_diverse_sample_has_the_probabilities_of_its_definition():
+    X = np.random.default_rng(0).normal(size=(4, 6))
+    scores, n_draws = np.array([0.5, 0.4, 0.3, 0.2]), 4000
+    drawn = np.zeros((4, 4, 4))
+    for seed in range(n_draws):
+        sample, _ = diverse_sampling(Field(), X, 3, lambda *_: scores, random_state=seed)
+        drawn[tuple(sample)] += 1 / n_draws
+
+    expected, cov = np.zeros((4, 4, 4)), Field().latent_covariance(X)
+    for places in itertools.permutations(range(4), 3):
+        p = 1.0
+        for k, point in enumerate(places):
+            weights = scores**2 * shares_left(cov, list(places[:k]))
+            p *= weights[point] / weights.sum()
+        expected[places] = p
+    assert abs(expected.sum() - 1) < 1e-6
+    # Five standard errors of a frequency.
+    np.testing.assert_allclose(drawn, expected, atol=5 * np.sqrt(expected.max() / n_draws))
+
+
+def test_copies_are_chosen_when_nothing_else_is_left():
+    X = np.repeat(np.eye(3, 6) + np.eye(3, 6, 3), 40, 0)
+    for seed in range(5):
+        chosen, scores = diverse_sampling(Field(), X, 5, random_state=seed)
+        assert len(set(chosen)) == 5
+        assert set(chosen[:3] // 40) == {0, 1, 2}
+        np.testing.assert_array_equal(scores[3:], least_confident(Field(), X).max())
+
+
+def test_a_diverse_sample_may_be_the_whole_pool():
+    X = np.random.default_rng(0).normal(size=(150, 6))
+    chosen, scores = diverse_sampling(Field(), X, 150, random_state=0)
+    np.testing.assert_array_equal(np.sort(chosen), np.arange(150))
+    np.testing.assert_array_equal(scores, least_confident(Field(), X)[chosen])
+    same, _ = diverse_sampling(Field(), X, 150, random_state=0)
+    np.testing.assert_array_equal(same, chosen)
+
+
+def test_points_without_a_score_or_a_variance_come_last():
+    X = np.random.default_rng(0).normal(size=(6, 6))
+    X[4:] = 0
+    chosen, _ = diverse_sampling(Field(), X, 5, lambda *_: np.array([1, 1, 0, 0, 2, 0.5]), 0)
+    assert set(chosen[:2]) == {0, 1}
+    np.testing.assert_array_equal(chosen[2:4], [4, 5])
+    chosen, _ = diverse_sampling(Field(), X, 4, lambda *_: np.zeros(6), 0)
+    assert set(chosen) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("score", [[-1.0, 1.0], [np.nan, 1.0]])
+def test_a_diverse_sample_needs_scores_that_are_weights(score):
+    with pytest.raises(ValueError, match="scores of at least 0"):
+        diverse_sampling(Field(), np.eye(2), 1, lambda *_: np.array(score))
+
+
+def test_a_diverse_sample_needs_the_covariance_of_the_latents(iris):
+    X, _, _ = iris
+    with pytest.raises(TypeError, match=r"latent_covariance.*got LogisticRegression"):
+        diverse_sampling(fitted(*iris), X, 2)
+
+
+def test_a_diverse_query_chooses_of_the_unlabeled(iris):
+    X, y, labeled = iris
+    pool = np.delete(np.arange(len(X)), labeled)
+    model = make_pipeline(StandardScaler(), BayesianSVC(optimizer=None))
+    strategy = DiverseQueryStrategy(random_state=0)
+    chosen, utilities = strategy.query(X, y, model, batch_size=4, return_utilities=True)
+    assert set(chosen) <= set(pool)
+    model.fit(X[labeled], y[labeled])
+    expected, scores = diverse_sampling(model, X[pool], 4, random_state=0)
+    np.testing.assert_array_equal(chosen, pool[expected])
+    np.testing.assert_array_equal(utilities[0, chosen], scores)
+    assert np.isnan(utilities[3, chosen[:3]]).all()
+    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(4)])
+    np.testing.assert_array_equal(strategy.query(frame, y, model, batch_size=4), chosen)
+
+
+def test_a_diverse_sample_tells_more_about_the_pool_than_the_highest_scores():
+    X, y = ring(30, 3)
+    model = BayesianSVC(optimizer=None, tol=0.1, random_state=0).fit(X[:12], y[:12])
+    X = np.repeat(X, 8, 0) + 0.01 * np.random.default_rng(0).normal(size=(240, 2))
+    cov = model.latent_covariance(X)
+
+    def left(chosen):
+        return shares_left(cov, chosen).mean()
+
+    highest = left(least_confident_sampling(model, X, 8)[0])
+    diverse = [left(diverse_sampling(model, X, 8, random_state=seed)[0]) for seed in range(5)]
+    assert max(diverse) < 0.75 * highest

@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import every_estimator
 import joblib
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_softmax
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -407,6 +408,7 @@ def test_bad_new_rows_are_refused_in_words(spoil, error, message):
         model.predict_proba,
         model.decision_function,
         model.latent_mean_and_variance,
+        model.latent_covariance,
         model.sample_latent,
     ):
         with pytest.raises(error, match=message):
@@ -1030,6 +1032,22 @@ def test_no_estimator_of_scikit_learn_is_fitted_inside(kind, monkeypatch):
 
 
 # Latent functions
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", every_estimator.ESTIMATORS)
+def test_latent_covariances_are_those_of_the_latent_functions(name):
+    model = every_estimator.fitted(name, n=40)
+    X, _ = every_estimator.problem(model, n=40)
+    _, variance = model.latent_mean_and_variance(X)
+    cov = model.latent_covariance(X)
+    assert cov.shape == (40, *variance.shape)
+    assert_allclose(np.einsum("ii...->i...", cov), variance, rtol=1e-4, atol=1e-6 * variance.max())
+    assert_allclose(cov, cov.swapaxes(0, 1), rtol=0, atol=1e-9 * variance.max())
+    if is_regressor(model):
+        noise = model.predict_noise_variance(X)
+        _, with_noise = model.predict(X, return_cov=True)
+        assert_allclose(with_noise, cov + np.diag(noise), rtol=1e-12)
 
 
 @pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])

@@ -269,8 +269,33 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return mean, variance
 
     def _latent_outputs(self, array):
-        """Return an array (n, c) with the axes that users see."""
-        return array[:, 0] if array.shape[1] == 1 else array
+        """Return an array (..., c) with the axes that users see."""
+        return array[..., 0] if array.shape[-1] == 1 else array
+
+    def latent_covariance(self, X):
+        """Return the joint posterior covariance of the latent functions at all rows, without noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2).
+
+        Returns
+        -------
+        cov : ndarray of shape (n, n) or (n, n, c)
+            Covariance of each latent function, in the units of `latent_mean_and_variance`, whose
+            variances are the diagonal. Different latent functions have none.
+        """
+        return self._latent_outputs(self._latent_cov(X))
+
+    @isolated()
+    def _latent_cov(self, X):
+        """Return posterior covariances of the latent functions, (n, n, c)."""
+        X = self._check_new(X)
+        device, dtype = self._torch_options(X)
+        rows = to_tensor(X, device, dtype)
+        cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
+        return cov.permute(1, 2, 0).cpu().numpy() * self._latent_spread()
 
     @isolated()
     def sample_latent(self, X, n_samples=1, random_state=0):

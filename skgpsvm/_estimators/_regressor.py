@@ -7,7 +7,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._data import merged_rows, to_tensor, weighted_median, winsorized
+from .._data import merged_rows, weighted_median, winsorized
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
@@ -199,7 +199,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             mean, variance = self._latent_moments(X)
             return self._outputs(mean), self._outputs(np.sqrt(variance + self._noise_at(X)))
         mean = self._outputs(self._latent_means(self._check_new(X)))
-        return (mean, self._outputs(self._cov(X))) if return_cov else mean
+        if not return_cov:
+            return mean
+        noise = np.eye(len(mean))[..., None] * self._noise_at(X)
+        return mean, self._outputs(self._latent_cov(X) + noise)
 
     def predict_interval(self, X, level=0.9, method="predictive"):
         """Predict intervals that hold y with a given probability, with the learned noise.
@@ -285,15 +288,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         relative = self._map_moments(VARYING_NOISE[self._likelihood]().noise_variance, X)
         return relative * self.noise_variance_
 
-    @isolated()
-    def _cov(self, X):
-        X = self._check_new(X)
-        device, dtype = self._torch_options(X)
-        rows = to_tensor(X, device, dtype)
-        cov = torch.cat([part.posterior(device).cov(rows) for part in self._latents])
-        cov = cov[: self._n_outputs]
-        cov = cov.permute(1, 2, 0).cpu().numpy() * self._y_std**2
-        return cov + np.eye(len(X))[..., None] * self._noise_at(X)
+    def _latent_cov(self, X):
+        return super()._latent_cov(X)[..., : self._n_outputs] * self._y_std**2
 
     def sample_y(self, X, n_samples=1, random_state=0):
         """Draw joint samples of y: of the latent functions at all rows, plus independent noise.

@@ -1,11 +1,13 @@
-"""Active learning: scores of pool points, and queries that choose the highest scores.
+"""Active learning: scores of pool points, and queries that choose points by their scores.
 
 A higher score marks a more informative point.
 """
 
 from ._queries import (
+    DiverseQueryStrategy,
     ScoreQueryStrategy,
     bald_sampling,
+    diverse_sampling,
     entropy_sampling,
     least_confident_sampling,
     margin_sampling,
@@ -21,9 +23,11 @@ from ._scores import (
 )
 
 __all__ = [
+    "DiverseQueryStrategy",
     "ScoreQueryStrategy",
     "bald",
     "bald_sampling",
+    "diverse_sampling",
     "entropy_sampling",
     "least_confident",
     "least_confident_sampling",

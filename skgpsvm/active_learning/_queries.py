@@ -1,5 +1,6 @@
-"""Queries that choose the points with the highest scores."""
+"""Queries: the points with the highest scores, or a diverse sample of points with high scores."""
 
+import math
 import warnings
 from numbers import Integral
 
@@ -11,6 +12,7 @@ from .._validation import check_number, is_missing
 from ._scores import (
     ROWS,
     bald,
+    latent_model,
     least_confident,
     margin,
     predictive_entropy,
@@ -19,18 +21,25 @@ from ._scores import (
     variation_ratio,
 )
 
+_LEAST_SHARE = 1e-8  # of a variance; less is rounding error
+_PROPOSALS = 64  # points proposed at a time
+_MOST_PROPOSALS = 100  # for each point to choose
+
+
+def _check_number_of(n_instances, n):
+    whole = isinstance(n_instances, Integral) and not isinstance(n_instances, bool)
+    if not (whole and 1 <= n_instances <= n):
+        raise ValueError(
+            f"Cannot choose {n_instances!r} of {n} points; give an integer from 1 to {n}."
+        )
+
 
 def _highest(scores, n_instances, rng=None):
     """Return the indices of the highest scores, best first.
 
     `rng` orders equal scores at random; without it they are ordered by index.
     """
-    whole = isinstance(n_instances, Integral) and not isinstance(n_instances, bool)
-    if not (whole and 1 <= n_instances <= len(scores)):
-        raise ValueError(
-            f"Cannot choose {n_instances!r} of {len(scores)} points; give an integer from 1 to "
-            f"{len(scores)}."
-        )
+    _check_number_of(n_instances, len(scores))
     order = np.arange(len(scores)) if rng is None else rng.permutation(len(scores))
     return order[np.argsort(-scores[order], kind="stable")[:n_instances]]
 
@@ -87,6 +96,124 @@ variation_ratio_sampling = _sampling(variation_ratio, "variation_ratio_sampling"
 entropy_sampling = _sampling(predictive_entropy, "entropy_sampling")
 margin_sampling = _sampling(margin, "margin_sampling")
 bald_sampling = _sampling(bald, "bald_sampling")
+
+
+def diverse_sampling(
+    classifier, X, n_instances=1, score=least_confident, random_state=None, **score_params
+):
+    """Draw points that are informative and differ from each other: queries for batches.
+
+    The points of highest scores are often neighbors, and the label of one tells those of the
+    others. This function draws points one after the other with probabilities in proportion to the
+    squared score times the variance left: the variance of the latent functions at a point, given
+    their values at the points drawn before, as a share of the variance now.
+
+    Parameters
+    ----------
+    classifier : fitted classifier
+        A classifier with `latent_covariance`, or a `Pipeline` or search around one.
+    X : array-like, sparse matrix or dataframe of shape (n, d)
+        The pool.
+    n_instances : int, default=1
+        Number of points to choose. Memory is O(b^2) for b points, whatever the size of the pool.
+    score : callable, default=least_confident
+        Score of this module, or another function ``score(classifier, X) -> (n,)`` without negative
+        values.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draws.
+    **score_params : dict
+        Further keyword arguments of ``score``.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_instances,)
+        Indices of the chosen points, in the order of the draws.
+    score : ndarray of shape (n_instances,)
+        Scores of the chosen points.
+
+    Raises
+    ------
+    TypeError
+        If the classifier has no `latent_covariance`.
+    ValueError
+        If `n_instances` is not an integer from 1 to n, or a score is negative.
+
+    Notes
+    -----
+    The share of variance is averaged over the latent functions. Points are proposed in proportion
+    to their squared scores, and accepted with the share as probability, which is rejection
+    sampling. If 100 proposals for each point did not suffice, as in a pool of few distinct rows,
+    the missing points are those of the highest scores.
+
+    Source: Arthur and Vassilvitskii (2007), k-means++, with the variance left in place of the
+    squared distance from the points drawn before; Ash et al. (2020), "Deep batch active learning",
+    take the distance of gradients.
+    """
+    scores = score(classifier, X, **score_params)
+    return _drawn(classifier, table(X), scores, n_instances, check_random_state(random_state))
+
+
+def _drawn(classifier, X, scores, n_instances, rng):
+    """Return indices and scores of a diverse sample, see `diverse_sampling`."""
+    _check_number_of(n_instances, len(scores))
+    if not (scores >= 0).all():
+        raise ValueError("A diverse sample needs scores of at least 0, without NaN.")
+
+    def covariance(index):
+        model, rows = latent_model(classifier, rows_of(X, index), "latent_covariance")
+        cov = model.latent_covariance(rows)
+        return np.moveaxis(cov.reshape(len(index), len(index), -1), 2, 0)
+
+    weights = (scores / scores.max()) ** 2 if scores.any() else np.ones(len(scores))
+    ends, chosen = np.cumsum(weights), np.empty(0, dtype=int)
+    for _ in range(math.ceil(_MOST_PROPOSALS * n_instances / _PROPOSALS)):
+        proposed = np.searchsorted(ends, rng.uniform(0, ends[-1], _PROPOSALS), side="right")
+        index = np.concatenate([chosen, proposed])
+        chosen = _accepted(index, covariance(index), len(chosen), n_instances, rng)
+        if len(chosen) == n_instances:
+            break
+    best = _highest(scores, len(scores))
+    rest = best[~np.isin(best, chosen)]
+    chosen = np.concatenate([chosen, rest[: n_instances - len(chosen)]])
+    return chosen, scores[chosen]
+
+
+def _accepted(index, cov, n_known, most, rng):
+    """Return known points and those accepted of the others, at most so many, an array of indices.
+
+    A point is accepted with a probability that is the share of its variance left, given the known
+    points and those accepted before.
+
+    Parameters
+    ----------
+    index : ndarray of shape (k,)
+        Indices of points, of which the first ``n_known`` are known. Others may occur repeatedly.
+    cov : ndarray of shape (c, k, k)
+        Covariances of the latent functions at these points.
+    n_known, most : int
+    rng : RandomState
+
+    Notes
+    -----
+    Given the value at one more point a, a covariance :math:`k(x, x')` becomes
+    :math:`k(x, x') - k(x, a) k(a, x') / k(a, a)`. The rows :math:`k(a, x') / k(a, a)^{1/2}` are
+    those of a Cholesky factor; only these and the variances left are computed.
+    """
+    now = np.diagonal(cov, axis1=1, axis2=2)
+    left, rows, accepted = now.copy(), [], []
+    for i, point in enumerate(index):
+        usable = left[:, i] > _LEAST_SHARE * now[:, i]
+        share = np.divide(left[:, i], now[:, i], where=usable, out=np.zeros(len(now))).mean()
+        if i >= n_known and (rng.uniform() >= share or point in accepted):
+            continue
+        accepted.append(point)
+        if len(accepted) == most:
+            break
+        row = cov[:, i] - sum(known[:, i, None] * known for known in rows)
+        scale = np.sqrt(left[:, i, None])
+        rows.append(np.divide(row, scale, where=usable[:, None], out=np.zeros_like(row)))
+        left -= rows[-1] ** 2
+    return np.array(accepted)
 
 
 class ScoreQueryStrategy(BaseEstimator):
@@ -159,7 +286,7 @@ class ScoreQueryStrategy(BaseEstimator):
             Indices of the chosen points, the most informative first. They index `candidates` if
             it holds points, else `X`.
         utilities : ndarray of shape (batch_size, n) or (batch_size, k)
-            Returned only with `return_utilities`. Row i holds the scores that choice i maximizes;
+            Returned only with `return_utilities`. Row i holds the scores of choice i's candidates;
             it is NaN for points that are not candidates or were chosen before.
 
         Raises
@@ -183,7 +310,7 @@ class ScoreQueryStrategy(BaseEstimator):
         batches = gen_batches(len(index), ROWS)
         scores = np.concatenate([self.score(clf, rows_of(pool, index[b])) for b in batches])
         rng = check_random_state(self.random_state)
-        query_indices = index[_highest(scores, batch_size, rng)]
+        query_indices = index[self._chosen(clf, rows_of(pool, index), scores, batch_size, rng)]
         if not return_utilities:
             return query_indices
         utilities = np.full((batch_size, pool.shape[0]), np.nan)
@@ -191,6 +318,39 @@ class ScoreQueryStrategy(BaseEstimator):
         for i, chosen in enumerate(query_indices):
             utilities[i + 1 :, chosen] = np.nan
         return query_indices, utilities
+
+    def _chosen(self, clf, candidates, scores, batch_size, rng):
+        return _highest(scores, batch_size, rng)
+
+
+class DiverseQueryStrategy(ScoreQueryStrategy):
+    """Query strategy for batches, which draws points by `diverse_sampling`.
+
+    Its interface is that of `ScoreQueryStrategy`. The classifier needs `latent_covariance`, as all
+    of the package have it.
+
+    Parameters
+    ----------
+    score : callable, default=least_confident
+        Function ``score(clf, X) -> (n,)`` without negative values, whose higher values are more
+        informative.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpsvm import BayesianSVC
+    >>> from skgpsvm.active_learning import DiverseQueryStrategy
+    >>> X = np.linspace(-1, 1, 30)[:, None]
+    >>> y = np.full(30, np.nan)
+    >>> y[[0, -1]] = 0, 1
+    >>> DiverseQueryStrategy(random_state=0).query(X, y, BayesianSVC(), batch_size=3)
+    array([17, 12,  6])
+    """
+
+    def _chosen(self, clf, candidates, scores, batch_size, rng):
+        return _drawn(clf, candidates, scores, batch_size, rng)[0]
 
 
 def _is_missing(y):

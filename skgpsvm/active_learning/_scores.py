@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state, gen_batches
 
 from .._estimators import GPEstimator, unwrapped
 from .._quadrature import argmax_probability
+from .._rows import Rows, is_source
 from .._validation import check_number
 from ..data import ParquetRows
 
@@ -28,6 +29,8 @@ def rows_of(X, index):
     """Return rows of `X` by slice or integer array; a slice of an array is a view."""
     if isinstance(X, ParquetRows):
         return X.table(index)  # with the names of the features
+    if is_source(X) and not isinstance(index, slice):
+        return Rows(X)[index]  # files read rows in ascending order only
     return X.iloc[index] if hasattr(X, "iloc") else X[index]
 
 
@@ -43,7 +46,7 @@ def _in_batches(score):
     return score_all
 
 
-def _latent_model(classifier, X, *methods):
+def latent_model(classifier, X, *methods):
     """Return the part of a fitted classifier with the given methods, and its input.
 
     The input is `X` after the transformers of the pipeline before that part.
@@ -100,7 +103,7 @@ def variation_ratio(classifier, X):
     sampled latents by its limit for infinitely many samples. The limit has no sampling noise and
     hardly any ties.
     """
-    model, X = _latent_model(classifier, X, "latent_mean_and_variance")
+    model, X = latent_model(classifier, X, "latent_mean_and_variance")
     if isinstance(model, GPEstimator):
         mean, var = model._latent_moments(X, spread=1.0)
     else:
@@ -213,7 +216,7 @@ def mean_softmax_entropy(classifier, X):
 
     Source: Wistuba and Rawat (2018), arXiv:1806.02659, section 4.3.1.
     """
-    model, X = _latent_model(classifier, X, "latent_mean_and_variance")
+    model, X = latent_model(classifier, X, "latent_mean_and_variance")
     mean, _ = _latent_moments(model, X)
     if mean.shape[1] == 1:
         mean = np.column_stack([np.zeros(len(mean)), mean])
@@ -256,7 +259,7 @@ def bald(classifier, X, n_samples=128, random_state=0):
     Source: Houlsby et al. (2011), arXiv:1112.5745, equation 2.
     """
     check_number("n_samples", n_samples, 1, integer=True)
-    model, X = _latent_model(classifier, X, "latent_mean_and_variance", "predict_proba_from_latent")
+    model, X = latent_model(classifier, X, "latent_mean_and_variance", "predict_proba_from_latent")
     mean, var = _latent_moments(model, X)
     z = _normal_draws(n_samples, mean.shape[1], check_random_state(random_state))
     score = np.empty(len(mean))
