@@ -13,8 +13,10 @@ from problems import ring
 from scipy.sparse import csr_array
 from scipy.special import entr, expit, ndtr, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.cluster import kmeans_plusplus
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import cohen_kappa_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -29,6 +31,7 @@ from skgpsvm.active_learning import (
     bald_sampling,
     diverse_sampling,
     entropy_sampling,
+    has_stabilized,
     least_confident,
     least_confident_sampling,
     margin,
@@ -336,14 +339,16 @@ def test_samplings_pickle_and_know_their_names(sampling):
 def test_loop_of_the_guide():
     X, y = load_iris(return_X_y=True)
     model = BayesianSVC(n_inducing=8, optimizer=None, random_state=0)
-    labeled = [0, 50, 100]
-    for _ in range(4):
+    labeled = list(kmeans_plusplus(X, 10, random_state=0)[1])
+    predictions = []
+    while len(labeled) < len(X) - 10 and not has_stabilized(predictions):
         model.fit(X[labeled], y[labeled])
+        predictions.append(model.predict(X))
         pool = np.delete(np.arange(len(X)), labeled)
-        chosen, _ = least_confident_sampling(model, X[pool], n_instances=5)
+        chosen, _ = diverse_sampling(model, X[pool], n_instances=10, random_state=0)
         labeled.extend(pool[chosen])
-    assert len(set(labeled)) == 23
-    assert model.fit(X[labeled], y[labeled]).score(X, y) > 0.85
+    assert len(set(labeled)) == len(labeled) < 100
+    assert model.score(X, y) > 0.95
 
 
 def test_score_parameters_are_passed_on():
@@ -658,3 +663,38 @@ def test_a_diverse_sample_tells_more_about_the_pool_than_the_highest_scores():
     highest = left(least_confident_sampling(model, X, 8)[0])
     diverse = [left(diverse_sampling(model, X, 8, random_state=seed)[0]) for seed in range(5)]
     assert max(diverse) < 0.75 * highest
+
+
+# When to stop
+
+
+def test_a_loop_has_stabilized_once_the_mean_agreement_is_high():
+    rng = np.random.default_rng(0)
+    first = rng.choice(["a", "b", "c"], 200)
+    changed = np.where(np.arange(200) < 40, "a", first)
+    kappa = cohen_kappa_score(first, changed)
+    assert 0.7 < kappa < 0.9
+    rounds = [changed, first, first]
+    assert has_stabilized(rounds, (kappa + 1) / 2 - 1e-9, n_rounds=2)
+    assert not has_stabilized(rounds, (kappa + 1) / 2 + 1e-9, n_rounds=2)
+    assert has_stabilized(rounds, n_rounds=1)
+    assert not has_stabilized([first] * 3)
+    assert has_stabilized([changed, *[first] * 4])
+
+
+def test_a_single_predicted_label_is_agreement():
+    assert has_stabilized([np.zeros(9)] * 4)
+    assert not has_stabilized([np.zeros(9), np.ones(9), np.zeros(9), np.ones(9)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[0, 1]] * 3, 0.99, 0), "n_rounds"),
+        (([[0, 1]] * 3, np.nan), "threshold"),
+        (([[0, 1]] * 3 + [[0, 1, 1]],), "inconsistent numbers of samples"),
+    ],
+)
+def test_predictions_that_cannot_be_compared(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        has_stabilized(*arguments)

@@ -22,6 +22,7 @@ NUMPY_MODULES = {
     "data",  # rows of files, as arrays
     "inducing",  # scikit-learn's k-means++ works on arrays
     "active_learning/_queries",  # indices of rows
+    "active_learning/_stopping",  # labels
     "active_learning/_scores",  # computes with arrays from `predict_proba`
     "inspection",  # passes arrays from `explain` to matplotlib
     "_quadrature",  # tabulates nodes once

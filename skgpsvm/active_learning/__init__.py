@@ -1,4 +1,4 @@
-"""Active learning: scores of pool points, and queries that choose points by their scores.
+"""Active learning: scores of pool points, queries that choose points, and a stopping rule.
 
 A higher score marks a more informative point.
 """
@@ -21,6 +21,7 @@ from ._scores import (
     predictive_entropy,
     variation_ratio,
 )
+from ._stopping import has_stabilized
 
 __all__ = [
     "DiverseQueryStrategy",
@@ -29,6 +30,7 @@ __all__ = [
     "bald_sampling",
     "diverse_sampling",
     "entropy_sampling",
+    "has_stabilized",
     "least_confident",
     "least_confident_sampling",
     "margin",

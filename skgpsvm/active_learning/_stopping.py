@@ -1,0 +1,57 @@
+"""When to stop asking for labels."""
+
+from itertools import pairwise
+
+import numpy as np
+from sklearn.metrics import cohen_kappa_score
+from sklearn.utils import check_consistent_length
+
+from .._validation import check_number
+
+
+def has_stabilized(predictions, threshold=0.99, n_rounds=3):
+    """Return whether the last models of a loop predict nearly the same labels: a stopping rule.
+
+    Parameters
+    ----------
+    predictions : sequence of array-likes of shape (n,)
+        Labels that each model of the loop so far, in order, predicted at the same rows. These may
+        be the pool, or some thousands of its rows.
+    threshold : float, default=0.99
+        Least mean agreement, 1 for identical predictions.
+    n_rounds : int, default=3
+        Number of pairs of successive models whose agreement is averaged.
+
+    Returns
+    -------
+    stable : bool
+        False while there are not more than ``n_rounds`` models.
+
+    Notes
+    -----
+    The agreement of two models is Cohen's kappa of their predictions: the share of rows on which
+    they agree, corrected for chance.
+
+    Source: Bloodgood and Vijay-Shanker (2009), "A method for stopping active learning based on
+    stabilizing predictions and the need for user-adjustable stopping".
+
+    Examples
+    --------
+    >>> from skgpsvm.active_learning import has_stabilized
+    >>> has_stabilized([["a", "b", "a"], ["a", "b", "b"], ["a", "b", "b"]], n_rounds=1)
+    True
+    >>> has_stabilized([["a", "b", "a"], ["a", "b", "b"], ["a", "b", "b"]], n_rounds=2)
+    False
+    """
+    check_number("threshold", threshold, -1)
+    check_number("n_rounds", n_rounds, 1, integer=True)
+    if len(predictions) <= n_rounds:
+        return False
+    last = [np.asarray(labels) for labels in predictions[-n_rounds - 1 :]]
+    check_consistent_length(*last)
+    return bool(np.mean([_agreement(*pair) for pair in pairwise(last)]) >= threshold)
+
+
+def _agreement(one, other):
+    """Return Cohen's kappa, which is undefined if both predict one label only."""
+    return 1.0 if (one == other).all() else cohen_kappa_score(one, other)
