@@ -22,9 +22,9 @@ _NOISE_PRIOR_STD = 1.0
 def split(rows, share, salt, threshold):
     """Split rows into training and held-out rows.
 
-    A row is held out by the hash of its content in single precision, so that a warm start holds
-    out the rows of the first fit, whatever its ``dtype``. One row of each class is always a
-    training row.
+    A row is held out by the hash of its features and target in single precision, so that a warm
+    start holds out the rows of the first fit, whatever other rows it has and whatever its
+    ``dtype``. One row of each class is always a training row.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ def split(rows, share, salt, threshold):
 def row_hashes(rows, salt):
     """Return a hash in [0, 1) of the content of each of all ranks' rows (n,), and their targets.
 
-    Rows that differ only in their targets get evenly spread values, in the order of the targets.
-    Some of them are thus held out, whatever their share of all rows.
+    Equal rows get evenly spread values. Some of them are thus held out, whatever their share of
+    all rows.
     """
     parts = rows.collect(run_on_all_ranks(_content_hashes, rows, salt), rows.targets)
     hashes, targets = (part.cpu().numpy() for part in parts)
-    order = np.lexsort((*targets.reshape(len(hashes), -1).T, hashes))
+    order = np.argsort(hashes, kind="stable")
     _, first, group = np.unique(hashes[order], return_index=True, return_inverse=True)
     place = np.empty(len(hashes), dtype=int)
     place[order] = np.arange(len(hashes)) - first[group]
@@ -78,11 +78,13 @@ def row_hashes(rows, salt):
 
 
 def _content_hashes(rows, salt):
-    """Return a hash in [0, 1) of the features of each row of this rank, a tensor (n,)."""
-    key, size = salt.to_bytes(8, "little"), chunk_rows(rows.X.shape[1])
-    parts = (rows.take(index)[0].float().cpu().numpy() for index in rows.chunks(size))
-    digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for X in parts for row in X)
-    codes = [int.from_bytes(digest, "little") for digest in digests]
+    """Return a hash in [0, 1) of features and targets of each row of this rank, a tensor (n,)."""
+    key, codes = salt.to_bytes(8, "little"), []
+    for index in rows.chunks(chunk_rows(rows.X.shape[1])):
+        X, targets, _ = rows.take(index)
+        content = torch.cat([X.float(), targets[:, None].flatten(1).float()], 1).cpu().numpy()
+        digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for row in content)
+        codes += [int.from_bytes(digest, "little") for digest in digests]
     return torch.from_numpy(np.array(codes, dtype=np.uint64) / 2.0**64)
 
 
