@@ -38,7 +38,7 @@ from skgpsvm.exceptions import DivergenceError
 from skgpsvm.hybrid import MLP, CIFAR10Extractor, MNISTExtractor
 from skgpsvm.hybrid._held_out import CalibratedLoss, row_hashes, split
 from skgpsvm.hybrid._learning import JointTraining
-from skgpsvm.hybrid._network import FeatureMap, NetworkPosterior
+from skgpsvm.hybrid._network import FeatureMap, HybridNetwork, NetworkPosterior
 from skgpsvm.hybrid._weights import checksum
 from skgpsvm.likelihoods import Gaussian, MulticlassHinge, Softmax
 
@@ -968,11 +968,18 @@ def test_sampled_latents_have_the_posterior_s_moments():
     assert_allclose(draws.var(0), var, rtol=4 * np.sqrt(2 / 4000))
 
 
+def test_head_is_factorized_once(monkeypatch):
+    X, y = blobs()
+    model = quick().fit(X, y)
+    before = model.predict_proba(X)
+    monkeypatch.delattr(HybridNetwork, "posterior")
+    assert_array_equal(model.predict_proba(X), before)
+
+
 def test_posterior_is_wider_far_from_the_rows():
     X, y = blobs(200)
     model = quick(max_iter=20).fit(X, y)
-    posterior = network_of(model)
-    assert isinstance(posterior.posterior(), InducingPosterior)
+    assert isinstance(network_of(model).posterior(), InducingPosterior)
     near = model.latent_mean_and_variance(X)[1].mean()
     far = model.latent_mean_and_variance(X + np.array([50.0, -50.0]))[1].mean()
     assert far > 2 * near
