@@ -40,7 +40,7 @@ class ComponentEffectDisplay:
         numbers or names of levels. ``effect``, ``lower`` and ``upper`` are arrays with one axis per
         feature. ``rug`` is an array of the feature's values in some rows. ``missing`` has the
         effect of missing values, and its lower and upper bounds. ``rug`` and ``missing`` are None
-        if they do not apply.
+        if they do not apply. The levels of a point mass are "other" and the number.
 
     Attributes
     ----------
@@ -253,15 +253,17 @@ class ComponentEffects:
 
         Together with the intercept, the effects are all that a prediction of the latent functions
         needs. A value between two numbers of a grid is interpolated, linearly or bilinearly. An
-        effect is zero for an unknown category, and for a pair with a missing number.
+        effect is zero for an unknown category, at ``sentinels``, and for a pair with a missing
+        number. That of a ``point_mass`` has two values: at other numbers, and at this number.
 
         Returns
         -------
         table : dict
             ``link``, ``level``; ``intercepts``, a list of dicts with ``latent`` and ``value``; and
             ``effects``, a list of dicts. Each of these has ``term``, ``latent``, ``share``;
-            ``features``, ``categorical`` and ``grid``, lists with an entry for each feature of the
-            term; ``effect``, ``lower`` and ``upper``, nested lists with one level per feature; and
+            ``features``, ``categorical``, ``grid`` and ``sentinels``, lists with an entry for each
+            feature of the term; ``point_mass``, a number or None; ``effect``, ``lower`` and
+            ``upper``, nested lists with one level per feature; and
             ``missing``, the effect of a missing number and its bounds, or None.
         """
         intercepts = [
@@ -275,6 +277,8 @@ class ComponentEffects:
                 "features": list(part.feature_names),
                 "categorical": list(part.categorical),
                 "grid": [axis.tolist() for axis in part.grid],
+                "sentinels": [list(own) for own in part.sentinels],
+                "point_mass": part.point_mass,
                 **{name: part[name].tolist() for name in ("effect", "lower", "upper")},
                 "missing": None if part.missing is None else part.missing.tolist(),
             }
@@ -425,30 +429,36 @@ def _effects(estimator, X, features, level, n_points, latent):
     check_number("n_points", n_points, 4, integer=True)
     names, levels = _feature_names(estimator), _level_names(estimator)
     X = None if X is None else estimator._check_new(X)
-    terms = _chosen(estimator, features, names)
-    used, basis = sorted({j for term in terms for j in term}), estimator._latents[0].basis
+    places, basis = _chosen(estimator, features, names), estimator._latents[0].basis
+    terms = {place: basis.terms[place] for place in places}
+    used = sorted({j for term in terms.values() for j in term} - basis.masses.keys())
+    sentinels = {j: basis.features[j].sentinels for j in used}
     axes = {
         j: _Axis.of_levels(names[j], levels[j])
         if j in levels
         else _Axis.of_fit(names[j], basis.features[j], n_points)
         if X is None
-        else _Axis.of_rows(names[j], column(X, j), n_points)
+        else _Axis.of_rows(names[j], column(X, j), sentinels[j], n_points)
         for j in used
     }
-    moments = _moments(estimator, latent, norm.ppf((1 + level) / 2))
-    alone = [place for place, term in enumerate(estimator.terms_) if len(term) == 1]
-    d = estimator.n_features_in_
+    moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
+    alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
-    for term in terms:
-        place = estimator.terms_.index(term)
-        own = [axes[j] for j in term]
-        if len(term) == 1:
-            size = len(own[0].labels)
-            curves = singles[:, :size, alone.index(place)]
-            missing = singles[:, -1, alone.index(place)]
-        else:
+    for place, term in terms.items():
+        own, missing, mass = [axes[j] for j in term if j in axes], None, None
+        if len(term) == 2:
             own = [axis.coarser() for axis in own]
-            curves, missing = _on_pair(moments, term, own, d, place), None
+            curves = _on_pair(moments, term, own, d, place)
+        elif own:
+            curves = singles[:, : len(own[0].labels), alone.index(place)]
+            if term[0] in basis.absent:
+                missing = singles[:, -1, alone.index(place)]
+        else:
+            j, mass = basis.masses[term[0]]
+            own = [_Axis.of_mass(names[j], mass)]
+            rows = np.zeros((2, d))
+            rows[:, j] = own[0].values
+            curves = moments(rows, [place])[..., 0]
         found.append(
             Bunch(
                 name=estimator.term_names_[place],
@@ -459,7 +469,9 @@ def _effects(estimator, X, features, level, n_points, latent):
                 grid=tuple(axis.labels for axis in own),
                 **dict(zip(("effect", "lower", "upper"), curves, strict=True)),
                 rug=own[0].rug if len(term) == 1 else None,
-                missing=missing if len(term) == 1 and term[0] in basis.absent else None,
+                missing=missing,
+                sentinels=tuple(sentinels.get(j, ()) for j in term),
+                point_mass=mass,
             )
         )
     return found
@@ -480,8 +492,13 @@ class _Axis:
         return cls(name, np.arange(len(levels)), np.array(levels), categorical=True)
 
     @classmethod
-    def of_rows(cls, name, column, n_points):
-        known = column[~np.isnan(column)]
+    def of_mass(cls, name, value):
+        labels = np.array(["other", f"{value:.6g}"])
+        return cls(name, np.array([np.nan, value]), labels, categorical=True)
+
+    @classmethod
+    def of_rows(cls, name, column, sentinels, n_points):
+        known = column[~(np.isnan(column) | np.isin(column, sentinels))]
         if not (len(known) and known.min() < known.max()):
             raise ValueError(
                 f"X has no two different numbers in {name!r}, so its effect has no range to be "
@@ -530,21 +547,20 @@ def _level_name(level):
 
 
 def _chosen(estimator, features, names):
-    """Return the requested terms, tuples of features."""
+    """Return the places of the requested terms."""
     if features is None:
-        return [estimator.terms_[place] for place in np.argsort(-estimator.sobol_indices_)]
+        return np.argsort(-estimator.sobol_indices_).tolist()
     features = [features] if isinstance(features, str | Integral) else features
     numbers = {name: j for j, name in enumerate(names)}
-    terms = dict(zip(estimator.term_names_, estimator.terms_, strict=True))
+    terms = [set(term) for term in estimator._latents[0].basis.terms]
     found = []
     for requested in features:
-        if isinstance(requested, str) and requested in terms:
-            found.append(terms[requested])
+        if isinstance(requested, str) and requested in estimator.term_names_:
+            found.append(estimator.term_names_.index(requested))
             continue
         single = isinstance(requested, str | Integral)
         term = {numbers.get(j, j) for j in ([requested] if single else requested)}
-        term = next((each for each in estimator.terms_ if set(each) == term), None)
-        if term is None:
+        if term not in terms:
             dropped = ""
             if estimator.dropped_terms_:
                 dropped = (
@@ -554,7 +570,7 @@ def _chosen(estimator, features, names):
                 f"The model has no effect of {requested!r}. It has those of {estimator.term_names_}"
                 f"{dropped}."
             )
-        found.append(term)
+        found.append(terms.index(term))
     return found
 
 

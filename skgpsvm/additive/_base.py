@@ -73,6 +73,7 @@ class AdditiveGP(GPEstimator):
         self._check_choice("kernel_interaction", (None, *PROFILES))
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
+        self._check_choice("point_masses", ("auto", None))
         self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         check_interactions(self.interactions)
@@ -132,7 +133,8 @@ class AdditiveGP(GPEstimator):
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
         requested = self._names.requested(self.terms, n_levels > 0)
-        features = described(X, problem.weights, n_levels, self.scaling, requested)
+        masses = self.point_masses is not None
+        features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
         learning = ascents.learning_rows(rows, features)
         basis = ascents.grids.first(
@@ -230,7 +232,8 @@ class AdditiveGP(GPEstimator):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [latents], [(rows, search)] = models, summaries
-        names, posteriors = self._names, [latent.posterior("cpu") for latent in latents]
+        names = replace(self._names, masses=latents[0].basis.masses)
+        posteriors = [latent.posterior("cpu") for latent in latents]
         variances = sum(part.variances() for part in posteriors)
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
         attributes = {
@@ -245,7 +248,7 @@ class AdditiveGP(GPEstimator):
         basis, state = latents[0].basis, search.state
         return {
             **attributes,
-            "terms_": list(basis.terms),
+            "terms_": [basis.in_columns(term) for term in basis.terms],
             "term_names_": [names.term(term) for term in basis.terms],
             "dropped_terms_": [names.term(term) for term in search.dropped],
             "interaction_scores_": {
@@ -365,5 +368,6 @@ def _importances(basis, posteriors, rows):
     X, weights = X.cpu(), weights.cpu()
     effects = sum(part.effect_means(X).abs() for part in posteriors)
     of_terms = rows.sum(weights @ effects)[0].numpy()
-    found = of_features(basis.terms, of_terms, X.shape[1])
+    terms = [basis.in_columns(term) for term in basis.terms]
+    found = of_features(terms, of_terms, X.shape[1])
     return found / max(found.sum(), np.finfo(found.dtype).tiny)

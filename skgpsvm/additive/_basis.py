@@ -10,6 +10,8 @@ from ._defaults import DEFAULTS
 from ._effects import Effects
 from ._processes import Chebyshev, uniform_moments
 
+_FARTHEST = 1e300  # numbers on the unit interval; sentinels alone are farther
+
 
 @dataclass
 class Feature:
@@ -32,6 +34,10 @@ class Feature:
         Whether the effect of the feature is linear. In pairs it is smooth.
     period : float
         Period of a cyclic feature in scaled numbers; else 0.
+    sentinels : tuple of float
+        Numbers far from all others, at which the smooth effect is zero.
+    column, value : int or None, float
+        Of a point mass, whose levels are 0 for other numbers of the column, and 1 for the value.
     """
 
     n_levels: int = 0
@@ -44,23 +50,32 @@ class Feature:
     high: float = 1.0
     linear: bool = False
     period: float = 0.0
+    sentinels: tuple = ()
+    column: int | None = None
+    value: float = 0.0
 
     def is_new(self, x):
         """Return a mask of the numbers of an array outside the range, or of unknown levels."""
         if self.n_levels:
             return x < 0
-        x = (x - self.center) / self.scale
-        if self.period:
-            return abs(x) == math.inf
-        return (x < self.low) | (x > self.high)
+        new = (x - self.center) / self.scale
+        new = abs(new) == math.inf if self.period else (new < self.low) | (new > self.high)
+        for value in self.sentinels:
+            new = new & (x != value)
+        return new
 
     def unit(self, x):
         """Return numbers scaled to the unit interval, extrapolated linearly outside the range.
 
         The transformation itself is bounded on one side for powers below 0 or above 2. Cyclic
-        numbers are scaled by their period.
+        numbers are scaled by their period. Sentinels become infinite.
         """
-        x = (x - self.center) / self.scale
+        found = self._scaled((x - self.center) / self.scale).clamp(-_FARTHEST, _FARTHEST)
+        for value in self.sentinels:
+            found = found.masked_fill(x == value, math.inf)
+        return found
+
+    def _scaled(self, x):
         if self.period:
             return ((x - self.low) / self.period) % 1
         held = x.clamp(self.low, self.high)
@@ -104,6 +119,7 @@ class AdditiveBasis:
     Attributes
     ----------
     features : list of Feature
+        Descriptions of the columns, followed by those of point masses.
     terms : list of tuples of ints
         Features of each effect, one or two.
     kernel, pair_kernel : {"rbf", "matern12", "matern32", "matern52"}
@@ -184,22 +200,38 @@ class AdditiveBasis:
 
     def unit(self, X):
         """Return X (b, d) with numbers scaled to the unit interval; codes and NaN are unchanged."""
-        parts = zip(self.features, X.unbind(1), strict=True)
-        return torch.stack([x if f.n_levels else f.unit(x) for f, x in parts], 1)
+        columns = X.unbind(1)
+        parts = zip(self.features, columns, strict=False)  # point masses have no column
+        found = [x if f.n_levels else f.unit(x) for f, x in parts]
+        masses = self.features[len(columns) :]
+        found += [(columns[f.column] == f.value).to(X) for f in masses]
+        return torch.stack(found, 1)
+
+    def in_columns(self, term):
+        """Return the columns of X of a term."""
+        features = [self.features[j] for j in term]
+        return tuple(
+            j if f.column is None else f.column for j, f in zip(term, features, strict=True)
+        )
+
+    @property
+    def masses(self):
+        """Column and value of each point mass, by its number among the features."""
+        return {j: (f.column, f.value) for j, f in enumerate(self.features) if f.column is not None}
 
     def columns(self, polynomials, u, j):
         """Return one feature's polynomials, of numbers clipped to the range, or indicators."""
         if not self.is_number(j):
             levels = torch.arange(self.features[j].n_levels, device=u.device)
             return (u[:, j, None] == levels).to(u)
-        known = ~u[:, j].isnan()
+        known = u[:, j].isfinite()
         return polynomials(u[:, j].nan_to_num(0.5).clamp(0, 1)) * known[:, None]
 
     def _indicators(self, u, j):
         """Return indicators of the points of a tabled feature."""
         points = torch.as_tensor(self.points[j]).to(u)
         nearest = (u[:, j, None] - points).abs().nan_to_num(0.0).argmin(1)
-        known = ~u[:, j].isnan()
+        known = u[:, j].isfinite()
         return torch.nn.functional.one_hot(nearest, len(points)).to(u) * known[:, None]
 
     def kept(self, i, j, device):
@@ -306,7 +338,7 @@ class AdditiveBasis:
 
 def _atoms(u, weights):
     """Return values (k,) of numbers and their weights; many values are merged by quantiles."""
-    u, weights = u[~u.isnan()], weights[~u.isnan()]
+    u, weights = u[u.isfinite()], weights[u.isfinite()]
     values, place = u.unique(return_inverse=True)  # sorted
     mass = torch.zeros_like(values).index_add(0, place, weights / weights.sum())
     most = DEFAULTS.atoms

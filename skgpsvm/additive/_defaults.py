@@ -90,6 +90,14 @@ class Defaults:
         rate. No evidence recorded.
     skewness : float
         Skewness of a feature from which on it is transformed. No evidence recorded.
+    mass_share, mass_rows, mass_ratio : float, int, float
+        A number is a point mass if at least this share of the rows and this many rows have it, and
+        this many times as many as the median of its neighbors.
+    most_masses : int
+        Point masses of a feature at most, without sentinels; more are rounded numbers.
+    sentinel_gap : float
+        A number that at least ``mass_rows`` rows have is a sentinel if its distance from all others
+        is more than this many times their range.
     rank_loss : float
         Nats of the ELBO that the default rank may lose. No evidence recorded.
     """
@@ -137,6 +145,11 @@ class Defaults:
     constant_of_classes: float = 25.0
     constant_of_rates: float = 100.0
     skewness: float = 0.5
+    mass_share: float = 0.05
+    mass_rows: int = 10
+    mass_ratio: float = 5.0
+    most_masses: int = 3
+    sentinel_gap: float = 5.0
     rank_loss: float = 1e-2
 
 

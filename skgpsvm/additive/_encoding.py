@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
@@ -32,6 +33,7 @@ _N_POWER_ROWS = 20_000  # rows that the power of a feature is estimated from
 _POWERS = (-2.0, 4.0)
 # New rows outside a range: more than this many, and more than this share, are told of.
 _MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
+_N_NEAR = 5  # neighbors on either side that a point mass is compared with
 _ROUNDING = 1e-9  # relative, of a sum of weights
 
 
@@ -221,8 +223,10 @@ def categorical_mask(categorical_features, X):
     return mask if mask.any() else None
 
 
-def described(X, weights, n_levels, scaling, requested):
+def described(X, weights, n_levels, scaling, requested, *, masses=True):
     """Return the `Feature` of each column, from the rows of positive weight of all ranks.
+
+    The features of point masses follow those of the columns.
 
     Parameters
     ----------
@@ -234,23 +238,32 @@ def described(X, weights, n_levels, scaling, requested):
     scaling : {"power", "minmax"}
     requested : RequestedTerms
         Features without a term are described as constant.
+    masses : bool
+        Whether to look for point masses.
     """
+    used = np.flatnonzero(weights)
+    n_used, totals = zip(*gather((len(used), weights.sum())), strict=True)
+    n_used = sum(n_used)
+    single = sum(totals) <= (1 + _ROUNDING) * n_used
+    sampled = used[:: max(1, n_used // _N_POWER_ROWS)]
+    sample = _of_all_ranks(np.column_stack([X[sampled], weights[sampled]]))
+    shared = [
+        point_masses(sample[:, j], sample[:, -1])
+        if masses and not levels and j in requested.singles
+        else PointMasses()
+        for j, levels in enumerate(n_levels)
+    ]
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     missing = np.zeros(X.shape[1], dtype=bool)
     for start in range(0, len(X), CHUNK_ROWS):
         chunk = X[start : start + CHUNK_ROWS][weights[start : start + CHUNK_ROWS] > 0]
         if len(chunk):
+            chunk, known = _without_sentinels(chunk, shared), chunk
             low = np.fmin(low, np.fmin.reduce(chunk, 0))
             high = np.fmax(high, np.fmax.reduce(chunk, 0))
-            missing |= np.isnan(chunk).any(0)
-    used = np.flatnonzero(weights)
-    low, high, missing, n_used, totals = zip(
-        *gather((low, high, missing, len(used), weights.sum())), strict=True
-    )
+            missing |= np.isnan(known).any(0)
+    low, high, missing = zip(*gather((low, high, missing)), strict=True)
     low, high, missing = np.min(low, 0), np.max(high, 0), np.any(missing, 0)
-    n_used = sum(n_used)
-    single = sum(totals) <= (1 + _ROUNDING) * n_used
-    sample = _of_all_ranks(X[used[:: max(1, n_used // _N_POWER_ROWS)]])
     found = []
     for j, levels in enumerate(n_levels):
         if j not in requested.used:
@@ -266,14 +279,94 @@ def described(X, weights, n_levels, scaling, requested):
             continue
         kind, period = requested.kinds.get(j, ("smooth", None))
         feature = Feature(missing=bool(missing[j]), linear=kind == "linear")
+        feature.sentinels = shared[j].sentinels
+        others = shared[j].others(sample[:, j])
         if kind == "cyclic":
-            feature.period = period or _period(sample[:, j], low[j], high[j])
+            feature.period = period or _period(others, low[j], high[j])
         elif kind == "smooth" and scaling == "power":
-            feature.center, feature.scale, feature.power = _power(sample[:, j])
+            feature.center, feature.scale, feature.power = _power(others)
         ends = (np.array([low[j], high[j]]) - feature.center) / feature.scale
         feature.low, feature.high = ends.tolist()
         found.append(feature)
-    return found
+    return found + [
+        Feature(n_levels=2, column=j, value=value)
+        for j, own in enumerate(shared)
+        if not found[j].constant
+        for value in own.values
+    ]
+
+
+@dataclass(frozen=True)
+class PointMasses:
+    """Numbers of a column that many rows share.
+
+    Attributes
+    ----------
+    values : tuple of float
+        In ascending order.
+    sentinels : tuple of float
+        Those that are far from all other numbers.
+    """
+
+    values: tuple = ()
+    sentinels: tuple = ()
+
+    def others(self, column):
+        """Return the numbers of a column that are no sentinels."""
+        return column[~np.isin(column, self.sentinels)]
+
+
+def point_masses(column, weights):
+    """Return the `PointMasses` of a column (n,), which has NaN where numbers are missing.
+
+    A row of weight two counts as two rows.
+
+    A number is a point mass if many rows have it, and far fewer have its neighbors in the order of
+    the numbers. There is none if there are many such numbers, as among rounded ones, or few
+    different numbers, each of which has an inducing point. A number at an end is a sentinel, and a
+    point mass in any case, if all others would fill only a small part of the range.
+    """
+    known = np.isfinite(column)
+    values, place = np.unique(column[known], return_inverse=True)
+    counts = np.bincount(place, weights[known], len(values))
+    enough = counts >= DEFAULTS.mass_rows
+    shared = enough & (counts >= DEFAULTS.mass_share * counts.sum())
+    is_mass, is_sentinel = np.zeros_like(shared), np.zeros_like(shared)
+    for k in np.flatnonzero(shared) if len(values) > DEFAULTS.points else ():
+        near = np.r_[counts[max(k - _N_NEAR, 0) : k], counts[k + 1 : k + 1 + _N_NEAR]]
+        is_mass[k] = counts[k] > DEFAULTS.mass_ratio * np.median(near)
+    is_mass &= is_mass.sum() <= DEFAULTS.most_masses
+    first, last = 0, len(values)
+    while (ends := _without_ends(values[first:last], enough[first:last])) != (0, last - first):
+        first, last = first + ends[0], first + ends[1]
+    is_sentinel[:first] = is_sentinel[last:] = True
+    found = is_mass | is_sentinel, is_sentinel
+    return PointMasses(*(tuple(values[own].tolist()) for own in found))
+
+
+def _without_ends(values, enough):
+    """Return the slice, (start, stop), of sorted numbers without the sentinels at one end.
+
+    ``enough`` is whether enough rows have each number.
+    """
+    n, gaps = len(values), np.diff(values)
+    for k in range(1, n - 1):
+        if enough[:k].all() and gaps[k - 1] > DEFAULTS.sentinel_gap * (values[-1] - values[k]):
+            return k, n
+        if enough[-k:].all() and gaps[-k] > DEFAULTS.sentinel_gap * (values[-k - 1] - values[0]):
+            return 0, n - k
+        if not (enough[:k].all() or enough[-k:].all()):
+            break
+    return 0, n
+
+
+def _without_sentinels(X, shared):
+    """Return rows (n, d) with NaN for the sentinels of the columns' `PointMasses`."""
+    for j, own in enumerate(shared):
+        if own.sentinels:
+            X = X.copy()
+            X[np.isin(X[:, j], own.sentinels), j] = np.nan
+    return X
 
 
 def _of_all_ranks(rows):

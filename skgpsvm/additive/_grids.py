@@ -29,8 +29,13 @@ class Grids:
     empirical: bool
 
     def first(self, features, rows, kernel, constant, singles):
-        """Return the `AdditiveBasis` with an effect of each feature of a list that varies."""
-        varying = [j for j, feature in enumerate(features) if not feature.constant]
+        """Return the `AdditiveBasis` with an effect of each feature of a list that varies.
+
+        Point masses have effects too.
+        """
+        masses = [j for j, feature in enumerate(features) if feature.column is not None]
+        columns = range(len(features) - len(masses))
+        varying = [j for j in columns if not features[j].constant]
         most = _max_points(rows, len(varying))
         in_pairs = (
             DEFAULTS.first_pair_points if self.n_inducing_pair == "auto" else self.n_inducing_pair
@@ -40,7 +45,7 @@ class Grids:
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
             features=features,
-            terms=[(j,) for j in singles if not features[j].constant],
+            terms=[(j,) for j in [*singles, *masses] if not features[j].constant],
             kernel=kernel,
             pair_kernel=kernel,
             n_inducing=points[0],
@@ -56,7 +61,7 @@ class Grids:
         numbers = [j for j in varying if basis.is_number(j)]
         few = [n - 1 if given else rows.n_rows for n, given in zip(points, requested, strict=True)]
         values = {
-            j: features[j].unit(own).unique().numpy()
+            j: (values := features[j].unit(own).unique())[values.isfinite()].numpy()
             for j, own in distinct(rows, numbers, max(few)).items()
         }
         basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
@@ -81,7 +86,7 @@ class Grids:
         sizes = {
             j: feature.n_levels or len(basis.pair_points[j])
             for j, feature in enumerate(basis.features)
-            if not feature.constant
+            if not (feature.constant or feature.column is not None)
         }
         largest = sorted(sizes, key=sizes.get)[-2:]
         pairs = given or ([largest] if most and len(largest) == 2 else [])

@@ -35,7 +35,7 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     of the collapsed bound.
     """
     u = basis.unit(X)
-    features = sorted({j for term in basis.terms for j in term})
+    features = sorted({j for term in basis.terms for j in term} - basis.masses.keys())
     single = {j: _features(basis, j, u[:, j]) for j in features}
     parts = zip(posteriors, precisions.T, strict=True)
     covariances = [posterior.of_residuals(X, precision) for posterior, precision in parts]
@@ -73,4 +73,4 @@ def _features(basis, j, column):
     length, polynomials = column.new_tensor(DEFAULTS.test_length), Chebyshev(basis.size, column)
     cyclic = torch.tensor(True, device=column.device) if cyclic else None
     effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean, cyclic)
-    return effect.features(effect.at(column.clamp(0, 1)))
+    return effect.features(effect.at(column.clamp(0, 1).where(column.isfinite(), column)))

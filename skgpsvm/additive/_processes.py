@@ -60,8 +60,8 @@ def uniform_moments(size):
 class Points(NamedTuple):
     """Points u (..., b) of numerical features, with h of `ZeroMeanKernel` there.
 
-    ``known`` is 0 where a point is missing, else 1; ``u`` is then arbitrary and ``h`` is 0.
-    ``complete`` says that none is missing.
+    ``known`` is 0 where a point is missing or a sentinel, else 1; ``u`` is then arbitrary and ``h``
+    is 0. ``complete`` says that there are none.
     """
 
     u: torch.Tensor
@@ -149,8 +149,8 @@ class ZeroMeanKernel:
         return a[..., :, None] * b[..., None, :] / self.total[..., None, None]
 
     def at(self, u):
-        """Return the `Points` u (..., b). NaN is a missing one, where the process is zero."""
-        known, u = (~u.isnan()).to(u), u.nan_to_num(0.5)
+        """Return the `Points` u (..., b). The process is zero at NaN and at infinity."""
+        known, u = u.isfinite().to(u), u.nan_to_num(0.5, posinf=0.5)
         h = (self.profile.value(self._distance(u, self.atoms)) @ self.weights[..., None])[..., 0]
         return Points(u, known * h, known, bool(known.all()))
 
@@ -319,7 +319,8 @@ class Line(FixedProcess):
 
     def at(self, u):
         """Return standardized numbers, a tuple of one Tensor (b, 1); 0 where one is missing."""
-        return (((2 * u - 1 - self._mean) / self._scale).nan_to_num(0.0)[:, None],)
+        line = (2 * u - 1 - self._mean) / self._scale
+        return (torch.where(u.isfinite(), line, 0.0)[:, None],)
 
     def features(self, at):
         """Return whitened features (b, 1)."""

@@ -60,6 +60,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         table with a categorical type, and columns of objects that are not all numbers. A missing
         category is a level. A level that was not in the fit has effect zero, with its prior
         variance.
+    point_masses : "auto" or None, default="auto"
+        Whether a number that many rows share, such as 0, a cap, or -999 for an absent value, has an
+        effect of its own beside the smooth one. "auto" finds such numbers. They are terms such as
+        "x0 = 0", which are dropped if they gain too little. At a number that is far from all
+        others, the smooth effect and those of pairs are zero.
     scaling : {"power", "minmax"}, default="power"
         Scaling of numerical features to the unit interval. "power" first applies the power
         transformation of Yeo and Johnson to skewed features.
@@ -101,7 +106,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A pair selected among P needs at least log(100 P), or log(P) without
+        ``terms``. A pair or point mass among P needs at least log(100 P), or log(P) without
         inducing points. 0 keeps all terms. Without inducing points, and with more features than
         rows, all effects of one feature stay.
     max_iter : int, default=30
@@ -122,7 +127,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     terms_ : list of tuples of ints
         Features of each effect.
     term_names_ : list of str
-        Names of the terms; those of pairs are "a & b".
+        Names of the terms; those of pairs are "a & b", those of point masses "a = 0".
     dropped_terms_ : list of str
         Names of the terms that ``min_gain`` removed.
     interaction_scores_ : dict
@@ -194,6 +199,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         terms=None,
         interactions="auto",
         categorical_features="from_dtype",
+        point_masses="auto",
         scaling="power",
         measure="empirical",
         covariance="full",
@@ -216,6 +222,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         self.terms = terms
         self.interactions = interactions
         self.categorical_features = categorical_features
+        self.point_masses = point_masses
         self.scaling = scaling
         self.measure = measure
         self.covariance = covariance

@@ -209,8 +209,10 @@ class TermSearch:
         wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
         if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
-        if len(term) == 1:
+        masses = ascent.basis.masses
+        if len(term) == 1 and term[0] not in masses:
             return self.min_gain
-        # At fixed hyperparameters, an absent pair exceeds this gain with at most this probability.
-        chance = (DEFAULTS.first_level if self.exact else DEFAULTS.level) / len(self.scores)
+        # At fixed hyperparameters, absent effects exceed this gain with at most this probability.
+        n_candidates = len(masses) if len(term) == 1 else len(self.scores)
+        chance = (DEFAULTS.first_level if self.exact else DEFAULTS.level) / n_candidates
         return max(self.min_gain, -math.log(chance))

@@ -15,14 +15,28 @@ ROUGH = "matern12"  # kernel of pairs, without inducing points only
 
 @dataclass(frozen=True)
 class TermNames:
-    """Names of terms and length scales, from those of the features, an array or None."""
+    """Names of terms and length scales.
+
+    Attributes
+    ----------
+    features : ndarray or None
+        Names of the columns.
+    masses : dict
+        Column and value of each point mass, see `AdditiveBasis.masses`.
+    """
 
     features: np.ndarray | None
+    masses: dict = field(default_factory=dict)
 
     def term(self, term):
-        """Return the name of a term: that of its feature, or "a & b"."""
-        names = self.features
-        return " & ".join(f"x{j}" if names is None else str(names[j]) for j in term)
+        """Return the name of a term: that of its feature, "a & b", or "a = 0" of a point mass."""
+        return " & ".join(map(self._feature, term))
+
+    def _feature(self, j):
+        if j in self.masses:
+            column, value = self.masses[j]
+            return f"{self._feature(column)} = {value:.6g}"
+        return f"x{j}" if self.features is None else str(self.features[j])
 
     def length_scale(self, axis, j):
         """Return the name of a length scale, given its key of `AdditiveBasis.start`."""
