@@ -71,6 +71,7 @@ _VALUES = {
     "interactions": ("auto", None, 1),
     "terms": (None, [..., (0, 1)], [0], [(0, "linear"), ...]),
     "categorical_features": ("from_dtype", None, [0]),
+    "point_masses": ("auto", None),
     "scaling": ("power", "minmax"),
     "measure": ("empirical", "uniform"),
     "rank": (None, 1, 3),

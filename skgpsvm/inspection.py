@@ -444,7 +444,8 @@ def _effects(estimator, X, features, level, n_points, latent):
     moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
-    for place, term in terms.items():
+    for place in places:
+        term = terms[place]
         own, missing, mass = [axes[j] for j in term if j in axes], None, None
         if len(term) == 2:
             own = [axis.coarser() for axis in own]

@@ -228,6 +228,7 @@ CHANGES = {
     "rank": [1],
     "relevance_threshold": [5.0],
     "rule": ["adam", "sign", "adadelta"],
+    "point_masses": [None],
     "scaling": ["minmax"],
     "shrinkage": [0.5],
     "solver": [
@@ -250,6 +251,8 @@ CONSISTENT = {(EPClassifier, "learn_inducing")}
 # On these rows, one round has the same result as several. Inducing points that are not used still
 # draw random numbers, and learn_inducing has no effect on them.
 CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
+# No number is shared by many of these rows.
+CONSISTENT |= {(AdditiveGPRegressor, "point_masses"), (AdditiveGPClassifier, "point_masses")}
 CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_inducing")}
 CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # so few passes never stop early
 # Parameters refused although they would change a fit.

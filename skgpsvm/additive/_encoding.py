@@ -34,6 +34,7 @@ _POWERS = (-2.0, 4.0)
 # New rows outside a range: more than this many, and more than this share, are told of.
 _MAX_OUTSIDE, _MAX_SHARE_OUTSIDE = 5, 0.05
 _N_NEAR = 5  # neighbors on either side that a point mass is compared with
+_LEAST_OTHERS = 4  # different numbers besides sentinels
 _ROUNDING = 1e-9  # relative, of a sum of weights
 
 
@@ -246,9 +247,9 @@ def described(X, weights, n_levels, scaling, requested, *, masses=True):
     n_used = sum(n_used)
     single = sum(totals) <= (1 + _ROUNDING) * n_used
     sampled = used[:: max(1, n_used // _N_POWER_ROWS)]
-    sample = _of_all_ranks(np.column_stack([X[sampled], weights[sampled]]))
+    sample = _of_all_ranks(X[sampled])
     shared = [
-        point_masses(sample[:, j], sample[:, -1])
+        point_masses(sample[:, j])
         if masses and not levels and j in requested.singles
         else PointMasses()
         for j, levels in enumerate(n_levels)
@@ -316,19 +317,15 @@ class PointMasses:
         return column[~np.isin(column, self.sentinels)]
 
 
-def point_masses(column, weights):
+def point_masses(column):
     """Return the `PointMasses` of a column (n,), which has NaN where numbers are missing.
-
-    A row of weight two counts as two rows.
 
     A number is a point mass if many rows have it, and far fewer have its neighbors in the order of
     the numbers. There is none if there are many such numbers, as among rounded ones, or few
     different numbers, each of which has an inducing point. A number at an end is a sentinel, and a
     point mass in any case, if all others would fill only a small part of the range.
     """
-    known = np.isfinite(column)
-    values, place = np.unique(column[known], return_inverse=True)
-    counts = np.bincount(place, weights[known], len(values))
+    values, counts = np.unique(column[np.isfinite(column)], return_counts=True)
     enough = counts >= DEFAULTS.mass_rows
     shared = enough & (counts >= DEFAULTS.mass_share * counts.sum())
     is_mass, is_sentinel = np.zeros_like(shared), np.zeros_like(shared)
@@ -350,7 +347,7 @@ def _without_ends(values, enough):
     ``enough`` is whether enough rows have each number.
     """
     n, gaps = len(values), np.diff(values)
-    for k in range(1, n - 1):
+    for k in range(1, n - _LEAST_OTHERS + 1):
         if enough[:k].all() and gaps[k - 1] > DEFAULTS.sentinel_gap * (values[-1] - values[k]):
             return k, n
         if enough[-k:].all() and gaps[-k] > DEFAULTS.sentinel_gap * (values[-k - 1] - values[0]):
