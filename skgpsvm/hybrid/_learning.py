@@ -1,10 +1,8 @@
 """Joint training of the extractor and the Gaussian-process head by backpropagation."""
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
@@ -50,23 +48,6 @@ class TrainingState(State):
     n_worse: int = 0
 
 
-class EarlyStopping(NamedTuple):
-    """Rule that ends training when validation losses no longer fall.
-
-    Attributes
-    ----------
-    patience : int
-        Number of successive epochs without a falling loss that ends training. An epoch of fewer
-        than 20 steps counts as a fraction of one.
-    losses : callable
-        Function of the network that returns a list of its validation losses. The weights of the
-        epoch with the lowest first loss are kept.
-    """
-
-    patience: int
-    losses: Callable
-
-
 class JointTraining(Stage):
     """Stage that trains all parameters by Adam, one epoch per step, at rates that decay to zero.
 
@@ -84,8 +65,13 @@ class JointTraining(Stage):
         Initial learning rate of the extractor; that of the head is ten times higher.
     augmentation : callable or None
         Function that takes a batch of inputs (b, *row_shape) and returns one of the same shape.
-    early_stopping : EarlyStopping or None
-        None trains for ``max_iter`` epochs.
+    validation_losses : callable or None
+        For early stopping: function of the network that returns a list of its validation losses.
+        The weights of the epoch with the lowest first loss are kept. None trains for ``max_iter``
+        epochs.
+    patience : int
+        Number of successive epochs without a falling loss that ends training. An epoch of fewer
+        than 20 steps counts as a fraction of one.
     generator : torch.Generator
 
     Notes
@@ -107,13 +93,14 @@ class JointTraining(Stage):
         batch_size,
         learning_rate,
         augmentation,
-        early_stopping,
+        validation_losses,
+        patience,
         generator,
     ):
         self.network, self.likelihood, self.rows = network, likelihood, rows
         self.max_iter, self.batch_size, self.learning_rate = max_iter, batch_size, learning_rate
-        self.early_stopping, self.generator = early_stopping, generator
-        self._bounds, self._augmentation = bounds, augmentation
+        self.validation_losses, self.patience = validation_losses, patience
+        self.generator, self._bounds, self._augmentation = generator, bounds, augmentation
         self._random = PrivateRandom(0)  # seeded anew in each epoch
 
     def init(self):
@@ -158,7 +145,7 @@ class JointTraining(Stage):
         state.weights, state.adam = self._weights(), memory
         state.generator = self.generator.get_state()
         state.n_epochs += 1
-        if self.early_stopping is not None:
+        if self.validation_losses is not None:
             self._validate(state)
         finite = all(value.isfinite().all() for value in state.weights.values())
         state.objective = (total / len(batches)).item() if finite else math.nan
@@ -176,14 +163,14 @@ class JointTraining(Stage):
 
     def converged(self, state):
         """Return whether early stopping ends the training."""
-        if self.early_stopping is None:
+        if self.validation_losses is None:
             return False
         n_batches = math.ceil(self.rows.n_rows / self.batch_size)
-        return state.n_worse >= self.early_stopping.patience * math.ceil(_MIN_STEPS / n_batches)
+        return state.n_worse >= self.patience * math.ceil(_MIN_STEPS / n_batches)
 
     def _validate(self, state):
         """Compare the validation losses of the network with the lowest so far."""
-        losses = self.early_stopping.losses(self.network.eval())
+        losses = self.validation_losses(self.network.eval())
         losses = torch.tensor(losses, dtype=torch.float64)
         fell = losses < state.lowest_losses
         if fell[0]:

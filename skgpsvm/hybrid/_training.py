@@ -9,7 +9,7 @@ from .._problem import Fitted
 from .._torch_kernels import theta_bounds
 from .._validation import check_kernel
 from ._held_out import latent_moments, split
-from ._learning import EarlyStopping, JointTraining
+from ._learning import JointTraining
 
 # With batch_size=None: the number of steps in an epoch, and the limits of the batch size.
 _STEPS, _BATCH_SIZES = 10, (16, 128)
@@ -43,17 +43,6 @@ def check_hybrid_parameters(estimator):
         raise TypeError(
             f"module_params={params!r} must be a dict of arguments of the module, or None."
         )
-    _check_validation(estimator)
-    augmentation = estimator.augmentation
-    if not (augmentation is None or callable(augmentation)):
-        raise TypeError(
-            f"augmentation={augmentation!r} must be a function that takes a batch of "
-            "rows, a tensor, and returns a tensor of the same shape; or None."
-        )
-    check_kernel(estimator.kernel)
-
-
-def _check_validation(estimator):
     estimator._check_number("validation_fraction", 0)
     if estimator.validation_fraction >= 1:
         raise ValueError(
@@ -64,6 +53,13 @@ def _check_validation(estimator):
         raise ValueError(
             "early_stopping=True needs held-out rows: set validation_fraction above 0."
         )
+    augmentation = estimator.augmentation
+    if not (augmentation is None or callable(augmentation)):
+        raise TypeError(
+            f"augmentation={augmentation!r} must be a function that takes a batch of "
+            "rows, a tensor, and returns a tensor of the same shape; or None."
+        )
+    check_kernel(estimator.kernel)
 
 
 def fit_network(estimator, problem, design, criterion, held_out_share):
@@ -97,7 +93,6 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         return criterion.losses(network, latent_moments(network, held_out))
 
     stop_early = estimator.early_stopping and held_out is not None
-    patience = estimator.n_iter_no_change
     training = JointTraining(
         network,
         design.likelihood,
@@ -110,7 +105,8 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         batch_size=_batch_size(estimator, trained_on.n_rows),
         learning_rate=estimator.learning_rate,
         augmentation=estimator.augmentation,
-        early_stopping=EarlyStopping(patience, validation_losses) if stop_early else None,
+        validation_losses=validation_losses if stop_early else None,
+        patience=estimator.n_iter_no_change,
         generator=problem.generator,
     )
 
