@@ -262,7 +262,7 @@ def check_unchanged(estimator, before, followed, growing, advice):
         raise ValueError(f"{'; '.join(changed)}. The fitted model cannot follow: {advice}")
 
 
-class _Digest(str):
+class Digest(str):
     """Description of a large array by its shape and hash."""
 
 
@@ -280,7 +280,7 @@ def _shown_parameter(estimator, name):
 
 
 @dataclass(frozen=True)
-class _SolverMemory:
+class SolverMemory:
     """Class of a solver, and the solver as the user gave it; only the classes are compared."""
 
     kind: str
@@ -294,7 +294,7 @@ def _memory(estimator, name):
     """Return a small copy of a parameter, or a digest of a large array."""
     value = parameter(estimator, name)
     if name == "solver":
-        return _SolverMemory(type(value).__name__, repr(estimator.solver))
+        return SolverMemory(type(value).__name__, repr(estimator.solver))
     if isinstance(value, Kernel):
         return clone(value)
     if isinstance(value, dict):
@@ -304,7 +304,7 @@ def _memory(estimator, name):
     array = _array(value)
     if array.nbytes <= _MAX_BYTES:
         return array.copy()
-    return _Digest(f"an array of shape {array.shape} with hash {joblib.hash(array)}")
+    return Digest(f"an array of shape {array.shape} with hash {joblib.hash(array)}")
 
 
 def _same(one, other):
@@ -360,7 +360,7 @@ def _joined(values):
 
 def _shown(value):
     """Return a value as text for a message."""
-    if isinstance(value, _Digest):
+    if isinstance(value, Digest):
         return str(value)
     if _is_listed(value) and _array(value).nbytes > _MAX_BYTES:
         return f"<array of shape {np.shape(value)}>"

@@ -22,6 +22,7 @@ STOREYS = {
         "inspection",
         "callbacks",
         "data",
+        "persistence",
     ],
     "Estimators": [
         "_estimators",

@@ -168,6 +168,23 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         latents = checked_latents(self, latents)
         return self._class_probabilities().of_latents(latents)
 
+    def sample_proba(self, X, n_samples=1, random_state=0):
+        """Draw class probabilities from the posterior, jointly at all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Memory is O(n^2): draw for a few thousand rows at most.
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n, n_classes)
+            Those of `predict_proba_from_latent`, given each draw of `sample_latent`.
+        """
+        return self.predict_proba_from_latent(self.sample_latent(X, n_samples, random_state))
+
 
 def _labels(y):
     """Return the distinct labels of all ranks, sorted."""
