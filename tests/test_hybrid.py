@@ -354,6 +354,13 @@ def test_warm_start_continues_from_the_network():
     assert model.objective_curve_[-1] > first[-1]
 
 
+def test_warm_start_with_other_classes_is_refused():
+    X, y = blobs()
+    model = quick(warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match=r"first call: set warm_start=False to start anew\.$"):
+        model.fit(X, y + 1)
+
+
 def test_model_of_another_likelihood_is_not_continued():
     X, y = waves(60)
     options = {"max_iter": 2, "n_inducing": 8, "warm_start": True, "random_state": 0}

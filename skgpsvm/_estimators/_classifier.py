@@ -60,11 +60,12 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 )
             self.classes_ = known
         if strangers := np.setdiff1d(present, self.classes_).tolist():
-            warm = getattr(self, "warm_start", False)
-            anew = ", or set warm_start=False to start anew" if warm else ""
+            ways = ["set warm_start=False to start anew"] if self.warm_start else []
+            if hasattr(self, "partial_fit"):
+                ways.append("pass all that may come as classes in the first call of partial_fit")
             raise ValueError(
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
-                f"the first call: give all that may come as its classes{anew}."
+                f"the first call: {', or '.join(ways)}."
             )
         y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)
