@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage lint format doc bench bench-quick check clean
+.PHONY: demo test coverage lint format doc bench bench-quick check dist clean
 .NOTPARALLEL:
 
 demo: $(VENV)/plot.stamp
@@ -39,8 +39,17 @@ bench-quick: $(VENV)/bench.stamp
 check:
 	.ci/run
 
+# The source distribution and the wheel, which is installed without extras and tried elsewhere.
+dist:
+	rm -rf build dist $(VENV)/dist
+	$(PYTHON) -m venv $(VENV)/dist
+	$(VENV)/dist/bin/python -m pip install --quiet build
+	$(VENV)/dist/bin/python -m build
+	$(VENV)/dist/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(VENV)/dist && bin/python -I $(CURDIR)/tests/smoke.py
+
 clean:
-	rm -rf $(VENV) *.egg-info build doc/_build doc/auto_examples doc/generated
+	rm -rf $(VENV) *.egg-info build dist doc/_build doc/auto_examples doc/generated
 	rm -rf .coverage .hypothesis .pytest_cache .ruff_cache doc/sg_execution_times.rst
 
 # One stamp for each extra of setup.cfg.
