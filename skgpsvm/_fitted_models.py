@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
+from ._local_variances import LocalVariances
 from ._noise import with_noise
 from ._posteriors import (
     DecoupledPosterior,
@@ -23,7 +24,7 @@ from .kernels._composite import exact_and_rest
 
 # Layout of fitted models in pickles and of states in checkpoints; those of another are refused.
 # Raise it with every change of what they hold or mean.
-LAYOUT = 4
+LAYOUT = 5
 
 
 class FittedModel(ABC):
@@ -184,14 +185,23 @@ class DecoupledModel(ModelWithBases):
     ----------
     gram : ndarray of shape (c, M) or (c, M, M), or None
         What the rows so far say about the bases, see `DecoupledStream`.
+    row_precisions, local_root : ndarray of shape (c, M), (c, p, p), or None
+        Site precisions of the rows that are the bases, and the root of `LocalVariances`; None if
+        the variances are those of the inducing points.
     """
 
     gram: np.ndarray | None = None
+    row_precisions: np.ndarray | None = None
+    local_root: np.ndarray | None = None
 
     def make_posterior(self, device):
         state, basis = self.state(device), self.basis(device)
         parts = state["mean"], state["root"], self.mean_bases(device), state["coef"]
-        return DecoupledPosterior(basis, *parts, self.power)
+        local = None
+        if self.local_root is not None:
+            rows = state["bases"], state["row_precisions"]
+            local = LocalVariances(basis, state["local_root"], *rows)
+        return DecoupledPosterior(basis, *parts, self.power, local)
 
 
 @dataclass

@@ -318,19 +318,24 @@ class DecoupledPosterior(InducingPosterior):
     power : float
         Exponent of the ratio of posterior to prior variance, see `shrinkage`. Few inducing points
         leave too much variance near the data; far away the full prior variance is right.
+    local : LocalVariances, optional
+        Variances that replace those of the inducing points. Joint covariances are scaled to them,
+        and keep their correlations.
 
     Notes
     -----
     Source: Cheng and Boots (2017), eqs. 11 to 13 (the hybrid form); with ``mean`` zero eq. 7.
     """
 
-    def __init__(self, basis, mean, root, bases, coef, power=1.0):
+    def __init__(self, basis, mean, root, bases, coef, power=1.0, local=None):
         super().__init__(basis, mean, root)
-        self.bases, self.coef, self.power = bases, coef, power
+        self.bases, self.coef, self.power, self.local = bases, coef, power, local
 
     def marginals(self, X):
+        if self.local is not None:
+            return self.means(X), self.local(X)
         mean, var = super().marginals(X)
-        return mean + self.bases.mean(X, self.coef), self._shrinkage(X, var) * var
+        return mean + self.bases.mean(X, self.coef), self._factor(X, var) * var
 
     def means(self, X):
         return super().means(X) + self.bases.mean(X, self.coef)
@@ -339,20 +344,23 @@ class DecoupledPosterior(InducingPosterior):
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         mean, var = super().marginals(X.double())
         draws = super().sample(X, n_samples, generator)
-        shrunk = self._shrinkage(X.double(), var).sqrt() * (draws - mean)
-        return shrunk + mean + self.bases.mean(X.double(), self.coef)
+        scaled = self._factor(X.double(), var).sqrt() * (draws - mean)
+        return scaled + mean + self.bases.mean(X.double(), self.coef)
 
     def cov(self, X):
         """Return covariances (c, b, b) at the rows of ``X``."""
         _, var = super().marginals(X.double())
-        factor = self._shrinkage(X.double(), var).sqrt().T
+        factor = self._factor(X.double(), var).sqrt().T
         return factor[:, :, None] * super().cov(X) * factor[:, None, :]
 
     def kl(self):
         between = self.coef * (self.mean @ self.bases.overlap(self.basis).T)
         return super().kl() + 0.5 * self.bases.rkhs_norm_sq(self.coef).sum() + between.sum()
 
-    def _shrinkage(self, X, var):
+    def _factor(self, X, var):
+        """Return the factors (b, c) of the variances of the inducing points."""
+        if self.local is not None:
+            return self.local(X) / var.clamp_min(torch.finfo(var.dtype).tiny)
         return shrinkage(var, self.basis.projected_variance(X)[:, None], self.power)
 
 

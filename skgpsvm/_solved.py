@@ -16,6 +16,7 @@ from ._hyperparameters.initialization import shrink_length_scales
 from ._inference.decoupled import DecoupledInference
 from ._inference.exact import ExactInference
 from ._inference.natural_gradient import NaturalGradientInference
+from ._local_variances import LocalVariances
 from ._predictive import Summary
 from ._problem import Fitted
 from ._variational import LOG_CONCAVE
@@ -82,7 +83,7 @@ def _learned_by_steps(sparse, start, **options):
     return start.at(state)
 
 
-def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=None):
+def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=None, local=False):
     """Solve for the posterior by conjugate gradients.
 
     Parameters
@@ -97,6 +98,8 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
     finish : callable, optional
         Takes the model, the inference and its state; returns the fitted model and its `Summary`.
         The default keeps the model.
+    local : bool
+        Whether the bases of the mean are rows, from which the model gets `LocalVariances`.
 
     Returns
     -------
@@ -119,6 +122,9 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
             "coef": state.coef[:c],
             "gram": solve.index_precisions(state),
         }
+        if local and basis.projected is not None:
+            found["row_precisions"] = solve.row_precisions(state)
+            found["local_root"] = solve.local_root(state)
         solved = model.at(parts | found)
         if finish is None:
             return [solved], [Summary(solve.bound(state))]
@@ -152,29 +158,40 @@ def is_calibrated(estimator, rows):
     return gaussian and estimator.optimizer is not None and rows.n_rows >= MIN_CALIBRATED
 
 
-def calibrated_fit(sparse, model, index):
-    """Solve by conjugate gradients, and calibrate the model on held-out rows."""
+def calibrated_fit(sparse, model, index, *, local=False):
+    """Solve by conjugate gradients, and calibrate the model on held-out rows.
+
+    Parameters are as of `fit_by_conjugate_gradients`.
+    """
     row_shares = training_shares(sparse.rows, sparse.problem.random_state)
     limits = sparse.noise.limits((-math.inf, math.inf))
 
     def finish(model, solve, state):
-        held_out, elbo = _held_out_predictions(solve, state)
+        held_out, elbo = _held_out_predictions(model, solve, state)
         model = held_out.most_likely(model, limits, NOISE_PRIOR)
         return model, Summary(elbo, held_out.residuals(model))
 
-    return fit_by_conjugate_gradients(sparse, model, index, row_shares=row_shares, finish=finish)
+    options = {"row_shares": row_shares, "finish": finish, "local": local}
+    return fit_by_conjugate_gradients(sparse, model, index, **options)
 
 
-def _held_out_predictions(solve, state):
+def _held_out_predictions(model, solve, state):
     """Return the `HeldOutRows` of all ranks, predicted without them, and the ELBO."""
     elbo, means, variances = solve.evaluate(state)
     t, rows = variances.shape[1], solve.rows
     share = 1 - solve.row_shares[:, -1]
     out = share.nonzero()[:, 0]
     chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
-    prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
+    if model.local_root is None:
+        variances = variances[out]
+        prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
+        (prior,) = rows.collect(prior)
+    else:
+        sites = solve.local_root(state, 1), solve.bases.points, solve.row_precisions(state, 1)
+        local = LocalVariances(solve.basis, *sites)
+        variances, prior = torch.cat([local(X) for X in chunks]), None
     y, known = observations(rows.targets[out].double())
     known = torch.zeros_like(y) if known is None else known
-    moments = means[out, t:], variances[out], prior
-    weights = rows.weights[out].double() * share[out]
-    return HeldOutRows(*rows.collect(y, weights, *moments, known)), elbo
+    weights, means = rows.weights[out].double() * share[out], means[out, t:]
+    y, weights, means, variances, known = rows.collect(y, weights, means, variances, known)
+    return HeldOutRows(y, weights, means, variances, prior, known), elbo

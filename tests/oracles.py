@@ -169,3 +169,33 @@ def elbo(posterior, likelihood, X, y, n_total, weights=None):
     if weights is not None:
         terms = weights * terms
     return n_total / len(terms) * terms.sum() - posterior.kl()
+
+
+def local_variances(kernel, local, Z, X, noise, candidates, n_neighbors, X_new):
+    """Return variances (n_new,) given rows whose residuals are correlated only near each place.
+
+    Parameters
+    ----------
+    kernel, local : scikit-learn kernel
+        The whole kernel, and its terms that the inducing points represent.
+    Z, X, X_new : ndarray of shape (m, d), (n, d), (n_new, d)
+    noise : ndarray of shape (n,)
+    candidates : ndarray of shape (k,)
+        Indices of rows that may be neighbors.
+    n_neighbors : int
+    """
+    found = []
+    for x in X_new:
+        every = np.vstack([x, X])
+        to_points = local(every, Z)
+        whole, residual = kernel(every), local(every)
+        residual = residual - to_points @ np.linalg.solve(local(Z), to_points.T)
+        gain = local(x[None], X[candidates])[0] ** 2
+        gain /= local.diag(X[candidates]) + noise[candidates]
+        near = np.r_[0, 1 + np.asarray(candidates)[np.argsort(-gain)[:n_neighbors]]]
+        correlated = np.eye(len(every), dtype=bool)
+        correlated[np.ix_(near, near)] = True
+        K = whole - np.where(correlated, 0, residual)
+        K[1:, 1:] += np.diag(noise)
+        found.append(K[0, 0] - K[0, 1:] @ np.linalg.solve(K[1:, 1:], K[1:, 0]))
+    return np.array(found)

@@ -5,9 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from skgpsvm import DecoupledGPRegressor, QSGPRegressor, _solved
+from skgpsvm._local_variances import LocalVariances
 from skgpsvm._posteriors import WhitenedBasis
 
 
@@ -18,29 +19,29 @@ def quick_sine(seed, n=500):
     return X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=n)
 
 
-QUICK = DecoupledGPRegressor(
-    ConstantKernel(1.0, "fixed") * RBF(0.4, "fixed"),
-    mean="zero",
-    n_inducing=5,
-    learn_inducing=False,
-    random_state=0,
-)
+SETTINGS = {"mean": "zero", "n_inducing": 5, "learn_inducing": False, "random_state": 0}
+QUICK = QSGPRegressor(ConstantKernel(1.0, "fixed") * RBF(0.4, "fixed"), **SETTINGS)
+LOCAL = DecoupledGPRegressor(QUICK.kernel, **SETTINGS)
 
 
-def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
-    model = clone(QUICK).fit(*quick_sine(0))
+@pytest.mark.parametrize("quick", [QUICK, LOCAL], ids=["power", "local"])
+def test_variances_are_right_between_few_inducing_points(quick, monkeypatch):
+    model = clone(quick).fit(*quick_sine(0))
     monkeypatch.setattr(_solved, "MIN_CALIBRATED", 501)
-    plain = clone(QUICK).fit(*quick_sine(0))
-    assert model.variance_power_ > 1 == plain.variance_power_
+    plain = clone(quick).fit(*quick_sine(0))
     X_new, y_new = quick_sine(1)
     densities = []
     for each in (model, plain):
         mean, std = each.predict(X_new, return_std=True)
         densities.append(norm.logpdf(y_new, mean, std).mean())
-    assert densities[0] > densities[1] + 0.5
     # Three standard errors below the log density of the truth; the standard deviation is 0.1.
     best = norm.logpdf(0, 0, 0.1) - 0.5
     assert densities[0] > best - 0.15
+    if quick is QUICK:
+        assert model.variance_power_ > 1 == plain.variance_power_
+        assert densities[0] > densities[1] + 0.5
+    else:
+        assert densities[1] > best - 0.15
     assert_allclose(model.predict(X_new), plain.predict(X_new), atol=1e-6)
     assert model.elbo_ == pytest.approx(plain.elbo_, rel=1e-9)
     far = np.array([[50.0]])
@@ -51,17 +52,36 @@ def test_calibration_takes_off_what_few_inducing_points_leave(monkeypatch):
     assert model.noise_variance_ == pytest.approx(0.01, rel=4 * np.sqrt(2 / 50))
 
 
-def test_rows_held_out_are_read_in_chunks(monkeypatch):
-    whole, sizes, own = clone(QUICK).fit(*quick_sine(0)), [], WhitenedBasis.projected_variance
+@pytest.mark.parametrize(
+    ("quick", "function"),
+    [(QUICK, (WhitenedBasis, "projected_variance")), (LOCAL, (LocalVariances, "__call__"))],
+    ids=["power", "local"],
+)
+def test_rows_held_out_are_read_in_chunks(quick, function, monkeypatch):
+    whole, sizes, own = clone(quick).fit(*quick_sine(0)), [], getattr(*function)
 
-    def variance(basis, X):
+    def variance(part, X):
         sizes.append(len(X))
-        return own(basis, X)
+        return own(part, X)
 
-    monkeypatch.setattr(WhitenedBasis, "projected_variance", variance)
+    monkeypatch.setattr(*function, variance)
     monkeypatch.setattr(_solved, "CHUNK_ROWS", 20)
-    assert clone(QUICK).fit(*quick_sine(0)).variance_power_ == whole.variance_power_
+    model = clone(quick).fit(*quick_sine(0))
+    assert model.noise_variance_ == pytest.approx(whole.noise_variance_, rel=1e-9)
     assert sizes == [20, 20, 10]
+
+
+def test_rows_held_out_are_not_their_own_neighbors():
+    # Almost without noise. A row that knew itself would have no variance, and the noise would grow.
+    rng = np.random.default_rng(0)
+    kernel = ConstantKernel(1.0, "fixed") * Matern(0.5, "fixed", nu=1.5)
+    X = rng.uniform(-3, 3, size=(900, 2))
+    y = np.linalg.cholesky(kernel(X) + 1e-6 * np.eye(900)) @ rng.normal(size=900)
+    settings = {"mean": "zero", "normalize_y": False, "n_inducing": 20, "random_state": 0}
+    model = DecoupledGPRegressor(kernel, **settings).fit(X[:600], y[:600])
+    mean, std = model.predict(X[600:], return_std=True)
+    # Three standard errors of the mean of 300 squares.
+    assert np.square((y[600:] - mean) / std).mean() == pytest.approx(1, abs=3 * np.sqrt(2 / 300))
 
 
 @pytest.mark.parametrize("seed", range(3))

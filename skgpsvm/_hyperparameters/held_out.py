@@ -52,8 +52,8 @@ class HeldOutRows:
     y, weights : Tensor of shape (n, t), (n,)
     means, variances : Tensor of shape (n, t)
         Latent moments.
-    prior : Tensor of shape (n, 1)
-        Projected prior variances.
+    prior : Tensor of shape (n, 1) or None
+        Projected prior variances; None if the variances need no power.
     known : Tensor of shape (n, t) or float
         Known variances of the noise.
     """
@@ -62,7 +62,7 @@ class HeldOutRows:
     weights: torch.Tensor
     means: torch.Tensor
     variances: torch.Tensor
-    prior: torch.Tensor
+    prior: torch.Tensor | None
     known: torch.Tensor | float = 0.0
 
     def most_likely(self, model, limits, spread=math.inf):
@@ -81,9 +81,7 @@ class HeldOutRows:
         k, squares = len(noise), (self.y - self.means).square()
 
         def density(logs):
-            power = logs[k].exp()
-            latent = shrinkage(self.variances, self.prior, power) * self.variances
-            total = logs[:k].exp() + self.known + latent
+            total = logs[:k].exp() + self.known + self._latent(logs[k].exp())
             misfit = (self.weights @ (total.log() + squares / total)).sum()
             changes = ((logs[:k] - noise) / spread).square().sum()
             return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
@@ -95,9 +93,15 @@ class HeldOutRows:
         best, _ = lbfgs(by_autograd(density), start, bounds, _STEPS)
         return replace(model, power=best[k].exp().item(), noise=tuple(best[:k].tolist()))
 
+    def _latent(self, power):
+        """Return the latent variances, corrected by a power."""
+        if self.prior is None:
+            return self.variances
+        return shrinkage(self.variances, self.prior, power) * self.variances
+
     def residuals(self, model):
         """Return the `LeftOut` residuals at the noise and power of a model."""
-        latent = shrinkage(self.variances, self.prior, model.power) * self.variances
+        latent = self._latent(model.power)
         total = model.state(self.y.device)["noise"].exp() + self.known + latent
         scores = (self.y - self.means).abs() / total.sqrt()
         return LeftOut(scores.cpu().numpy(), self.weights.cpu().numpy())

@@ -16,6 +16,7 @@ from .._linalg import (
     spreads,
     weight_moments,
 )
+from .._local_variances import widened
 from .._preconditioners import CholeskyPreconditioner
 from .pcg import PCGState, squared_norm
 
@@ -294,9 +295,27 @@ class DecoupledInference(Stage):
 
     def index_precisions(self, state):
         """Return the site precisions at the index rows, scaled by n/k: (c, k)."""
+        return self.rows.n_rows / len(self.index) * self.row_precisions(state)
+
+    def row_precisions(self, state, group=0):
+        """Return the site precisions at the index rows that a group of columns knows, (c, k)."""
         own = self.rows.own(self.index)
-        precisions = self.rows.weights.double()[own, None] * state.precision[own]
-        return self.rows.n_rows / len(self.index) * self.rows.collect(precisions)[0].T
+        return self.rows.collect(self._known_precisions(state, own, group))[0].T
+
+    def local_root(self, state, group=0):
+        """Return the root of `LocalVariances` given the rows that a group knows, (c, p, p)."""
+        gram = torch.zeros_like(state.root)
+        for index in self.rows.chunks():
+            A, residual = self.basis(self.rows.take(index)[0])
+            precision = self._known_precisions(state, index, group)
+            add_grams(gram, A, widened(precision, residual[:, None]))
+        return roots(*self.rows.sum(mirror(gram)))
+
+    def _known_precisions(self, state, index, group):
+        """Return the site precisions of rows, times their weights and a group's shares, (b, c)."""
+        c = self.likelihood.n_latents
+        shares = self.row_shares[index, group * c : (group + 1) * c]
+        return self.rows.weights.double()[index, None] * shares * state.precision[index]
 
     def _dense_pays(self, state):
         """Return whether passes have taken as long as the dense system matrix would."""

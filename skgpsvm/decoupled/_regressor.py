@@ -117,9 +117,6 @@ class DecoupledGPRegressor(GPRegressor):
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance, in squared units of y; one per output. It leaves out the known variances
         that `fit` was given.
-    variance_power_ : float
-        Power applied to the ratio of posterior and prior variance of the latent function, at least
-        1: few inducing points leave too much variance near the data.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, in nats. It is computed before
         calibration: with the noise that the mean was solved with, and uncorrected variances.
@@ -280,7 +277,7 @@ class DecoupledGPRegressor(GPRegressor):
         model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients
-        return solve(sparse, model, index)
+        return solve(sparse, model, index, local=True)
 
     def _update_model(self, problem):
         return update_decoupled(self, problem, _VARIANCE)
@@ -290,6 +287,5 @@ class DecoupledGPRegressor(GPRegressor):
         return {
             **decoupled_attributes(self, models, summaries, streamed),
             "noise_variance_": noise_variance,
-            "variance_power_": models[0].power,
             "_left_out": self._left_out if streamed else summaries[0].left_out,
         }

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from .._fitting import Stage, State
-from .._inference.decoupled import covariance_kl, features, roots
-from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change
+from .._inference.decoupled import covariance_kl, roots
+from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change, spreads
+from .._local_variances import widened
 from .._preconditioners import falkon
 
 
@@ -25,9 +26,14 @@ class StreamState(State):
         Whitened coefficients of the mean, and coefficients of the kernels.
     root : Tensor of shape (c, p, p)
         Upper triangular roots of the covariances of the whitened inducing variables.
-    new_gram, new_cross, new_inner : Tensor of shape (c, M, M), (c, M), (c, p, p)
-        What the sites of the new rows add: to ``gram``, to the linear term of the whitened
-        coefficients, and to the precision of the whitened inducing variables.
+    local_root : Tensor of shape (c, p, p) or None
+        The root of `LocalVariances`.
+    new_gram, new_cross : Tensor of shape (c, M, M), (c, M)
+        What the sites of the new rows add to ``gram`` and to the linear term of the whitened
+        coefficients.
+    new_inner, new_local : Tensor of shape (c, p, p)
+        What they add to the precision of the whitened inducing variables, and to that of
+        ``local_root``.
     n_steps : int
     change : float
         Relative change of ``white`` in the last step.
@@ -39,9 +45,11 @@ class StreamState(State):
     white: torch.Tensor
     coef: torch.Tensor
     root: torch.Tensor
+    local_root: torch.Tensor | None
     new_gram: torch.Tensor
     new_cross: torch.Tensor
     new_inner: torch.Tensor
+    new_local: torch.Tensor
     n_steps: int = 0
     change: float = math.inf
 
@@ -61,9 +69,10 @@ class DecoupledStream(Stage):
     tol : float
         Converged when the relative change of the whitened coefficients is below it.
     fitted : dict of Tensor
-        The posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p) and
-        ``gram``. The latter is the precision that earlier rows add, (c, M, M), or (c, M), the site
-        precisions D of `falkon`, whose estimate of it is :math:`C^\top D C`.
+        The posterior so far: ``theta``, ``noise``, ``coef`` (c, M), ``root`` (c, p, p),
+        ``local_root`` (c, p, p) if there is one, and ``gram``. The latter is the precision that
+        earlier rows add, (c, M, M), or (c, M), the site precisions D of `falkon`, whose estimate of
+        it is :math:`C^\top D C`.
     """
 
     is_exact = False  # see `update_posterior`
@@ -77,8 +86,8 @@ class DecoupledStream(Stage):
         white = fitted["coef"] @ bases.chol
         # Natural parameters of what earlier rows added to the prior.
         self._gram, self._cross = gram, _times(gram, white) + white
-        precision, _ = natural_parameters(torch.zeros_like(root[..., 0]), root)
-        self._inner = precision - torch.eye(root.shape[-1]).to(root)
+        self._inner = _added_precision(root)
+        self._local = _added_precision(fitted.get("local_root", root))
         self._white, self._root = white, root
 
     def at(self, state):
@@ -89,11 +98,13 @@ class DecoupledStream(Stage):
         """Return the first state: the fitted posterior, no new rows."""
         return StreamState(
             **{name: self._fitted[name] for name in ("theta", "noise", "coef", "root")},
+            local_root=self._fitted.get("local_root"),
             gram=self._gram,
             white=self._white,
             new_gram=torch.zeros_like(self._gram),
             new_cross=torch.zeros_like(self._cross),
             new_inner=torch.zeros_like(self._inner),
+            new_local=torch.zeros_like(self._inner),
         )
 
     def step(self, state):
@@ -103,9 +114,11 @@ class DecoupledStream(Stage):
         """
         white, root = state.white, state.root
         gram, cross = torch.zeros_like(state.new_gram), torch.zeros_like(state.new_cross)
-        inner, loss = torch.zeros_like(state.new_inner), 0.0
+        inner, local = torch.zeros_like(state.new_inner), torch.zeros_like(state.new_local)
+        loss = 0.0
         for _, X, y, weights, K, mean in self.bases.passes(self.rows, state.coef):
-            A, var = features(self.basis, X, root)
+            A, residual = self.basis(X)
+            var = (residual[:, None] + spreads(A, root)).double()
             sites = self.likelihood.sites(y, mean, var)
             precision = weights * sites.precision
             loss += (weights[:, 0] * sites.loss).sum()
@@ -113,16 +126,21 @@ class DecoupledStream(Stage):
             cross += (weights * sites.linear).T @ values
             add_grams(gram, values, precision)
             add_grams(inner, A, precision)
-        gram, cross, inner, loss = self.rows.sum(mirror(gram), cross, mirror(inner), loss)
+            add_grams(local, A, widened(precision, residual[:, None]))
+        parts = mirror(gram), cross, mirror(inner), mirror(local), loss
+        gram, cross, inner, local, loss = self.rows.sum(*parts)
         state.objective = self._gain(white, root) - loss.item()
         size = self.likelihood.step(state.n_steps)
         state.new_gram = state.new_gram.lerp(gram, size)
         state.new_cross = state.new_cross.lerp(cross, size)
         state.new_inner = state.new_inner.lerp(inner, size)
+        state.new_local = state.new_local.lerp(local, size)
         state.gram = self._gram + state.new_gram
         state.white = _solve(state.gram, self._cross + state.new_cross)
         state.coef = self.bases.unwhitened(state.white)
         state.root = roots(self._inner + state.new_inner)
+        if state.local_root is not None:
+            state.local_root = roots(self._local + state.new_local)
         state.change = relative_change(state.white, white)
         state.n_steps += 1
 
@@ -143,6 +161,12 @@ class DecoupledStream(Stage):
         of_covariance = 0.5 * (self._inner * (root @ root.mT)).sum()
         divergence = 0.5 * white.square().sum() + covariance_kl(root)
         return of_mean - of_covariance - divergence
+
+
+def _added_precision(root):
+    """Return what sites add to the prior's precision, (c, p, p), given roots of covariances."""
+    precision, _ = natural_parameters(torch.zeros_like(root[..., 0]), root)
+    return precision - torch.eye(root.shape[-1]).to(root)
 
 
 def _solve(gram, cross):
