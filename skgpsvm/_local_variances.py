@@ -72,7 +72,7 @@ class LocalVariances:
     Notes
     -----
     Source: Snelson and Ghahramani (2007), the partially independent conditional, with a block for
-    each place; Gyger, Furrer and Sigrist (2024) for neighbors of the residual process. The
+    each place; Gyger, Furrer and Sigrist (2025) for neighbors of the residual process. The
     variance is that given fewer data, and so an upper bound of the exact one, but for residuals of
     other rows that are taken to be independent.
 

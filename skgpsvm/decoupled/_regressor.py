@@ -37,10 +37,10 @@ class DecoupledGPRegressor(GPRegressor):
     r"""Sparse Gaussian-process regression with many more bases for the mean than the covariance.
 
     The posterior mean is a weighted sum of kernel functions at ``n_mean_bases`` rows; the
-    covariance uses ``n_inducing`` inducing points. With Gaussian noise, preconditioned conjugate
-    gradients solve a linear system for the mean, and the covariance has a closed form. If all rows
-    are bases, the mean is that of the exact Gaussian process. See the :ref:`user guide
-    <decoupled>`.
+    variance uses ``n_inducing`` inducing points and the nearest of these rows. With Gaussian noise,
+    preconditioned conjugate gradients solve a linear system for the mean, and the variance has a
+    closed form. If all rows are bases, the mean is that of the exact Gaussian process. See the
+    :ref:`user guide <decoupled>`.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ class DecoupledGPRegressor(GPRegressor):
         Must be None if the kernel contains a `WhiteKernel`, which is then the noise.
     n_mean_bases : int, default=10000
         Number of bases of the mean, M: rows drawn at random, or all rows if there are no more.
-        More bases give a better mean; the time of a pass grows in proportion.
+        More bases give a better mean, and better variances if not all rows are bases; the time of a
+        pass grows in proportion.
     n_inducing : int, default=256
         Number of inducing points of the covariance, m; fewer if the data have fewer distinct rows.
         More give better variances, at a cost of O(m^2) per row. "sgd" adds at most this many bases
@@ -79,8 +80,8 @@ class DecoupledGPRegressor(GPRegressor):
         Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
         Whether to learn kernel and noise. If so, "cg" with Gaussian noise and at least 500 rows
-        also holds out a tenth of the rows. They calibrate the noise and the power of the variances;
-        the solution without them takes no additional pass.
+        also holds out a tenth of the rows. They calibrate the noise; the solution without them
+        takes no additional pass.
     max_iter : int, default=100
         Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
         minibatches. `partial_fit` with "sgd" takes one.
@@ -119,7 +120,8 @@ class DecoupledGPRegressor(GPRegressor):
         that `fit` was given.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, in nats. It is computed before
-        calibration: with the noise that the mean was solved with, and uncorrected variances.
+        calibration, with the noise that the mean was solved with, and from the variances of the
+        inducing points alone.
     objective_curve_ : ndarray of shape (n_iterations,)
         ELBO after each pass; for "sgd" the mean of its estimates.
     n_iter_ : int
@@ -132,14 +134,17 @@ class DecoupledGPRegressor(GPRegressor):
     Notes
     -----
     Source: Cheng and Boots (2017); Salimbeni et al. (2018) for the orthogonal form; Rudi, Carratino
-    and Rosasco (2017) for the preconditioner.
+    and Rosasco (2017) for the preconditioner; Snelson and Ghahramani (2007) and Gyger, Furrer and
+    Sigrist (2025) for the variances.
 
     A pass costs O(n M). The preconditioner, two Cholesky factors and their product, costs O(M^3).
     Memory beyond X is about ``8 * 4 * M**2`` bytes up to 4,000 bases and ``4 * M**2`` for more,
     since factors are then held in single precision without their zeros. If all rows are bases and
     noise is Gaussian, up to 6,000 rows take one or two factors of ``4 * n**2`` bytes. Beyond that
     nothing of this size is held: a pass costs O(n^2), and memory is about ``8 * 2000 * n`` bytes.
-    A prediction costs O(M + m^2) per row.
+    A mean costs O(M) per row, and a variance O(M + m^2) with a factor of about 32, the number of
+    neighbors. The first variance takes O(M m^2), and memory of ``8 * M * m`` bytes once, and once
+    more for each output, is then held.
 
     Examples
     --------
