@@ -199,8 +199,8 @@ class DecoupledModel(ModelWithBases):
         parts = state["mean"], state["root"], self.mean_bases(device), state["coef"]
         local = None
         if self.local_root is not None:
-            rows = state["bases"], state["row_precisions"]
-            local = LocalVariances(basis, state["local_root"], *rows)
+            sites = {name: state[name] for name in ("local_root", "row_precisions")}
+            local = LocalVariances(basis, state["bases"], **sites)
         return DecoupledPosterior(basis, *parts, self.power, local)
 
 

@@ -61,13 +61,13 @@ class LocalVariances:
     ----------
     basis : WhitenedBasis
         A part of its kernel must be projected.
-    root : Tensor of shape (c, p, p)
-        Upper triangular. ``root[j] @ root[j].T`` is the covariance of latent j's weights given all
-        sites with independent residuals: the inverse of I plus the sum over all rows.
     rows : Tensor of shape (k, d)
         Rows that may be neighbors; float64.
-    precisions : Tensor of shape (c, k)
-        Precisions of their sites, zero for a row that is not known.
+    local_root : Tensor of shape (c, p, p)
+        Upper triangular roots of the covariances of the weights given all sites with independent
+        residuals: of the inverse of I plus the sum over all rows.
+    row_precisions : Tensor of shape (c, k)
+        Precisions of the sites of `rows`, zero for a row that is not known.
 
     Notes
     -----
@@ -80,9 +80,9 @@ class LocalVariances:
     a stationary kernel and equal precisions they are nearest in the metric of the kernel.
     """
 
-    def __init__(self, basis, root, rows, precisions):
-        self._basis, self._root = basis, root
-        self._given = rows, precisions
+    def __init__(self, basis, rows, local_root, row_precisions):
+        self._basis, self._root = basis, local_root
+        self._given = rows, row_precisions
         self._kernel, self._theta = basis.projected, basis.theta
 
     def __call__(self, X):
@@ -156,5 +156,5 @@ class LocalVariances:
 
 
 def widened(precision, residual):
-    """Return precisions of sites whose noise includes the variances of residuals."""
+    """Return precisions of sites whose noise has the variances of residuals too."""
     return precision / (1 + precision * residual)

@@ -24,6 +24,7 @@ from .exceptions import NumericalWarning, warn
 from .likelihoods._regression import observations
 
 _LEARNING_ROWS, _LEARNING_PASSES = 10_000, 30
+_CALIBRATIONS = 3  # of the noise, on which local variances depend
 _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
@@ -123,8 +124,7 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
             "gram": solve.index_precisions(state),
         }
         if local and basis.projected is not None:
-            found["row_precisions"] = solve.row_precisions(state)
-            found["local_root"] = solve.local_root(state)
+            found |= _local_sites(solve, state)
         solved = model.at(parts | found)
         if finish is None:
             return [solved], [Summary(solve.bound(state))]
@@ -167,31 +167,68 @@ def calibrated_fit(sparse, model, index, *, local=False):
     limits = sparse.noise.limits((-math.inf, math.inf))
 
     def finish(model, solve, state):
-        held_out, elbo = _held_out_predictions(model, solve, state)
-        model = held_out.most_likely(model, limits, NOISE_PRIOR)
-        return model, Summary(elbo, held_out.residuals(model))
+        elbo, means, variances = solve.evaluate(state)
+        out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
+        if model.local_root is None:
+            chunks = (X.double() for X in _inputs(solve.rows, out))
+            prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
+            held_out = _held_out_rows(solve, out, means, variances[out], prior)
+            found = held_out.most_likely(model, limits, NOISE_PRIOR)
+            return found, Summary(elbo, held_out.residuals(found))
+        found, more_noise = model, 0.0
+        for _ in range(_CALIBRATIONS):
+            sites = _local_sites(solve, state, 1, more_noise)
+            local = LocalVariances(solve.basis, solve.bases.points, **sites)
+            variances = torch.cat([local(X.double()) for X in _inputs(solve.rows, out)])
+            held_out = _held_out_rows(solve, out, means, variances)
+            found = held_out.most_likely(model, limits, NOISE_PRIOR)
+            before, after = (
+                part.state(solve.rows.device)["noise"].exp() for part in (model, found)
+            )
+            more_noise = after - before
+        sites = _local_sites(solve, state, 0, more_noise)
+        found = replace(found, **{name: part.cpu().numpy() for name, part in sites.items()})
+        return found, Summary(elbo, held_out.residuals(found))
 
     options = {"row_shares": row_shares, "finish": finish, "local": local}
     return fit_by_conjugate_gradients(sparse, model, index, **options)
 
 
-def _held_out_predictions(model, solve, state):
-    """Return the `HeldOutRows` of all ranks, predicted without them, and the ELBO."""
-    elbo, means, variances = solve.evaluate(state)
-    t, rows = variances.shape[1], solve.rows
-    share = 1 - solve.row_shares[:, -1]
-    out = share.nonzero()[:, 0]
-    chunks = (rows.take(at)[0].double() for at in out.split(CHUNK_ROWS))
-    if model.local_root is None:
-        variances = variances[out]
-        prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
-        (prior,) = rows.collect(prior)
-    else:
-        sites = solve.local_root(state, 1), solve.bases.points, solve.row_precisions(state, 1)
-        local = LocalVariances(solve.basis, *sites)
-        variances, prior = torch.cat([local(X) for X in chunks]), None
+def _local_sites(solve, state, group=0, more_noise=0.0):
+    """Return the sites that `LocalVariances` needs, by field of a `DecoupledModel`.
+
+    Parameters are as of `DecoupledInference.row_precisions`.
+    """
+    return {
+        "local_root": solve.local_root(state, group, more_noise),
+        "row_precisions": solve.row_precisions(state, group, more_noise),
+    }
+
+
+def _inputs(rows, index):
+    """Yield the inputs of a rank's rows at an index, chunk by chunk."""
+    return (rows.take(at)[0] for at in index.split(CHUNK_ROWS))
+
+
+def _held_out_rows(solve, out, means, variances, prior=None):
+    """Return the `HeldOutRows` of all ranks.
+
+    Parameters
+    ----------
+    solve : DecoupledInference
+    out : LongTensor of shape (k,)
+        Index of this rank's held-out rows.
+    means : Tensor of shape (n, 2 t)
+        Means of all rows, those of the solution without held-out rows last.
+    variances, prior : Tensor of shape (k, t), (k, 1)
+        Latent variances of held-out rows, and projected prior variances if they need a power.
+    """
+    rows = solve.rows
     y, known = observations(rows.targets[out].double())
     known = torch.zeros_like(y) if known is None else known
-    weights, means = rows.weights[out].double() * share[out], means[out, t:]
-    y, weights, means, variances, known = rows.collect(y, weights, means, variances, known)
-    return HeldOutRows(y, weights, means, variances, prior, known), elbo
+    weights = rows.weights[out].double() * (1 - solve.row_shares[out, -1])
+    means = means[out, variances.shape[1] :]
+    parts = rows.collect(y, weights, means, variances, known)
+    prior = None if prior is None else rows.collect(prior)[0]
+    y, weights, means, variances, known = parts
+    return HeldOutRows(y, weights, means, variances, prior, known)

@@ -297,25 +297,37 @@ class DecoupledInference(Stage):
         """Return the site precisions at the index rows, scaled by n/k: (c, k)."""
         return self.rows.n_rows / len(self.index) * self.row_precisions(state)
 
-    def row_precisions(self, state, group=0):
-        """Return the site precisions at the index rows that a group of columns knows, (c, k)."""
-        own = self.rows.own(self.index)
-        return self.rows.collect(self._known_precisions(state, own, group))[0].T
+    def row_precisions(self, state, group=0, more_noise=0.0):
+        """Return the site precisions at the index rows that a group of columns knows, (c, k).
 
-    def local_root(self, state, group=0):
-        """Return the root of `LocalVariances` given the rows that a group knows, (c, p, p)."""
+        Parameters
+        ----------
+        state : DecoupledState or ExactState
+        group : int
+        more_noise : float or Tensor of shape (c,)
+            Added to the variances of the noise that the mean is solved with.
+        """
+        own = self.rows.own(self.index)
+        return self.rows.collect(self._known_precisions(state, own, group, more_noise))[0].T
+
+    def local_root(self, state, group=0, more_noise=0.0):
+        """Return the root of `LocalVariances` given the rows that a group knows, (c, p, p).
+
+        Parameters are as of `row_precisions`.
+        """
         gram = torch.zeros_like(state.root)
         for index in self.rows.chunks():
             A, residual = self.basis(self.rows.take(index)[0])
-            precision = self._known_precisions(state, index, group)
+            precision = self._known_precisions(state, index, group, more_noise)
             add_grams(gram, A, widened(precision, residual[:, None]))
         return roots(*self.rows.sum(mirror(gram)))
 
-    def _known_precisions(self, state, index, group):
+    def _known_precisions(self, state, index, group, more_noise):
         """Return the site precisions of rows, times their weights and a group's shares, (b, c)."""
         c = self.likelihood.n_latents
         shares = self.row_shares[index, group * c : (group + 1) * c]
-        return self.rows.weights.double()[index, None] * shares * state.precision[index]
+        precision = widened(state.precision[index], more_noise)
+        return self.rows.weights.double()[index, None] * shares * precision
 
     def _dense_pays(self, state):
         """Return whether passes have taken as long as the dense system matrix would."""
