@@ -170,22 +170,17 @@ def calibrated_fit(sparse, model, index, *, local=False):
         elbo, means, variances = solve.evaluate(state)
         out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
         if model.local_root is None:
-            chunks = (X.double() for X in _inputs(solve.rows, out))
-            prior = torch.cat([solve.basis.projected_variance(X) for X in chunks])[:, None]
+            prior = _at_rows(solve.basis.projected_variance, solve.rows, out)[:, None]
             held_out = _held_out_rows(solve, out, means, variances[out], prior)
             found = held_out.most_likely(model, limits, NOISE_PRIOR)
             return found, Summary(elbo, held_out.residuals(found))
-        found, more_noise = model, 0.0
+        log_noise, more_noise = model.state(solve.rows.device)["noise"], 0.0
         for _ in range(_CALIBRATIONS):
             sites = _local_sites(solve, state, 1, more_noise)
             local = LocalVariances(solve.basis, solve.bases.points, **sites)
-            variances = torch.cat([local(X.double()) for X in _inputs(solve.rows, out)])
-            held_out = _held_out_rows(solve, out, means, variances)
+            held_out = _held_out_rows(solve, out, means, _at_rows(local, solve.rows, out))
             found = held_out.most_likely(model, limits, NOISE_PRIOR)
-            before, after = (
-                part.state(solve.rows.device)["noise"].exp() for part in (model, found)
-            )
-            more_noise = after - before
+            more_noise = found.state(solve.rows.device)["noise"].exp() - log_noise.exp()
         sites = _local_sites(solve, state, 0, more_noise)
         found = replace(found, **{name: part.cpu().numpy() for name, part in sites.items()})
         return found, Summary(elbo, held_out.residuals(found))
@@ -205,9 +200,9 @@ def _local_sites(solve, state, group=0, more_noise=0.0):
     }
 
 
-def _inputs(rows, index):
-    """Yield the inputs of a rank's rows at an index, chunk by chunk."""
-    return (rows.take(at)[0] for at in index.split(CHUNK_ROWS))
+def _at_rows(function, rows, index):
+    """Return the values of a function of inputs (b, d) at a rank's rows at an index."""
+    return torch.cat([function(rows.take(at)[0].double()) for at in index.split(CHUNK_ROWS)])
 
 
 def _held_out_rows(solve, out, means, variances, prior=None):
