@@ -35,6 +35,7 @@ COMPARISONS = {
     "classification": "--seeds 1 --most-rows 600",
     "regression": "--seeds 1 --most-rows 4200",
     "decoupled": "--most-rows 4500 --methods DecoupledGPRegressor 'SVGPRegressor 512'",
+    "local_variances": "--sets airfoil wine",
     "mnist_odd_even": "--rows 10000",
     "weak_signal": "--rows 60 --features 1 5 --draws 2",
     "active_learning": "--seeds 1 --most-rows 700",
