@@ -30,6 +30,8 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 
 math_eqref_format = "({number})"
 
@@ -45,6 +47,11 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"(^|/)(?!plot_)[^/]*\.py$",
     "download_all_examples": False,
+    "capture_repr": (),  # figures and printed text only
+    "remove_config_comments": True,
+    "thumbnail_size": (480, 336),
+    "doc_module": (project,),
+    "backreferences_dir": "generated/backreferences",
     "min_reported_time": 5,
     "show_memory": False,
     "parallel": 2,

@@ -37,6 +37,8 @@ def learned(n_mean, n_cov):
 
 models = {sizes: learned(*sizes) for sizes in PANELS}
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # All three models are learned by the same stochastic gradients, which move the bases and learn a
 # length scale for each. The dark band should contain the function, and the light band a new row,

@@ -72,6 +72,8 @@ for m in SIZES:
         models[name, m] = timed(model)
 losses = {key: log_loss(y_test, fit[0].predict_proba(X_test)) for key, fit in models.items()}
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # Lines lead from the initial inducing points of k-means to the dots, their final positions. The
 # black curve is the boundary, and the number is the log loss of 5000 new rows.

@@ -8,6 +8,8 @@ softmax is poor: detecting adversarial attacks, and detecting images of classes 
 training data.
 """
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # A small convolutional network
 # -----------------------------

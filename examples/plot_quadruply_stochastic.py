@@ -26,6 +26,8 @@ x = rng.uniform(-6, 6, (20, 1))
 y = np.sinc(x[:, 0] / np.pi) + 0.1 * rng.standard_normal(20)
 grid = np.linspace(-14, 14, 400)[:, None]
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # There are twenty rows, all of which are bases, and kernel and noise are fixed. With independent
 # weights, the mean field of the paper, the variance falls to zero far from all rows: the model is
