@@ -1,0 +1,112 @@
+"""The Python blocks of README and user guide run, in their order and in one namespace per page.
+
+pytest itself runs the blocks with prompts and output (`--doctest-glob`). The data that a page takes
+for granted are made here.
+"""
+
+import csv
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+ROOT = Path(__file__).parents[1]
+README = pytest.param(ROOT / "README.rst", marks=pytest.mark.slow, id="README")
+GUIDE = sorted((ROOT / "doc" / "user_guide").glob("*.rst"))
+SMALL = """
+import numpy as np
+from sklearn.datasets import load_digits, load_wine, make_friedman1
+X, y = make_friedman1(60, n_features=5, noise=1.0, random_state=0)
+"""
+CUSTOMERS = """
+import numpy as np, pandas as pd
+rng = np.random.default_rng(0)
+def customers_of(n):
+    table = pd.DataFrame({"age": rng.normal(45, 14, n), "payment": rng.choice(["a", "b"], n)})
+    table.loc[::7, "age"] = np.nan
+    return table.astype({"payment": "category"})
+customers, new_customers, cancels = customers_of(60), customers_of(5), rng.integers(2, size=60)
+np.save("rows.npy", rng.uniform(size=(50_000, 8)).astype(np.float32))
+"""
+FILES = """
+import os
+import h5py, pyarrow as pa, pyarrow.parquet as pq
+os.mkdir("flights")
+delays = y
+with h5py.File("flights.h5", "w") as file:
+    file["X"], file["y"] = X[:, :2], y
+pq.write_table(pa.table({"age": X[:, 0], "distance": X[:, 1]}), "flights/part.parquet")
+X_of_rank, y_of_rank = X, y > 14
+load_shard = lambda rank: (X_of_rank, y_of_rank)
+"""
+# Statements before the first block of a page, and modules that its blocks need, by its name.
+BEFORE = {
+    "README": CUSTOMERS,
+    "core": SMALL + FILES,
+    "svgp": "import numpy as np; error = np.full(150, 0.1)",
+    "additive": SMALL + "policies, years = X, np.ones(60); n_claims = np.round(y / 10)",
+    "hybrid": SMALL
+    + "images = np.random.default_rng(0).random((40, 1, 28, 28), dtype=np.float32)\n"
+    + "digits = np.arange(40) % 10",
+}
+
+NEEDED = {"README": ["pandas"], "additive": ["pandas"], "core": ["h5py", "pyarrow", "rich"]}
+
+
+def blocks(text):
+    """Yield the number of the first line, and the code, of each Python block."""
+    for found in re.finditer(r"^\.\. code-block:: python\n\n((?:(?: {4}.*)?\n)+)", text, re.M):
+        code = re.sub(r"^ {4}", "", found[1], flags=re.M)
+        yield text.count("\n", 0, found.start(1)), code
+
+
+@pytest.fixture
+def one_process(monkeypatch, tmp_path):
+    """Set what torchrun sets in a group of one process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, **address}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("page", [README, *GUIDE], ids=lambda page: page.stem)
+def test_python_blocks_run(page):
+    for module in NEEDED.get(page.stem, ()):
+        pytest.importorskip(module)
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    names = {}
+    exec(BEFORE.get(page.stem, ""), names)
+    for line, code in found:
+        exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+def test_every_block_of_the_guide_runs():
+    """No page has a literal block, which neither these tests nor doctest would run."""
+    for page in GUIDE:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^(?!\s*\.\. ).*::$", text, re.M), page.name
+
+
+def test_readme_quotes_the_results_file():
+    with (ROOT / "benchmarks" / "results" / "first_screen.csv").open() as file:
+        *tables, memory, disk = csv.DictReader(file)
+    losses = [f"{float(row['log_loss']):.3f}" for row in tables]
+    quoted = [
+        f"log loss on new rows is {losses[0]}. Boosted trees have {losses[1]}",
+        f"``SVC`` has {losses[2]}",
+        f"take {float(memory['seconds']):.0f} seconds",
+        f"{100 * float(memory['inside']):.0f} % are inside",
+        f"square error is {float(memory['error']):.2f}",
+        f"takes {float(disk['mib']):.0f} MiB of memory and {float(disk['seconds']):.0f} seconds",
+    ]
+    text = " ".join((ROOT / "README.rst").read_text(encoding="utf-8").split())
+    assert not [words for words in quoted if words not in text]
