@@ -12,7 +12,8 @@ class PanelCholesky:
     r"""Lower Cholesky factor :math:`LL^\top = A`, held as panels of rows without the zeros.
 
     The rows of A are computed panel by panel and not kept, so that memory is half that of a square
-    matrix. All sums are in float64.
+    matrix. All sums are in float64, those of solutions too: a factor rounded to float32 is still
+    the factor of some matrix, but with rounded products conjugate gradients would stall.
 
     Parameters
     ----------
@@ -69,8 +70,8 @@ class PanelCholesky:
         """Return :math:`L^{-1} b` for b (k, q), float64."""
         x = torch.zeros_like(b)
         for rows, panel in zip(self.rows, self.panels, strict=True):
-            left, chol = panel[:, : rows.start], panel[:, rows].double()
-            known = b[rows] - (left @ x[: rows.start].to(panel.dtype)).double()
+            left, chol = panel[:, : rows.start].double(), panel[:, rows].double()
+            known = b[rows] - left @ x[: rows.start]
             x[rows] = torch.linalg.solve_triangular(chol, known, upper=False)
         return x
 
@@ -78,9 +79,9 @@ class PanelCholesky:
         r"""Return :math:`L^{-\top} b` for b (k, q), float64."""
         x = b.clone()
         for rows, panel in zip(reversed(self.rows), reversed(self.panels), strict=True):
-            left, chol = panel[:, : rows.start], panel[:, rows].double()
+            left, chol = panel[:, : rows.start].double(), panel[:, rows].double()
             x[rows] = torch.linalg.solve_triangular(chol.T, x[rows], upper=True)
-            x[: rows.start] -= (left.T @ x[rows].to(panel.dtype)).double()
+            x[: rows.start] -= left.T @ x[rows]
         return x
 
     def inverse(self, b):
