@@ -48,6 +48,7 @@ OURS = {
         "QSGPClassifier",
     ),
 }
+LOSSES, LOSS_ROWS = {"regression": "error", "classification": "log loss"}, 10_000
 MEASURED = ("loss", "fit_seconds", "predict_seconds")
 
 
@@ -104,9 +105,11 @@ def two_digits(number):
 
 
 def table(results, task):
-    """Return seconds of the estimators of a task, and their multiples of the peers' seconds."""
-    seconds = results[results["task"] == task].pivot(
-        index="method", columns="rows", values="fit_seconds"
+    """Return seconds of estimators, their multiples of the peers' seconds, and one loss."""
+    found = results[results["task"] == task]
+    seconds, losses = (
+        found.pivot(index="method", columns="rows", values=value)
+        for value in ("fit_seconds", "loss")
     )
     boosting, machine = (seconds.loc[name] for name in methods(task)[:2])
     lines = []
@@ -116,6 +119,9 @@ def table(results, task):
             multiples = two_digits(value / boosting[n]), two_digits(value / machine[n])
             cell = f"{two_digits(value)} s ({'; '.join(multiples)})"
             line[f"{n:,} rows"] = "" if np.isnan(value) else cell
+        n = LOSS_ROWS if LOSS_ROWS in losses else losses.columns[0]
+        loss = losses.loc[name, n]
+        line[f"{LOSSES[task]}, {n:,} rows"] = "" if np.isnan(loss) else f"{loss:.3f}"
         lines.append(line)
     return pd.DataFrame(lines)
 
