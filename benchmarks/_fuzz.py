@@ -71,6 +71,7 @@ _VALUES = {
     "interactions": ("auto", None, 1),
     "terms": (None, [..., (0, 1)], [0], [(0, "linear"), ...]),
     "categorical_features": ("from_dtype", None, [0]),
+    "monotonic_cst": (None, {0: 1}, {0: 1, 1: -1}),
     "point_masses": ("auto", None),
     "scaling": ("power", "minmax"),
     "measure": ("empirical", "uniform"),

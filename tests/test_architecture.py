@@ -24,6 +24,7 @@ NUMPY_MODULES = {
     "active_learning/_queries",  # indices of rows
     "active_learning/_stopping",  # labels
     "active_learning/_scores",  # computes with arrays from `predict_proba`
+    "additive/_monotone",  # calls a solver of SciPy
     "inspection",  # passes arrays from `explain` to matplotlib
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels

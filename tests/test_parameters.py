@@ -219,6 +219,7 @@ CHANGES = {
     "n_mean_bases": [9],
     "n_sampled_basis": [4],
     "n_support": [8],
+    "monotonic_cst": [{0: 1}],
     "noise_variance": [0.37],
     "normalize_y": [False],
     "optimizer": [None, "auto", "adam"],

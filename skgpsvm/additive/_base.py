@@ -132,7 +132,8 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        requested = self._names.requested(self.terms, n_levels > 0)
+        constraints = getattr(self, "monotonic_cst", None)
+        requested = self._names.requested(self.terms, n_levels > 0, constraints)
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)
@@ -141,7 +142,7 @@ class AdditiveGP(GPEstimator):
             features, learning, self.kernel, self._constant, requested.singles
         )
         wide = basis.n_weights > rows.n_rows  # inducing points would cost more than exact inference
-        exact = ascents.is_exact(sparse, learning, wide)
+        exact = not requested.monotonic and ascents.is_exact(sparse, learning, wide)
         if exact:
             refuse_ranks(f"{type(self).__name__} without inducing points", "Set sparse=True.")
         given, most = requested.pairs, requested.most_pairs(self.interactions, exact)

@@ -34,6 +34,9 @@ class Feature:
         Whether the effect of the feature is linear. In pairs it is smooth.
     period : float
         Period of a cyclic feature in scaled numbers; else 0.
+    monotonic : int
+        1 if the effect does not decrease, -1 if it does not increase, else 0. Numbers outside the
+        range then count as its ends.
     sentinels : tuple of float
         Numbers far from all others, at which the smooth effect is zero.
     column, value : int or None, float
@@ -50,6 +53,7 @@ class Feature:
     high: float = 1.0
     linear: bool = False
     period: float = 0.0
+    monotonic: int = 0
     sentinels: tuple = ()
     column: int | None = None
     value: float = 0.0
@@ -80,6 +84,7 @@ class Feature:
             return ((x - self.low) / self.period) % 1
         held = x.clamp(self.low, self.high)
         low, high = yeo_johnson(x.new_tensor([self.low, self.high]), self.power)
+        x = held if self.monotonic else x
         slope = (1 + held.abs()) ** (held.sign() * (self.power - 1))
         return (yeo_johnson(held, self.power) - low + slope * (x - held)) / (high - low)
 
@@ -213,6 +218,13 @@ class AdditiveBasis:
         return tuple(
             j if f.column is None else f.column for j, f in zip(term, features, strict=True)
         )
+
+    @property
+    def monotonic(self):
+        """Places of the terms whose effect is monotone, and their signs, a dict."""
+        singles = {place: term[0] for place, term in enumerate(self.terms) if len(term) == 1}
+        signs = {place: self.features[j].monotonic for place, j in singles.items()}
+        return {place: sign for place, sign in signs.items() if sign}
 
     @property
     def masses(self):

@@ -10,6 +10,7 @@ import torch
 from .._linalg import cholesky, gaussian_kl, upper_inverse
 from .._posteriors import Posterior
 from ._defaults import DEFAULTS
+from ._monotone import monotone_moments
 
 _ROUNDING, _EPSILON = 1e-14, torch.finfo(torch.float64).eps
 
@@ -192,7 +193,7 @@ def own_blocks(gram, effects):
     return diagonal_blocks(gram, [coef.shape[1] for coef in effects.coefs])
 
 
-def reduction(gram, effects, covariance, rank):
+def best_reduction(gram, effects, covariance, rank):
     """Return I - S for the best covariance S of a form, given the Gram matrix over the noise.
 
     Notes
@@ -203,7 +204,7 @@ def reduction(gram, effects, covariance, rank):
     eye = torch.eye(len(gram)).to(gram)
     if covariance == "mean_field":
         return torch.block_diag(
-            *(reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
+            *(best_reduction(block, effects, "full", None) for block in own_blocks(gram, effects))
         )
     if covariance == "full":
         root = upper_inverse(precision_root(gram))
@@ -308,7 +309,9 @@ class AdditivePosterior(EffectsPosterior):
     cross : Tensor of shape (p,)
         Linear term that the rows add to the weights.
     covariance, rank : object
-        See `reduction`.
+        See `best_reduction`.
+    weights, reduction : Tensor, optional
+        The attributes, where they are known.
 
     Attributes
     ----------
@@ -322,15 +325,42 @@ class AdditivePosterior(EffectsPosterior):
     Source: Adam, Durrande and John (2018), in whitened coordinates.
     """
 
-    def __init__(self, effects, gram, cross, covariance="full", rank=None):
+    def __init__(
+        self, effects, gram, cross, covariance="full", rank=None, *, weights=None, reduction=None
+    ):
         self.effects, self.gram, self.cross, self.form = effects, gram, cross, (covariance, rank)
-        self.weights = torch.cholesky_solve(cross[:, None], precision_root(gram))[:, 0]
-        self.reduction = reduction(gram, effects, covariance, rank)
+        self.weights, self.reduction, self._changed = weights, reduction, weights is not None
+        if not self._changed:
+            self.weights = torch.cholesky_solve(cross[:, None], precision_root(gram))[:, 0]
+            self.reduction = best_reduction(gram, effects, covariance, rank)
+
+    def constrained(self):
+        """Return the Gaussian posterior with the moments of this one, given monotone effects."""
+        rows = self.effects.differences().cpu()
+        if not len(rows):
+            return self
+        held = rows.abs().sum(0) > 0
+        mean, cov = (
+            self.weights.cpu(),
+            (torch.eye(len(self.weights)).to(self.weights) - self.reduction).cpu(),
+        )
+        within = cov[held][:, held]
+        parts = (part.numpy() for part in (mean[held], within, rows[:, held]))
+        new_mean, new_cov = map(torch.from_numpy, monotone_moments(*parts))
+        # Other weights follow by their regression on these.
+        gain = torch.linalg.solve(within, cov[held]).T
+        weights = mean + gain @ (new_mean - mean[held])
+        reduction = self.reduction.cpu() - gain @ (new_cov - within) @ gain.T
+        known = {"weights": weights, "reduction": reduction}
+        known = {name: part.to(self.weights) for name, part in known.items()}
+        return AdditivePosterior(self.effects, self.gram, self.cross, *self.form, **known)
 
     @property
     def arrays(self):
         """Arrays from which the posterior is rebuilt at the same hyperparameters, by name."""
-        return {"gram": self.gram, "cross": self.cross}
+        found = {"gram": self.gram, "cross": self.cross}
+        changed = {"weights": self.weights, "reduction": self.reduction}
+        return found | changed if self._changed else found
 
     def expected(self, gram, cross):
         """Return the expectation, in nats, of the log density cross^T w - w^T gram w / 2."""
@@ -384,7 +414,7 @@ class AdditivePosterior(EffectsPosterior):
     def of_residuals(self, X, precision):
         model = torch.cat(self._features(X)[0], 1)
         eye = torch.eye(model.shape[1]).to(model)
-        cov = eye - reduction(self.gram, self.effects, "full", None)
+        cov = eye - best_reduction(self.gram, self.effects, "full", None)
 
         def covariances(psi):
             sizes, held = [part.shape[1] for part in psi], precision[:, None] * torch.cat(psi, 1)
@@ -401,8 +431,10 @@ class AdditivePosterior(EffectsPosterior):
 
     def root(self):
         """Return the Cholesky factor (p, p) of the covariance of the weights."""
-        eye = torch.eye(len(self.reduction)).to(self.reduction)
-        return cholesky(eye - self.reduction, "covariance of the weights", jitter=_ROUNDING)
+        return cholesky(self._cov(), "covariance of the weights", jitter=_ROUNDING)
+
+    def _cov(self):
+        return torch.eye(len(self.reduction)).to(self.reduction) - self.reduction
 
     def kl(self):
         return gaussian_kl(self.weights, self.root())

@@ -98,6 +98,9 @@ class Defaults:
     sentinel_gap : float
         A number that at least ``mass_rows`` rows have is a sentinel if its distance from all others
         is more than this many times their range.
+    monotone_draws : int
+        Projected draws of the weights of monotone effects, at least. Their number sets the error of
+        variances, 8 %.
     rank_loss : float
         Nats of the ELBO that the default rank may lose. No evidence recorded.
     """
@@ -150,6 +153,7 @@ class Defaults:
     mass_ratio: float = 5.0
     most_masses: int = 3
     sentinel_gap: float = 5.0
+    monotone_draws: int = 300
     rank_loss: float = 1e-2
 
 

@@ -200,15 +200,51 @@ class Effects(Prior):
         variances : Tensor of shape (b, 1 + n_terms)
         """
         at = places, missing = self.at(u)
+        monotonic = {self.factors[1 + place][0] for place in self.basis.monotonic}
         found = []
         for term, factors, variance in self._terms():
             psi = variance.sqrt().expand(len(u), 1)
             for factor in factors:
-                psi = (psi[:, :, None] * factor.features(places[factor])[:, None]).flatten(1)
+                if factor in monotonic:
+                    own = self._interpolated(u[:, term[0]], *self.knots(term[0], factor))
+                else:
+                    own = factor.features(places[factor])
+                psi = (psi[:, :, None] * own[:, None]).flatten(1)
             if (absent := self.absent(term)) is not None:
                 psi = torch.cat([psi, absent.sqrt() * missing[:, term]], 1)
             found.append(psi)
         return found, self.variances(at)
+
+    def knots(self, j, factor):
+        """Return points (m,) of a monotone feature, and whitened features (m, p) there.
+
+        Between the points, its effect is linear.
+        """
+        equal = equally_spaced(self.basis.n_inducing)
+        points = torch.as_tensor(self.basis.points.get(j, equal)).to(self.variance)
+        return points, factor.features(factor.at(points))
+
+    @staticmethod
+    def _interpolated(u, points, features):
+        """Return features (b, p) at points u, interpolated; zero where one is missing."""
+        inside = u.nan_to_num(0.5, posinf=0.5).clamp(points[0], points[-1])
+        right = torch.searchsorted(points, inside).clamp(1, len(points) - 1)
+        low, high = points[right - 1], points[right]
+        share = ((inside - low) / (high - low))[:, None]
+        return u.isfinite()[:, None] * torch.lerp(features[right - 1], features[right], share)
+
+    def differences(self):
+        """Return products (k, p) with the weights that are not negative if effects are monotone."""
+        sizes = [coef.shape[1] for coef in self.coefs]
+        found = []
+        for place, sign in self.basis.monotonic.items():
+            [j], [factor] = self.terms[1 + place], self.factors[1 + place]
+            features = self.knots(j, factor)[1]
+            rows = features.new_zeros(len(features) - 1, sum(sizes))
+            start = sum(sizes[: 1 + place])
+            rows[:, start : start + features.shape[1]] = sign * features.diff(dim=0)
+            found.append(rows)
+        return torch.cat(found) if found else self.variance.new_zeros(0, sum(sizes))
 
     def seconds(self):
         """Return second moments (p, p) of each term's whitened features under the measure.

@@ -35,7 +35,8 @@ def score_moments(basis, X, residuals, precisions, posteriors):
     of the collapsed bound.
     """
     u = basis.unit(X)
-    features = sorted({j for term in basis.terms for j in term} - basis.masses.keys())
+    present = {j for term in basis.terms for j in term} - basis.masses.keys()
+    features = sorted(j for j in present if not basis.features[j].monotonic)
     single = {j: _features(basis, j, u[:, j]) for j in features}
     parts = zip(posteriors, precisions.T, strict=True)
     covariances = [posterior.of_residuals(X, precision) for posterior, precision in parts]

@@ -37,7 +37,9 @@ class AdditiveLatent(FittedModel):
     n_latents = 1
 
     def at(self, posterior):
-        """Return a copy with the arrays of a posterior."""
+        """Return a copy with the arrays of a posterior, whose monotone effects are constrained."""
+        if self.basis.monotonic:
+            posterior = posterior.constrained()
         arrays = {name: part.cpu().numpy() for name, part in posterior.arrays.items()}
         return replace(self, arrays=arrays)
 
@@ -48,7 +50,8 @@ class AdditiveLatent(FittedModel):
         )
         if self.form is None:
             return ExactPosterior(self.basis, theta, **arrays)
-        return AdditivePosterior(self.basis.at(theta), arrays["gram"], arrays["cross"], *self.form)
+        gram, cross = arrays.pop("gram"), arrays.pop("cross")
+        return AdditivePosterior(self.basis.at(theta), gram, cross, *self.form, **arrays)
 
 
 def fitted_latents(ascent, state):

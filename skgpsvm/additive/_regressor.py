@@ -55,6 +55,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     interactions : "auto", int or None, default="auto"
         Maximum number of pairs that the fit selects, besides those in ``terms``. "auto" is 10 with
         inducing points, any number without, and 0 if ``terms`` has no Ellipsis.
+    monotonic_cst : array-like of shape (d,) or dict, default=None
+        Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
+        one that does not increase, 0 for neither; or a dict of these by name or number. A feature
+        with a constraint has no pairs and no point masses, and the fit has inducing points. Not for
+        "poisson". See :ref:`additive_monotone`.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -198,6 +203,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         kernel_interaction=None,
         terms=None,
         interactions="auto",
+        monotonic_cst=None,
         categorical_features="from_dtype",
         point_masses="auto",
         scaling="power",
@@ -221,6 +227,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         self.kernel_interaction = kernel_interaction
         self.terms = terms
         self.interactions = interactions
+        self.monotonic_cst = monotonic_cst
         self.categorical_features = categorical_features
         self.point_masses = point_masses
         self.scaling = scaling
@@ -257,6 +264,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, "poisson"))
+        if self.monotonic_cst is not None and (self.likelihood == "poisson" or not self.sparse):
+            raise ValueError(
+                "monotonic_cst needs inducing points and a mean that is the latent function; got "
+                f"likelihood={self.likelihood!r}, sparse={self.sparse!r}."
+            )
 
     def _check_training_data(self, X, y, sample_weight, **options):
         X, targets, weights, origin = super()._check_training_data(X, y, sample_weight, **options)

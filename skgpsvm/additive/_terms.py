@@ -46,20 +46,58 @@ class TermNames:
             return self.term(axis)
         return f"{self.term((axis[j],))} in {self.term(axis)}"
 
-    def requested(self, terms, is_category):
-        """Return the `RequestedTerms` of the parameter ``terms`` of an estimator.
+    def requested(self, terms, is_category, monotonic_cst=None):
+        """Return the `RequestedTerms` of the parameters of an estimator.
 
         Parameters
         ----------
         terms : list or None
         is_category : ndarray of shape (d,), bool
+        monotonic_cst : array-like, dict or None
 
         Raises
         ------
         ValueError
-            If an entry is not a feature, a pair or a feature with a kind that fits it, or if
-            features or pairs are named twice.
+            If an entry is not a feature, a pair or a feature with a kind that fits it, if features
+            or pairs are named twice, or if a constraint is for no effect that can be monotone.
         """
+        found = self._requested(terms, is_category)
+        found.monotonic = self._signs(monotonic_cst, len(is_category))
+        for j in found.monotonic:
+            name = self.term((j,))
+            if is_category[j]:
+                wrong = "which is a category"
+            elif found.kinds.get(j, ("smooth",))[0] == "cyclic":
+                wrong = "whose effect is cyclic"
+            elif pair := next((pair for pair in found.pairs if j in pair), None):
+                wrong = f"but terms has the pair {self.term(pair)!r}"
+            else:
+                continue
+            raise ValueError(
+                f"monotonic_cst has a constraint for {name!r}, {wrong}. Only smooth and linear "
+                "effects of numbers that have no pairs can be monotone."
+            )
+        return found
+
+    def _signs(self, requested, d):
+        """Return the sign of the constraint of each feature that has one, a dict."""
+        numbers = {name: j for j, name in enumerate(() if self.features is None else self.features)}
+        if requested is None:
+            return {}
+        if isinstance(requested, dict):
+            signs = {numbers.get(name, name): sign for name, sign in requested.items()}
+        else:
+            array = np.asarray(requested)
+            signs = dict(enumerate(array.tolist())) if array.shape == (d,) else {None: None}
+        columns = all(_is_integer(j) and 0 <= j < d for j in signs)
+        if not columns or not all(_is_integer(sign) and abs(sign) <= 1 for sign in signs.values()):
+            raise ValueError(
+                f"monotonic_cst={requested!r} must be None, {d} integers that are -1, 0 or 1, or a "
+                "dict of these by the name or number of a feature."
+            )
+        return {int(j): int(sign) for j, sign in signs.items() if sign}
+
+    def _requested(self, terms, is_category):
         d = len(is_category)
         if terms is None:
             return RequestedTerms(singles=list(range(d)), searched=True)
@@ -133,12 +171,15 @@ class RequestedTerms:
         Terms that are kept whatever their gain.
     kinds : dict
         Kinds of effects, (name, period or None), by feature.
+    monotonic : dict
+        1 or -1 by each feature whose effect must not decrease, or increase.
     """
 
     singles: list
     searched: bool
     kept: list = field(default_factory=list)
     kinds: dict = field(default_factory=dict)
+    monotonic: dict = field(default_factory=dict)
 
     @property
     def pairs(self):

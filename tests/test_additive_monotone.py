@@ -1,0 +1,172 @@
+"""Monotone effects of additive models: projections, and fits that never violate constraints."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+
+from skgpsvm import AdditiveGPRegressor
+from skgpsvm.additive._monotone import monotone_moments, projected
+from skgpsvm.inspection import ComponentEffects, component_importances
+
+CONSTRAINTS = [1, -1, 0, 1]
+
+
+def steep(n, seed=0, noise=0.3):
+    """Return rows of four features, the target, and its mean: three effects are monotone."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack(
+        [rng.uniform(size=n), rng.lognormal(size=n), rng.uniform(size=n), rng.integers(0, 6, n)]
+    )
+    mean = np.tanh(6 * X[:, 0] - 3) - 0.5 * np.log(X[:, 1]) + np.sin(6 * X[:, 2]) + (X[:, 3] > 2)
+    return X, mean + noise * rng.normal(size=n), mean
+
+
+def largest_violation(model, X, constraints, seed=0):
+    """Return the most that a prediction moves against a constraint, over random pairs of rows."""
+    rng = np.random.default_rng(seed)
+    low, high = X.min(0) - 1, X.max(0) + 1
+    worst = 0.0
+    for j, sign in enumerate(constraints):
+        if sign:
+            rows = rng.uniform(low, high, size=(10_000, X.shape[1]))
+            other = rows.copy()
+            other[:, j] = rng.uniform(low[j], high[j], size=10_000)
+            moved = sign * (model.predict(other) - model.predict(rows))
+            worst = max(worst, -np.min(moved * np.sign(other[:, j] - rows[:, j])))
+    return worst
+
+
+# Projections
+
+
+def test_projections_are_the_closest_vectors_that_satisfy_the_constraints():
+    rng = np.random.default_rng(0)
+    normals, offsets = rng.normal(size=(6, 4)), rng.uniform(0, 1, size=6)
+    for x in 2 * rng.normal(size=(10, 4)):
+        found = projected(normals, offsets, x)
+        bounds = {"type": "ineq", "fun": lambda v: normals @ v + offsets}
+        start = np.zeros(4)  # satisfies them
+        best = minimize(lambda v, x=x: np.sum((v - x) ** 2), start, constraints=bounds, tol=1e-12)
+        assert_allclose(found, best.x, atol=1e-4)
+        assert (normals @ found + offsets > -1e-10).all()
+
+
+def test_constraints_that_hold_anyway_change_nothing():
+    mean, cov = np.array([0.0, 30.0]), np.diag([1.0, 4.0])
+    found = monotone_moments(mean, cov, np.array([[-1.0, 1.0]]))
+    assert_allclose(found[0], mean)
+    assert_allclose(found[1], cov, atol=1)
+
+
+@pytest.mark.parametrize("violation", [0.1, 3])
+def test_means_of_draws_are_monotone(violation):
+    points = np.arange(30)
+    cov = 0.1 * np.exp(-0.5 * ((points[:, None] - points) / 6) ** 2) + 1e-6 * np.eye(30)
+    mean, new = monotone_moments(-violation * points / 30, cov, np.diff(np.eye(30), axis=0))
+    assert (np.diff(mean) >= -1e-10).all()
+    assert np.diag(new).sum() < np.diag(cov).sum()
+
+
+def test_projections_are_not_farther_from_what_is_monotone():
+    rng = np.random.default_rng(0)
+    points = np.linspace(0, 1, 20)
+    cov = 0.1 * np.exp(-0.5 * ((points[:, None] - points) / 0.2) ** 2) + 1e-6 * np.eye(20)
+    for truth in (0 * points, points, np.maximum(points, 0.5)):
+        mean = rng.multivariate_normal(truth, cov)
+        found, _ = monotone_moments(mean, cov, np.diff(np.eye(20), axis=0))
+        far, near = (np.linalg.solve(cov, part - truth) @ (part - truth) for part in (mean, found))
+        assert near <= far * (1 + 1e-8)
+
+
+# Fits
+
+
+@pytest.mark.parametrize("n", [150, 1800])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fits_never_violate_their_constraints(n, seed):
+    X, y, mean = steep(n, seed, noise=1.0)
+    X[::15, 2] = np.nan
+    model = AdditiveGPRegressor(monotonic_cst=CONSTRAINTS, min_gain=0).fit(X, y)
+    assert largest_violation(model, np.nan_to_num(X, nan=0.5), CONSTRAINTS) <= 1e-10
+    effects, std = model.explain(X, return_std=True)
+    assert_allclose(model.intercept_ + effects.sum(1), model.predict(X), rtol=1e-8)
+    assert (std > 0).all()
+    free = AdditiveGPRegressor(interactions=None, sparse=True).fit(X, y)
+    errors = [np.sqrt(np.mean((own.predict(X) - mean) ** 2)) for own in (model, free)]
+    assert errors[0] < 1.03 * errors[1]
+
+
+def test_constraints_against_the_data_give_flat_effects():
+    X, y, _ = steep(400)
+    model = AdditiveGPRegressor(monotonic_cst=[-1, 0, 0, 0], min_gain=0).fit(X, y)
+    effect = model.explain(X)[:, model.term_names_.index("x0")]
+    assert np.ptp(effect) < 0.1 * np.ptp(y)
+    assert largest_violation(model, X, [-1, 0, 0, 0]) <= 1e-10
+
+
+def test_bands_cover_where_the_truth_is_monotone():
+    covered = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(size=(200, 2))
+        mean = np.maximum(2 * X[:, 0] - 1, 0) + X[:, 1] ** 2
+        y = mean + 0.3 * rng.normal(size=200)
+        model = AdditiveGPRegressor(monotonic_cst=[1, 1], interactions=None).fit(X, y)
+        found, var = model.latent_mean_and_variance(X)
+        covered.append(np.mean(np.abs(found - mean) < 1.96 * np.sqrt(var)))
+    assert 0.88 < np.mean(covered)
+
+
+def test_constraints_by_name_of_linear_effects_and_in_streams():
+    X, y, _ = steep(300)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = AdditiveGPRegressor(
+        terms=["a", ("b", "linear"), "c"], monotonic_cst={"a": 1, "b": 1}, random_state=0
+    )
+    model.partial_fit(frame[:150], y[:150]).partial_fit(frame[150:], y[150:])
+    assert largest_violation(model, X, []) == 0
+    grid = frame.iloc[[0] * 50].assign(b=np.linspace(0.1, 30, 50))
+    steps = np.diff(model.predict(grid))
+    assert (steps >= -1e-12).all()  # against the data, which decrease
+    again = AdditiveGPRegressor(terms=["a", "c"], monotonic_cst={"a": 1}).fit(frame, y)
+    same = AdditiveGPRegressor(terms=["a", "c"], monotonic_cst=[1, 0, 0, 0]).fit(frame, y)
+    assert_array_equal(again.predict(frame), same.predict(frame))
+
+
+def test_several_outputs_robust_noise_and_effects_elsewhere():
+    X, y, _ = steep(300)
+    both = AdditiveGPRegressor(monotonic_cst={0: 1}, interactions=None).fit(X, np.c_[y, 2 * y])
+    grid = np.tile(X[:1], (60, 1))
+    grid[:, 0] = np.linspace(-0.2, 1.2, 60)
+    assert (np.diff(both.predict(grid), axis=0) >= -1e-10).all()
+    options = {"likelihood": "student_t", "interactions": None}
+    robust = AdditiveGPRegressor(monotonic_cst={0: 1}, **options).fit(X, y)
+    assert (np.diff(robust.predict(grid)) >= -1e-10).all()
+    assert robust.sample_y(grid, 3).shape == (60, 3)
+    assert component_importances(robust, X[:50]).terms.lower.shape == (len(robust.terms_),)
+    for part in ComponentEffects.from_estimator(robust).to_dict()["effects"]:
+        if part["term"] == "x0":
+            assert (np.diff(part["effect"]) >= -1e-10).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"monotonic_cst": [1, 0]}, "must be None, 4 integers"),
+        ({"monotonic_cst": [2, 0, 0, 0]}, "must be None, 4 integers"),
+        ({"monotonic_cst": [0.5, 0, 0, 0]}, "must be None, 4 integers"),
+        ({"monotonic_cst": {"a": 1}}, "must be None, 4 integers"),
+        ({"monotonic_cst": "up"}, "must be None, 4 integers"),
+        ({"monotonic_cst": {3: 1}, "categorical_features": [3]}, "'x3', which is a category"),
+        ({"monotonic_cst": {0: 1}, "terms": [(0, 1)]}, "terms has the pair 'x0 & x1'"),
+        ({"monotonic_cst": {0: 1}, "terms": [(0, "cyclic")]}, "whose effect is cyclic"),
+        ({"monotonic_cst": {0: 1}, "sparse": False}, "needs inducing points"),
+        ({"monotonic_cst": {0: 1}, "likelihood": "poisson"}, "needs inducing points and a mean"),
+    ],
+)
+def test_constraints_that_cannot_hold_are_refused(options, message):
+    X, y, _ = steep(60)
+    with pytest.raises(ValueError, match=message):
+        AdditiveGPRegressor(**options).fit(X, np.abs(y).round())
