@@ -430,7 +430,10 @@ class AdditivePosterior(EffectsPosterior):
         return (self.effects.coefs[0] * self.weights[0]).item()
 
     def root(self):
-        """Return the Cholesky factor (p, p) of the covariance of the weights."""
+        """Return a root (p, p) of the covariance of the weights."""
+        if self._changed:  # the rank may be lower
+            values, vectors = torch.linalg.eigh(self._cov())
+            return vectors * values.clamp_min(0).sqrt()
         return cholesky(self._cov(), "covariance of the weights", jitter=_ROUNDING)
 
     def _cov(self):

@@ -99,8 +99,8 @@ class Defaults:
         A number that at least ``mass_rows`` rows have is a sentinel if its distance from all others
         is more than this many times their range.
     monotone_draws : int
-        Projected draws of the weights of monotone effects, at least. Their number sets the error of
-        variances, 8 %.
+        Projected draws of the weights of monotone effects. Their number sets the error of
+        variances, 8 %, and the time: 38 ms each with 25 effects.
     rank_loss : float
         Nats of the ELBO that the default rank may lose. No evidence recorded.
     """

@@ -30,7 +30,7 @@ def monotone_moments(mean, cov, differences):
     normals, offsets = differences @ root, differences @ mean
     lengths = np.linalg.norm(normals, axis=1)
     normals, offsets = normals / lengths[:, None], offsets / lengths
-    n = max(DEFAULTS.monotone_draws, 3 * len(mean))
+    n = DEFAULTS.monotone_draws
     free = np.random.default_rng(0).standard_normal((n, len(mean)))
     best = projected(normals, offsets, np.zeros(len(mean)))
     moved = root @ np.stack([projected(normals, offsets, draw) - best for draw in free], 1)
