@@ -43,6 +43,7 @@ STOREYS = {
         "_hinge_sites",
         "_fitted_models",
         "_calibration",
+        "_local_variances",
         "_noise",
         "_predictive",
         "_problem",
