@@ -92,12 +92,15 @@ class Defaults:
         Skewness of a feature from which on it is transformed. No evidence recorded.
     mass_share, mass_rows, mass_ratio : float, int, float
         A number is a point mass if at least this share of the rows and this many rows have it, and
-        this many times as many as the median of its neighbors.
+        this many times as many as the median of its neighbors. On two splits of ionosphere, with
+        about 80 candidates of which one is kept, log loss is .216 instead of .233 and .216 instead
+        of .218; on ten other development sets, log loss or RMSE are alike (2026-11-26).
     most_masses : int
         Point masses of a feature at most, without sentinels; more are rounded numbers.
     sentinel_gap : float
         A number that at least ``mass_rows`` rows have is a sentinel if its distance from all others
-        is more than this many times their range.
+        is more than this many times their range. With 2, highway access 24 of housing, after 1 to
+        8, was one, and lost its pairs.
     monotone_draws : int
         Projected draws of the weights of monotone effects. Their number sets the error of
         variances, 8 %, and the time: 38 ms each with 25 effects.
