@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas need no network
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
