@@ -1,13 +1,14 @@
 """Local variances of the decoupled regressor: beside the exact process, and calibrated in bins.
 
 ``DecoupledGPRegressor()`` is fitted to the first split of each set; rows and targets are
-standardized. Its standard deviations of the function, and those of its inducing points alone, are
-divided by those of the exact process with the same kernel and noise, where that has at most 6,000
-rows. Test rows are put into ten bins of equal size by their predicted variance, by their distance
-to the nearest row, and by the density of the rows. Distance and density are in the metric of the
-kernel: one minus the correlation with the nearest row, and the mean correlation with the 20
-nearest. The error of a bin is the absolute logarithm of the mean squared error over the mean
-predicted variance. Run ``python -m benchmarks.local_variances [--sets NAME ...]``.
+standardized. Its standard deviations of the function, with the calibrated power and without, and
+those of its inducing points alone, are divided by those of the exact process with the same kernel
+and noise, where that has at most 6,000 rows. Test rows are put into ten bins of equal size by their
+predicted variance, by their distance to the nearest row, and by the density of the rows. Distance
+and density are in the metric of the kernel: one minus the correlation with the nearest row, and the
+mean correlation with the 20 nearest. The error of a bin is the absolute logarithm of the mean
+squared error over the mean predicted variance. Run ``python -m benchmarks.local_variances [--sets
+NAME ...]``.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def exact_variances(model, rows, X):
 
 
 def evaluate(name):
-    """Return two rows of the report: local variances, and those of the inducing points."""
+    """Return the rows of the report on a set, one for each kind of variance."""
     split = _data.split_regression(name, 0)
     X, y, X_new, y_new = split.X_train, split.y_train, split.X_test, split.y_test
     local = DecoupledGPRegressor(random_state=0).fit(X, y)
@@ -69,7 +70,12 @@ def evaluate(name):
     near, dense = closeness(model, X, X_new)
     std_y = local._y_std[0]
     exact = exact_variances(model, X, X_new) * std_y**2 if len(X) <= MOST_EXACT else None
-    for kind, kept in (("local", model), ("inducing points", replace(model, local_root=None))):
+    kinds = {
+        "calibrated": model,
+        "local": replace(model, power=1.0),
+        "inducing points": replace(model, power=1.0, local_root=None),
+    }
+    for kind, kept in kinds.items():
         posterior = kept.posterior("cpu")
         parts = [posterior.marginals(some)[1] for some in torch.tensor(X_new).split(CHUNK)]
         latent = torch.cat(parts)[:, 0].numpy() * std_y**2

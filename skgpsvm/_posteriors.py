@@ -316,11 +316,12 @@ class DecoupledPosterior(InducingPosterior):
     bases : MeanBases
     coef : Tensor of shape (c, M)
     power : float
-        Exponent of the ratio of posterior to prior variance, see `shrinkage`. Few inducing points
-        leave too much variance near the data; far away the full prior variance is right.
+        Exponent of the ratio of posterior to prior variance, see `shrinkage`. Few inducing points,
+        and few neighbors, leave too much variance near the data; far away the full prior variance
+        is right.
     local : LocalVariances, optional
         Variances that replace those of the inducing points. Joint covariances are scaled to them,
-        and keep their correlations.
+        and keep the correlations of the inducing points.
 
     Notes
     -----
@@ -333,9 +334,10 @@ class DecoupledPosterior(InducingPosterior):
 
     def marginals(self, X):
         if self.local is not None:
-            return self.means(X), self.local(X)
+            var = self.local(X)
+            return self.means(X), self._shrinkage(X, var) * var
         mean, var = super().marginals(X)
-        return mean + self.bases.mean(X, self.coef), self._factor(X, var) * var
+        return mean + self.bases.mean(X, self.coef), self._shrinkage(X, var) * var
 
     def means(self, X):
         return super().means(X) + self.bases.mean(X, self.coef)
@@ -359,8 +361,12 @@ class DecoupledPosterior(InducingPosterior):
 
     def _factor(self, X, var):
         """Return the factors (b, c) of the variances of the inducing points."""
-        if self.local is not None:
-            return self.local(X) / var.clamp_min(torch.finfo(var.dtype).tiny)
+        if self.local is None:
+            return self._shrinkage(X, var)
+        local = self.local(X)
+        return self._shrinkage(X, local) * local / var.clamp_min(torch.finfo(var.dtype).tiny)
+
+    def _shrinkage(self, X, var):
         return shrinkage(var, self.basis.projected_variance(X)[:, None], self.power)
 
 

@@ -169,21 +169,24 @@ def calibrated_fit(sparse, model, index, *, local=False):
     def finish(model, solve, state):
         elbo, means, variances = solve.evaluate(state)
         out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
-        if model.local_root is None:
-            prior = _at_rows(solve.basis.projected_variance, solve.rows, out)[:, None]
-            held_out = _held_out_rows(solve, out, means, variances[out], prior)
+        prior = _at_rows(solve.basis.projected_variance, solve.rows, out)[:, None]
+
+        def calibrated(variances):
+            held_out = _held_out_rows(solve, out, means, variances, prior)
             found = held_out.most_likely(model, limits, NOISE_PRIOR)
             return found, Summary(elbo, held_out.residuals(found))
+
+        if model.local_root is None:
+            return calibrated(variances[out])
         log_noise, more_noise = model.state(solve.rows.device)["noise"], 0.0
         for _ in range(_CALIBRATIONS):
             sites = _local_sites(solve, state, 1, more_noise)
             local = LocalVariances(solve.basis, solve.bases.points, **sites)
-            held_out = _held_out_rows(solve, out, means, _at_rows(local, solve.rows, out))
-            found = held_out.most_likely(model, limits, NOISE_PRIOR)
+            found, summary = calibrated(_at_rows(local, solve.rows, out))
             more_noise = found.state(solve.rows.device)["noise"].exp() - log_noise.exp()
         sites = _local_sites(solve, state, 0, more_noise)
-        found = replace(found, **{name: part.cpu().numpy() for name, part in sites.items()})
-        return found, Summary(elbo, held_out.residuals(found))
+        sites = {name: part.cpu().numpy() for name, part in sites.items()}
+        return replace(found, **sites), summary
 
     options = {"row_shares": row_shares, "finish": finish, "local": local}
     return fit_by_conjugate_gradients(sparse, model, index, **options)
@@ -205,7 +208,7 @@ def _at_rows(function, rows, index):
     return torch.cat([function(rows.take(at)[0].double()) for at in index.split(CHUNK_ROWS)])
 
 
-def _held_out_rows(solve, out, means, variances, prior=None):
+def _held_out_rows(solve, out, means, variances, prior):
     """Return the `HeldOutRows` of all ranks.
 
     Parameters
@@ -216,14 +219,11 @@ def _held_out_rows(solve, out, means, variances, prior=None):
     means : Tensor of shape (n, 2 t)
         Means of all rows, those of the solution without held-out rows last.
     variances, prior : Tensor of shape (k, t), (k, 1)
-        Latent variances of held-out rows, and projected prior variances if they need a power.
+        Latent variances of held-out rows, and projected prior variances.
     """
     rows = solve.rows
     y, known = observations(rows.targets[out].double())
     known = torch.zeros_like(y) if known is None else known
     weights = rows.weights[out].double() * (1 - solve.row_shares[out, -1])
     means = means[out, variances.shape[1] :]
-    parts = rows.collect(y, weights, means, variances, known)
-    prior = None if prior is None else rows.collect(prior)[0]
-    y, weights, means, variances, known = parts
-    return HeldOutRows(y, weights, means, variances, prior, known)
+    return HeldOutRows(*rows.collect(y, weights, means, variances, prior, known))

@@ -44,6 +44,7 @@ def test_all_rows_as_bases_and_inducing_points_are_the_exact_process():
     exact_cov = exact.predict(X_new, return_cov=True)[1] + 0.05 * np.eye(50)
     assert_allclose(ours.predict(X_new, return_cov=True)[1], exact_cov, atol=1e-6)
     assert ours.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=1e-5)
+    assert ours.variance_power_ == 1.0
     assert ours.noise_variance_ == pytest.approx(0.05)
 
 

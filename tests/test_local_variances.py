@@ -1,6 +1,7 @@
 """Variances of decoupled regressors from the rows nearest to each place."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,17 @@ def test_joint_covariances_have_the_local_variances():
     # Five standard errors of means and of variances.
     assert (np.abs(draws.mean(0) - mean) < 5 * np.sqrt(latent / 4000)).all()
     assert (np.abs(draws.var(0) / latent - 1) < 5 * np.sqrt(2 / 4000)).all()
+
+
+def test_power_is_that_of_the_ratio_to_the_prior():
+    X, y = waves(100)
+    X_new = 1.5 * waves(8, seed=1)[0]
+    model = given(MATERN, X[:10], noise_variance=0.05).fit(X, y)
+    plain = variances(model, X_new)
+    model._latents = [replace(model._latents[0], power=1.7)]
+    assert_allclose(variances(model, X_new), 1.5 * (plain / 1.5) ** 1.7, rtol=1e-9)
+    std, cov = model.predict(X_new, True)[1], model.predict(X_new, return_cov=True)[1]
+    assert_allclose(np.diag(cov), std**2, rtol=1e-9)
 
 
 def test_rows_are_predicted_alone_as_together(monkeypatch):

@@ -52,8 +52,8 @@ class HeldOutRows:
     y, weights : Tensor of shape (n, t), (n,)
     means, variances : Tensor of shape (n, t)
         Latent moments.
-    prior : Tensor of shape (n, 1) or None
-        Projected prior variances; None if the variances need no power.
+    prior : Tensor of shape (n, 1)
+        Projected prior variances.
     known : Tensor of shape (n, t) or float
         Known variances of the noise.
     """
@@ -62,7 +62,7 @@ class HeldOutRows:
     weights: torch.Tensor
     means: torch.Tensor
     variances: torch.Tensor
-    prior: torch.Tensor | None
+    prior: torch.Tensor
     known: torch.Tensor | float = 0.0
 
     def most_likely(self, model, limits, spread=math.inf):
@@ -95,8 +95,6 @@ class HeldOutRows:
 
     def _latent(self, power):
         """Return the latent variances, corrected by a power."""
-        if self.prior is None:
-            return self.variances
         return shrinkage(self.variances, self.prior, power) * self.variances
 
     def residuals(self, model):

@@ -80,8 +80,8 @@ class DecoupledGPRegressor(GPRegressor):
         Whether to optimize the inducing points; "sgd" then optimizes the mean's bases too.
     optimizer : {"auto"} or None, default="auto"
         Whether to learn kernel and noise. If so, "cg" with Gaussian noise and at least 500 rows
-        also holds out a tenth of the rows. They calibrate the noise; the solution without them
-        takes no additional pass.
+        also holds out a tenth of the rows. They calibrate the noise and the power of the variances;
+        the solution without them takes no additional pass.
     max_iter : int, default=100
         Maximal number of passes over the rows: iterations of conjugate gradients, or epochs of
         minibatches. `partial_fit` with "sgd" takes one.
@@ -118,6 +118,9 @@ class DecoupledGPRegressor(GPRegressor):
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance, in squared units of y; one per output. It leaves out the known variances
         that `fit` was given.
+    variance_power_ : float
+        Power applied to the ratio of posterior and prior variance of the latent function, at least
+        1: variances given few rows are too large.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, in nats. It is computed before
         calibration, with the noise that the mean was solved with, and from the variances of the
@@ -292,5 +295,6 @@ class DecoupledGPRegressor(GPRegressor):
         return {
             **decoupled_attributes(self, models, summaries, streamed),
             "noise_variance_": noise_variance,
+            "variance_power_": models[0].power,
             "_left_out": self._left_out if streamed else summaries[0].left_out,
         }
