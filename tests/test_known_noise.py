@@ -387,13 +387,15 @@ def test_equal_variances_are_a_part_of_the_noise_of_decoupled_models(solver):
     assert split.elbo_ == pytest.approx(whole.elbo_, rel=1e-6)
 
 
-def test_calibration_on_held_out_rows_leaves_known_noise_out():
-    X, y, known = measured(600)
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_calibration_on_held_out_rows_leaves_known_noise_out(seed):
+    X, y, known = measured(600, seed)
     model = DecoupledGPRegressor(random_state=0).fit(X, y, noise_variance=known)
     # The learned noise has variance .01, the known noise .26.
     assert model.noise_variance_ < 0.05
     mean, variance = model.latent_mean_and_variance(X)
     f = np.sin(2 * X[:, 0]) + X[:, 1]
+    # With less of a prior on the power, the variances of two seeds covered a third of the function.
     assert np.mean(np.abs(f - mean) < 1.96 * np.sqrt(variance)) > 0.85
 
 

@@ -16,7 +16,7 @@ _HELD_OUT = 0.1  # share of the rows
 _STEPS = 100
 _MAX_CHANGE = math.log(100)  # of noise and power
 NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
-_POWER_PRIOR = 1.0  # rate of the log power, which few or noisy rows hardly determine
+_POWER_PRIOR = 10.0  # rate of the log power, which few or noisy rows hardly determine
 
 
 def held_out_units(rows, random_state, max_units=np.inf):
