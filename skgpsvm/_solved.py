@@ -11,7 +11,14 @@ from ._fitted_models import DecoupledModel, SparseModel
 from ._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from ._hyperparameters.elbo_search import learn_on_elbo
 from ._hyperparameters.exact_evidence import EVIDENCE_ROWS, refine_on_evidence
-from ._hyperparameters.held_out import MIN_CALIBRATED, NOISE_PRIOR, HeldOutRows, training_shares
+from ._hyperparameters.held_out import (
+    LOCAL_POWER_PRIOR,
+    MIN_CALIBRATED,
+    NOISE_PRIOR,
+    POWER_PRIOR,
+    HeldOutRows,
+    training_shares,
+)
 from ._hyperparameters.initialization import shrink_length_scales
 from ._inference.decoupled import DecoupledInference
 from ._inference.exact import ExactInference
@@ -171,9 +178,11 @@ def calibrated_fit(sparse, model, index, *, local=False):
         out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
         prior = _at_rows(solve.basis.projected_variance, solve.rows, out)[:, None]
 
+        power_prior = POWER_PRIOR if model.local_root is None else LOCAL_POWER_PRIOR
+
         def calibrated(variances):
             held_out = _held_out_rows(solve, out, means, variances, prior)
-            found = held_out.most_likely(model, limits, NOISE_PRIOR)
+            found = held_out.most_likely(model, limits, NOISE_PRIOR, power_prior)
             return found, Summary(elbo, held_out.residuals(found))
 
         if model.local_root is None:

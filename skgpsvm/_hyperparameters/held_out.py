@@ -16,7 +16,10 @@ _HELD_OUT = 0.1  # share of the rows
 _STEPS = 100
 _MAX_CHANGE = math.log(100)  # of noise and power
 NOISE_PRIOR = 0.2  # standard deviation of the change of the log noise
-_POWER_PRIOR = 10.0  # rate of the log power, which few or noisy rows hardly determine
+# Rates of the log power, which few or noisy rows hardly determine: of the variances of few points,
+# and of local variances. The latter are a smaller share of the prior's, so that a power changes
+# them more.
+POWER_PRIOR, LOCAL_POWER_PRIOR = 1.0, 10.0
 
 
 def held_out_units(rows, random_state, max_units=np.inf):
@@ -65,7 +68,7 @@ class HeldOutRows:
     prior: torch.Tensor
     known: torch.Tensor | float = 0.0
 
-    def most_likely(self, model, limits, spread=math.inf):
+    def most_likely(self, model, limits, spread=math.inf, power_prior=POWER_PRIOR):
         """Return a model with the noise and power under which these rows are most likely.
 
         Parameters
@@ -76,6 +79,8 @@ class HeldOutRows:
         spread : float
             Standard deviation of a Gaussian prior of the change of the log noise. It is infinite
             where the means do not solve the system exactly, as their errors look like noise.
+        power_prior : float
+            Rate of the exponential prior of the log power.
         """
         noise = model.state(self.y.device)["noise"]
         k, squares = len(noise), (self.y - self.means).square()
@@ -84,7 +89,7 @@ class HeldOutRows:
             total = logs[:k].exp() + self.known + self._latent(logs[k].exp())
             misfit = (self.weights @ (total.log() + squares / total)).sum()
             changes = ((logs[:k] - noise) / spread).square().sum()
-            return -0.5 * (misfit + changes) - _POWER_PRIOR * logs[k]
+            return -0.5 * (misfit + changes) - power_prior * logs[k]
 
         start = torch.cat([noise, noise.new_zeros(1)])
         bounds = torch.stack([start - _MAX_CHANGE, start + _MAX_CHANGE], 1)
