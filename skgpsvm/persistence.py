@@ -4,24 +4,9 @@ from functools import partial
 
 from sklearn.gaussian_process import kernels as _kernels
 
-from . import (
-    AdditiveGPClassifier,
-    AdditiveGPRegressor,
-    BayesianSVC,
-    DecoupledGPClassifier,
-    DecoupledGPRegressor,
-    EPClassifier,
-    HybridBayesianSVC,
-    HybridSVGPClassifier,
-    HybridSVGPRegressor,
-    QSGPClassifier,
-    QSGPRegressor,
-    QSRVMClassifier,
-    QSRVMRegressor,
-    SVGPClassifier,
-    SVGPRegressor,
-    solvers,
-)
+import skgpsvm
+
+from . import solvers
 from ._calibration import Calibration
 from ._features import FourierFeatures
 from ._fitted_models import DecoupledModel, SparseModel
@@ -36,21 +21,7 @@ from .quadruply_stochastic._rvm_training import RelevanceModel
 __all__ = ["TRUSTED_TYPES"]
 
 _TYPES = [
-    AdditiveGPClassifier,
-    AdditiveGPRegressor,
-    BayesianSVC,
-    DecoupledGPClassifier,
-    DecoupledGPRegressor,
-    EPClassifier,
-    HybridBayesianSVC,
-    HybridSVGPClassifier,
-    HybridSVGPRegressor,
-    QSGPClassifier,
-    QSGPRegressor,
-    QSRVMClassifier,
-    QSRVMRegressor,
-    SVGPClassifier,
-    SVGPRegressor,
+    *(getattr(skgpsvm, name) for name in skgpsvm.__all__ if name != "__version__"),
     *(getattr(solvers, name) for name in solvers.__all__),
     AdditiveBasis,
     AdditiveLatent,

@@ -25,7 +25,10 @@ NUMPY_MODULES = {
     "active_learning/_stopping",  # labels
     "active_learning/_scores",  # computes with arrays from `predict_proba`
     "additive/_monotone",  # calls a solver of SciPy
-    "inspection",  # passes arrays from `explain` to matplotlib
+    "inspection/_display",  # passes arrays to matplotlib
+    "inspection/_effects",  # arrays from `explain`
+    "inspection/_importances",  # quantiles of draws, as arrays
+    "inspection/_tables",  # arrays of effects
     "_quadrature",  # tabulates nodes once
     "kernels/_base",  # scikit-learn kernels
     "kernels/_linear",  # a scikit-learn kernel

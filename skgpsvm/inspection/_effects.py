@@ -1,0 +1,244 @@
+"""Effects of fitted additive models on grids."""
+
+from dataclasses import dataclass, replace
+from math import ceil
+from numbers import Integral
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.base import is_classifier
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted
+
+from .._estimators import unwrapped
+from .._rows import column
+from .._validation import check_level, check_number
+
+_RUG_ROWS = 100
+
+
+def additive_model(estimator, X):
+    """Return the fitted additive model, and X as it receives it."""
+    given = type(estimator).__name__
+    estimator, X = unwrapped(estimator, X, lambda part: hasattr(part, "explain"))
+    if estimator is None:
+        raise ValueError(
+            f"{given} has no effects. Pass a fitted AdditiveGPRegressor or AdditiveGPClassifier, "
+            "alone or as the last step of a Pipeline."
+        )
+    check_is_fitted(estimator)
+    return estimator, X
+
+
+def link_name(estimator):
+    """Return the name of the link function."""
+    if is_classifier(estimator):
+        two = len(estimator.classes_) == 2
+        return estimator._likelihood.replace("softmax", "logit") if two else "softmax"
+    return "log" if estimator._likelihood == "poisson" else "identity"
+
+
+def latent_labels(estimator):
+    """Return the labels of the latent functions: of classes, or numbers of outputs."""
+    c = len(estimator._latents)
+    return list(getattr(estimator, "classes_", range(c)))[-c:]
+
+
+def component_effects(estimator, X, features, level, n_points, latent):
+    """Return a Bunch for each term, as the display's constructor takes them.
+
+    Without X, grids cover the ranges of the fit.
+    """
+    check_level(level)
+    check_number("n_points", n_points, 4, integer=True)
+    names, levels = feature_names(estimator), _level_names(estimator)
+    X = None if X is None else estimator._check_new(X)
+    places, basis = _chosen(estimator, features, names), estimator._latents[0].basis
+    terms = {place: basis.terms[place] for place in places}
+    used = sorted({j for term in terms.values() for j in term} - basis.masses.keys())
+    sentinels = {j: basis.features[j].sentinels for j in used}
+    axes = {
+        j: _Axis.of_levels(names[j], levels[j])
+        if j in levels
+        else _Axis.of_fit(names[j], basis.features[j], n_points)
+        if X is None
+        else _Axis.of_rows(names[j], column(X, j), sentinels[j], n_points)
+        for j in used
+    }
+    moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
+    alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
+    singles, found = _on_singles(moments, alone, axes, d, n_points), []
+    for place in places:
+        term = terms[place]
+        own, missing, mass = [axes[j] for j in term if j in axes], None, None
+        if len(term) == 2:
+            own = [axis.coarser() for axis in own]
+            curves = _on_pair(moments, term, own, d, place)
+        elif own:
+            curves = singles[:, : len(own[0].labels), alone.index(place)]
+            if term[0] in basis.absent:
+                missing = singles[:, -1, alone.index(place)]
+        else:
+            j, mass = basis.masses[term[0]]
+            own = [_Axis.of_mass(names[j], mass)]
+            rows = np.zeros((2, d))
+            rows[:, j] = own[0].values
+            curves = moments(rows, [place])[..., 0]
+        found.append(
+            Bunch(
+                name=estimator.term_names_[place],
+                latent=latent,
+                share=estimator.sobol_indices_[place],
+                feature_names=tuple(axis.name for axis in own),
+                categorical=tuple(axis.categorical for axis in own),
+                grid=tuple(axis.labels for axis in own),
+                **dict(zip(("effect", "lower", "upper"), curves, strict=True)),
+                rug=own[0].rug if len(term) == 1 else None,
+                missing=missing,
+                sentinels=tuple(sentinels.get(j, ()) for j in term),
+                point_mass=mass,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Grid of a feature: ``values`` are passed to the model, ``labels`` are drawn."""
+
+    name: str
+    values: np.ndarray
+    labels: np.ndarray
+    categorical: bool = False
+    rug: np.ndarray | None = None
+
+    @classmethod
+    def of_levels(cls, name, levels):
+        return cls(name, np.arange(len(levels)), np.array(levels), categorical=True)
+
+    @classmethod
+    def of_mass(cls, name, value):
+        labels = np.array(["other", f"{value:.6g}"])
+        return cls(name, np.array([np.nan, value]), labels, categorical=True)
+
+    @classmethod
+    def of_rows(cls, name, column, sentinels, n_points):
+        known = column[~(np.isnan(column) | np.isin(column, sentinels))]
+        if not (len(known) and known.min() < known.max()):
+            raise ValueError(
+                f"X has no two different numbers in {name!r}, so its effect has no range to be "
+                "drawn over. Pass more rows, such as those of the fit, or leave the feature out."
+            )
+        grid = np.linspace(known.min(), known.max(), n_points)
+        return cls(name, grid, grid, rug=known[:: ceil(len(known) / _RUG_ROWS)])
+
+    @classmethod
+    def of_fit(cls, name, feature, n_points):
+        grid = feature.inverse(torch.linspace(0, 1, n_points, dtype=torch.float64)).numpy()
+        return cls(name, grid, grid)
+
+    def coarser(self):
+        """Return an axis with half as many points, or itself if it is categorical."""
+        if self.categorical:
+            return self
+        half = np.interp(
+            np.linspace(0, 1, len(self.values) // 2),
+            np.linspace(0, 1, len(self.values)),
+            self.values,
+        )
+        return replace(self, values=half, labels=half)
+
+
+def feature_names(estimator):
+    numbered = [f"x{j}" for j in range(estimator.n_features_in_)]
+    return [str(name) for name in getattr(estimator, "feature_names_in_", numbered)]
+
+
+def _level_names(estimator):
+    """Return the names of the levels of each categorical column, by column."""
+    if estimator._encoder is None:
+        return {}
+    columns = np.flatnonzero(estimator._encoder.categorical)
+    return {
+        j: [_level_name(level) for level in levels]
+        for j, levels in zip(columns, estimator._encoder.levels, strict=True)
+    }
+
+
+def _level_name(level):
+    if level is None or level != level:
+        return "missing"
+    return f"{level:g}" if isinstance(level, float | np.floating) else str(level)
+
+
+def _chosen(estimator, features, names):
+    """Return the places of the requested terms."""
+    if features is None:
+        return np.argsort(-estimator.sobol_indices_).tolist()
+    features = [features] if isinstance(features, str | Integral) else features
+    numbers = {name: j for j, name in enumerate(names)}
+    terms = [set(term) for term in estimator._latents[0].basis.terms]
+    found = []
+    for requested in features:
+        if isinstance(requested, str) and requested in estimator.term_names_:
+            found.append(estimator.term_names_.index(requested))
+            continue
+        single = isinstance(requested, str | Integral)
+        term = {numbers.get(j, j) for j in ([requested] if single else requested)}
+        if term not in terms:
+            dropped = ""
+            if estimator.dropped_terms_:
+                dropped = (
+                    f"; {estimator.dropped_terms_} were dropped, by min_gain={estimator.min_gain}"
+                )
+            raise ValueError(
+                f"The model has no effect of {requested!r}. It has those of {estimator.term_names_}"
+                f"{dropped}."
+            )
+        found.append(terms.index(term))
+    return found
+
+
+def _moments(estimator, latent, width):
+    """Return a function of encoded rows (b, d) and the places of k terms.
+
+    It returns the effects with their lower and upper bounds, ndarray (3, b, k).
+    """
+    known = latent_labels(estimator)
+    if latent not in known:
+        raise ValueError(
+            f"latent={latent!r} must be one of {np.array(known).tolist()}: the latent function "
+            "whose effects are drawn."
+        )
+
+    def moments(rows, places):
+        mean, std = estimator._explained(rows, places)
+        if mean.ndim == 3:
+            mean, std = mean[..., known.index(latent)], std[..., known.index(latent)]
+        return np.stack([mean, mean - width * std, mean + width * std])
+
+    return moments
+
+
+def _on_singles(moments, places, axes, d, n_points):
+    """Return the effects of k single features at the points of all axes, (3, b, k).
+
+    One array of rows serves all features, since an effect depends on its own feature only. In the
+    last row, all numbers are missing.
+    """
+    size = max([n_points, *(len(axis.values) for axis in axes.values())])
+    rows = np.zeros((size + 1, d))
+    for j, axis in axes.items():
+        rows[: len(axis.values), j] = axis.values
+        rows[-1, j] = 0 if axis.categorical else np.nan
+    return moments(rows, places)
+
+
+def _on_pair(moments, term, axes, d, place):
+    """Return the effect of one pair on its grid, (3, k, l)."""
+    grid = np.meshgrid(*(axis.values for axis in axes), indexing="ij")
+    rows = np.zeros((grid[0].size, d))
+    for j, values in zip(term, grid, strict=True):
+        rows[:, j] = values.ravel()
+    return moments(rows, [place]).reshape(3, *grid[0].shape)
