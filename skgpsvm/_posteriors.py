@@ -286,9 +286,9 @@ class InducingPosterior(Posterior):
 
     def sample(self, X, n_samples, generator):
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
-        A, _ = self.basis(X)
-        A = A.double()
-        values, vectors = torch.linalg.eigh(self.basis.residual_cov(X.double()))
+        X = X.double()
+        A = self.basis.features(X)
+        values, vectors = torch.linalg.eigh(self.basis.residual_cov(X))
         scale = vectors * values.clamp_min(0).sqrt()
 
         def normal(*shape):
@@ -301,9 +301,9 @@ class InducingPosterior(Posterior):
 
     def cov(self, X):
         """Return covariances (c, b, b) at the rows of ``X``."""
-        A, _ = self.basis(X)
-        half = A.double() @ self.root
-        return half @ half.mT + self.basis.residual_cov(X.double())
+        X = X.double()
+        half = self.basis.features(X) @ self.root
+        return half @ half.mT + self.basis.residual_cov(X)
 
 
 class DecoupledPosterior(InducingPosterior):
@@ -344,15 +344,16 @@ class DecoupledPosterior(InducingPosterior):
 
     def sample(self, X, n_samples, generator):
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
-        mean, var = super().marginals(X.double())
-        draws = super().sample(X, n_samples, generator)
-        scaled = self._factor(X.double(), var).sqrt() * (draws - mean)
-        return scaled + mean + self.bases.mean(X.double(), self.coef)
+        X = X.double()
+        mean, var = super().marginals(X)
+        scaled = self._factor(X, var).sqrt() * (super().sample(X, n_samples, generator) - mean)
+        return scaled + mean + self.bases.mean(X, self.coef)
 
     def cov(self, X):
         """Return covariances (c, b, b) at the rows of ``X``."""
-        _, var = super().marginals(X.double())
-        factor = self._factor(X.double(), var).sqrt().T
+        X = X.double()
+        _, var = super().marginals(X)
+        factor = self._factor(X, var).sqrt().T
         return factor[:, :, None] * super().cov(X) * factor[:, None, :]
 
     def kl(self):
