@@ -23,7 +23,7 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import least_confident, mean_softmax_entropy
+from skgpsvm.active_learning import diverse_sampling, least_confident_sampling
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
 
@@ -32,17 +32,17 @@ KERNELS = {
     "Matern 3/2, one length scale": 5.0 * Matern(8.0, nu=1.5) + ConstantKernel(5.0, "fixed"),
 }
 POLICIES = {
-    "least confident": least_confident,
-    "entropy of softmax of means": mean_softmax_entropy,
-    "random": None,
+    "unsure and diverse": diverse_sampling,
+    "least confident": least_confident_sampling,
+    "at random": None,
 }
 # Colors that color-blind readers can distinguish (Okabe and Ito), and markers for print.
 STYLES = {
     "BayesianSVC, tuned": {"color": "#0072B2", "marker": "o"},
     "SVC, calibrated": {"color": "#D55E00", "marker": "s"},
-    "least confident": {"color": "#0072B2", "marker": "o"},
-    "entropy of softmax of means": {"color": "#D55E00", "marker": "s"},
-    "random": {"color": "#555555", "marker": "^"},
+    "unsure and diverse": {"color": "#0072B2", "marker": "o"},
+    "least confident": {"color": "#D55E00", "marker": "s"},
+    "at random": {"color": "#555555", "marker": "^"},
 }
 N_GROUPS = 6
 ROUNDS, QUERIES_A_ROUND, REPEATS = 12, 10, 2
@@ -154,8 +154,8 @@ def check_calibration(probabilities, y, path):
     figure.savefig(path, dpi=150)
 
 
-def errors_along(score, seed, X, y):
-    """Return the test error after each round of queries, chosen by a score or at random."""
+def errors_along(query, seed, X, y):
+    """Return the test error after each round of queries, or of random draws for None."""
     X_pool, X_test, y_pool, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=seed
     )
@@ -172,8 +172,13 @@ def errors_along(score, seed, X, y):
         model.fit(X_pool[labeled], y_pool[labeled])
         errors.append(1 - model.score(X_test, y_test))
         others = np.delete(np.arange(len(y_pool)), labeled)
-        scores = score(model, X_pool[others]) if score else rng.random(len(others))
-        labeled += others[scores.argsort()[::-1][:QUERIES_A_ROUND]].tolist()
+        if query is None:
+            chosen = rng.permutation(len(others))[:QUERIES_A_ROUND]
+        else:
+            chosen, _ = query(
+                model, X_pool[others], QUERIES_A_ROUND, random_state=rng.integers(1000)
+            )
+        labeled += others[chosen].tolist()
     return errors
 
 
@@ -183,9 +188,10 @@ def learn_actively(X, y, path):
         "4. Active learning: the model chooses which digits are labeled",
         f"Test error, starting from 2 labels per class, {QUERIES_A_ROUND} queries per round; "
         f"mean of {REPEATS} runs.",
-        "Least confident: queries the rows with the smallest probability of the predicted class.",
+        "Least confident: the digits with the smallest probability of the predicted class.",
+        "Unsure and diverse: digits about which the model is unsure, and that differ.",
     )
-    tasks = [(score, seed) for score in POLICIES.values() for seed in range(REPEATS)]
+    tasks = [(query, seed) for query in POLICIES.values() for seed in range(REPEATS)]
     errors = Parallel(n_jobs=2)(delayed(errors_along)(*task, X, y) for task in tasks)
     errors = np.reshape(errors, (len(POLICIES), REPEATS, -1)).mean(axis=1)
     n_labels = 2 * len(np.unique(y)) + QUERIES_A_ROUND * np.arange(ROUNDS + 1)

@@ -135,5 +135,6 @@ ax.set(
     ylabel="requests answered within, %",
     title="Mean and standard deviation of one row",
 )
+ax.xaxis.set_major_formatter("{x:g}")
 ax.legend(frameon=False)
 plt.show()
