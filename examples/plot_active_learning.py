@@ -85,9 +85,9 @@ ax.legend(title="labels chosen by", frameon=False)
 # %%
 # **When to stop.** Test labels are not available in practice. Probabilities are calibrated, so one
 # minus the mean of the largest is the error that the model expects on the pool, and needs no label.
-# With few labels the model is too cautious; from seventy on, it is right. To stop once this error has
-# been below a target in two rounds is therefore a rule that costs nothing. Without a target, stop
-# when the predictions no longer change: see :func:`~skgpsvm.active_learning.has_stabilized`.
+# With few labels the model is too cautious; from seventy on, it is right. To stop once this error
+# has been below a target in two rounds is therefore a rule that costs nothing. Without a target,
+# stop when predictions no longer change: see :func:`~skgpsvm.active_learning.has_stabilized`.
 
 errors, expected = 100 * curves["unsure and diverse"].mean(axis=0)
 figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
