@@ -61,6 +61,13 @@ def with_noise(template, functions, level):
     return Sum(*(with_noise(part, own, level) for part, own in pairs))
 
 
+def noise_entries(kernel):
+    """Return which entries of a kernel's theta are the noise of `split_noise`, a mask (k,)."""
+    if type(kernel) is Sum:
+        return np.concatenate([noise_entries(kernel.k1), noise_entries(kernel.k2)])
+    return np.full(kernel.n_dims, type(kernel) is WhiteKernel)
+
+
 @dataclass(frozen=True)
 class GivenNoise:
     """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs.

@@ -3,9 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
+import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import CompoundKernel
 
+from ._collapsed import evidence_or_bound
 from ._hyperparameters.collapsed_search import CollapsedSearch
 from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
 from ._hyperparameters.initialization import (
@@ -17,10 +19,11 @@ from ._hyperparameters.initialization import (
 from ._hyperparameters.priors import PriorOfParts, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
+from ._noise import noise_entries
 from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
 from ._sparse import SparseProblem, check_sparse_parameters, sparse_attributes
-from ._torch_kernels import latent_kernels
+from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
@@ -207,3 +210,23 @@ def regression_summary(ascent, state):
     mean, var, targets, weights = leave_one_out(ascent, state)
     parts = ascent.likelihood.likelihood, targets, mean, var, weights
     return Summary(ascent.elbo(state), LeftOut.of(*parts))
+
+
+def collapsed_elbo_at(model, rows, theta, with_gradient):
+    """Return the collapsed ELBO, or the evidence, at the inducing points of a fitted model.
+
+    The noise of the model is kept unless it is part of theta. See `evidence_at` for the parameters.
+    """
+    tensors, theta = model.state(rows.device), torch.as_tensor(theta, device=rows.device)
+    of_noise = torch.as_tensor(noise_entries(model.whole_kernel), device=rows.device)
+    noise = theta[of_noise] if of_noise.any() else tensors["noise"]
+    bound = evidence_or_bound(torch_kernel(model.kernel), rows, tensors["Z"])
+    point = theta[~of_noise], tensors["Z"], noise
+    if not with_gradient:
+        return bound.value(*point), None
+    value, by_theta, _, by_noise = bound.value_and_gradient(*point)
+    gradient = torch.empty_like(theta)
+    gradient[~of_noise] = by_theta
+    if of_noise.any():
+        gradient[of_noise] = by_noise
+    return value, gradient

@@ -3,7 +3,7 @@
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
 from ._inputs import validated
-from ._pipeline import agreed_options, check_streamed, fit_models, update_models
+from ._pipeline import check_streamed, evidence_at, fit_models, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
@@ -11,9 +11,9 @@ __all__ = [
     "GPClassifier",
     "GPEstimator",
     "GPRegressor",
-    "agreed_options",
     "all_or_nothing",
     "check_streamed",
+    "evidence_at",
     "fit_models",
     "unwrapped",
     "update_models",

@@ -3,6 +3,7 @@
 from functools import cache, partial
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from .._data import WeightedDataset
 from .._distributed import broadcast_from_rank0, check_equal, check_same, run_on_all_ranks
@@ -55,6 +56,64 @@ def update_models(estimator, X, y, sample_weight, **more):
     return _run(estimator, data, previous, call, estimator._update_model, streamed=True)
 
 
+def evidence_at(estimator, evaluate, fitted, theta, eval_gradient, X, y, sample_weight, **more):
+    """Return the log evidence of fitted models, or its approximation, at other hyperparameters.
+
+    Parameters
+    ----------
+    estimator : GPEstimator
+    evaluate : callable
+        Takes a model, its rows, the theta of its kernel, (k,), and whether to return the gradient;
+        returns the value, nats, and the gradient, a tensor (k,), or None.
+    fitted : str
+        Attribute with the value of the last fit.
+    theta, eval_gradient, X, y, sample_weight
+        As ``log_marginal_likelihood`` takes them.
+    **more : array-like
+        As of `fit_models`.
+
+    Returns
+    -------
+    value : float
+        Summed over the models.
+    gradient : ndarray of shape (k,), optional
+    """
+    check_is_fitted(estimator)
+    if X is None:
+        if theta is None and not eval_gradient:
+            return getattr(estimator, fitted)
+        raise ValueError(
+            "The evidence at a given theta, or its gradient, needs the rows: pass the rows of "
+            "fit as X and y, since the model does not keep them."
+        )
+    kernels = [part.whole_kernel for part in estimator._latents]
+    sizes = [kernel.n_dims for kernel in kernels]
+    if theta is None:
+        theta = np.concatenate([kernel.theta for kernel in kernels])
+    theta = np.asarray(theta, dtype=np.float64)
+    if theta.shape != (sum(sizes),):
+        raise ValueError(
+            f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
+        )
+    X, targets, weights, _ = estimator._check_training_data(
+        X, y, sample_weight, **more, reset=False
+    )
+    options = _agreed_options(estimator, X)
+    parts = [
+        evaluate(model, WeightedDataset(X, part, weights, *options), own, eval_gradient)
+        for model, part, own in zip(
+            estimator._latents,
+            estimator._one_vs_rest_targets(targets),
+            np.split(theta, np.cumsum(sizes)[:-1]),
+            strict=True,
+        )
+    ]
+    value = sum(part for part, _ in parts)
+    if not eval_gradient:
+        return value
+    return value, np.concatenate([gradient.cpu().numpy() for _, gradient in parts])
+
+
 def check_streamed(estimator):
     """Refuse class weights that need all rows."""
     if getattr(estimator, "class_weight", None) == "balanced":
@@ -78,7 +137,7 @@ def _run(estimator, data, previous, call, fit, streamed=False):
         X, y, sample_weight, **more, reset=previous is None
     )
     targets_of_models = estimator._one_vs_rest_targets(targets)
-    options = agreed_options(estimator, X)
+    options = _agreed_options(estimator, X)
     run = Run(estimator, shown, y, X, targets, weights, previous)
 
     @cache
@@ -109,7 +168,7 @@ def _run(estimator, data, previous, call, fit, streamed=False):
     return estimator
 
 
-def agreed_options(estimator, X):
+def _agreed_options(estimator, X):
     """Return the device and dtype, after a check that all ranks use devices of one kind."""
     options = run_on_all_ranks(estimator._torch_options, X)
     check_equal({"device of type": options[0].type})

@@ -6,11 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
-from .._data import WeightedDataset
 from .._distributed import gather
-from .._estimators import GPClassifier, agreed_options, all_or_nothing, fit_models
+from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
@@ -398,37 +396,9 @@ class EPClassifier(GPClassifier):
         ValueError
             If ``theta`` has another length than ``kernel_.theta``, or rows are missing.
         """
-        check_is_fitted(self)
-        if X is None:
-            if theta is None and not eval_gradient:
-                return self.log_marginal_likelihood_value_
-            raise ValueError(
-                "The evidence at a given theta, or its gradient, needs the rows: pass the rows of "
-                "fit as X and y, since the model does not keep them."
-            )
-        theta = np.asarray(self.kernel_.theta if theta is None else theta, dtype=np.float64)
-        sizes = [part.kernel.n_dims for part in self._latents]
-        if theta.shape != (sum(sizes),):
-            raise ValueError(
-                f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
-            )
-        X, codes, weights, _ = self._check_training_data(X, y, sample_weight, reset=False)
-        options = agreed_options(self, X)
-        thetas = np.split(theta, np.cumsum(sizes)[:-1])
-        value, gradient = 0.0, []
-        for part, at, targets in zip(
-            self._latents, thetas, self._one_vs_rest_targets(codes), strict=True
-        ):
-            rows = WeightedDataset(X, targets, weights, *options)
-            propagation = Propagation(torch_kernel(part.kernel), rows, part.jitter)
-            state = propagation.init(
-                torch.as_tensor(at, device=rows.device), part.state(rows.device)["Z"]
-            )
-            update = run_ep_to_convergence(propagation, state)
-            value += propagation.evidence(state, update)
-            if eval_gradient:
-                gradient.append(propagation.gradient(state, update)["theta"].cpu().numpy())
-        return (value, np.concatenate(gradient)) if eval_gradient else value
+        data = X, y, sample_weight
+        name = "log_marginal_likelihood_value_"
+        return evidence_at(self, _converged_evidence, name, theta, eval_gradient, *data)
 
     # Prediction
 
@@ -447,6 +417,16 @@ class EPClassifier(GPClassifier):
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
         """
         return super().decision_function(X)
+
+
+def _converged_evidence(model, rows, theta, with_gradient):
+    """Return the log evidence of converged sites, and its gradient in theta; see `evidence_at`."""
+    propagation = Propagation(torch_kernel(model.kernel), rows, model.jitter)
+    Z = model.state(rows.device)["Z"]
+    state = propagation.init(torch.as_tensor(theta, device=rows.device), Z)
+    update = run_ep_to_convergence(propagation, state)
+    gradient = propagation.gradient(state, update)["theta"] if with_gradient else None
+    return propagation.evidence(state, update), gradient
 
 
 def _summary(propagation, state):

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from sklearn.utils.metaestimators import available_if
+
+from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
 from .._hyperparameters.initialization import at_points
 from .._inference.natural_gradient import NaturalGradientInference
+from .._isolation import isolated
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
@@ -21,6 +24,7 @@ from .._sparse import (
 from .._variational import (
     check_regression_parameters,
     check_variational_parameters,
+    collapsed_elbo_at,
     elbo_attributes,
     natural_sweep,
     regression_problem,
@@ -37,6 +41,10 @@ _MAX_EXACT_ROWS = 2000
 _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
+
+
+def _has_gaussian_noise(estimator):
+    return estimator.likelihood == "gaussian"
 
 
 class SVGPRegressor(GPRegressor):
@@ -273,6 +281,57 @@ class SVGPRegressor(GPRegressor):
         self : SVGPRegressor
         """
         return fit_or_update(self, X, y, sample_weight, noise_variance=noise_variance)
+
+    @available_if(_has_gaussian_noise)
+    @isolated()
+    def log_marginal_likelihood(
+        self,
+        theta=None,
+        eval_gradient=False,
+        *,
+        X=None,
+        y=None,
+        sample_weight=None,
+        noise_variance=None,
+    ):
+        """Return the log evidence, or a lower bound on it, also at other hyperparameters.
+
+        It is that of the normalized y: the exact log evidence if every row is an inducing point,
+        and otherwise the collapsed ELBO. Inducing points are held fixed, and so is the noise
+        unless it is a `WhiteKernel` of the kernel. Only with Gaussian noise. If several processes
+        share the rows, all must call it.
+
+        Parameters
+        ----------
+        theta : array-like of shape (k,), default=None
+            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``.
+        eval_gradient : bool, default=False
+            Whether to return the derivatives in ``theta`` too.
+        X : array-like of shape (n, d), default=None
+            The rows of `fit`, whose y the model does not keep. None returns ``elbo_``; it needs
+            ``theta=None`` and no gradient.
+        y : array-like of shape (n,) or (n, t), default=None
+        sample_weight : array-like of shape (n,), default=None
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise, as in `fit`.
+
+        Returns
+        -------
+        value : float
+            Nats, summed over the outputs.
+        gradient : ndarray of shape (k,), optional
+
+        Raises
+        ------
+        ValueError
+            If ``theta`` has another length than ``kernel_.theta``, or rows are missing.
+
+        Notes
+        -----
+        Source: Rasmussen and Williams (2006), eqs. 5.8 and 5.9; Titsias (2009), eq. 9.
+        """
+        data, more = (X, y, sample_weight), {"noise_variance": noise_variance}
+        return evidence_at(self, collapsed_elbo_at, "elbo_", theta, eval_gradient, *data, **more)
 
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)

@@ -1,0 +1,92 @@
+"""`SVGPRegressor.log_marginal_likelihood`, against scikit-learn, oracles and finite differences."""
+
+import numpy as np
+import oracles
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+from skgpsvm import DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
+
+KERNEL = 2.0 * RBF([1.0, 1.5], [(1e-2, 1e2), (1e-2, 1e2)])
+WITH_NOISE = WhiteKernel(0.1) + KERNEL
+SPARSE = {"n_inducing": 12, "max_iter": 2}
+
+
+def problem(n_outputs=None):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    signals = np.stack([np.sin(2 * X[:, 0]), X[:, 1]], 1) + 0.2 * rng.normal(size=(40, 2))
+    return X, 3 + 2 * (signals[:, 0] if n_outputs is None else signals)
+
+
+def fitted(kernel, X, y, **more):
+    return SVGPRegressor(kernel, mean="zero", optimizer=None, random_state=0, **more).fit(X, y)
+
+
+def away(model):
+    return model.kernel_.theta + np.linspace(-0.3, 0.4, model.kernel_.n_dims)
+
+
+@pytest.mark.parametrize("n_outputs", [None, 2])
+@pytest.mark.parametrize("kernel", [KERNEL, WITH_NOISE, KERNEL + WhiteKernel(0.1, "fixed")])
+def test_exact_process_has_the_evidence_of_scikit_learn(kernel, n_outputs):
+    X, y = problem(n_outputs)
+    model = fitted(kernel, X, y)
+    theirs = kernel + WhiteKernel(0.1, "fixed") if kernel is KERNEL else kernel
+    peer = GaussianProcessRegressor(theirs, optimizer=None, normalize_y=True).fit(X, y)
+    for theta in (model.kernel_.theta, away(model)):
+        found = model.log_marginal_likelihood(theta, eval_gradient=True, X=X, y=y)
+        for ours, expected in zip(found, peer.log_marginal_likelihood(theta, True), strict=True):
+            # scikit-learn adds 1e-10 to the variances, and we a jitter of 1e-9 of their mean.
+            assert_allclose(ours, expected, atol=1e-6)
+
+
+def test_sparse_process_has_titsias_bound():
+    X, y = problem()
+    model = fitted(WITH_NOISE, X, y, n_inducing=12)
+    standard = (y - y.mean()) / y.std()
+    Z, theta = model.inducing_points_, away(model)
+    kernel, noise = model.kernel_.clone_with_theta(theta).k2, np.exp(theta[0])
+    expected = oracles.collapsed(kernel, Z, Z, X, standard, noise)
+    assert model.log_marginal_likelihood(theta, X=X, y=y) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("n_outputs", [None, 2])
+@pytest.mark.parametrize("n_inducing", [None, 12])
+@pytest.mark.parametrize("kernel", [KERNEL, WITH_NOISE, KERNEL + WhiteKernel(0.1)])
+def test_gradient_is_that_of_finite_differences(kernel, n_inducing, n_outputs, known):
+    X, y = problem(n_outputs)
+    data = {"X": X, "y": y, "sample_weight": np.linspace(0.5, 1.5, len(X))}
+    data["noise_variance"] = np.linspace(0.01, 1, len(X)) if known else None
+    model = fitted(clone(kernel), X, y, n_inducing=n_inducing)
+    theta = away(model)
+    value, gradient = model.log_marginal_likelihood(theta, True, **data)
+    assert value == pytest.approx(model.log_marginal_likelihood(theta, **data), rel=1e-12)
+    ends = [
+        [model.log_marginal_likelihood(theta + sign * step, **data) for sign in (1, -1)]
+        for step in 1e-4 * np.eye(len(theta))
+    ]
+    assert_allclose(gradient, [(up - down) / 2e-4 for up, down in ends], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [{}, SPARSE])
+def test_value_at_the_fit_is_its_elbo(more):
+    X, y = problem()
+    model = SVGPRegressor(random_state=0, **more).fit(X, y)
+    assert model.log_marginal_likelihood() == model.elbo_
+    assert model.log_marginal_likelihood(X=X, y=y) == pytest.approx(model.elbo_, abs=1e-5)
+
+
+def test_errors_and_absence():
+    X, y = problem()
+    model = fitted(KERNEL, X, y)
+    with pytest.raises(ValueError, match="pass the rows of fit as X and y"):
+        model.log_marginal_likelihood(model.kernel_.theta)
+    with pytest.raises(ValueError, match=r"theta has shape \(1,\), but kernel_.theta has shape"):
+        model.log_marginal_likelihood([0.0], X=X, y=y)
+    for other in (SVGPRegressor(likelihood="laplace"), SVGPClassifier(), DecoupledGPRegressor()):
+        assert not hasattr(other, "log_marginal_likelihood")
