@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from ._bases import KernelBases
 from ._features import FourierBases, FourierFeatures, NystroemFourierBases
 from ._local_variances import LocalVariances
-from ._noise import with_noise
+from ._noise import noise_entries, with_noise
 from ._posteriors import (
     DecoupledPosterior,
     IndependentPosterior,
@@ -117,6 +117,12 @@ class SparseModel(FittedModel):
         parts = {name: tensors[name].cpu().numpy() for name in names if tensors[name] is not None}
         kernel = with_theta(self.kernel, tensors["theta"].cpu().numpy())
         return replace(self, kernel=kernel, noise=tuple(tensors["noise"].tolist()), **parts)
+
+    def at_theta(self, theta):
+        """Return a copy whose whole kernel, noise included, has another theta, ndarray (k,)."""
+        of_noise = noise_entries(self.whole_kernel)
+        noise = tuple(theta[of_noise].tolist()) if of_noise.any() else self.noise
+        return replace(self, kernel=with_theta(self.kernel, theta[~of_noise]), noise=noise)
 
     def basis(self, device):
         """Return the whitened features of the inducing points."""

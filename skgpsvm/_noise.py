@@ -105,7 +105,7 @@ def given_noise(kernel):
     Raises
     ------
     ValueError
-        If there are several such terms, or no term of another kind.
+        If there are several such terms, no term of another kind, or no noise.
     """
     if not isinstance(kernel, Kernel):
         return None
@@ -118,6 +118,11 @@ def given_noise(kernel):
             "the function, such as 1.0 * RBF() + WhiteKernel()."
         )
     (white,) = whites
+    if not white.noise_level > 0:
+        raise ValueError(
+            f"kernel={kernel!r} has a WhiteKernel of noise_level={white.noise_level!r}, but noise "
+            "must be positive. Give a small number, such as 1e-10."
+        )
     if white.hyperparameter_noise_level.fixed:
         limits = (math.log(white.noise_level),) * 2
     else:

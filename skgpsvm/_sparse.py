@@ -1,8 +1,10 @@
 """Sparse GPs: the problem of fitting one, its posterior by a stage, and its fitted attributes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 
 from ._collapsed import are_points
@@ -19,7 +21,7 @@ from ._problem import Fitted, Problem
 from ._sites import SiteLikelihood
 from ._torch_kernels import theta_bounds, torch_kernels
 from ._validation import check_kernel
-from .exceptions import warn
+from .exceptions import NotPositiveDefiniteError, warn
 from .inducing import select_inducing_points
 
 N_INDUCING = 256
@@ -51,6 +53,58 @@ def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
     estimator._check_number("tol", 0)
     estimator._rules.check_solver(estimator)
     check_kernel(estimator.kernel, n_kernels)
+
+
+def check_optimizer(estimator, takes_function=True):
+    """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel.
+
+    Parameters
+    ----------
+    estimator : GPEstimator
+    takes_function : bool
+        Whether ``optimizer`` may be a function, see `optimized`.
+    """
+    if not (takes_function and callable(estimator.optimizer)):
+        estimator._check_choice("optimizer", ("auto", None))
+    elif estimator.kernel is None:
+        raise ValueError(
+            "A function as optimizer needs a kernel, whose hyperparameters and bounds it gets. "
+            "Give one, such as 1.0 * RBF(1.0), or set optimizer='auto'."
+        )
+    elif n_ranks() > 1:
+        raise ValueError(
+            "A function as optimizer works in one process only, since ranks that share a fit must "
+            "evaluate the same hyperparameters. Set optimizer='auto'."
+        )
+
+
+def optimized(optimizer, evaluate, model, rows):
+    """Return a model with the hyperparameters of the kernel that a function finds.
+
+    Parameters
+    ----------
+    optimizer : callable
+        As of `GaussianProcessRegressor`: takes the function to minimize, the first theta and its
+        bounds; returns the best theta and its value.
+    evaluate : callable
+        As of `evidence_at`.
+    model : SparseModel
+        The inducing points are kept, and so is the noise unless the kernel has it.
+    rows : WeightedDataset
+    """
+    kernel = model.whole_kernel
+    if not kernel.n_dims:
+        return model
+
+    def loss(theta, eval_gradient=True):
+        try:
+            value, gradient = evaluate(model, rows, theta, eval_gradient)
+        except NotPositiveDefiniteError:
+            value, gradient = -math.inf, torch.zeros(kernel.n_dims)
+        return (-value, -gradient.cpu().numpy()) if eval_gradient else -value
+
+    theta, _ = optimizer(loss, kernel.theta, bounds=kernel.bounds)
+    return model.at_theta(theta)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import CompoundKernel
 
-from ._collapsed import evidence_or_bound
+from ._collapsed import Hyperparameters, evidence_or_bound
 from ._hyperparameters.collapsed_search import CollapsedSearch
 from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
 from ._hyperparameters.initialization import (
@@ -22,7 +22,7 @@ from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import noise_entries
 from ._parameters import OtherThan, where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
-from ._sparse import SparseProblem, check_sparse_parameters, sparse_attributes
+from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
 from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
@@ -37,13 +37,13 @@ LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 
 
-def check_variational_parameters(estimator, *, means=MEANS, optimizers=("auto", None), **options):
+def check_variational_parameters(estimator, *, means=MEANS, takes_function=False, **options):
     """Refuse wrong values of the parameters that all variational GPs have.
 
-    Options are those of `check_sparse_parameters`.
+    Options are those of `check_sparse_parameters`; ``takes_function`` is that of `check_optimizer`.
     """
     estimator._check_choice("mean", means)
-    estimator._check_choice("optimizer", optimizers)
+    check_optimizer(estimator, takes_function)
     check_sparse_parameters(estimator, **options)
 
 
@@ -217,15 +217,14 @@ def collapsed_elbo_at(model, rows, theta, with_gradient):
 
     The noise of the model is kept unless it is part of theta. See `evidence_at` for the parameters.
     """
-    tensors, theta = model.state(rows.device), torch.as_tensor(theta, device=rows.device)
-    of_noise = torch.as_tensor(noise_entries(model.whole_kernel), device=rows.device)
-    noise = theta[of_noise] if of_noise.any() else tensors["noise"]
+    tensors = model.at_theta(theta).state(rows.device)
     bound = evidence_or_bound(torch_kernel(model.kernel), rows, tensors["Z"])
-    point = theta[~of_noise], tensors["Z"], noise
+    point = Hyperparameters(*(tensors[name] for name in Hyperparameters._fields))
     if not with_gradient:
         return bound.value(*point), None
     value, by_theta, _, by_noise = bound.value_and_gradient(*point)
-    gradient = torch.empty_like(theta)
+    of_noise = torch.as_tensor(noise_entries(model.whole_kernel), device=rows.device)
+    gradient = by_theta.new_empty(len(of_noise))
     gradient[~of_noise] = by_theta
     if of_noise.any():
         gradient[of_noise] = by_noise

@@ -1,14 +1,18 @@
-"""`SVGPRegressor.log_marginal_likelihood`, against scikit-learn, oracles and finite differences."""
+"""The evidence as a function of the hyperparameters, and functions that optimize it."""
 
 import numpy as np
 import oracles
 import pytest
 from numpy.testing import assert_allclose
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
-from skgpsvm import DecoupledGPRegressor, SVGPClassifier, SVGPRegressor
+from skgpsvm import DecoupledGPRegressor, EPClassifier, SVGPClassifier, SVGPRegressor
+from skgpsvm._fitted_models import SparseModel
+from skgpsvm._sparse import optimized
+from skgpsvm.exceptions import NotPositiveDefiniteError
 
 KERNEL = 2.0 * RBF([1.0, 1.5], [(1e-2, 1e2), (1e-2, 1e2)])
 WITH_NOISE = WhiteKernel(0.1) + KERNEL
@@ -90,3 +94,70 @@ def test_errors_and_absence():
         model.log_marginal_likelihood([0.0], X=X, y=y)
     for other in (SVGPRegressor(likelihood="laplace"), SVGPClassifier(), DecoupledGPRegressor()):
         assert not hasattr(other, "log_marginal_likelihood")
+
+
+def test_one_theta_may_be_that_of_every_class():
+    X, y = problem()
+    labels = np.digitize(y, [2.5, 3.5])
+    model = EPClassifier(KERNEL, mean="zero", n_inducing=8, optimizer=None, random_state=0)
+    model.fit(X, labels)
+    theta = KERNEL.theta + np.array([0.1, 0.2, -0.3])
+    value, gradient = model.log_marginal_likelihood(theta, True, X=X, y=labels)
+    every, parts = model.log_marginal_likelihood(np.tile(theta, 3), True, X=X, y=labels)
+    assert value == every
+    assert_allclose(gradient, parts.reshape(3, 3).sum(0))
+    with pytest.raises(ValueError, match=r"\(9,\), and that of each class \(3,\)"):
+        model.log_marginal_likelihood(theta[:2], X=X, y=labels)
+
+
+# Functions as optimizers
+
+
+def by_scipy(loss, theta, bounds):
+    found = minimize(loss, theta, jac=True, method="L-BFGS-B", bounds=bounds)
+    return found.x, found.fun
+
+
+@pytest.mark.parametrize("solver", ["auto", "natural_gradient"])
+def test_a_function_finds_the_hyperparameters_of_scikit_learn(solver):
+    X, y = problem()
+    kernel = WhiteKernel(0.1) + 2.0 * RBF(1.0)
+    model = SVGPRegressor(kernel, mean="zero", optimizer=by_scipy, solver=solver).fit(X, y)
+    peer = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    assert_allclose(model.kernel_.theta, peer.kernel_.theta, atol=1e-3)
+    assert_allclose(model.predict(X), peer.predict(X), atol=1e-3)
+
+
+def test_a_function_learns_each_class_by_its_evidence():
+    X, y = problem()
+    labels = np.digitize(y, [2.5, 3.5])
+    kernel = 2.0 * RBF([1.0, 1.5], "fixed")
+    model = EPClassifier(kernel, mean="zero", n_inducing=8, optimizer=by_scipy, random_state=0)
+    model.fit(X, labels)
+    _, gradient = model.log_marginal_likelihood(None, True, X=X, y=labels)
+    assert_allclose(gradient, 0, atol=1e-2)
+    assert np.ptp(model.kernel_.theta) > 0.1
+
+
+def test_an_evaluation_that_fails_is_infinitely_bad():
+    found = []
+
+    def optimizer(loss, theta, bounds):
+        found.extend([*loss(theta), loss(theta, eval_gradient=False)])
+        return theta, 0.0
+
+    def fail(*_):
+        raise NotPositiveDefiniteError("K")
+
+    optimized(optimizer, fail, SparseModel(KERNEL, problem()[0], noise=(0.0,)), None)
+    assert found[0] == found[2] == np.inf
+    assert_allclose(found[1], np.zeros(3))
+
+
+def test_functions_need_a_kernel_and_gaussian_noise():
+    X, y = problem()
+    with pytest.raises(ValueError, match="needs a kernel"):
+        SVGPRegressor(optimizer=by_scipy).fit(X, y)
+    for other in (SVGPRegressor(likelihood="laplace"), SVGPClassifier(), DecoupledGPRegressor()):
+        with pytest.raises(ValueError, match="optimizer"):
+            other.set_params(kernel=KERNEL, optimizer=by_scipy).fit(X, np.round(y))

@@ -252,6 +252,7 @@ def test_hybrid_weights_bring_the_noise_back(tmp_path):
     [
         ({"kernel": RBF() + WhiteKernel(), "noise_variance": 0.1}, "both set the noise"),
         ({"kernel": WhiteKernel()}, "must have one WhiteKernel, .* beside a kernel"),
+        ({"kernel": RBF() + WhiteKernel(0.0, "fixed")}, "noise must be positive"),
         ({"kernel": RBF() + WhiteKernel() + WhiteKernel()}, "must have one WhiteKernel"),
         ({"kernel": RBF() + 0.5 * WhiteKernel()}, "not in products or powers"),
         ({"kernel": 2.0 * (RBF() + WhiteKernel())}, "not in products or powers"),

@@ -87,31 +87,31 @@ def evidence_at(estimator, evaluate, fitted, theta, eval_gradient, X, y, sample_
             "fit as X and y, since the model does not keep them."
         )
     kernels = [part.whole_kernel for part in estimator._latents]
-    sizes = [kernel.n_dims for kernel in kernels]
-    if theta is None:
-        theta = np.concatenate([kernel.theta for kernel in kernels])
-    theta = np.asarray(theta, dtype=np.float64)
-    if theta.shape != (sum(sizes),):
+    every = np.stack([kernel.theta for kernel in kernels])
+    theta = every.ravel() if theta is None else np.asarray(theta, dtype=np.float64)
+    if theta.shape not in ((every.size,), every.shape[1:]):
+        alike = "" if len(every) == 1 else f", and that of each class {every.shape[1:]}"
         raise ValueError(
-            f"theta has shape {theta.shape}, but kernel_.theta has shape {(sum(sizes),)}."
+            f"theta has shape {theta.shape}, but kernel_.theta has shape {(every.size,)}{alike}."
         )
     X, targets, weights, _ = estimator._check_training_data(
         X, y, sample_weight, **more, reset=False
     )
     options = _agreed_options(estimator, X)
+    rows = [
+        WeightedDataset(X, part, weights, *options)
+        for part in estimator._one_vs_rest_targets(targets)
+    ]
+    thetas = np.resize(theta, every.shape)  # one kernel's is repeated
     parts = [
-        evaluate(model, WeightedDataset(X, part, weights, *options), own, eval_gradient)
-        for model, part, own in zip(
-            estimator._latents,
-            estimator._one_vs_rest_targets(targets),
-            np.split(theta, np.cumsum(sizes)[:-1]),
-            strict=True,
-        )
+        evaluate(*each, eval_gradient)
+        for each in zip(estimator._latents, rows, thetas, strict=True)
     ]
     value = sum(part for part, _ in parts)
     if not eval_gradient:
         return value
-    return value, np.concatenate([gradient.cpu().numpy() for _, gradient in parts])
+    gradient = np.stack([part.cpu().numpy() for _, part in parts])
+    return value, gradient.ravel() if theta.size == every.size else gradient.sum(0)
 
 
 def check_streamed(estimator):

@@ -20,9 +20,11 @@ from .._sparse import (
     LEARNING_RATE,
     SPARSE_FOLLOWED,
     SparseProblem,
+    check_optimizer,
     check_sparse_parameters,
     fit_or_update,
     fit_posterior,
+    optimized,
     sparse_attributes,
     update_posterior,
 )
@@ -110,9 +112,11 @@ class EPClassifier(GPClassifier):
     learn_inducing : bool, default=False
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
         where the signal is weak, since the evidence is not a bound.
-    optimizer : {"auto"} or None, default="auto"
+    optimizer : {"auto"}, callable or None, default="auto"
         Whether the kernel is learned. None holds the kernel and the inducing points fixed; "gfitc"
-        is then refused, as only the way of learning differs.
+        is then refused, as only the way of learning differs. A function with the interface of
+        `GaussianProcessClassifier` maximizes `log_marginal_likelihood` over the theta of each
+        class's kernel, which must be given; inducing points stay.
     max_iter : int, default=100
         Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
         learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten
@@ -225,7 +229,7 @@ class EPClassifier(GPClassifier):
 
     def _check_parameters(self):
         self._check_choice("mean", ("zero", "constant", "linear"))
-        self._check_choice("optimizer", ("auto", None))
+        check_optimizer(self)
         check_sparse_parameters(self)
 
     @all_or_nothing
@@ -295,7 +299,7 @@ class EPClassifier(GPClassifier):
         return LikelihoodSites(Probit(), 1)
 
     def _sparse_problem(self, problem):
-        scaler, learns = problem.scaler, self.optimizer is not None
+        scaler, learns = problem.scaler, self.optimizer == "auto"
         kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
         kernel = with_learned_mean(kernel, self.mean, scaler, _VARIANCE)
         has_prior = self.kernel is None and learns
@@ -306,6 +310,8 @@ class EPClassifier(GPClassifier):
     def _fit_model(self, problem):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve = problem.start or sparse.initial_model(), ()
+        if callable(self.optimizer):
+            model = optimized(self.optimizer, _converged_evidence, model, rows)
         free, Z, random_state = sparse.free_parts(model), model.Z, problem.random_state
         if free == ["theta"]:
             model = with_fewer_points(model, random_state)
@@ -376,7 +382,8 @@ class EPClassifier(GPClassifier):
         Parameters
         ----------
         theta : array-like of shape (k,), default=None
-            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``.
+            Logarithms of the kernel's free hyperparameters. None is ``kernel_.theta``. With more
+            than two classes, also those of one kernel, which all classes then have.
         eval_gradient : bool, default=False
             Whether to return the derivatives in ``theta`` too.
         X : array-like of shape (n, d), default=None

@@ -18,6 +18,7 @@ from .._sparse import (
     SPARSE_FOLLOWED,
     fit_or_update,
     fit_posterior,
+    optimized,
     streaming_ascent,
     update_posterior,
 )
@@ -95,8 +96,11 @@ class SVGPRegressor(GPRegressor):
         array, in units of X.
     learn_inducing : bool, default=True
         Whether the inducing points are optimized, unless every row is one.
-    optimizer : {"auto"} or None, default="auto"
-        Whether kernel and noise are learned. None keeps them.
+    optimizer : {"auto"}, callable or None, default="auto"
+        Whether kernel and noise are learned. None keeps them. A function with the interface of
+        `GaussianProcessRegressor` maximizes `log_marginal_likelihood` over ``kernel_.theta``, with
+        Gaussian noise. It needs a kernel, with a `WhiteKernel` if noise is to be learned, and
+        inducing points stay.
     max_iter : int, default=50
         Maximum number of rounds of twenty steps of L-BFGS-B, or of passes over the rows.
     tol : float, default=5e-3
@@ -207,7 +211,12 @@ class SVGPRegressor(GPRegressor):
 
     def _check_parameters(self):
         n_kernels = 2 if self._noise_varies else 1
-        check_variational_parameters(self, chooses_number=True, n_kernels=n_kernels)
+        check_variational_parameters(
+            self,
+            takes_function=self.likelihood == "gaussian",
+            chooses_number=True,
+            n_kernels=n_kernels,
+        )
         check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE))
         refused = {"gaussian": (), "heteroscedastic": Exact}.get(
             self.likelihood, (Exact, Collapsed)
@@ -368,6 +377,9 @@ class SVGPRegressor(GPRegressor):
         if is_exact:
             sparse = replace(sparse, n_inducing=n_rows)
         start = self._start(sparse, is_exact)
+        if callable(self.optimizer):
+            start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
+            sparse = replace(sparse, learned=())
         solver = Exact() if is_exact else self._chosen_solver(n_rows, len(start.Z))
         if isinstance(solver, (Collapsed, Exact)):
             return self._fit_collapsed(sparse, start)
