@@ -19,7 +19,9 @@ from .likelihoods._regression import observations
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
 _STEPS = 20  # of L-BFGS-B in a round
-_LEAST_GAIN = 0.01  # a step of L-BFGS-B that gains less ends the round, in units of tol
+# A step of L-BFGS-B that gains less ends the round: in units of tol, nats per row of the rows and
+# of some more, since a hundredth of a nat tells nothing of any number of rows.
+_LEAST_GAIN, _MORE_ROWS = 0.01, 300
 _MAX_REPEATS = 10  # of rows at inducing points, in the mean
 _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a feature
 
@@ -422,29 +424,31 @@ class CollapsedLearning(Stage):
         self.n_steps, self.learning_rate = n_steps, learning_rate
 
     def init(self, theta, Z, noise):
-        """Return the state at hyperparameters, with the bound there as its objective."""
-        value = self.bound.value(theta, Z, noise)
-        return CollapsedState(objective=value, theta=theta, Z=Z, noise=noise)
+        """Return the state at hyperparameters."""
+        return CollapsedState(theta=theta, Z=Z, noise=noise)
 
     def step(self, state):
         """Take one round; the objective is the bound after it."""
         start = state.hyperparameters._asdict()
         bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([self.noise_bounds])}
         units = {"Z": self._length_scales(state.theta, state.Z)} if "Z" in self.trained else {}
-        packing = FlatParameters(self.trained, units, bounds)
+        packing, first = FlatParameters(self.trained, units, bounds), None
 
         def value_and_gradient(point):
+            nonlocal first
             moved = state.hyperparameters._replace(**packing.parts(point, start))
             value, *gradients = self.bound.value_and_gradient(*moved)
+            first = value if first is None else first
             return value, packing.gradient(Hyperparameters(*gradients)._asdict())
 
         problem = value_and_gradient, packing.vector(start), packing.limits(start), self.n_steps
         weight = self.bound.weight.item()
         if self.learning_rate is None:
-            best, value = lbfgs(*problem, _LEAST_GAIN * self.tol * weight)
+            least_gain = _LEAST_GAIN * self.tol * (weight + _MORE_ROWS)
+            best, value = lbfgs(*problem, least_gain)
         else:
             best, value = adam(*problem, self.learning_rate)
-        state.gain = (value - state.objective) / weight
+        state.gain = (value - first) / weight
         for name, part in packing.parts(best, start).items():
             setattr(state, name, part)
         state.objective = value

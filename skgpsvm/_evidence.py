@@ -181,6 +181,8 @@ class Evidence(GaussianNoiseObjective):
 
     def _outputs(self, noise, i):
         """Return the `_EqualNoise` or `_KnownNoise` of the outputs with the i-th noise variance."""
+        if len(noise) == 1:
+            return self._noise
         if isinstance(self._noise[0], _EqualNoise):
             return [self._noise[0].chunk(len(noise), i)]
         per_noise = len(self._noise) // len(noise)
@@ -210,7 +212,7 @@ class Evidence(GaussianNoiseObjective):
                 by_cov.diagonal().add_(added * by_cov.trace() / n)
                 by_cov, A = outputs.scaled(by_cov, A)
                 by_K = by_cov if by_K is None else by_K.add_(by_cov)
-                by_noise[i] += outputs.by_noise(log_var, by_cov.diagonal(), A)
+                by_noise[i] += outputs.by_noise(log_var, merged, by_cov.diagonal(), A)
                 log_det = 2 * chol.diagonal().log().sum() + merged.log_weights
                 fit = half.square().sum() + merged.misfit
                 value = value - 0.5 * (fit + t * (log_det + merged.size))
@@ -285,18 +287,19 @@ class _EqualNoise:
         """Return a matrix (n, n) and others with n rows, unchanged."""
         return matrix, *factors
 
-    def by_noise(self, log_var, by_var, solved):
+    def by_noise(self, log_var, merged, by_var, solved):
         """Return the derivative of the log evidence in the logarithm of the noise variance.
 
         Parameters
         ----------
         log_var : Tensor of shape ()
+        merged : _Merged
+            The rows there.
         by_var : Tensor of shape (n,)
             Derivatives in the variances of the noise of the means.
         solved : Tensor of shape (n, t)
             Minus the derivatives in the means.
         """
-        merged = self.at(log_var)
         return by_var @ merged.var - solved.shape[1] * self._more + 0.5 * merged.misfit
 
 
@@ -336,7 +339,7 @@ class _KnownNoise:
         )
 
     @torch.enable_grad()
-    def by_noise(self, log_var, by_var, solved):
+    def by_noise(self, log_var, merged, by_var, solved):
         leaf = log_var.detach().requires_grad_()
         merged = self.at(leaf)
         through_rows = by_var @ merged.var - (solved * merged.y).sum()

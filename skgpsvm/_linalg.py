@@ -1,5 +1,7 @@
 """Provide dense linear algebra: a Cholesky factor with jitter, and the Gaussian KL."""
 
+import math
+
 import torch
 
 from .exceptions import NotPositiveDefiniteError, NumericalWarning, warn
@@ -62,8 +64,9 @@ def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
     relative = torch.full_like(scale, jitter)
     L, info = _factor(K, relative * scale)
     # NaN and infinity end in the diagonal, where the factorization did not stop at them.
-    if (info > 0).any() or not L.diagonal(dim1=-2, dim2=-1).isfinite().all():
-        _refuse_nonfinite(K, name)
+    if not info.any() and math.isfinite(L.diagonal(dim1=-2, dim2=-1).sum().item()):
+        return L, relative
+    _refuse_nonfinite(K, name)
     while (failed := info > 0).any():
         grown = torch.where(failed, 10 * relative, relative)
         # The factor 1.5 is for rounding in the repeated products.

@@ -130,13 +130,14 @@ class LikelihoodSites(SiteLikelihood):
 
     def sites(self, y, mean, var):
         value, grad, hess = self.likelihood.expected_terms(*_precise(y, mean, var))
-        grad, precision = grad.to(mean.dtype), -hess.to(mean.dtype)
+        grad, curvature = grad.to(mean.dtype), -hess.to(mean.dtype)
+        precision = curvature.clamp_min(0)
         return Sites(
             loss=-value.to(mean.dtype),
-            linear=grad + precision.clamp_min(0) * mean,
-            precision=precision.clamp_min(0),
+            linear=grad + precision * mean,
+            precision=precision,
             gradient=-grad,
-            curvature=precision,
+            curvature=curvature,
         )
 
     def loss(self, y, mean, var):

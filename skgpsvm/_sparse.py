@@ -12,8 +12,8 @@ from ._data import WeightedDataset
 from ._distributed import check_same, gather, n_ranks
 from ._estimators import FOLLOWED, check_streamed, fit_models, update_models
 from ._fitted_models import SparseModel
-from ._inference.coordinate_ascent import AscentStage, CoordinateAscent
-from ._inference.natural_gradient import AdamSteps, GradientInference
+from ._inference.coordinate_ascent import CoordinateAscent
+from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
 from ._linalg import natural_parameters
 from ._noise import Noise
 from ._parameters import ALWAYS

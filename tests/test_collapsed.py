@@ -163,7 +163,7 @@ def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
         bound_of(kernel, X, y), ["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
     )
     state = learning.init(t64(kernel.theta), t64(X[:8]), t64([-2.0]))
-    values = [state.objective]
+    values = [learning.bound.value(*state.hyperparameters)]
     for _ in range(3):
         learning.step(state)
         values.append(state.objective)

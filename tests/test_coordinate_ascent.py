@@ -608,3 +608,17 @@ def test_quasi_newton_steps_of_a_stream_start_from_its_prior():
     target = undamped(ascent, *weights_of(state))
     ascent.sweep(target)
     assert target.change < 1e-5
+
+
+def test_elbo_after_a_sweep_and_the_next_sweep_share_the_sites():
+    calls, likelihood = [], LikelihoodSites(StudentT(0.5), 1)
+    sites = likelihood.sites
+    likelihood.sites = lambda *moments: calls.append(1) or sites(*moments)
+    X, y = ring(30, 2)
+    ascent = ascent_of(likelihood, 1.0 * RBF(1.0), X, y[:, None].astype(float), X[:6])
+    state = ascent.init()
+    for _ in range(3):
+        ascent.uphill_sweep(state)
+    assert len(calls) == 4  # of the prior, and after each sweep
+    other = ascent_of(LikelihoodSites(StudentT(0.5), 1), 1.0 * RBF(1.0), X, y[:, None] * 1.0, X[:6])
+    assert ascent.elbo(state) == other.elbo(state)

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import HINGES, FixedContrast, ascent_of, moments, ring, swept
+from problems import HINGES, FixedContrast, ascent_of, moments, ring, swept, t64
 from sklearn.datasets import load_digits
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.leave_one_out import leave_one_out
+from skgpsvm._sites import LikelihoodSites
+from skgpsvm.likelihoods import StudentT
 
 
 def refitted(make, kernel, X, y, Z, n_sweeps):
@@ -95,3 +97,13 @@ def test_leave_one_out_variances_are_at_most_the_priors():
     state = swept(ascent, 16)
     _, var, *_ = leave_one_out(ascent, state)
     assert (var <= 10.0 + 1e-8).all()
+
+
+def test_outliers_of_negative_curvature_leave_a_hessian_definite():
+    X = np.linspace(0, 1, 20)[:, None]
+    y = np.where(np.arange(20) % 2, 3.0, -3.0)[:, None]
+    ascent = ascent_of(LikelihoodSites(StudentT(0.1), 1), 1e4 * RBF(0.2), X, y, X[:5])
+    state = ascent.init(t64(np.zeros((1, 5))), t64(1e-4 * np.eye(5))[None])
+    mean, var, *_ = leave_one_out(ascent, state)
+    assert mean.isfinite().all()
+    assert (var > 0).all()

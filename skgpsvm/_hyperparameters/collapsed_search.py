@@ -207,7 +207,7 @@ class CollapsedSearch:
             for self.start, state in ends:
                 point = state.hyperparameters
                 learning, _ = self._learning(point, _COMPARED_ROWS, exact=True)
-                state.objective = learning.init(*point).objective
+                state.objective = learning.bound.value(*point)
         for _, state in ends[1:]:
             state.objective -= _ROUGH_GAIN
         self.start, best = max(ends, key=lambda end: end[1].objective)

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from scipy.optimize import brentq
 
 from .initialization import free_constants, free_lengths, scaled_lengths
 
@@ -17,7 +18,7 @@ _RATIO_RATE = 2.0
 # twelve development sets, the log loss of SVGPClassifier is .386 at a rate of 1 and .399 at 2.
 _SHARED_RATIO_RATE = 1.0
 _ROUNDING = 0.1  # of the peak of that prior
-_HALVINGS = 50
+_PRECISION = 1e-14  # of its place
 # Negligible squared slope of all features together, d tau^2 of `SlopePrior`; the second value goes
 # with the prior of length scales, where rows are fewer than features. On 60 rows of 20 features of
 # noise, the log density is below that of a constant by 0.001 nats per row at 0.05 and by 0.03 at
@@ -245,17 +246,15 @@ class SignalPrior:
     def _split(self, theta):
         """Return the log of the most likely common factor, a float, and of the ratios, (d,)."""
         logs = (theta - self._median)[self._lengths]
-        values = logs.detach().cpu()
-        if not len(values):
+        values = logs.tolist()
+        if not values:
             return 0.0, logs
-        rounding = values.new_tensor(_ROUNDING)
-        low, high = min(values.min().item(), 0.0), max(values.max().item(), 0.0)
-        for _ in range(_HALVINGS):
-            c = (low + high) / 2
-            ratios = values - c
-            slope = self._rate * (ratios / torch.hypot(ratios, rounding)).sum().item()
-            rises = slope > _LENGTH_PRECISION * c
-            low, high = (c, high) if rises else (low, c)
+
+        def slope(c):
+            signs = sum((value - c) / math.hypot(value - c, _ROUNDING) for value in values)
+            return self._rate * signs - _LENGTH_PRECISION * c
+
+        c = brentq(slope, min(0.0, *values), max(0.0, *values), xtol=_PRECISION)
         return c, logs - c
 
 

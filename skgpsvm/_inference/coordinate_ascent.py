@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .._fitting import Stage, State
+from .._fitting import State
 from .._linalg import (
     gaussian_kl,
     gram_rounding,
@@ -15,7 +15,7 @@ from .._linalg import (
     spreads,
     weight_moments,
 )
-from .._sites import batch_loss, batch_sites, dense_design
+from .._sites import batch_sites, dense_design
 from .mean_steps import ascend_means, preconditioner, times
 
 _HELD_BYTES = 2**28
@@ -109,6 +109,7 @@ class CoordinateAscent:
         self._basis = basis
         size = len(self.rows) * basis.size * self.rows.dtype.itemsize
         self._cache, self._designs = {} if size <= _HELD_BYTES else None, {}
+        self._known = (None, None, None), {}
 
     def init(self, mean=None, root=None, noise=None):
         """Return the state at the prior, or at given moments.
@@ -124,9 +125,12 @@ class CoordinateAscent:
         -------
         state : AscentState
         """
-        n_steps = 0 if mean is None else 1
-        precision, linear = natural_parameters(mean, root) if n_steps else self.prior
-        mean, root = weight_moments(precision, linear)
+        if mean is None:
+            return self._state(*self.prior, 0, noise)
+        return self._state(*natural_parameters(mean, root), 1, noise)
+
+    def _state(self, precision, linear, n_steps, noise=None):
+        mean, root = weight_moments(precision, linear, self._rounding())
         return AscentState(
             theta=self.basis.theta,
             Z=self.basis.Z,
@@ -157,17 +161,13 @@ class CoordinateAscent:
         -------
         state : AscentState
         """
-        state = self.init()
-        total, shift = torch.zeros_like(state.root), torch.zeros_like(state.mean)
+        total, shift = map(torch.zeros_like, self.prior)
         for index in self.rows.chunks():
             design = self._design(index)
             design.add_gram(total, precision[index])
             shift += design.total(linear[index])
         total, shift = self.rows.sum(mirror(total), shift)
-        state.precision, state.linear = self.prior[0] + total, self.prior[1] + shift
-        state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
-        state.n_steps = 1
-        return state
+        return self._state(self.prior[0] + total, self.prior[1] + shift, 1)
 
     def sites(self, state):
         """Return precisions and linear terms of the sites of all rows, each (n, c), weighted."""
@@ -198,10 +198,27 @@ class CoordinateAscent:
         return self._designs.setdefault(index.start, dense_design(self.batch(index)[0]))
 
     def batch_sites(self, index, state):
-        """Return the `batch_sites` of the rows of ``index`` in a state."""
-        design = self._design(index) if self.likelihood.activates_all else None
-        batch = self.batch(index)[:3]
-        return batch_sites(self.likelihood, *batch, state.mean, state.root, design)
+        """Return the `batch_sites` of the rows of ``index`` in a state.
+
+        The ELBO after a step and the next step share those of a slice of rows.
+        """
+        dense, known = self.likelihood.activates_all, self._known_at(state)
+        keeps = dense and self._cache is not None and isinstance(index, slice)
+        if not keeps or index.start not in known:
+            design = self._design(index) if dense else None
+            parts = *self.batch(index)[:3], state.mean, state.root, design
+            found = batch_sites(self.likelihood, *parts)
+            if not keeps:
+                return found
+            known[index.start] = found
+        return known[index.start]
+
+    def _known_at(self, state):
+        """Return what has been found at the posterior of a state, a dict; that of the last only."""
+        at = self.likelihood, state.mean, state.root
+        if any(now is not last for now, last in zip(at, self._known[0], strict=True)):
+            self._known = at, {}
+        return self._known[1]
 
     def sweep(self, state):
         """Pass over all rows and take one damped step; return the ELBO before the step."""
@@ -261,7 +278,7 @@ class CoordinateAscent:
             state.precision = torch.lerp(start, target, size)
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
             loss = self._mean_loss(state)
-            after = (-loss(state.mean)[0] - self._kl(state.mean, state.root)).item()
+            after = (-loss(state.mean)[0] - self._kl(state)).item()
             if after >= value - self._slack(value):
                 break
             size /= 2
@@ -390,7 +407,7 @@ class CoordinateAscent:
         precision, linear, loss = self.rows.sum(*sums)
         prior_precision, prior_linear = self.prior
         target = prior_precision + precision, prior_linear + linear
-        return target, -loss - self._kl(mean, root)
+        return target, -loss - self._kl(state)
 
     def _move(self, state, start, target, step):
         """Put a state between the natural parameters of a start and a target (precision, linear).
@@ -411,16 +428,20 @@ class CoordinateAscent:
         """Return the rounding error of the precisions, relative to their mean diagonal."""
         return gram_rounding(self.basis.size, self.rows.dtype)
 
-    def _kl(self, mean, root):
+    def _kl(self, state):
         """Return the Kullback-Leibler divergence to the prior, nats, a tensor."""
-        if self._prior_moments is not None:
-            prior_mean, prior_root = self._prior_moments
-            parts = (mean - prior_mean)[..., None], root
-            shift, root = (
-                torch.linalg.solve_triangular(prior_root, part, upper=True) for part in parts
-            )
-            mean = shift[..., 0]
-        return gaussian_kl(mean, root).sum()
+        known = self._known_at(state)
+        if "kl" not in known:
+            mean, root = state.mean, state.root
+            if self._prior_moments is not None:
+                prior_mean, prior_root = self._prior_moments
+                parts = (mean - prior_mean)[..., None], root
+                shift, root = (
+                    torch.linalg.solve_triangular(prior_root, part, upper=True) for part in parts
+                )
+                mean = shift[..., 0]
+            known["kl"] = gaussian_kl(mean, root).sum()
+        return known["kl"]
 
     def prior_variance(self, A):
         """Return the prior variance of the projected latents at features A, (b, c)."""
@@ -448,46 +469,7 @@ class CoordinateAscent:
         """
         loss = 0.0
         for index in self.rows.chunks():
-            *batch, weights = self.batch(index)
-            design = self._design(index) if self.likelihood.activates_all else None
-            terms = batch_loss(self.likelihood, *batch, state.mean, state.root, design)
-            loss = loss + (weights * terms).sum().double()
+            sites, _, _ = self.batch_sites(index, state)
+            loss = loss + (self.batch(index)[3] * sites.loss).sum().double()
         (loss,) = self.rows.sum(loss)
-        return (-loss - self._kl(state.mean, state.root)).item()
-
-
-class AscentStage(Stage):
-    """Sweeps of coordinate ascent at fixed hyperparameters, until they hardly move the means.
-
-    Parameters
-    ----------
-    ascent : CoordinateAscent
-    sweep : callable
-        A method of `CoordinateAscent` that takes the ascent and a state, such as its `ascend`.
-    tol : float
-        Relative change of the means at which the sweeps have converged.
-    """
-
-    def __init__(self, ascent, sweep, tol):
-        self.ascent, self._sweep, self._tol = ascent, sweep, tol
-
-    @property
-    def is_exact(self):
-        """True if one sweep finds the posterior from any start."""
-        return self.ascent.likelihood.conjugate
-
-    def at(self, state):
-        """Return the coordinate ascent, whose hyperparameters are those of every state."""
-        return self.ascent
-
-    def init(self, noise):
-        """Return the state at the prior; ``noise`` (q,) are the likelihood's log parameters."""
-        return self.ascent.init(noise=noise)
-
-    def step(self, state):
-        """Take one sweep."""
-        state.objective = self._sweep(self.ascent, state)
-
-    def converged(self, state):
-        """Return whether the last sweep hardly moved the means."""
-        return state.change < self._tol
+        return (-loss - self._kl(state)).item()

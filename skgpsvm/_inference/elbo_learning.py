@@ -128,7 +128,7 @@ class DifferentiableAscent(CoordinateAscent):
             parts = one.pull_back_projection(mirror(total))
             by_theta, by_Z = by_theta + parts[0], by_Z + parts[1]
         gradients = {"theta": by_theta, "Z": by_Z}
-        value = (-loss - self._kl(state.mean, root)).item()
+        value = (-loss - self._kl(state)).item()
         return value, gradients, [torch.cat(part) for part in zip(*kept, strict=True)]
 
 

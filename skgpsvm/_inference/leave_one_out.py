@@ -52,12 +52,18 @@ def leave_one_out(ascent, state, left_out=None):
 
 
 def _newton_root(ascent, state):
-    """Return roots (c, p, p) of the inverse Hessians of the objective in the means."""
+    """Return roots (c, p, p) of the inverse Hessians of the objective in the means.
+
+    Negative curvatures, as of outliers of Student-t noise, are left out: before the optimum, the
+    Hessian might be indefinite.
+    """
     hessian = torch.zeros_like(state.root)
     for index in ascent.rows.chunks():
         sites, design, _ = ascent.batch_sites(index, state)
         weights = ascent.batch(index)[3][:, None]
-        design.add_gram(hessian, ascent.likelihood.coupling * weights * sites.curvature)
+        design.add_gram(
+            hessian, ascent.likelihood.coupling * weights * sites.curvature.clamp_min(0)
+        )
     (hessian,) = ascent.rows.sum(mirror(hessian))
     return weight_moments(ascent.prior[0] + hessian, state.mean)[1]
 

@@ -56,7 +56,10 @@ def ascend_means(value_and_gradient, mean, precondition, slack):
             step, slope = (part * factor.clamp(*_SHORTENED) for part in (step, slope))
         else:
             break
-        pairs = [*pairs, (step, gradient - new_gradient)][-_MAX_PAIRS:]
+        change_of_gradient = gradient - new_gradient
+        curvature = (step * change_of_gradient).sum()
+        if curvature > 0:
+            pairs = [*pairs, (step, change_of_gradient, curvature)][-_MAX_PAIRS:]
         mean, value, gradient = mean + step, new_value, new_gradient
     return mean, first
 
@@ -96,7 +99,8 @@ def preconditioner(root, prior_precision, relative):
 
 def times(matrices, vectors):
     """Return the products of matrices (c, p, p) and vectors (c, p), a pair for each latent."""
-    return (matrices @ vectors[..., None])[..., 0]
+    # Products with a row are several times faster than those with a column.
+    return (vectors[:, None] @ matrices.mT)[:, 0]
 
 
 def _bfgs_step(gradient, pairs, precondition):
@@ -105,19 +109,17 @@ def _bfgs_step(gradient, pairs, precondition):
     Parameters
     ----------
     gradient : Tensor of shape (c, p)
-    pairs : list of (Tensor, Tensor), each of shape (c, p)
-        Differences of means, and of gradients with the sign reversed, over the last steps.
+    pairs : list of (Tensor, Tensor, Tensor), of shapes (c, p), (c, p) and ()
+        Differences of means, and of gradients with the sign reversed, over the last steps, and
+        their scalar product, which is positive.
     precondition : callable
         Multiplies with the matrix from which the updates start.
     """
-    used = []
-    for shift, change_of_gradient in reversed(pairs):
-        curvature = (shift * change_of_gradient).sum()
-        if curvature > 0:
-            share = (shift * gradient).sum() / curvature
-            gradient = gradient - share * change_of_gradient
-            used.append((shift, change_of_gradient, curvature, share))
+    shares = []
+    for shift, change_of_gradient, curvature in reversed(pairs):
+        shares.append((shift * gradient).sum() / curvature)
+        gradient = gradient - shares[-1] * change_of_gradient
     step = precondition(gradient)
-    for shift, change_of_gradient, curvature, share in reversed(used):
+    for (shift, change_of_gradient, curvature), share in zip(pairs, shares[::-1], strict=True):
         step = step + (share - (change_of_gradient * step).sum() / curvature) * shift
     return step

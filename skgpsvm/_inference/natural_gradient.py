@@ -178,6 +178,43 @@ class AdamSteps:
         return theta.new_zeros(()) if self.prior is None else self.prior.log_density(theta)
 
 
+class AscentStage(Stage):
+    """Sweeps of coordinate ascent at fixed hyperparameters, until they hardly move the means.
+
+    Parameters
+    ----------
+    ascent : CoordinateAscent
+    sweep : callable
+        A method of `CoordinateAscent` that takes the ascent and a state, such as its `ascend`.
+    tol : float
+        Relative change of the means at which the sweeps have converged.
+    """
+
+    def __init__(self, ascent, sweep, tol):
+        self.ascent, self._sweep, self._tol = ascent, sweep, tol
+
+    @property
+    def is_exact(self):
+        """True if one sweep finds the posterior from any start."""
+        return self.ascent.likelihood.conjugate
+
+    def at(self, state):
+        """Return the coordinate ascent, whose hyperparameters are those of every state."""
+        return self.ascent
+
+    def init(self, noise):
+        """Return the state at the prior; ``noise`` (q,) are the likelihood's log parameters."""
+        return self.ascent.init(noise=noise)
+
+    def step(self, state):
+        """Take one sweep."""
+        state.objective = self._sweep(self.ascent, state)
+
+    def converged(self, state):
+        """Return whether the last sweep hardly moved the means."""
+        return state.change < self._tol
+
+
 class _Inference(Stage):
     """Base of the ways to find a posterior.
 
@@ -226,8 +263,14 @@ class CoordinateInference(_Inference):
 
     The Adam steps hold the whitened posterior, so that the divergence does not resist a change of
     the kernel. They end when 70 % of ``max_iter`` is spent.
+
+    Attributes
+    ----------
+    n_steps : int
+        Number of Adam steps at a time.
     """
 
+    n_steps = _STEPS_BETWEEN
     sweep = staticmethod(CoordinateAscent.ascend)
 
     @property
@@ -265,7 +308,7 @@ class CoordinateInference(_Inference):
         self.generator.set_state(state.generator)
         for group in self._groups():
             if self._learning(state) and self._due(state):
-                self.adam.run(state, list(islice(subsets, _STEPS_BETWEEN)))
+                self.adam.run(state, list(islice(subsets, self.n_steps)))
                 if group is None:
                     state.n_steps = 1
             ascent = self.at(state)

@@ -32,8 +32,8 @@ _MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 6
 _MORE_ROUNDS = 1
-_FEW_STEPS = (5, 0.15)  # iterations and learning rate of the ELBO
-_MORE_STEPS = (12, 0.08)  # with more rows, which tell more ratios apart
+_FEW_STEPS = (5, 5, 0.15)  # iterations on the ELBO, steps of Adam in each, and learning rate
+_MORE_STEPS = (12, 10, 0.08)  # with more rows, which tell more ratios apart
 _ELBO_POINTS = 64
 _MIN_ROWS = 30  # from which on separate entries can be compared
 _VALIDATION_SHARE = 3  # one row of so many
@@ -140,13 +140,14 @@ class LeaveOneOutChoice:
         run.run(name, search, state, rounds, must_converge=False)
         return state
 
-    def maximize_elbo(self, run, name, theta, scale, seed, iterations, rate):
+    def maximize_elbo(self, run, name, theta, scale, seed, iterations, n_steps, rate):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
         trained = "theta", "Z"
         adam = AdamSteps(self.hinge, (self.kernel,), self.rows, trained, rate, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
         inference = Alternation(ascent, adam, math.inf, 0.0, None, generator)
+        inference.n_steps = n_steps
         noise = self.hinge.parameters().to(self.Z.device)
         state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
         run.run(name, inference, state, iterations, must_converge=False)

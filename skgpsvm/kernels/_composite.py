@@ -154,7 +154,9 @@ class _Product(TorchKernel):
         """Add derivatives in the logarithms of the free constants, which multiply the values."""
         free = [i for constant in self._constants for i in constant._position.values()]
         if free:
-            by_theta[free] += torch.dot(values.ravel(), adjoint.ravel()).to(by_theta)
+            by_log = torch.dot(values.ravel(), adjoint.ravel())
+            for i in free:
+                by_theta[i] += by_log
 
     def _ordered(self):
         return [*self._others, *self._constants]

@@ -16,7 +16,8 @@ _LOG2_E = math.log2(math.e)
 def _scaled(X, Z, scale):
     """Return X / scale and Z / scale relative to the mean of Z, for small rounding errors."""
     center = Z.detach().mean(0)
-    return (X - center) / scale, (Z - center) / scale
+    A = (X - center) / scale
+    return A, A if Z is X else (Z - center) / scale
 
 
 def _squared_distance(A, B):
@@ -24,7 +25,8 @@ def _squared_distance(A, B):
     # Four roundings below the squared norms, coinciding points are at distance zero, not at the
     # root of the rounding error; elsewhere this is of the size of the rounding error.
     shrink = 1 - 4 * torch.finfo(A.dtype).eps
-    a, b = (shrink * C.square().sum(1, keepdim=True) for C in (A, B))
+    a = shrink * A.square().sum(1, keepdim=True)
+    b = a if B is A else shrink * B.square().sum(1, keepdim=True)
     left = torch.cat([-2 * A, a, torch.ones_like(a)], 1)
     return (left @ torch.cat([B, torch.ones_like(b), b], 1).T).relu_()
 
