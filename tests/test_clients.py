@@ -96,6 +96,50 @@ def test_optuna_searches_parameters():
     assert study.best_value < 0.3
 
 
+class Pruning:
+    """Callback that reports the score of the model so far to a trial, which may prune it."""
+
+    def __init__(self, trial, X, y):
+        self.trial, self.rows, self.n_reports = trial, (X, y), 0
+
+    def setup(self, estimator, context):
+        pass
+
+    teardown = on_fit_task_begin = setup
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        import optuna
+
+        if context.task_name == "iteration" and fitted_estimator is not None:
+            self.trial.report(fitted_estimator.score(*self.rows), self.n_reports)
+            self.n_reports += 1
+            if self.trial.should_prune():
+                raise optuna.TrialPruned
+
+
+def test_optuna_prunes_a_fit_by_the_model_so_far():
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    X, y = make_friedman1(60, random_state=0)
+    models = []
+
+    def score(trial):
+        models.append(SVGPRegressor(n_inducing=trial.suggest_int("n", 5, 10), random_state=0))
+        models[-1].set_callbacks(Pruning(trial, X, y)).fit(X, y)
+        return models[-1].score(X, y)
+
+    # No score is above 2, and none below -2.
+    for lower, state in ((2.0, "PRUNED"), (-2.0, "COMPLETE")):
+        pruner = optuna.pruners.ThresholdPruner(lower=lower, n_warmup_steps=1)
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        study.optimize(score, n_trials=1)
+        (trial,) = study.trials
+        assert trial.state.name == state
+        assert hasattr(models[-1], "kernel_") == (state == "COMPLETE")
+    assert len(trial.intermediate_values) > 2
+    assert max(trial.intermediate_values.values()) > 0.5
+
+
 def test_imbalanced_learn_oversamples_in_a_pipeline():
     pipeline = pytest.importorskip("imblearn.pipeline")
     over_sampling = pytest.importorskip("imblearn.over_sampling")

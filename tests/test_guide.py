@@ -59,7 +59,7 @@ BEFORE = {
     ],
 }
 # A block that imports one of these is left out where it is not installed.
-OPTIONAL = {"h5py", "matplotlib", "pandas", "pyarrow", "rich", "skactiveml", "skops"}
+OPTIONAL = {"h5py", "matplotlib", "optuna", "pandas", "pyarrow", "rich", "skactiveml", "skops"}
 
 
 def blocks(text):
