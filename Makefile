@@ -21,6 +21,7 @@ coverage: $(VENV)/test.stamp
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/mypy
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix
@@ -50,7 +51,7 @@ dist:
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist doc/_build doc/auto_examples doc/generated
-	rm -rf .coverage .hypothesis .pytest_cache .ruff_cache doc/sg_execution_times.rst
+	rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache doc/sg_execution_times.rst
 
 # One stamp for each extra of setup.cfg.
 $(VENV)/%.stamp: setup.cfg pyproject.toml constraints.txt | $(BIN)/python

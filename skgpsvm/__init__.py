@@ -13,7 +13,7 @@ from .quadruply_stochastic import (
 )
 from .svgp import SVGPClassifier, SVGPRegressor
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AdditiveGPClassifier",

@@ -8,6 +8,7 @@ callbacks of every iteration, and saves states to a checkpoint.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import joblib
 import torch
@@ -32,11 +33,11 @@ class State:
 
     objective: float = math.nan
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copies of tensors."""
         return dict(vars(self))
 
-    def restore(self, fields):
+    def restore(self, fields: dict[str, Any]) -> None:
         """Set all fields to those that `as_dict` gave."""
         vars(self).update(fields)
 
@@ -48,10 +49,10 @@ class Stage(ABC):
     """
 
     @abstractmethod
-    def step(self, state):
+    def step(self, state) -> None:
         """Take one iteration: change the state in place and set its ``objective``."""
 
-    def converged(self, state):
+    def converged(self, state) -> bool:
         """Return whether the last iteration found nothing more to do."""
         return False
 
@@ -88,7 +89,16 @@ class Run:
             self._checkpoint.save(name, make(), due=True)
         return self._checkpoint.stages[name]
 
-    def run(self, name, stage, state, max_iter, *, must_converge=True, attributes=None):
+    def run(
+        self,
+        name: str,
+        stage: Stage,
+        state: State,
+        max_iter: int,
+        *,
+        must_converge: bool = True,
+        attributes=None,
+    ) -> list[float]:
         """Iterate a stage until it has converged; return the objectives of all iterations.
 
         Parameters
@@ -117,7 +127,7 @@ class Run:
         curve, done = [], False
         outline = self._checkpoint and repr(_outline(state.as_dict()))
         saved = self._checkpoint.stages.get(name) if self._checkpoint else None
-        if saved and saved["outline"] != outline:
+        if self._checkpoint and saved and saved["outline"] != outline:
             self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
             saved = None
         held = gather(len(saved["curve"]) if saved else 0)
@@ -152,7 +162,7 @@ class Run:
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
-    def end(self, attributes, doubts=list):
+    def end(self, attributes, doubts=list) -> None:
         """Set the fitted attributes, tell the callbacks, and remove the checkpoint.
 
         Parameters

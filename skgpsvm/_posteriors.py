@@ -17,15 +17,15 @@ class Posterior(ABC):
     """A Gaussian posterior q over c latent functions."""
 
     @abstractmethod
-    def marginals(self, X):
+    def marginals(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return means and variances of the latents at rows: (b, d) -> (b, c), (b, c)."""
 
-    def means(self, X):
+    def means(self, X: torch.Tensor) -> torch.Tensor:
         """Return the means of `marginals` alone, (b, c), to the same bits."""
         return self.marginals(X)[0]
 
     @abstractmethod
-    def kl(self):
+    def kl(self) -> torch.Tensor:
         """Return the KL divergence from the prior, a scalar in nats."""
 
 
@@ -235,21 +235,21 @@ class IndependentPosterior(Posterior):
     def __init__(self, parts):
         self.parts = parts
 
-    def marginals(self, X):
-        pairs = [part.marginals(X) for part in self.parts]
-        return tuple(torch.cat(m, 1) for m in zip(*pairs, strict=True))
+    def marginals(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        means, variances = zip(*(part.marginals(X) for part in self.parts), strict=True)
+        return torch.cat(means, 1), torch.cat(variances, 1)
 
-    def means(self, X):
+    def means(self, X: torch.Tensor) -> torch.Tensor:
         return torch.cat([part.means(X) for part in self.parts], 1)
 
-    def kl(self):
+    def kl(self) -> torch.Tensor:
         return sum(part.kl() for part in self.parts)
 
-    def sample(self, X, n_samples, generator):
+    def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         return torch.cat([part.sample(X, n_samples, generator) for part in self.parts], 2)
 
-    def cov(self, X):
+    def cov(self, X: torch.Tensor) -> torch.Tensor:
         """Return covariances (c, b, b) at the rows of ``X``."""
         return torch.cat([part.cov(X) for part in self.parts])
 
@@ -274,17 +274,17 @@ class InducingPosterior(Posterior):
     def __init__(self, basis, mean, root):
         self.basis, self.mean, self.root = basis, mean, root
 
-    def marginals(self, X):
+    def marginals(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         A, residual = self.basis(X)
         return A @ self.mean.to(A.dtype).T, residual[:, None] + spreads(A, self.root)
 
-    def means(self, X):
+    def means(self, X: torch.Tensor) -> torch.Tensor:
         return self.basis.features(X) @ self.mean.to(X.dtype).T
 
-    def kl(self):
+    def kl(self) -> torch.Tensor:
         return gaussian_kl(self.mean, self.root).sum()
 
-    def sample(self, X, n_samples, generator):
+    def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         X = X.double()
         A = self.basis.features(X)
@@ -299,7 +299,7 @@ class InducingPosterior(Posterior):
         residual = scale @ normal(len(self.mean), len(A), n_samples)
         return (A @ weights + residual).permute(2, 1, 0)
 
-    def cov(self, X):
+    def cov(self, X: torch.Tensor) -> torch.Tensor:
         """Return covariances (c, b, b) at the rows of ``X``."""
         X = X.double()
         half = self.basis.features(X) @ self.root
@@ -332,31 +332,31 @@ class DecoupledPosterior(InducingPosterior):
         super().__init__(basis, mean, root)
         self.bases, self.coef, self.power, self.local = bases, coef, power, local
 
-    def marginals(self, X):
+    def marginals(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.local is not None:
             var = self.local(X)
             return self.means(X), self._shrinkage(X, var) * var
         mean, var = super().marginals(X)
         return mean + self.bases.mean(X, self.coef), self._shrinkage(X, var) * var
 
-    def means(self, X):
+    def means(self, X: torch.Tensor) -> torch.Tensor:
         return super().means(X) + self.bases.mean(X, self.coef)
 
-    def sample(self, X, n_samples, generator):
+    def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
         """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         X = X.double()
         mean, var = super().marginals(X)
         scaled = self._factor(X, var).sqrt() * (super().sample(X, n_samples, generator) - mean)
         return scaled + mean + self.bases.mean(X, self.coef)
 
-    def cov(self, X):
+    def cov(self, X: torch.Tensor) -> torch.Tensor:
         """Return covariances (c, b, b) at the rows of ``X``."""
         X = X.double()
         _, var = super().marginals(X)
         factor = self._factor(X, var).sqrt().T
         return factor[:, :, None] * super().cov(X) * factor[:, None, :]
 
-    def kl(self):
+    def kl(self) -> torch.Tensor:
         between = self.coef * (self.mean @ self.bases.overlap(self.basis).T)
         return super().kl() + 0.5 * self.bases.rkhs_norm_sq(self.coef).sum() + between.sum()
 
@@ -405,12 +405,12 @@ class WeightPosterior(Posterior):
         self._alone = diag.clone()
         self._alone[:, : columns.shape[2]] = 0.0
 
-    def marginals(self, X):
+    def marginals(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, var = self._own_marginals(X)
         factor, more = self._augmentation(X, var)
         return mean, factor.square() * var + more
 
-    def means(self, X):
+    def means(self, X: torch.Tensor) -> torch.Tensor:
         return self.bases.mean(X, self.coef).to(X.dtype)
 
     def _own_marginals(self, X):
@@ -438,13 +438,13 @@ class WeightPosterior(Posterior):
         total = (var + local.square() / (known + local)).minimum(prior)
         return (total / var).clamp_max(1).sqrt().nan_to_num(1.0), (total - var).clamp_min(0)
 
-    def kl(self):
+    def kl(self) -> torch.Tensor:
         c, M = self.coef.shape
         trace = self.bases.prior_trace(self._alone, self.columns)
         log_det = 2 * self.diag.log().sum() + self.bases.prior_log_det(c)
         return 0.5 * (self.bases.rkhs_norm_sq(self.coef).sum() + trace - c * M - log_det)
 
-    def sample(self, X, n_samples, generator):
+    def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
         """Draw joint samples at the rows of ``X``, (n_samples, b, c)."""
         c, M = self.coef.shape
 
@@ -462,7 +462,7 @@ class WeightPosterior(Posterior):
         factor, more = self._augmentation(X.double(), var)
         return mean + factor * (draws - mean) + more.sqrt() * normal(n_samples, len(X), c)
 
-    def cov(self, X):
+    def cov(self, X: torch.Tensor) -> torch.Tensor:
         """Return covariances (c, b, b) at the rows of ``X``."""
         total = X.new_zeros(len(self.coef), len(X), len(X), dtype=torch.float64)
         dense = X.new_zeros(*total.shape[:2], self.columns.shape[2], dtype=torch.float64)

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.preprocessing import StandardScaler
 
 from ._data import WeightedDataset
 from ._fitted_models import FittedModel
-from ._fitting import Run
+from ._fitting import Run, Stage, State
 
 
 class Fitted(NamedTuple):
@@ -65,31 +66,33 @@ class Problem:
     attributes: Any = None
 
     @cached_property
-    def seed(self):
+    def seed(self) -> int:
         """Seed of the fit, an integer; a resumed fit has the same."""
         return self.draw_seed()
 
     @cached_property
-    def random_state(self):
+    def random_state(self) -> np.random.RandomState:
         """Random numbers of NumPy."""
         return np.random.RandomState(self.seed)
 
     @cached_property
-    def generator(self):
+    def generator(self) -> torch.Generator:
         """Random numbers of torch."""
         return torch.Generator().manual_seed(self.seed)
 
     @cached_property
-    def scaler(self):
+    def scaler(self) -> StandardScaler:
         """Means and standard deviations of the features, a `StandardScaler`."""
         return self.fit_scaler()
 
     @property
-    def scale(self):
+    def scale(self) -> torch.Tensor:
         """Standard deviations of the features, a tensor (d,) on the device."""
         return torch.tensor(self.scaler.scale_, device=self.rows.device)
 
-    def run_stage(self, name, stage, state, max_iter, evaluate=None, **options):
+    def run_stage(
+        self, name: str, stage: Stage, state: State, max_iter: int, evaluate=None, **options
+    ) -> list[float]:
         """Run a stage, see `Run.run`.
 
         Parameters

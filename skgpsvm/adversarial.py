@@ -16,7 +16,7 @@ __all__ = ["detection_roc", "fast_gradient_sign", "projected_gradient"]
 _ROWS = 256  # number of rows attacked at a time
 
 
-def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
+def fast_gradient_sign(classifier, X, y, strength, *, clip=None) -> np.ndarray:
     r"""Attack rows by one step of size ``strength`` along the sign of the gradient of the loss.
 
     Every entry moves by ``strength`` in the direction that raises the loss:
@@ -67,8 +67,8 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None):
 
 
 def projected_gradient(
-    classifier, X, y, strength, *, clip=None, n_steps=10, step=None, random_state=None
-):
+    classifier, X, y, strength, *, clip=None, n_steps: int = 10, step=None, random_state=None
+) -> np.ndarray:
     """Attack rows by several signed gradient steps, within ``strength`` of every entry.
 
     Parameters
@@ -126,7 +126,7 @@ def projected_gradient(
     return _attacked(classifier, X, y, clip, attack)
 
 
-def detection_roc(classifier, X, X_attacked, score=least_confident):
+def detection_roc(classifier, X, X_attacked, score=least_confident) -> Bunch:
     """Return the ROC curve of a score as a detector of attacked rows.
 
     Parameters

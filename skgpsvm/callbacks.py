@@ -21,7 +21,7 @@ from .exceptions import warn
 try:
     import fcntl
 except ImportError:  # on Windows, where identical fits that run at once need separate folders
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Checkpoint"]
 
@@ -81,7 +81,7 @@ class Checkpoint:
         self.directory = directory
         self.every = every
 
-    def setup(self, estimator, context):
+    def setup(self, estimator, context) -> None:
         """Check the parameters, and attach this checkpoint to the estimator."""
         if not isinstance(estimator, GPEstimator):
             raise TypeError(
@@ -109,16 +109,16 @@ class Checkpoint:
                 ) from error
         estimator._checkpoint = self
 
-    def teardown(self, estimator, context):
+    def teardown(self, estimator, context) -> None:
         """Detach this checkpoint, and release its file for other fits."""
         vars(estimator).pop("_checkpoint", None)
         if file := vars(estimator).pop("_checkpoint_file", None):
             file.close()
 
-    def on_fit_task_begin(self, estimator, context):
+    def on_fit_task_begin(self, estimator, context) -> None:
         """Do nothing."""
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator, context) -> None:
         """Do nothing: the fit itself saves its state, which only it knows as a whole."""
 
     def open(self, estimator, *data):

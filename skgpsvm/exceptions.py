@@ -24,7 +24,7 @@ class NumericalWarning(UserWarning):
     """A result needed more numerical safeguards, such as jitter, than were asked for."""
 
 
-def warn(message, category=UserWarning):
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning located at the line of the user's code that led here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:

@@ -25,7 +25,9 @@ _MIN_STD = 1e-2
 _MIN_WEIGHT = 1e-12
 
 
-def select_inducing_points(X, n_inducing, method="kmeans", sample_weight=None, random_state=None):
+def select_inducing_points(
+    X, n_inducing: int, method="kmeans", sample_weight=None, random_state=None
+) -> np.ndarray:
     """Choose inducing points for a data set.
 
     Parameters

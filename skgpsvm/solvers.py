@@ -33,7 +33,7 @@ class Solver(BaseEstimator):
     _doc_link_module = "skgpsvm"
     _doc_link_template = "../generated/skgpsvm.solvers.{estimator_name}.html"
 
-    def check(self):
+    def check(self) -> None:
         """Raise ValueError if an option has an invalid value."""
 
 
@@ -44,7 +44,7 @@ class _Batches(Solver):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
 
-    def check(self):
+    def check(self) -> None:
         check_number("batch_size", self.batch_size, 1, integer=True, optional=True)
         check_number("learning_rate", self.learning_rate, 0, optional=True, above=True)
 
@@ -167,7 +167,7 @@ class InterleavedEP(_Batches):
         super().__init__(batch_size, learning_rate)
         self.rule = rule
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         check_choice("rule", self.rule, ("adam", "sign", "adadelta"))
 
@@ -220,7 +220,7 @@ class StochasticGradient(_Batches):
         super().__init__(batch_size, learning_rate)
         self.parametrization = parametrization
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         check_choice("parametrization", self.parametrization, PARAMETRIZATIONS)
 
@@ -282,7 +282,7 @@ class QuadruplyStochastic(_Batches):
         self.n_support = n_support
         self.learn_hyperparameters = learn_hyperparameters
 
-    def check(self):
+    def check(self) -> None:
         super().check()
         check_choice("step", self.step, ("sgd", "adagrad"))
         check_choice("control_variate", self.control_variate, ("interpolating", "gram", None))

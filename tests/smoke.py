@@ -20,6 +20,7 @@ EXTRAS = ["matplotlib", "pyarrow", "safetensors", "pandas"]
 def main():
     """Print one line for each estimator."""
     print(f"skgpsvm {skgpsvm.__version__} in {Path(skgpsvm.__file__).parent}")
+    assert (Path(skgpsvm.__file__).parent / "py.typed").is_file()
     print("extras:", ", ".join(filter(find_spec, EXTRAS)) or "none")
     for name in skgpsvm.__all__:
         if name.startswith("_"):

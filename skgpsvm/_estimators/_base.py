@@ -1,6 +1,8 @@
 """Base class of all estimators: parameters, devices, validation, latent predictions."""
 
 import functools
+from collections.abc import Callable
+from typing import Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from .._validation import (
 )
 from ._inputs import validated
 
+Method = TypeVar("Method", bound=Callable)
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
 FOLLOWED = dict.fromkeys(
@@ -34,7 +37,7 @@ FOLLOWED = dict.fromkeys(
 )
 
 
-def all_or_nothing(method):
+def all_or_nothing(method: Method) -> Method:
     """Decorate `fit` or `partial_fit` so that it runs with callbacks and leaves no half a model.
 
     After an error or an interrupt, an estimator whose model was being continued is as it was
@@ -57,7 +60,7 @@ def all_or_nothing(method):
                 estimator._forget()
             raise
 
-    return whole
+    return cast(Method, whole)
 
 
 class GPEstimator(CallbackSupportMixin, BaseEstimator):
@@ -123,7 +126,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the solver as an object; None where the data decide, or where it is invalid."""
         return self._rules.solver(self.solver)
 
-    def set_params(self, **params):
+    def set_params(self, **params) -> Self:
         """Set parameters.
 
         An option of a solver that is given by its name, such as ``solver__batch_size``, turns the
@@ -245,7 +248,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return whether a fit learns the hyperparameter of this name if it is free."""
         return True
 
-    def latent_mean_and_variance(self, X):
+    def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
         """Return the posterior mean and variance of the latent functions, without noise.
 
         Parameters
@@ -272,7 +275,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return an array (..., c) with the axes that users see."""
         return array[..., 0] if array.shape[-1] == 1 else array
 
-    def latent_covariance(self, X):
+    def latent_covariance(self, X) -> np.ndarray:
         """Return the joint posterior covariance of the latent functions at all rows, without noise.
 
         Parameters
@@ -298,7 +301,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return cov.permute(1, 2, 0).cpu().numpy() * self._latent_spread()
 
     @isolated()
-    def sample_latent(self, X, n_samples=1, random_state=0):
+    def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows.
 
         Parameters

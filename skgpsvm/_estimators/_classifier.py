@@ -70,7 +70,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         y = y if len(y) else y.astype(self.classes_.dtype)
         return merged_rows(X, np.searchsorted(self.classes_, y), weights)
 
-    def predict(self, X):
+    def predict(self, X) -> np.ndarray:
         """Predict the most probable class of each row.
 
         Parameters
@@ -110,7 +110,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         of_moments = self._class_probabilities().of_moments
         return self._map_moments(lambda *moments: function(of_moments(*moments)), X)
 
-    def predict_proba(self, X):
+    def predict_proba(self, X) -> np.ndarray:
         """Return class probabilities, averaged over the posterior.
 
         Parameters
@@ -123,7 +123,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         return self._map_predictive(lambda predictive: predictive.p, X)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X) -> np.ndarray:
         """Return logarithms of the class probabilities.
 
         Parameters
@@ -137,7 +137,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         return self._map_predictive(lambda predictive: predictive.log_p, X)
 
-    def decision_function(self, X):
+    def decision_function(self, X) -> np.ndarray:
         """Return logits of `predict_proba`.
 
         Parameters
@@ -154,7 +154,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     @isolated()
-    def predict_proba_from_latent(self, latents):
+    def predict_proba_from_latent(self, latents) -> np.ndarray:
         """Return class probabilities given values of the latent functions.
 
         Parameters
@@ -169,7 +169,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         latents = checked_latents(self, latents)
         return self._class_probabilities().of_latents(latents)
 
-    def sample_proba(self, X, n_samples=1, random_state=0):
+    def sample_proba(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw class probabilities from the posterior, jointly at all rows.
 
         Parameters

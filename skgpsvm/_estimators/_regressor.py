@@ -122,7 +122,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
         return self._outputs(self._noise_model.variance(parameters).numpy() * self._y_std**2)
 
-    def latent_mean_and_variance(self, X):
+    def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
         """Return the posterior mean and variance of the latent functions, without noise.
 
         Parameters
@@ -150,7 +150,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _latent_outputs(self, array):
         return self._outputs(array)
 
-    def sample_latent(self, X, n_samples=1, random_state=0):
+    def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows, without noise.
 
         Parameters
@@ -204,7 +204,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         noise = np.eye(len(mean))[..., None] * self._noise_at(X)
         return mean, self._outputs(self._latent_cov(X) + noise)
 
-    def predict_interval(self, X, level=0.9, method="predictive"):
+    def predict_interval(
+        self, X, level: float = 0.9, method="predictive"
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Predict intervals that hold y with a given probability, with the learned noise.
 
         Parameters
@@ -261,7 +263,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return self._left_out.quantiles(level)
 
     @available_if(lambda estimator: estimator._has_noise())
-    def predict_noise_variance(self, X):
+    def predict_noise_variance(self, X) -> np.ndarray:
         """Predict the variance of the noise at rows.
 
         It is ``noise_variance_`` at every row unless the noise varies. Then it is the posterior
@@ -291,7 +293,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _latent_cov(self, X):
         return super()._latent_cov(X)[..., : self._n_outputs] * self._y_std**2
 
-    def sample_y(self, X, n_samples=1, random_state=0):
+    def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw joint samples of y: of the latent functions at all rows, plus independent noise.
 
         Parameters

@@ -99,8 +99,8 @@ bald_sampling = _sampling(bald, "bald_sampling")
 
 
 def diverse_sampling(
-    classifier, X, n_instances=1, score=least_confident, random_state=None, **score_params
-):
+    classifier, X, n_instances: int = 1, score=least_confident, random_state=None, **score_params
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw points that are informative and differ from each other: queries for batches.
 
     The points of highest scores are often neighbors, and the label of one tells those of the

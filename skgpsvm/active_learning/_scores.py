@@ -73,7 +73,7 @@ def _latent_moments(model, X):
 
 
 @_in_batches
-def variation_ratio(classifier, X):
+def variation_ratio(classifier, X) -> np.ndarray:
     """Return one minus the largest probability that a class has the largest latent.
 
     The score is 1 - max_j P(f_j is largest), under the posterior of the latents.
@@ -117,7 +117,7 @@ def variation_ratio(classifier, X):
 
 
 @_in_batches
-def least_confident(classifier, X):
+def least_confident(classifier, X) -> np.ndarray:
     """Return the probability that the predicted class is wrong, 1 - max_j p_j.
 
     Parameters
@@ -140,7 +140,7 @@ def least_confident(classifier, X):
 
 
 @_in_batches
-def predictive_entropy(classifier, X):
+def predictive_entropy(classifier, X) -> np.ndarray:
     """Return the entropy of the predicted class probabilities, -sum_j p_j log p_j.
 
     Parameters
@@ -163,7 +163,7 @@ def predictive_entropy(classifier, X):
 
 
 @_in_batches
-def margin(classifier, X):
+def margin(classifier, X) -> np.ndarray:
     """Return one minus the gap between the two largest class probabilities.
 
     Parameters
@@ -192,7 +192,7 @@ def margin(classifier, X):
 
 
 @_in_batches
-def mean_softmax_entropy(classifier, X):
+def mean_softmax_entropy(classifier, X) -> np.ndarray:
     """Return the entropy of the softmax of the latent means, ignoring the latent variances.
 
     Parameters
@@ -224,7 +224,7 @@ def mean_softmax_entropy(classifier, X):
 
 
 @_in_batches
-def bald(classifier, X, n_samples=128, random_state=0):
+def bald(classifier, X, n_samples: int = 128, random_state=0) -> np.ndarray:
     """Return the mutual information between a point's label and its latent values.
 
     The score is the expected reduction in the entropy of the latents once the label is known.

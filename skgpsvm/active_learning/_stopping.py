@@ -9,7 +9,7 @@ from sklearn.utils import check_consistent_length
 from .._validation import check_number
 
 
-def has_stabilized(predictions, threshold=0.99, n_rounds=3):
+def has_stabilized(predictions, threshold: float = 0.99, n_rounds: int = 3) -> bool:
     """Return whether the last models of a loop predict nearly the same labels: a stopping rule.
 
     Parameters

@@ -325,7 +325,7 @@ class AdditiveGP(GPEstimator):
         return of_features(self.terms_, importances, self.n_features_in_)
 
     @isolated()
-    def sobol_indices(self, level=0.95, n_samples=1000, random_state=0):
+    def sobol_indices(self, level: float = 0.95, n_samples: int = 1000, random_state=0) -> Bunch:
         """Return each term's share in the variance of the latent functions, with intervals.
 
         The variance is over independent features, each with its distribution in the training rows

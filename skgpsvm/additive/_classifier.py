@@ -1,5 +1,7 @@
 """The estimator `AdditiveGPClassifier`."""
 
+from typing import Self
+
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
@@ -216,7 +218,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         self._check_choice("likelihood", ("softmax", "probit"))
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -250,7 +252,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
 
     @available_if(takes_more_rows)
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the model with more rows.
 
         The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later

@@ -1,5 +1,7 @@
 """The estimator `AdditiveGPRegressor`."""
 
+from typing import Self
+
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
@@ -277,7 +279,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         return X, targets, weights, origin
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -317,7 +319,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @available_if(takes_more_rows)
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Update the model with more rows.
 
         The first call fits as `fit` does, but always with inducing points; see ``sparse``. Later
@@ -415,7 +417,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         moments = self._latent_moments(X)
         return [count_quantiles(*moments, p) for p in ((1 - level) / 2, (1 + level) / 2)]
 
-    def sample_y(self, X, n_samples=1, random_state=0):
+    def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw y at all rows jointly: the latent functions plus independent noise.
 
         Parameters

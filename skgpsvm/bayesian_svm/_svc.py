@@ -1,6 +1,7 @@
 """`BayesianSVC`: the estimator."""
 
 from dataclasses import replace
+from typing import Self
 
 import torch
 from sklearn.base import clone
@@ -224,7 +225,7 @@ class BayesianSVC(GPClassifier):
         return "adam" if self._by_gradient() else "leave_one_out"
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -325,7 +326,7 @@ class BayesianSVC(GPClassifier):
         }
 
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the posterior with more rows.
 
         The first call does the same as `fit`. Every further call keeps kernel and inducing points,

@@ -1,5 +1,7 @@
 """Decoupled Gaussian-process classification."""
 
+from typing import Self
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
@@ -165,7 +167,7 @@ class DecoupledGPClassifier(GPClassifier):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -194,7 +196,7 @@ class DecoupledGPClassifier(GPClassifier):
         return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the model with more rows, as new data.
 
         With ``solver="cg"`` the first call is a `fit`; its rows should include some of every class.

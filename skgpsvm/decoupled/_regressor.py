@@ -1,5 +1,7 @@
 """Decoupled Gaussian-process regression."""
 
+from typing import Self
+
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
@@ -203,7 +205,7 @@ class DecoupledGPRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -244,7 +246,7 @@ class DecoupledGPRegressor(GPRegressor):
         return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Update the model with more rows, as new data.
 
         With ``solver="cg"`` the first call is a `fit`; later calls keep kernel, noise, bases and

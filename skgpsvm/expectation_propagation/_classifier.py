@@ -1,7 +1,7 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -233,7 +233,7 @@ class EPClassifier(GPClassifier):
         check_sparse_parameters(self)
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model to data.
 
         Parameters
@@ -262,7 +262,7 @@ class EPClassifier(GPClassifier):
         return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the posterior with more rows, as new data.
 
         The first call is `fit`. Later calls hold the kernel and the inducing points fixed, and take
@@ -412,7 +412,7 @@ class EPClassifier(GPClassifier):
     def _class_probabilities(self):
         return ProbitProbabilities()
 
-    def decision_function(self, X):
+    def decision_function(self, X) -> np.ndarray:
         r"""Return the probits of the classes' own models, :math:`m / \sqrt{1 + v}`.
 
         Parameters

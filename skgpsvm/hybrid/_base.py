@@ -1,5 +1,8 @@
 """Methods that all hybrid estimators have: rows of any shape, torch modules, and weight files."""
 
+from typing import Self
+
+import torch
 from sklearn.utils.validation import check_is_fitted
 
 from .._isolation import isolated
@@ -18,7 +21,7 @@ class HybridMixin:
     """
 
     @isolated()
-    def to_torch(self, device=None):
+    def to_torch(self, device=None) -> torch.nn.Module:
         """Return the fitted network as a torch module, for attacks and explanations.
 
         Parameters
@@ -38,7 +41,7 @@ class HybridMixin:
         network = self._latents[0].frozen_network(device or "cpu")
         return Predictor(network, self._torch_output()).eval()
 
-    def save_weights(self, path):
+    def save_weights(self, path) -> None:
         """Write the fitted model to a safetensors file: tensors and plain values, no code.
 
         Parameters
@@ -53,7 +56,7 @@ class HybridMixin:
         """
         save_model(self, path, self._saved)
 
-    def load_weights(self, path):
+    def load_weights(self, path) -> Self:
         """Load the model that `save_weights` of an estimator with the same parameters wrote.
 
         Parameters

@@ -1,6 +1,7 @@
 """The estimator `HybridSVGPClassifier`."""
 
 from functools import partial
+from typing import Self
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._parameters import ParameterRules
@@ -160,7 +161,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
 
     @all_or_nothing
-    def fit(self, X, y=None, sample_weight=None):
+    def fit(self, X, y=None, sample_weight=None) -> Self:
         """Train the network and the Gaussian process.
 
         Parameters

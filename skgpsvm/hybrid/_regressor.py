@@ -1,6 +1,7 @@
 """The estimator `HybridSVGPRegressor`."""
 
 from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -170,7 +171,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         self._check_bool("normalize_y")
 
     @all_or_nothing
-    def fit(self, X, y=None, sample_weight=None):
+    def fit(self, X, y=None, sample_weight=None) -> Self:
         """Train the network and the Gaussian process.
 
         Parameters
@@ -200,7 +201,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         """
         return fit_models(self, X, y, sample_weight)
 
-    def load_weights(self, path):
+    def load_weights(self, path) -> Self:
         super().load_weights(path)
         self.kernel_ = self._kernel_with_noise(self.kernel_, self.noise_variance_)
         return self

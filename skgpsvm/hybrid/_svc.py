@@ -1,6 +1,7 @@
 """The estimator `HybridBayesianSVC`."""
 
 from functools import partial
+from typing import Self
 
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
@@ -191,7 +192,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         self._check_choice("probability", ("calibrated", "argmax"))
 
     @all_or_nothing
-    def fit(self, X, y=None, sample_weight=None):
+    def fit(self, X, y=None, sample_weight=None) -> Self:
         """Train the network and the Bayesian SVM.
 
         Parameters

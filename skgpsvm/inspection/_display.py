@@ -1,6 +1,7 @@
 """Plots of the effects of additive models."""
 
 from math import ceil
+from typing import Self
 
 import numpy as np
 
@@ -62,14 +63,14 @@ class ComponentEffectDisplay:
         X,
         *,
         features=None,
-        level=0.95,
-        n_points=100,
+        level: float = 0.95,
+        n_points: int = 100,
         latent=None,
         ax=None,
-        n_cols=3,
+        n_cols: int = 3,
         line_kw=None,
         heatmap_kw=None,
-    ):
+    ) -> Self:
         """Compute and draw effects of a fitted additive model.
 
         Parameters
@@ -115,7 +116,7 @@ class ComponentEffectDisplay:
         effects = component_effects(estimator, X, features, level, n_points, latent)
         return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
 
-    def plot(self, *, ax=None, n_cols=3, line_kw=None, heatmap_kw=None):
+    def plot(self, *, ax=None, n_cols: int = 3, line_kw=None, heatmap_kw=None) -> Self:
         """Draw the effects.
 
         Panels of curves and points share their vertical scale.

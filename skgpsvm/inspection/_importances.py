@@ -7,7 +7,9 @@ from .._validation import check_level, check_number
 from ._effects import additive_model, feature_names
 
 
-def component_importances(estimator, X, *, level=0.95, n_samples=200, random_state=0):
+def component_importances(
+    estimator, X, *, level: float = 0.95, n_samples: int = 200, random_state=0
+) -> Bunch:
     """Return mean absolute effects of the terms and features of an additive model.
 
     The importance of a term is the mean over the rows of its absolute effect, summed over the

@@ -1,5 +1,7 @@
 """Effects of additive models as tables and for JSON."""
 
+from typing import Self
+
 import numpy as np
 
 from ._effects import additive_model, component_effects, latent_labels, link_name
@@ -40,8 +42,15 @@ class ComponentEffects:
 
     @classmethod
     def from_estimator(
-        cls, estimator, X=None, *, features=None, level=0.95, n_points=100, latent=None
-    ):
+        cls,
+        estimator,
+        X=None,
+        *,
+        features=None,
+        level: float = 0.95,
+        n_points: int = 100,
+        latent=None,
+    ) -> Self:
         """Compute effects of a fitted additive model.
 
         Parameters
@@ -81,7 +90,7 @@ class ComponentEffects:
         intercepts = {label: float(own) for label, own in constants if label in labels}
         return cls(effects, intercepts, link_name(estimator), level)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         """Return the effects as a dict of lists, strings and numbers, which JSON can hold.
 
         Together with the intercept, the effects are all that a prediction of the latent functions

@@ -100,7 +100,7 @@ class Linear(LengthScaleKernel):
             return K, -2 * K[:, :, np.newaxis]
         return K, -2 * F[:, np.newaxis] * F
 
-    def diag(self, X):
+    def diag(self, X) -> np.ndarray:
         """Return the diagonal of the kernel k(X, X).
 
         Parameters
@@ -115,7 +115,7 @@ class Linear(LengthScaleKernel):
         """
         return np.square(self._features(X)).sum(1)
 
-    def is_stationary(self):
+    def is_stationary(self) -> bool:
         """Return whether the kernel is stationary.
 
         Returns

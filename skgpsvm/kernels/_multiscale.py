@@ -120,7 +120,7 @@ class MultiscaleRBF(LengthScaleKernel):
             return K
         return K, 2 * K[:, :, np.newaxis] * np.moveaxis(exponents[: self.n_dims], 0, 2)
 
-    def diag(self, X):
+    def diag(self, X) -> np.ndarray:
         """Return the diagonal of the kernel k(X, X).
 
         Parameters
@@ -137,7 +137,7 @@ class MultiscaleRBF(LengthScaleKernel):
         self._n_features(X)
         return np.ones(len(X))
 
-    def is_stationary(self):
+    def is_stationary(self) -> bool:
         """Return whether the kernel is stationary.
 
         Returns
@@ -200,7 +200,7 @@ class _TorchMultiscaleRBF(TorchKernel):
             return _one_scaled(B, A, a, scale).T
         return stationary(RBF_PROFILE, A, B, scale)
 
-    def diag(self, X, theta):
+    def diag(self, X, theta) -> np.ndarray:
         return X.new_ones(X.shape[0])
 
 

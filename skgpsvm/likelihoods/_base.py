@@ -66,7 +66,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return other
 
     @abc.abstractmethod
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         """Return the log density of observations given latent values.
 
         Parameters
@@ -82,7 +82,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
             In nats, summed over the columns of `y`.
         """
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         """Return the expectation of `log_prob` over independent Gaussian latent values.
 
         Parameters
@@ -139,7 +139,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         """
         return self.expected_log_prob(y, mean, var), *self.expected_derivatives(y, mean, var)
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).
 
         Parameters
@@ -157,7 +157,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     @abc.abstractmethod
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the predictive distribution of a new observation.
 
         Parameters

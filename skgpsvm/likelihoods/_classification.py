@@ -27,7 +27,7 @@ class _Bernoulli(Likelihood):
 
         return expect(derivatives, mean, var).unbind()
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
 
 
@@ -39,10 +39,10 @@ class Probit(_Bernoulli):
     Source: Rasmussen and Williams (2006), section 3.9, (3.82).
     """
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return log_ndtr(_signed(y, f))
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         return log_ndtr(_signed(y, mean / (1 + var).sqrt()))
 
 
@@ -55,7 +55,7 @@ class Logistic(_Bernoulli):
     1e-2 at variances 1, 10 and 100.
     """
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return torch.nn.functional.logsigmoid(_signed(y, f))
 
     def expected_derivatives(self, y, mean, var):
@@ -81,10 +81,10 @@ class Softmax(Likelihood):
 
     step = 0.7
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         true = mean.gather(-1, _index(y, mean))[..., 0]
         log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
         return true - log_sum[..., 0]
@@ -109,14 +109,14 @@ class Softmax(Likelihood):
         value = (mean.gather(-1, index) - log_sum)[..., 0]
         return value, (-p).scatter_add(-1, index, torch.ones_like(p)), squares - p
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         def log_mean(f):
             return torch.logsumexp(torch.log_softmax(f, 0), -1) - math.log(f.shape[-1])
 
         log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         def average(f):
             return torch.softmax(f, 0).mean(-1)
 
@@ -163,19 +163,19 @@ class RobustMax(Likelihood):
         """Return the log probabilities of the label of the largest latent, and of any other."""
         return math.log1p(-self.noise), math.log(self.noise / (c - 1))
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         right, wrong = self._levels(f.shape[-1])
         return torch.where(f.argmax(-1) == y, f.new_tensor(right), f.new_tensor(wrong))
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         right, wrong = self._levels(mean.shape[-1])
         p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
         return wrong + (right - wrong) * p
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         c = mean.shape[-1]
         share = self.noise / (c - 1)
         return share + (1 - self.noise - share) * argmax_probability(mean, var)
@@ -201,15 +201,15 @@ class _Hinge(Likelihood):
             Moments of the violation by which `log_prob` is ``-2 max(violation, 0)``.
         """
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         violation, _ = self.violation_moments(y, f, torch.zeros_like(f))
         return -2 * violation.clamp_min(0)
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         h, _ = expected_hinge(*self.violation_moments(y, mean, var))
         return -h
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         mean_b, var_b = self.violation_moments(y, mean, var)
         met = log_ndtr(-mean_b / safe_std(var_b))
         return torch.logaddexp(met, log_expected_decay(2.0, mean_b, var_b))
@@ -233,7 +233,7 @@ class BinaryHinge(_Hinge):
     def violation_moments(self, y, mean, var):
         return 1 - _signed(y, mean), _single(var)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         z = _single(mean / safe_std(var))
         return normal_cdf(torch.stack([-z, z], -1))
 
@@ -286,7 +286,7 @@ class MulticlassHinge(_Hinge):
         var_b = var.gather(-1, wrong) + var.gather(-1, true)
         return mean_b[..., 0], var_b[..., 0]
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return argmax_probability(mean, var)
 
 

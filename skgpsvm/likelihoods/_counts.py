@@ -32,20 +32,20 @@ class Poisson(Likelihood):
 
     step = 0.5
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return self._log_mass(y, f).sum(-1)
 
     def _log_mass(self, y, f):
         return y * f - capped_exp(f) - torch.lgamma(y + 1)
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         return (y * mean - capped_exp(mean + 0.5 * var) - torch.lgamma(y + 1)).sum(-1)
 
     def expected_derivatives(self, y, mean, var):
         slope = capped_exp_slope(mean + 0.5 * var)
         return y - slope, -slope
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         y, mean, var = torch.broadcast_tensors(y, mean, var)
         std = safe_std(var)
         z, w = (part.reshape(-1, *[1] * mean.ndim) for part in gauss_hermite(32, mean))
@@ -55,7 +55,7 @@ class Poisson(Likelihood):
         terms = self._log_mass(y, mean + std * t) + log_ratio + w.log()
         return torch.logsumexp(terms, 0).sum(-1)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         rate = torch.exp(mean + 0.5 * var)
         # exp(2 mean + var) (exp(var) - 1), without 0 times infinity.
         rate_var = torch.exp(2 * (mean + var) + torch.log(-torch.expm1(-var)))

@@ -59,20 +59,20 @@ class Gaussian(Likelihood):
         """Return the variance of the noise, (c,) or, with a known part, (b, c)."""
         return self.noise_var if known is None else self.noise_var + known
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         y, known = observations(y)
         return _log_normal(y - f, self._total_var(known)).sum(-1)
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         y, known = observations(y)
         expected = _log_normal(y - mean, self._total_var(known))
         return (expected - 0.5 * var / self._total_var(known)).sum(-1)
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         y, known = observations(y)
         return _log_normal(y - mean, var + self._total_var(known)).sum(-1)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + self.noise_var
 
 
@@ -122,12 +122,12 @@ class Heteroscedastic(Likelihood):
         super().__init__()
         self.log_noise_var, self.rounding = _log_parameter("noise_var", noise_var), rounding
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         f, g = f.chunk(2, -1)
         log_var = g + self.log_noise_var
         return _log_normal_at(y - f, 0.0, log_var, capped_exp(-log_var, _MAX_LOG_PRECISION)).sum(-1)
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
         precision = capped_exp(0.5 * nu - log_var, _MAX_LOG_PRECISION)
         return _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
@@ -142,7 +142,7 @@ class Heteroscedastic(Likelihood):
         first = torch.cat([residual * precision, pull - 0.5], -1)
         return first, -torch.cat([precision, pull], -1)
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
 
         def log_density(log_var):
@@ -152,7 +152,7 @@ class Heteroscedastic(Likelihood):
 
         return log_expect(log_density, log_var, nu).sum(-1)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         (f, _), (v, _) = mean.chunk(2, -1), var.chunk(2, -1)
         return f, v + self.noise_variance(mean, var)
 
@@ -207,20 +207,20 @@ class Laplace(Likelihood):
 
     step = 0.5
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return -((y - f).abs() / self.scale + self._log_normalizer()).sum(-1)
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         expected = _expected_abs((y - mean) / self.scale, var / self.scale**2)
         return -(expected + self._log_normalizer()).sum(-1)
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         residual, var = (y - mean) / self.scale, var / self.scale**2
         right = log_expected_decay(1.0, residual, var)
         left = log_expected_decay(1.0, -residual, var)
         return (torch.logaddexp(left, right) - self._log_normalizer()).sum(-1)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + 2 * self.scale**2
 
     def _log_normalizer(self):
@@ -252,7 +252,7 @@ class StudentT(Likelihood):
             raise ValueError(f"dof must be above 2 and finite, got {dof!r}")
         self.log_scale, self.dof = _log_parameter("scale", scale), dof
 
-    def log_prob(self, y, f):
+    def log_prob(self, y, f) -> torch.Tensor:
         return self._log_density(y, f).sum(-1)
 
     def _log_density(self, y, f):
@@ -262,13 +262,13 @@ class StudentT(Likelihood):
         spread = torch.log1p(((y - f) / self.log_scale.exp()).square() / self.dof)
         return -half * spread - normalizer - self.log_scale
 
-    def expected_log_prob(self, y, mean, var):
+    def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         return expect(functools.partial(self._log_density, y), mean, var).sum(-1)
 
-    def log_marginal(self, y, mean, var):
+    def log_marginal(self, y, mean, var) -> torch.Tensor:
         return log_expect(functools.partial(self._log_density, y), mean, var).sum(-1)
 
-    def predict(self, mean, var):
+    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + self.dof / (self.dof - 2) * (2 * self.log_scale).exp()
 
 

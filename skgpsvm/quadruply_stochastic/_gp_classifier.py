@@ -1,6 +1,7 @@
 """Quadruply stochastic Gaussian-process classifier."""
 
 from functools import partial
+from typing import Self
 
 from sklearn.utils.metaestimators import available_if
 
@@ -194,7 +195,7 @@ class QSGPClassifier(GPClassifier):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -224,7 +225,7 @@ class QSGPClassifier(GPClassifier):
 
     @available_if(has_partial_fit)
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the model with more rows, by one pass of stochastic steps.
 
         The first call is the same as `fit`. Later calls keep the kernel and the basis functions.

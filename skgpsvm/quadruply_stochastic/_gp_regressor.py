@@ -1,6 +1,7 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
 from functools import partial
+from typing import Self
 
 from sklearn.utils.metaestimators import available_if
 
@@ -217,7 +218,7 @@ class QSGPRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -255,7 +256,7 @@ class QSGPRegressor(GPRegressor):
 
     @available_if(has_partial_fit)
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None) -> Self:
         """Update the model with more rows, by one pass of stochastic steps.
 
         The first call is the same as `fit`. Later calls keep the kernel, the noise and the basis

@@ -1,5 +1,7 @@
 """Relevance vector machine for classification."""
 
+from typing import Self
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._predictive import classification_sites
 from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
@@ -130,7 +132,7 @@ class QSRVMClassifier(GPClassifier):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters

@@ -1,5 +1,7 @@
 """Relevance vector machine for regression."""
 
+from typing import Self
+
 import numpy as np
 import torch
 
@@ -149,7 +151,7 @@ class QSRVMRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters

@@ -1,5 +1,7 @@
 """`SVGPClassifier`: the estimator."""
 
+from typing import Self
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import shrink_length_scales
@@ -164,7 +166,7 @@ class SVGPClassifier(GPClassifier):
         check_variational_parameters(self)
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -193,7 +195,7 @@ class SVGPClassifier(GPClassifier):
         return fit_models(self, X, y, sample_weight)
 
     @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the posterior with more rows.
 
         The first call does the same as `fit`. Every further call keeps kernel and inducing points,

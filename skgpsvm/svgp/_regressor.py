@@ -1,6 +1,7 @@
 """`SVGPRegressor`: the estimator."""
 
 from dataclasses import replace
+from typing import Self
 
 from sklearn.utils.metaestimators import available_if
 
@@ -233,7 +234,7 @@ class SVGPRegressor(GPRegressor):
         return self.likelihood in VARYING_NOISE
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None):
+    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -269,7 +270,7 @@ class SVGPRegressor(GPRegressor):
         return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None, noise_variance=None):
+    def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Update the posterior with more rows.
 
         The first call does the same as `fit`, with its rows as inducing points if they are few.

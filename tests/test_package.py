@@ -1,0 +1,41 @@
+"""Files that describe the package: its version, its dependencies, the contents of the wheel."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+import skgpsvm
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_file_names_the_same_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {skgpsvm.__version__}\n" in citation
+    changes = (ROOT / "doc" / "changes.rst").read_text(encoding="utf-8")
+    number = skgpsvm.__version__.removesuffix(".dev0")
+    assert re.search(r"^\d+\.\d+\.\d+", changes, re.M)[0] == number
+
+
+def test_table_of_oldest_versions_is_that_of_setup():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    needed = setup["options"]["install_requires"].split()
+    oldest = dict(line.split(">=") for line in needed)
+    page = (ROOT / "doc" / "development" / "release.rst").read_text(encoding="utf-8")
+    rows = re.findall(r"^   \* - (.+)\n     - ([\d., ]+)$", page, re.M)
+    pairs = [zip(*(part.split(", ") for part in row), strict=True) for row in rows]
+    assert oldest == {name: version for row in pairs for name, version in row}
+
+
+def test_wheel_has_the_marker_of_annotations(monkeypatch):
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.chdir(ROOT)
+    distribution = setuptools.Distribution({"packages": ["skgpsvm"]})
+    distribution.parse_config_files(["setup.cfg"])
+    command = distribution.get_command_obj("build_py")
+    command.ensure_finalized()
+    (files,) = (names for package, *_, names in command.data_files if package == "skgpsvm")
+    assert files == ["py.typed"]
