@@ -20,7 +20,7 @@ from ._hyperparameters.priors import PriorOfParts, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import noise_entries
-from ._parameters import OtherThan, where
+from ._parameters import where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
 from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
 from ._torch_kernels import latent_kernels, torch_kernel
@@ -33,7 +33,7 @@ CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent function
 _LITTLE_NOISE = 0.01
 LOG_CONCAVE = ("softmax", "probit")
 CLASSIFIER_LIKELIHOODS = (*LOG_CONCAVE, "robust_max")
-LEARNED = where(optimizer=OtherThan(None)) | where(learn_inducing=True)
+LEARNED = where(optimizer="auto") | where(optimizer=None, learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 
 

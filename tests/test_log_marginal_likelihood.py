@@ -13,6 +13,7 @@ from skgpsvm import DecoupledGPRegressor, EPClassifier, SVGPClassifier, SVGPRegr
 from skgpsvm._fitted_models import SparseModel
 from skgpsvm._sparse import optimized
 from skgpsvm.exceptions import NotPositiveDefiniteError
+from skgpsvm.solvers import InterleavedEP, NaturalGradient
 
 KERNEL = 2.0 * RBF([1.0, 1.5], [(1e-2, 1e2), (1e-2, 1e2)])
 WITH_NOISE = WhiteKernel(0.1) + KERNEL
@@ -161,3 +162,17 @@ def test_functions_need_a_kernel_and_gaussian_noise():
     for other in (SVGPRegressor(likelihood="laplace"), SVGPClassifier(), DecoupledGPRegressor()):
         with pytest.raises(ValueError, match="optimizer"):
             other.set_params(kernel=KERNEL, optimizer=by_scipy).fit(X, np.round(y))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EPClassifier(KERNEL, solver="gfitc"),
+        EPClassifier(KERNEL, solver=InterleavedEP(rule="sign")),
+        SVGPRegressor(KERNEL, solver=NaturalGradient(learning_rate=0.1)),
+    ],
+)
+def test_options_of_learning_have_no_effect_beside_a_function(model):
+    X, y = problem()
+    with pytest.raises(ValueError, match="optimizer='auto'"):
+        model.set_params(optimizer=by_scipy).fit(X, y > 3)

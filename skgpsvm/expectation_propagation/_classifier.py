@@ -14,7 +14,7 @@ from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
-from .._parameters import ALWAYS, OtherThan, ParameterRules, where
+from .._parameters import ALWAYS, ParameterRules, where
 from .._sites import LikelihoodSites
 from .._sparse import (
     LEARNING_RATE,
@@ -44,9 +44,9 @@ _VARIANCE = 5.0
 _MAX_CONVERGED_ROWS = 10_000
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
 _USES = {
-    "solver": where(optimizer=OtherThan(None)).of(ConvergedEP),
-    "solver__learning_rate": where(optimizer=OtherThan(None)),
-    "solver__rule": where(optimizer=OtherThan(None)),
+    "solver": where(optimizer="auto").of(ConvergedEP),
+    "solver__learning_rate": where(optimizer="auto"),
+    "solver__rule": where(optimizer="auto"),
 }
 _FOLLOWED = {
     **SPARSE_FOLLOWED,
@@ -113,10 +113,10 @@ class EPClassifier(GPClassifier):
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
         where the signal is weak, since the evidence is not a bound.
     optimizer : {"auto"}, callable or None, default="auto"
-        Whether the kernel is learned. None holds the kernel and the inducing points fixed; "gfitc"
-        is then refused, as only the way of learning differs. A function with the interface of
-        `GaussianProcessClassifier` maximizes `log_marginal_likelihood` over the theta of each
-        class's kernel, which must be given; inducing points stay.
+        Whether the kernel is learned. None holds the kernel and the inducing points fixed. A
+        function with the interface of `GaussianProcessClassifier` maximizes
+        `log_marginal_likelihood` over the theta of each class's kernel, which must be given;
+        inducing points stay. In both cases "gfitc" is refused, as only the way of learning differs.
     max_iter : int, default=100
         Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
         learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten
