@@ -13,6 +13,7 @@ JITTER = 1e-9  # added to the points' kernel matrix, relative to its mean diagon
 _CHUNK_ENTRIES = 2**19  # of a block of values at rows; fits a processor's cache
 _DEVICE_CHUNKS = 16  # such blocks at a time on a device other than the CPU
 _CHUNK_BASES = 1024
+HELD_BYTES = 2**26  # of values that are kept for further passes
 _MAX_SQUARE = 4000  # points whose kernel matrix is held; it bounds memory
 _PANEL_JITTER = 1e-5  # of factors in float32
 
@@ -31,6 +32,7 @@ class MeanBases(ABC):
     """
 
     independent = True
+    _kept = None, None  # rows, and the values of their chunks
 
     @abstractmethod
     def at(self, theta):
@@ -152,11 +154,21 @@ class MeanBases(ABC):
         return rows.chunks(self.chunk_size(rows.device))
 
     def passes(self, rows, coef):
-        """Yield index, X, y, weights (b, 1), values (b, M) and means (b, q), chunk by chunk."""
+        """Yield index, X, y, weights (b, 1), values (b, M) and means (b, q), chunk by chunk.
+
+        The values are kept for the next pass if they are few; they are not to be overwritten.
+        """
         coef = self.apply(coef).T
+        if self._kept[0] is not rows:
+            self._kept = rows, {}
+        fits = len(rows) * self.size * 8 <= HELD_BYTES
         for index in self.chunks(rows):
             X, y, weights = rows.take(index)
-            values = self.values(X)
+            values = self._kept[1].get((index.start, index.stop))
+            if values is None:
+                values = self.values(X)
+                if fits:
+                    self._kept[1][index.start, index.stop] = values
             means = (values @ coef.to(values.dtype)).double()
             yield index, X, y, weights.double()[:, None], values, means
 

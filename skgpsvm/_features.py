@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from ._bases import MeanBases
+from ._bases import HELD_BYTES, MeanBases
 from ._linalg import add_gram
 from ._preconditioners import Woodbury
 from .kernels._composite import exact_and_rest
@@ -326,4 +326,10 @@ class NystroemFourierBases(FourierBases):
 
     def _at_points(self):
         """Yield slices of the random features and their values at the inducing points."""
-        return super().blocks(self._basis.Z)
+        return self._held_at_points or super().blocks(self._basis.Z)
+
+    @cached_property
+    def _held_at_points(self):
+        """The slices and values of `_at_points`; None if they are too many to keep."""
+        fits = self._n_waves * len(self._basis.Z) * 8 <= HELD_BYTES
+        return list(super().blocks(self._basis.Z)) if fits else None

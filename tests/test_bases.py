@@ -8,6 +8,7 @@ from problems import finite_bases, t64, waves
 
 from skgpsvm import _bases
 from skgpsvm._bases import Dictionary, KernelBases
+from skgpsvm._data import WeightedDataset
 
 BOTH = pytest.mark.parametrize("kind", [KernelBases, Dictionary])
 
@@ -23,6 +24,23 @@ def coefficients():
 
 
 # Values
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_passes_over_the_same_rows_compute_values_once(held, monkeypatch):
+    monkeypatch.setattr(_bases, "HELD_BYTES", 2**20 if held else 0)
+    bases, _, _ = finite_bases(KernelBases)
+    X, y = waves(5, d=2)
+    rows, others = (
+        WeightedDataset(inputs, y, np.ones(5), torch.device("cpu"), torch.float64)
+        for inputs in (X, X + 1)
+    )
+    calls, values = [], bases.values
+    monkeypatch.setattr(bases, "values", lambda X: calls.append(1) or values(X))
+    for each in (rows, rows, others):
+        ((_, own, *_, found, _),) = bases.passes(each, t64(coefficients()))
+        assert torch.equal(found, values(own))
+    assert len(calls) == (2 if held else 3)
 
 
 @BOTH

@@ -455,7 +455,7 @@ class DecoupledInference(Stage):
         none = self.rows.weights.new_zeros(1, self.bases.size, dtype=torch.float64)
         gram = none.new_zeros(self.bases.size, self.bases.size)
         for index, _, _, weights, values, _ in self.bases.passes(self.rows, none):
-            values = self.bases.whitened(self.bases.adjoint(values.double()))
+            values = self.bases.whitened(self.bases.adjoint(values.double().clone()))
             add_gram(gram, values, weights * precision[index, None] * values)
         return self.rows.sum(gram)[0]
 

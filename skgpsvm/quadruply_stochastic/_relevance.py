@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._bases import Dictionary
+from .._bases import HELD_BYTES, Dictionary
 from .._fitting import Stage, State
 from .._linalg import cholesky, upper_inverse
 from .._optim import by_autograd, lbfgs
@@ -146,6 +146,7 @@ class RelevanceSweeps(Stage):
         self._sites, self._kernel, self._rows = sites, kernel, rows
         self._mean_field, self._threshold, self._tol = mean_field, threshold, tol
         self._noise_bounds = noise_bounds
+        self._kept = (None, None), {}
 
     def init(self, theta, noise, bases):
         """Return a state with functions at ``bases`` (M - 1, d) and all prior precisions 1."""
@@ -298,7 +299,7 @@ class RelevanceSweeps(Stage):
     def _accumulate_statistics(self, state):
         """Recompute the sums over rows at the optimal auxiliary variables of the bound."""
         bound = self._quadratic(state)
-        bases, unit = self._bases(state), self._noise_unit(state)
+        unit = self._noise_unit(state)
         c, M = state.precisions.shape
         # With fixed site precisions the products never change.
         is_new = not bound.fixed_precision or state.products is None
@@ -307,7 +308,7 @@ class RelevanceSweeps(Stage):
         linear, deviation, loss = unit.new_zeros(c, M), unit.new_zeros(c), unit.new_zeros(())
         for index in self._rows.chunks(self._chunk_rows(state)):
             X, y, weights = self._rows.take(index)
-            values, weights = bases.values(X).double(), weights.double()[:, None]
+            values, weights = self._values(state, index, X), weights.double()[:, None]
             y = y.double() if y.is_floating_point() else y
             mean = values @ state.coef.T
             square = mean.square()
@@ -331,6 +332,19 @@ class RelevanceSweeps(Stage):
         if bound.fixed_precision:  # the latent variances' part, which the rows' loss leaves out
             loss = loss + 0.5 * state.gamma.sum()
         state.linear, state.deviation, state.loss = linear, deviation, loss
+
+    def _values(self, state, index, X):
+        """Return the functions' values (b, M) at some rows, float64; few of them are kept."""
+        (theta, bases), kept = self._kept
+        if theta is not state.theta or bases is not state.bases:
+            kept = {}
+            self._kept = (state.theta, state.bases), kept
+        if index.start in kept:
+            return kept[index.start]
+        values = self._bases(state).values(X).double()
+        if 8 * len(self._rows) * values.shape[1] <= HELD_BYTES:
+            kept[index.start] = values
+        return values
 
     def _variances(self, state, values):
         """Return latent variances (b, c), or ones if there is no posterior yet."""
