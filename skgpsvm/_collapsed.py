@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from ._csr import CSRRows
 from ._distributed import gather
 from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
@@ -352,9 +353,9 @@ def evidence_or_bound(kernel, rows, Z):
 def are_points(rows, Z):
     """Return whether every row is at an inducing point, so that moving them cannot help.
 
-    Far more rows than points are not examined: they need not fit in memory.
+    Far more rows than points are not examined, nor are sparse rows: they need not fit in memory.
     """
-    if rows.n_rows > _MAX_REPEATS * len(Z):
+    if rows.n_rows > _MAX_REPEATS * len(Z) or isinstance(rows.X, CSRRows):
         return False
     points = set(map(tuple, torch.as_tensor(Z).to(rows.dtype).tolist()))
     chunks = (rows.take(index)[0].tolist() for index in rows.chunks())

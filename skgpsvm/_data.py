@@ -6,6 +6,7 @@ from copy import copy
 import numpy as np
 import torch
 
+from ._csr import CSRRows, array_of
 from ._distributed import all_sum, gather, n_ranks, rank
 from ._rows import CHUNK_ROWS, Rows
 
@@ -24,8 +25,9 @@ class WeightedDataset:
 
     Parameters
     ----------
-    X : ndarray or Rows of shape (n, d)
+    X : ndarray, Rows or CSRRows of shape (n, d)
         It is moved to the device as a whole if it takes at most 256 MiB, else chunk by chunk.
+        Chunks of `CSRRows` are sparse tensors.
     targets : ndarray of shape (n,), (n, t) or (n, t, 2)
         Codes, floats, or pairs of a float and the known variance of its noise.
     weights : ndarray of shape (n,)
@@ -63,16 +65,16 @@ class WeightedDataset:
                 "or use dtype='float64'."
             )
         self._count()
-        self.X = X if isinstance(X, Rows) else Rows(X)
+        self.X = X if isinstance(X, Rows | CSRRows) else Rows(X)
         self._hold()
 
     def __len__(self):
         return len(self.targets)
 
     def _hold(self):
-        """Move the rows to the device if they take at most 256 MiB."""
+        """Move the rows to the device if they take at most 256 MiB, and are not sparse."""
         n, d = len(self), self.X.shape[1]
-        if n * d * self.dtype.itemsize <= _HELD_BYTES:
+        if isinstance(self.X, Rows) and n * d * self.dtype.itemsize <= _HELD_BYTES:
             held = torch.empty(n, d, dtype=self.dtype, device=self.device)
             for index in self.chunks():
                 held[index] = self.take(index)[0]
@@ -128,10 +130,10 @@ class WeightedDataset:
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
         own = self.own_generator(generator)
-        if isinstance(self.X, torch.Tensor):
-            order = torch.randperm(n, generator=own)
-        else:
+        if isinstance(self.X, Rows):
             order = self.X.shuffled(self._kept, own)
+        else:
+            order = torch.randperm(n, generator=own)
         if repeat and 0 < n < n_batches:
             order = order.repeat(math.ceil(n_batches / n))[:n_batches]
         return order.tensor_split(n_batches)
@@ -199,7 +201,7 @@ class WeightedDataset:
         if self.n_shards == 1:
             return tensors
         ranks = gather([tensor.cpu() for tensor in tensors])
-        return tuple(torch.cat(parts).to(self.device) for parts in zip(*ranks, strict=True))
+        return tuple(_concatenated(parts).to(self.device) for parts in zip(*ranks, strict=True))
 
     def inputs(self, index):
         """Return X (k, d), on every rank, at an index (k,) into all ranks' rows.
@@ -213,7 +215,7 @@ class WeightedDataset:
         if self.n_shards == 1:
             return self
         tensors = self.collect(*self.take(slice(None)))
-        arrays = merged_rows(*(tensor.cpu().numpy() for tensor in tensors))[:3]
+        arrays = merged_rows(*map(array_of, tensors))[:3]
         return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
 
     def unmerged(self, values):
@@ -332,7 +334,7 @@ class WeightedDataset:
             return self
         index = share.nonzero()[0]
         tensors = self.collect(*self.take(self.own(torch.as_tensor(index))))
-        X, targets, weights = (tensor.cpu().numpy() for tensor in tensors)
+        X, targets, weights = map(array_of, tensors)
         arrays = X, targets, weights * share[index].astype(weights.dtype)
         arrays = merged_rows(*arrays)[:3] if n_ranks() > 1 else arrays
         return WeightedDataset(*arrays, self.device, self.dtype, shared=False)
@@ -357,9 +359,18 @@ class WeightedDataset:
         return share * (np.bincount(targets, weights) / np.where(drawn, drawn, 1))[targets]
 
 
-def chunk_rows(n_features):
-    """Return the number of rows to hold at a time; it is smaller for rows with many features."""
-    return min(CHUNK_ROWS, max(_MIN_CHUNK_ROWS, _CHUNK_ENTRIES // n_features))
+def chunk_rows(X):
+    """Return the number of rows to hold at a time, fewer if they are dense and long."""
+    if isinstance(X, CSRRows):
+        return CHUNK_ROWS
+    return min(CHUNK_ROWS, max(_MIN_CHUNK_ROWS, _CHUNK_ENTRIES // X.shape[1]))
+
+
+def _concatenated(parts):
+    """Return tensors of rows as one; a sparse one if any of them is sparse."""
+    if any(part.is_sparse for part in parts):
+        return torch.cat([part.to_sparse() for part in parts]).coalesce()
+    return torch.cat(parts)
 
 
 def shares(units, chosen):
@@ -418,5 +429,7 @@ def weighted_median(values, weights):
 
 
 def to_tensor(array, device, dtype=None):
-    """Return a tensor copy of an array of any memory layout."""
+    """Return a tensor copy of an array of any memory layout, a sparse one of `CSRRows`."""
+    if isinstance(array, CSRRows):
+        return array.tensor().to(device=device, dtype=dtype)
     return torch.from_numpy(np.array(array, order="C")).to(device=device, dtype=dtype)

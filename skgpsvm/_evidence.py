@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ._csr import dense
 from ._linalg import cholesky, jittered_cholesky
 from ._noise import NOISE_BOUNDS
 from ._optim import by_autograd, lbfgs
@@ -102,7 +103,7 @@ class Evidence(GaussianNoiseObjective):
 
     def __init__(self, kernel, rows, jitter=_JITTER):
         self.kernel, self.rows, self._jitter = kernel, rows, jitter
-        X, targets, weights = (part.double() for part in rows.take(slice(None)))
+        X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
         y, known = observations(targets)
         self.weight, self.squares = weights.sum(), weights @ y.square()
         self._X, group = torch.unique(X, dim=0, return_inverse=True)
@@ -150,7 +151,7 @@ class Evidence(GaussianNoiseObjective):
         density : float
             Log density of the other rows, nats, up to a constant.
         """
-        X, targets, weights = (part.double() for part in rows.take(slice(None)))
+        X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
         y, known = observations(targets)
         cross, K = self.kernel(self._X, X, theta), self._cov(theta)
         prior, refitted, total = self.kernel.diag(X, theta)[:, None], [], 0.0

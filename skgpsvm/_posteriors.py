@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from ._csr import dense_blocks
 from ._linalg import gaussian_kl, jittered_cholesky, spreads, triangular_product, upper_inverse
 from ._torch_kernels import gradients
 from .kernels._composite import exact_and_rest
@@ -69,11 +70,11 @@ class WhitenedBasis:
 
     def __call__(self, X):
         """Return features (b, p) and residual variances (b,), in the dtype of ``X``."""
-        A, residual = self.features(X), X.new_zeros(len(X))
-        if self._rest:
-            explained = A[:, : self.n_projected].square().sum(1)
-            residual = (self._rest.diag(X, self.theta) - explained).clamp_min(0)
-        return A, residual
+        A = self.features(X)
+        if not self._rest:
+            return A, A.new_zeros(len(A))
+        explained = A[:, : self.n_projected].square().sum(1)
+        return A, (self._rest.diag(X, self.theta) - explained).clamp_min(0)
 
     def features(self, X):
         """Return the features (b, p) alone."""
@@ -180,9 +181,10 @@ class WhitenedBasis:
     def residual_cov(self, X):
         """Return the prior covariance (b, b) that the features leave unexplained."""
         if not self._rest:
-            return X.new_zeros(len(X), len(X))
+            return torch.zeros(len(X), len(X), dtype=X.dtype, device=X.device)
         A = self._project(X)
-        cov = self._rest(X, X, self.theta) - A @ A.T
+        prior = [self._rest(X, block, self.theta) for block in dense_blocks(X)]
+        cov = torch.cat(prior, 1) - A @ A.T
         return cov.diagonal_scatter(self._rest.diag(X, self.theta) - A.square().sum(1))
 
 

@@ -82,13 +82,14 @@ class Problem:
 
     @cached_property
     def scaler(self) -> StandardScaler:
-        """Means and standard deviations of the features, a `StandardScaler`."""
+        """Scales of the features, see `feature_scales`."""
         return self.fit_scaler()
 
     @property
     def scale(self) -> torch.Tensor:
-        """Standard deviations of the features, a tensor (d,) on the device."""
-        return torch.tensor(self.scaler.scale_, device=self.rows.device)
+        """Units of the features, a tensor (d,) on the device."""
+        scale = torch.tensor(self.scaler.scale_, device=self.rows.device)
+        return scale.expand(self.rows.X.shape[1])
 
     def run_stage(
         self, name: str, stage: Stage, state: State, max_iter: int, evaluate=None, **options

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.sparse import csr_array
 from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 
 from ._collapsed import are_points
+from ._csr import CSRRows, array_of
 from ._data import WeightedDataset
 from ._distributed import check_same, gather, n_ranks
 from ._estimators import FOLLOWED, check_streamed, fit_models, update_models
@@ -31,6 +33,7 @@ MORE_FOLLOWED = dict.fromkeys(
     ("learn_inducing", "optimizer", "solver__batch_size", "solver__learning_rate"), ALWAYS
 )
 SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS}, "partial_fit": FOLLOWED}
+_MAX_MOVED = 2**20  # numbers
 # Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
 _GATHERED_ROWS = 20_000
 
@@ -190,9 +193,21 @@ class SparseProblem:
         X, weights = problem.X, problem.weights
         if n_ranks() > 1 and isinstance(points, str):
             some = self.rows.subset(_GATHERED_ROWS + 40 * self.n_inducing, problem.random_state)
-            X, _, weights = (part.cpu().numpy() for part in some.take(slice(None)))
-        Z = select_inducing_points(X, self.n_inducing, points, weights, problem.random_state)
-        return self.model_at(Z)
+            X, _, weights = map(array_of, some.take(slice(None)))
+        return self.model_at(self._points(X, self.n_inducing, points, weights))
+
+    def _points(self, X, n_points, method="kmeans", weights=None):
+        problem = self.problem
+        # Features have units of their own or one unit, see `feature_scales`.
+        standardize = len(problem.scaler.scale_) == X.shape[1]
+        parts = n_points, method, weights, problem.random_state
+        return select_inducing_points(X, *parts, standardize=standardize)
+
+    def fewer_points(self, Z, n_points):
+        """Return at most so many points (m, d), centers of clusters of the points Z."""
+        if len(Z) <= n_points:
+            return Z
+        return self._points(csr_array(Z) if isinstance(self.rows.X, CSRRows) else Z, n_points)
 
     def model_at(self, Z):
         """Return a model without a posterior at inducing points (m, d)."""
@@ -202,12 +217,13 @@ class SparseProblem:
     def free_parts(self, model):
         """Return the names of the tensors of a model that are learned, a list.
 
-        Inducing points at all rows stay: to move them cannot help.
+        Inducing points at all rows stay: to move them cannot help. So do points of more than a
+        million numbers, of which L-BFGS-B keeps some twenty copies.
         """
         free = {
             "theta": model.kernel.n_dims > 0,
             "noise": len(model.noise) > 0,
-            "Z": model.uses_points,
+            "Z": model.uses_points and model.Z.size <= _MAX_MOVED,
         }
         parts = [name for name, is_free in free.items() if is_free and name in self.learned]
         if "Z" in parts and are_points(self.rows, model.Z):

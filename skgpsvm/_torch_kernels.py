@@ -1,6 +1,7 @@
 """Turn scikit-learn kernel objects into torch functions of their ``theta``."""
 
 from abc import ABC, abstractmethod
+from types import NoneType
 
 import numpy as np
 import torch
@@ -114,6 +115,15 @@ def torch_kernels(kernel):
     return tuple(torch_kernel(part, start) for part, start in zip(parts, starts, strict=False))
 
 
+def take_sparse(kernel):
+    """Return whether all parts of a kernel, or of the default for None, take sparse rows."""
+    if isinstance(kernel, sk.KernelOperator):
+        return take_sparse(kernel.k1) and take_sparse(kernel.k2)
+    if isinstance(kernel, sk.WhiteKernel | NoneType):
+        return True
+    return all(part.takes_sparse for part in torch_kernels(kernel))
+
+
 def with_theta(kernel, theta):
     """Return a kernel with another theta; a `CompoundKernel` takes the parts in order."""
     if not isinstance(kernel, sk.CompoundKernel):
@@ -169,6 +179,8 @@ class TorchKernel(ABC):
 
     # Whether sums and products may overwrite what the kernel returns; for kernels of the package.
     returns_new_memory = False
+    # Whether X may be sparse; Z is dense in any case. Other kernels get dense rows.
+    takes_sparse = False
 
     def __init__(self, kernel, start):
         self._kernel_name = type(kernel).__name__

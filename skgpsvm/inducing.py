@@ -3,9 +3,11 @@
 import numbers
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_array, check_random_state, gen_batches
 
+from ._csr import MAX_DENSE, CSRRows
 from ._rows import Rows, checked_rows, is_source
 
 # With 3 local trials and 10 Lloyd iterations on all of 300 to 16 000 rows, the decrease in inertia
@@ -26,13 +28,19 @@ _MIN_WEIGHT = 1e-12
 
 
 def select_inducing_points(
-    X, n_inducing: int, method="kmeans", sample_weight=None, random_state=None
+    X,
+    n_inducing: int,
+    method="kmeans",
+    sample_weight=None,
+    random_state=None,
+    *,
+    standardize: bool = True,
 ) -> np.ndarray:
     """Choose inducing points for a data set.
 
     Parameters
     ----------
-    X : array-like of shape (n, d)
+    X : array-like or sparse matrix of shape (n, d)
         Finite numbers, or a source, see :ref:`sources`. Rows are drawn from it in order.
     n_inducing : int
         Maximum number of points. Fewer are returned if the data have fewer distinct rows.
@@ -44,6 +52,9 @@ def select_inducing_points(
         Non-negative weights. Rows of weight 0 are ignored.
     random_state : int, RandomState instance or None, default=None
         Seeds the subsample, k-means and the random rows.
+    standardize : bool, default=True
+        Whether k-means standardizes the columns. Leave them as they are where they have one unit,
+        as the words of a text have: standardized, the rarest words would count most.
 
     Returns
     -------
@@ -88,13 +99,15 @@ def select_inducing_points(
            [10. ],
            [10.2]])
     """
-    if is_source(X):
+    if issparse(X):
+        X = CSRRows(X)
+    elif is_source(X) and not isinstance(X, CSRRows):
         X = checked_rows(X)
-    if not isinstance(X, np.ndarray | Rows):
+    if not isinstance(X, np.ndarray | Rows | CSRRows):
         X = check_array(X, dtype=None, ensure_all_finite=False)
     if not isinstance(method, str):
         return _given_points(method, X.shape[1])
-    if method not in _METHODS:
+    if method not in ("kmeans", "random"):
         raise ValueError(
             f"Inducing points {method!r} are unknown; use 'kmeans', 'random' or an array (m, d)."
         )
@@ -102,9 +115,15 @@ def select_inducing_points(
         raise ValueError(f"n_inducing must be an integer of at least 1; got {n_inducing!r}.")
     rng = check_random_state(random_state)
     rows, weights = _working_rows(X, n_inducing, sample_weight, rng)
-    if len(rows) <= n_inducing:
-        return rows
-    return np.unique(_METHODS[method](rows, weights, n_inducing, rng), axis=0)
+    Z, is_sparse = rows, issparse(rows)
+    if rows.shape[0] > n_inducing:
+        if method == "random":
+            Z = _random_rows(rows, weights, n_inducing, rng)
+        else:
+            centers = _kmeans_centers_of_sparse if is_sparse else _kmeans_centers
+            Z = centers(rows, weights, n_inducing, rng, standardize)
+        Z = _distinct_sparse(Z)[0] if is_sparse else np.unique(Z, axis=0)
+    return Z.toarray() if is_sparse else Z
 
 
 def _given_points(points, d):
@@ -138,8 +157,13 @@ def _working_rows(X, n_inducing, sample_weight, rng):
         at = (np.arange(max_rows) + rng.uniform(size=max_rows)) / max_rows * cumulated[-1]
         drawn = np.searchsorted(cumulated, at, side="right")
         index, weights = index[np.minimum(drawn, len(index) - 1)], np.ones(max_rows)
-    rows = check_array(X[index], dtype=np.float64, input_name="X")
-    rows, group = np.unique(rows, axis=0, return_inverse=True)
+    rows = X[index]
+    if isinstance(X, CSRRows) and rows.size > MAX_DENSE:
+        rows = check_array(rows.matrix, accept_sparse="csr", dtype=np.float64, input_name="X")
+        rows, group = _distinct_sparse(rows)
+    else:
+        rows = check_array(rows, dtype=np.float64, input_name="X")
+        rows, group = np.unique(rows, axis=0, return_inverse=True)
     weights = np.bincount(group.ravel(), weights)
     return rows, weights / weights.max()
 
@@ -159,31 +183,82 @@ def _checked_weights(sample_weight, n):
 
 def _random_rows(rows, weights, m, rng):
     """Draw distinct rows without replacement, with probability by weight (Gumbel's trick)."""
-    keys = np.log(weights) + rng.gumbel(size=len(rows))
+    keys = np.log(weights) + rng.gumbel(size=len(weights))
     return rows[np.argsort(-keys)[:m]]
 
 
-def _kmeans_centers(rows, weights, m, rng):
-    """Return centers of weighted k-means on standardized columns, in the units of the rows."""
+def _kmeans_centers(rows, weights, m, rng, standardize):
+    """Return centers of weighted k-means, in the units of the rows."""
     # Divide by half ranges first: they neither overflow nor vanish, whatever the units.
     low, high = rows.min(axis=0), rows.max(axis=0)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
+    if not standardize:
+        half = np.full_like(half, half.max())
     varies = half > 8 * np.finfo(np.float64).eps * np.maximum(np.abs(low), np.abs(high))
     x = (rows[:, varies] - middle[varies]) / half[varies]
     mean = np.average(x, axis=0, weights=weights)
     std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    if not standardize:
+        std = np.full_like(std, std.max())
     cells = np.round((x - mean) / (np.maximum(std, _MIN_STD) * _RESOLUTION))
     cells, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
     if len(cells) <= m:
         return rows[first]
     labels = _kmeans_labels(cells * _RESOLUTION, np.bincount(group.ravel(), weights), m, rng)
     labels = labels[group.ravel()]
-    # With matrix products, the last digits of centers would depend on the number of threads.
-    sums = np.stack([np.bincount(labels, weights * column) for column in x.T], axis=1)
+    sums = _sums(x, weights, labels, labels.max() + 1)
     centers = np.tile(rows[0], (len(sums), 1))
     found = sums / np.bincount(labels, weights)[:, None]
     centers[:, varies] = found * half[varies] + middle[varies]
     return np.clip(centers, low, high)
+
+
+def _kmeans_centers_of_sparse(rows, weights, m, rng, standardize):
+    """Return centers of weighted k-means, in the units of the rows, as a CSR array.
+
+    Columns are divided by their standard deviations without being centered, which leaves all
+    distances between rows as they are.
+    """
+    x = rows
+    if standardize:
+        mean, square = (weights @ part / weights.sum() for part in (rows, rows**2))
+        std = np.sqrt(np.maximum(square - mean**2, 0))
+        varies = std > 8 * np.finfo(np.float64).eps * np.abs(mean)
+        x = csr_array(rows * np.where(varies, 1 / np.where(varies, std, 1), 0))
+    labels = _kmeans_labels(x, weights, m, rng)
+    shares = weights / np.bincount(labels, weights)[labels]
+    return _sums(rows, shares, labels, labels.max() + 1)
+
+
+def _distinct_sparse(rows):
+    """Return the distinct rows of a CSR array, sorted, and the number of each row among them.
+
+    They are in the order of `numpy.unique`, which is that of the first number that differs. An
+    entry in column j of d is written as its sign times d - j and its value, and the end of a row as
+    zero, both so that the order of bytes is that of the numbers.
+    """
+    rows = rows.copy()
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    top, d = np.uint64(2**63), rows.shape[1]
+    places = (np.sign(rows.data) * (d - rows.indices)).astype(np.int64).view(np.uint64) ^ top
+    bits = rows.data.view(np.uint64)
+    values = np.where(bits >= top, ~bits, bits | top)
+    entries = np.stack([places, values], 1).astype(">u8")
+    keys, ends = np.empty(rows.shape[0], object), rows.indptr
+    for i in range(len(keys)):
+        keys[i] = entries[ends[i] : ends[i + 1]].tobytes() + int(top).to_bytes(8, "big")
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first], group
+
+
+def _sums(x, weights, labels, k):
+    """Return weighted sums (k, d) of the rows of each of k clusters.
+
+    A sparse product adds rows in order. The last digits of a dense one would depend on the number
+    of threads.
+    """
+    return csr_array((weights, (labels, np.arange(len(labels)))), shape=(k, len(labels))) @ x
 
 
 def _kmeans_labels(x, weights, m, rng):
@@ -207,8 +282,9 @@ def _lloyd(x, weights, centers):
         farthest = farthest[counts[labels[farthest]] > 1][: len(empty)]
         labels[farthest] = empty[: len(farthest)]
         totals = np.bincount(labels, weights, len(centers))
-        sums = [np.bincount(labels, weights * column, len(centers)) for column in x.T]
-        centers = np.stack(sums, axis=1)[totals > 0] / totals[totals > 0, None]
+        sums = _sums(x, weights, labels, len(centers))
+        sums = sums.toarray() if issparse(sums) else sums
+        centers = sums[totals > 0] / totals[totals > 0, None]
         previous, (labels, distances) = labels, _nearest(x, centers)
         if np.array_equal(labels, previous):
             break
@@ -217,15 +293,15 @@ def _lloyd(x, weights, centers):
 
 def _nearest(x, centers):
     """Return the index of the center nearest to each row, and the squared distance to it."""
-    labels, distances = np.empty(len(x), dtype=np.intp), np.empty(len(x))
-    half = 0.5 * (centers**2).sum(axis=1)
-    for rows in gen_batches(len(x), max(1, _BLOCK // len(centers))):
-        gaps = x[rows] @ -centers.T
+    labels, distances = np.empty(x.shape[0], dtype=np.intp), np.empty(x.shape[0])
+    half, negative = 0.5 * (centers**2).sum(axis=1), -centers.T
+    if issparse(x):
+        negative = np.ascontiguousarray(negative)
+    for rows in gen_batches(x.shape[0], max(1, _BLOCK // len(centers))):
+        gaps = x[rows] @ negative
         gaps += half
         best = gaps.argmin(axis=1)
         labels[rows] = best
-        distances[rows] = 2 * gaps[np.arange(len(best)), best] + (x[rows] ** 2).sum(axis=1)
+        squares = (x[rows] ** 2).sum(axis=1)
+        distances[rows] = 2 * gaps[np.arange(len(best)), best] + squares
     return labels, distances
-
-
-_METHODS = {"kmeans": _kmeans_centers, "random": _random_rows}

@@ -16,6 +16,7 @@ NUMPY_MODULES = {
     "_estimators/_classifier",  # labels
     "_estimators/_regressor",  # targets
     "_data",  # the boundary of arrays and tensors
+    "_csr",  # rows of sparse matrices
     "_rows",  # rows of sources, as arrays
     "_estimators/_inputs",  # the boundary
     "_parameters",  # values of estimators' parameters, which may be arrays

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import oracles
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm import BayesianSVC
+from skgpsvm._fitted_models import SparseModel
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._torch_kernels import directions
@@ -57,10 +59,15 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
 
 def chosen(kernel, X, y, loop=None):
     """Return the result of `chosen_theta`."""
-    scale, random_state = t64(X.std(0)), np.random.RandomState(0)
-    rows, Z = rows_of(X, y), X[:25]
-    run = loop or Loop()
-    return chosen_theta(run, "", kernel, BinarySites(), rows, Z, scale, random_state)
+    random_state = np.random.RandomState(0)
+    parts = {"run": loop or Loop(), "prefix": "", "scale": t64(X.std(0))}
+    sparse = SimpleNamespace(
+        problem=SimpleNamespace(**parts, random_state=random_state),
+        likelihood=BinarySites(),
+        rows=rows_of(X, y),
+        fewer_points=lambda Z, n_points: Z,
+    )
+    return chosen_theta(sparse, SparseModel(kernel, X[:25], noise=()))
 
 
 def shells(n, seed, d=3):

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import scipy.sparse as sp
 import torch
 from configurations import DETERMINISTIC, STOCHASTIC
 from hypothesis import given, settings
@@ -371,7 +370,6 @@ def test_rows_all_alike_leave_class_frequencies(mode, value, n):
         (lambda X, y: (np.where(X > 1, np.nan, X), y), ValueError, "X contains NaN"),
         (lambda X, y: (np.where(X > 1, np.inf, X), y), ValueError, "X contains infinity"),
         (lambda X, y: (1e300 * X, y), ValueError, "overflow in float64: scale them down"),
-        (lambda X, y: (sp.csr_array(X), y), TypeError, "Sparse data was passed"),
         (lambda X, y: (X.astype(str), np.full(60, "a")), ValueError, "at least two classes"),
         (lambda X, y: (np.full((60, 2), "x"), y), ValueError, "could not convert string"),
         (lambda X, y: (X + 1j, y), ValueError, "Complex data not supported"),
@@ -396,7 +394,6 @@ def test_bad_data_is_refused_in_words(spoil, error, message):
     [
         (lambda X: np.where(X > 1, np.nan, X), ValueError, "X contains NaN"),
         (lambda X: X[:, :1], ValueError, "expecting 2 features"),
-        (lambda X: sp.csr_array(X), TypeError, "Sparse data was passed"),
         (lambda X: X[0], ValueError, "Expected 2D array"),
     ],
 )

@@ -61,6 +61,7 @@ STOREYS = {
         "inducing",
         "_data",
         "_rows",
+        "_csr",
         "_torch_kernels",
         "_distributed",
         "_validation",

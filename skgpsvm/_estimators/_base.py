@@ -77,9 +77,15 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
 
     warm_start = False  # of estimators without this parameter
+    _takes_sparse = False  # whether X may be sparse
     _noise_model = Noise()
     _default_dtype = None  # of computations; None is that of X
     _rules = ParameterRules()
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._takes_sparse
+        return tags
 
     def __getstate__(self):
         return {**super().__getstate__(), "_layout": LAYOUT}
@@ -188,7 +194,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     @isolated()
     def _map_rows(self, function, X):
         """Apply a function of tensors (b, d) to chunks of rows; return one float64 array."""
-        (device, dtype), size = self._torch_options(X), chunk_rows(X.shape[1])
+        (device, dtype), size = self._torch_options(X), chunk_rows(X)
         values = None
         with torch.no_grad():
             for i in range(0, len(X), size):

@@ -1,16 +1,20 @@
 """Checks of X and y by scikit-learn: of arrays and tables at once, of sources block by block."""
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
+from .._csr import MAX_DENSE, CSRRows
 from .._rows import FLOATS, checked_rows, is_source
+from .._torch_kernels import take_sparse
 
+TAKING_SPARSE = "BayesianSVC, EPClassifier, SVGPClassifier and SVGPRegressor"
 _OF_TARGETS = "y", "multi_output", "y_numeric"
 
 
 def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=None, **options):
-    """Return checked ``X``, an array or `Rows`, and ``y`` where the options have it.
+    """Return checked ``X``, an array, `Rows` or `CSRRows`, and ``y`` where the options have it.
 
     All rows of a source are read where ``y`` is given, so that a fit with an invalid row ends
     before it starts. Otherwise, they are read and checked when they are used.
@@ -19,7 +23,8 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     ----------
     estimator : GPEstimator
         It gets ``n_features_in_`` and ``feature_names_in_`` where ``reset``.
-    X : array-like of shape (n, d) or source
+    X : array-like or sparse matrix of shape (n, d), or source
+        A sparse one of at most two million numbers becomes an array.
     reset : bool
         Whether to set these attributes, or to compare ``X`` with them.
     dtype : sequence of type
@@ -31,6 +36,8 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     **options : dict
         Options of `validate_data`.
     """
+    if issparse(X):
+        return _validated_sparse(estimator, X, reset, dtype=list(dtype), **options)
     if not is_source(X):
         return validate_data(estimator, X, reset=reset, dtype=list(dtype), **options)
     of_targets = {name: options.pop(name) for name in _OF_TARGETS if name in options}
@@ -49,3 +56,21 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=least, **of_targets)
     rows.check()
     return rows, y
+
+
+def _validated_sparse(estimator, X, reset, **options):
+    """Return checked sparse ``X`` as an array or `CSRRows`, and ``y`` where the options have it."""
+    if not estimator._takes_sparse:
+        raise TypeError(
+            f"X is sparse, but {type(estimator).__name__} needs a dense array: pass X.toarray(), "
+            f"reduce X by TruncatedSVD, or use an estimator that takes sparse X, which are "
+            f"{TAKING_SPARSE}."
+        )
+    X, *y = _as_tuple(validate_data(estimator, X, reset=reset, accept_sparse="csr", **options))
+    small = X.shape[0] * X.shape[1] <= MAX_DENSE
+    rows = X.toarray() if small else CSRRows(X, dense=not take_sparse(estimator.kernel))
+    return (rows, *y) if y else rows
+
+
+def _as_tuple(found):
+    return found if isinstance(found, tuple) else (found,)

@@ -3,10 +3,17 @@
 from functools import cache, partial
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from .._data import WeightedDataset
-from .._distributed import broadcast_from_rank0, check_equal, check_same, run_on_all_ranks
+from .._distributed import (
+    broadcast_from_rank0,
+    check_equal,
+    check_same,
+    gather,
+    run_on_all_ranks,
+)
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._problem import Problem
@@ -146,7 +153,9 @@ def _run(estimator, data, previous, call, fit, streamed=False):
         own = run_on_all_ranks(run.checkpointed, "seed", draw)
         return broadcast_from_rank0(own)
 
-    fit_scaler = cache(partial(feature_scales, X, weights))
+    # The default kernel of sparse X has one length scale: many features are words that are rare.
+    isotropic = estimator.kernel is None and any(gather(issparse(shown)))
+    fit_scaler = cache(partial(feature_scales, X, weights, isotropic=isotropic))
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):

@@ -4,6 +4,7 @@ import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, KernelOperator, Matern
 from sklearn.preprocessing import StandardScaler
 
+from .._csr import CSRRows
 from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
 from .._validation import differs
@@ -13,18 +14,28 @@ ROUGHER = (2.5, 1.5, 0.5)  # smoothness of Matern kernels that may replace a squ
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
 
-def feature_scales(X, weights):
-    """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk."""
-    scaler = StandardScaler()
+def feature_scales(X, weights, *, isotropic=False):
+    """Return a `StandardScaler` fitted to the weighted rows of all ranks, chunk by chunk.
+
+    If ``isotropic``, it is that of a single feature around zero, whose variance is the sum over the
+    features. Default kernels in units of it have one length scale, and no offset.
+    """
+    is_csr = isinstance(X, CSRRows)
+    scaler = StandardScaler(with_mean=not is_csr)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(X), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             if weights[chunk].any():
-                scaler.partial_fit(np.asarray(X[chunk], np.float64), sample_weight=weights[chunk])
+                rows = X[chunk].matrix if is_csr else np.asarray(X[chunk])
+                rows = rows.astype(np.float64, copy=False)
+                scaler.partial_fit(rows, sample_weight=weights[chunk])
     if n_ranks() > 1:
         scaler = _merged(scaler)
     if not np.isfinite(scaler.var_).all():  # scale_ would be 1, as for a constant
         raise ValueError("Squares of X, times the weights, overflow in float64: scale them down.")
+    if isotropic:
+        std = np.sqrt(scaler.var_[differs(scaler.var_, scaler.mean_)].sum())
+        scaler.mean_, scaler.var_, scaler.scale_ = np.array([[0.0], [std**2], [std or 1.0]])
     return scaler
 
 

@@ -13,7 +13,6 @@ from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
-from ..inducing import select_inducing_points
 
 _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
@@ -270,8 +269,8 @@ class ParabolicSearch(Stage):
         return loss
 
 
-def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
-    """Return hyperparameters of a kernel, with ARD length scales tied or free.
+def chosen_theta(sparse, model):
+    """Return hyperparameters of a model's kernel, with ARD length scales tied or free.
 
     A search first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
     thirds of at most 6000 rows, alternating with the posterior and with the inducing points
@@ -283,29 +282,24 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
 
     Parameters
     ----------
-    run : Run
-    name : str
-        Prefix of the names of the stages.
-    kernel : sklearn Kernel
-    hinge : BinarySites or ContrastSites
-    rows : WeightedDataset
-    Z : ndarray of shape (m, d)
-    scale : Tensor of shape (d,)
-        Unit of the steps of the inducing points in each feature.
-    random_state : RandomState
+    sparse : SparseProblem
+    model : SparseModel
 
     Returns
     -------
     theta : Tensor of shape (k,)
     """
-
+    problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
+    run, name, random_state = problem.run, problem.prefix, problem.random_state
     if rows.n_rows > _FEW[0] and hinge.n_latents > _MAX_CLASSES:
         hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES)
 
     def choice(n_rows, n_points):
-        points = _some_points(Z, n_points, random_state)
+        points = sparse.fewer_points(Z, n_points)
         some = rows.subset(n_rows, random_state)
-        return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
+        return LeaveOneOutChoice(
+            model.kernel, hinge, some, torch.tensor(points, device=rows.device)
+        )
 
     few = choice(*_FEW)
     more = choice(*_MORE) if rows.n_rows > _FEW[0] else few
@@ -315,11 +309,13 @@ def chosen_theta(run, name, kernel, hinge, rows, Z, scale, random_state):
         order = random_state.permutation(n)
         n_validation = n // _VALIDATION_SHARE
         validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
-        points = torch.tensor(_some_points(Z, _ELBO_POINTS, random_state), device=rows.device)
-        training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
+        points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=rows.device)
+        training = LeaveOneOutChoice(model.kernel, hinge, more.rows.part(train), points)
         seed = int(random_state.randint(2**31))
         steps = _FEW_STEPS if more is few else _MORE_STEPS
-        free = training.maximize_elbo(run, f"{name}length scales", theta, scale, seed, *steps)
+        free = training.maximize_elbo(
+            run, f"{name}length scales", theta, problem.scale, seed, *steps
+        )
         free = with_ratios_of(free, theta, few.directions).clamp(*few.bounds.T)
         sites = (best.precision, best.linear) if more is few else None
         tied_losses = more.log_losses(theta, validation, sites)
@@ -378,9 +374,3 @@ def with_ratios_of(free, theta, directions):
 def is_significant_gain(gain):
     """Return whether the sum of gains of rows exceeds its standard error."""
     return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
-
-
-def _some_points(Z, n_points, random_state):
-    if len(Z) <= n_points:
-        return Z
-    return select_inducing_points(Z, n_points, random_state=random_state)

@@ -58,7 +58,8 @@ class BayesianSVC(GPClassifier):
         Prior covariance of each latent function; with two classes or "ovr", of the decision
         function. Its hyperparameters, bounds and "fixed" marks determine the optimization. None is
         a squared exponential with a length scale per feature, plus a constant and a linear term.
-        All are in units of the features' standard deviations, so features need no scaling.
+        All are in units of the features' standard deviations, so features need no scaling. For
+        :ref:`sparse X <sparse_X>` there is one length scale, and features count as they are.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         One model of all classes, or one binary model for each class against the rest, each with
         kernel and inducing points of its own. With two classes both are the binary model.
@@ -82,7 +83,8 @@ class BayesianSVC(GPClassifier):
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=False
-        Whether gradient steps optimize the inducing points.
+        Whether gradient steps optimize the inducing points, if these have at most a million
+        numbers.
     optimizer : {"auto", "leave_one_out", "adam"} or None, default="auto"
         How hyperparameters are learned. ``"leave_one_out"`` minimizes the leave-one-out log loss on
         at most 6000 rows; separate length scales per feature are kept only if they lower the
@@ -162,6 +164,7 @@ class BayesianSVC(GPClassifier):
            [0., 1., 0.]])
     """
 
+    _takes_sparse = True
     _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
@@ -230,7 +233,7 @@ class BayesianSVC(GPClassifier):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
@@ -274,16 +277,7 @@ class BayesianSVC(GPClassifier):
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
         if self._optimizer() == "leave_one_out" and model.kernel.n_dims:
-            theta = chosen_theta(
-                problem.run,
-                problem.prefix,
-                model.kernel,
-                sparse.likelihood,
-                problem.rows,
-                model.Z,
-                problem.scale,
-                problem.random_state,
-            )
+            theta = chosen_theta(sparse, model)
             model = replace(model, kernel=model.kernel.clone_with_theta(theta.cpu().numpy()))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)

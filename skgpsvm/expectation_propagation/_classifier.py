@@ -92,7 +92,8 @@ class EPClassifier(GPClassifier):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values are where optimization starts; its
         bounds and "fixed" marks are respected. None is a squared exponential with one length scale
-        for each feature. Its hyperparameters have a prior, which prevents overfitting of noise.
+        for each feature, or for all features of :ref:`sparse X <sparse_X>`. Its hyperparameters
+        have a prior, which prevents overfitting of noise.
     solver : {"auto", "sep", "gfitc"} or solver, default="auto"
         How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
         each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
@@ -111,7 +112,8 @@ class EPClassifier(GPClassifier):
         the given points, in units of X.
     learn_inducing : bool, default=False
         Whether inducing points are optimized. Fewer points are then enough, but the model overfits
-        where the signal is weak, since the evidence is not a bound.
+        where the signal is weak, since the evidence is not a bound. Points of more than a million
+        numbers stay.
     optimizer : {"auto"}, callable or None, default="auto"
         Whether the kernel is learned. None holds the kernel and the inducing points fixed. A
         function with the interface of `GaussianProcessClassifier` maximizes
@@ -190,6 +192,7 @@ class EPClassifier(GPClassifier):
     True
     """
 
+    _takes_sparse = True
     _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
@@ -238,7 +241,7 @@ class EPClassifier(GPClassifier):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
@@ -314,7 +317,7 @@ class EPClassifier(GPClassifier):
             model = optimized(self.optimizer, _converged_evidence, model, rows)
         free, Z, random_state = sparse.free_parts(model), model.Z, problem.random_state
         if free == ["theta"]:
-            model = with_fewer_points(model, random_state)
+            model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
             model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
             model = select_start(sparse, model)

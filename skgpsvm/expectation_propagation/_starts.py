@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from .._torch_kernels import theta_bounds, torch_kernel
-from ..inducing import select_inducing_points
 from ._converged import EvidenceLearning
 from ._inference import EPProblem
 from ._propagation import Propagation
@@ -49,7 +48,7 @@ def select_start(sparse, start):
     return replace(start.at(best), mean=None, root=None)
 
 
-def with_fewer_points(start, random_state):
+def with_fewer_points(sparse, start):
     """Return a start with 100 inducing points at most, for the learning of hyperparameters.
 
     The hyperparameters hardly depend on their number, but the cost is proportional to its square.
@@ -57,10 +56,10 @@ def with_fewer_points(start, random_state):
 
     Parameters
     ----------
+    sparse : SparseProblem
     start : SparseModel
-    random_state : RandomState
     """
     if not start.uses_points or len(start.Z) <= _LEARNING_POINTS:
         return start
-    Z = select_inducing_points(start.Z, _LEARNING_POINTS, random_state=random_state)
+    Z = sparse.fewer_points(start.Z, _LEARNING_POINTS)
     return replace(start, Z=Z, mean=None, root=None)

@@ -80,7 +80,7 @@ def row_hashes(rows, salt):
 def _content_hashes(rows, salt):
     """Return a hash in [0, 1) of features and targets of each row of this rank, a tensor (n,)."""
     key, codes = salt.to_bytes(8, "little"), []
-    for index in rows.chunks(chunk_rows(rows.X.shape[1])):
+    for index in rows.chunks(chunk_rows(rows.X)):
         X, targets, _ = rows.take(index)
         content = torch.cat([X.float(), targets[:, None].flatten(1).float()], 1).cpu().numpy()
         digests = (hashlib.blake2b(row, digest_size=8, key=key).digest() for row in content)
@@ -112,7 +112,7 @@ def latent_moments(network, rows):
 def _own_moments(network, rows):
     parts = []
     with torch.no_grad():
-        for index in rows.chunks(chunk_rows(rows.X.shape[1])):
+        for index in rows.chunks(chunk_rows(rows.X)):
             X, targets, weights = rows.take(index)
             parts.append((*network.marginals(X), targets, weights))
     mean, var, targets, weights = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -31,6 +31,8 @@ def _combined(operation, kernels, values):
 class _Constant(FeatureKernel):
     """constant_value everywhere."""
 
+    takes_sparse = True
+
     def n_exact_features(self, d):
         return 1
 
@@ -66,6 +68,10 @@ def _no_noise(kernel, start):
     )
 
 
+def _one(X):
+    return torch.ones((), dtype=X.dtype, device=X.device)
+
+
 def _flatten(nodes, composite):
     """Return the nodes, with each of type `composite` replaced by its parts."""
     return [p for node in nodes for p in (node.parts if isinstance(node, composite) else [node])]
@@ -78,6 +84,7 @@ class _Sum(TorchKernel):
 
     def __init__(self, parts):
         self.parts = _flatten(parts, _Sum)
+        self.takes_sparse = all(part.takes_sparse for part in self.parts)
 
     def __call__(self, X, Z, theta):
         return _combined(torch.add, self.parts, (part(X, Z, theta) for part in self.parts))
@@ -116,6 +123,7 @@ class _Product(TorchKernel):
 
     def __init__(self, parts):
         self.parts = _flatten(parts, _Product)
+        self.takes_sparse = all(part.takes_sparse for part in self.parts)
         self._constants = [part for part in self.parts if isinstance(part, _Constant)]
         self._others = [part for part in self.parts if not isinstance(part, _Constant)]
         if not self._others:
@@ -132,7 +140,7 @@ class _Product(TorchKernel):
     def vjp(self, X, Z, theta):
         if len(self._others) > 1:
             return super().vjp(X, Z, theta)
-        constant = reduce(torch.mul, self._values(theta, X), X.new_ones(()))
+        constant = reduce(torch.mul, self._values(theta, X), _one(X))
         values, pull_back_values = self._others[0].vjp(X, Z, theta)
 
         def pull_back(adjoint):  # it is linear, so that the constant multiplies what is small
@@ -145,7 +153,7 @@ class _Product(TorchKernel):
     def diag_gradient(self, X, theta, adjoint):
         if len(self._others) > 1:
             return super().diag_gradient(X, theta, adjoint)
-        constant, other = reduce(torch.mul, self._values(theta, X), X.new_ones(())), self._others[0]
+        constant, other = reduce(torch.mul, self._values(theta, X), _one(X)), self._others[0]
         by_theta = other.diag_gradient(X, theta, adjoint)
         self._add_constants(by_theta, other.diag(X, theta), adjoint)
         return constant.to(theta) * by_theta
@@ -192,6 +200,7 @@ class _Power(TorchKernel):
 
     def __init__(self, base, exponent):
         self._base, self._exponent = base, exponent
+        self.takes_sparse = base.takes_sparse
 
     def __call__(self, X, Z, theta):
         return self._power(self._base(X, Z, theta))

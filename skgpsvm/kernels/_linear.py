@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import DotProduct
 
+from .._csr import dense, squared_norms
 from .._torch_kernels import FeatureKernel, check_per_feature, register_torch_kernel
 from ._base import LengthScaleKernel, format_values
 
@@ -134,24 +135,58 @@ class Linear(LengthScaleKernel):
 class _TorchLinear(FeatureKernel):
     """Torch form of Linear."""
 
+    takes_sparse = True
+
     def __init__(self, kernel, start):
         super().__init__(kernel, start)
         self._offset = torch.tensor(kernel.offset, dtype=torch.float64).squeeze()
+
+    def __call__(self, X, Z, theta):
+        if not X.is_sparse:
+            return super().__call__(X, Z, theta)
+        offset, scale = self._offset_of(X), self.per_feature("length_scale", theta, X)
+        weights = (Z - offset) / scale.square()
+        return X @ weights.T.contiguous() - weights @ offset
+
+    def diag(self, X, theta):
+        if not X.is_sparse:
+            return super().diag(X, theta)
+        offset, scale = self._offset_of(X), self.per_feature("length_scale", theta, X)
+        factors = scale.square().reciprocal()
+        cross = X @ (-2 * factors * offset) + (factors * offset.square()).sum()
+        return squared_norms(X, factors) + cross
+
+    def _offset_of(self, X):
+        """Return the offset of each column of ``X``, (d,)."""
+        check_per_feature("offset of Linear", self._offset, X.shape[1])
+        return self._offset.to(X).expand(X.shape[1])
 
     def n_exact_features(self, d):
         return d
 
     def exact_features(self, X, theta):
-        check_per_feature("offset of Linear", self._offset, X.shape[1])
-        return (X - self._offset.to(X)) / self.per_feature("length_scale", theta, X)
+        return (dense(X) - self._offset_of(X)) / self.per_feature("length_scale", theta, X)
 
 
 @register_torch_kernel(DotProduct)
 class _DotProduct(FeatureKernel):
     """Torch form of DotProduct, sigma_0^2 + x . z."""
 
+    takes_sparse = True
+
+    def __call__(self, X, Z, theta):
+        if not X.is_sparse:
+            return super().__call__(X, Z, theta)
+        return X @ Z.T.contiguous() + self.value("sigma_0", theta, X).square()
+
+    def diag(self, X, theta):
+        if not X.is_sparse:
+            return super().diag(X, theta)
+        sigma = self.value("sigma_0", theta, X)
+        return squared_norms(X, torch.ones_like(sigma)) + sigma.square()
+
     def n_exact_features(self, d):
         return d + 1
 
     def exact_features(self, X, theta):
-        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), X], 1)
+        return torch.cat([self.value("sigma_0", theta, X).expand(X.shape[0], 1), dense(X)], 1)

@@ -8,13 +8,19 @@ from typing import NamedTuple
 import torch
 from sklearn.gaussian_process import kernels as sk
 
+from .._csr import squared_norms
 from .._torch_kernels import TorchKernel, register_torch_kernel, spare
 
 _LOG2_E = math.log2(math.e)
 
 
 def _scaled(X, Z, scale):
-    """Return X / scale and Z / scale relative to the mean of Z, for small rounding errors."""
+    """Return X / scale and Z / scale relative to the mean of Z, for small rounding errors.
+
+    Sparse rows are not centered, so that they stay sparse.
+    """
+    if X.is_sparse:
+        return X * scale.reciprocal(), Z / scale
     center = Z.detach().mean(0)
     A = (X - center) / scale
     return A, A if Z is X else (Z - center) / scale
@@ -29,6 +35,18 @@ def _squared_distance(A, B):
     b = a if B is A else shrink * B.square().sum(1, keepdim=True)
     left = torch.cat([-2 * A, a, torch.ones_like(a)], 1)
     return (left @ torch.cat([B, torch.ones_like(b), b], 1).T).relu_()
+
+
+def _distance_to_sparse(X, Z, scale):
+    """Return squared distances (n, m) of sparse rows to points, in units of the scale.
+
+    It is differentiable in the scale and in Z, which a scaled sparse tensor would not be.
+    """
+    shrink = 1 - 4 * torch.finfo(X.dtype).eps  # see `_squared_distance`
+    factors = scale.square().reciprocal()
+    weighted = Z * factors
+    norms = squared_norms(X, factors)[:, None] + (Z * weighted).sum(1)
+    return torch.add(shrink * norms, X @ weighted.T.contiguous(), alpha=-2).relu_()
 
 
 def _root(sq):
@@ -136,8 +154,10 @@ _MATERN_PROFILES = {
 
 def stationary(profile, X, Z, scale, *shape):
     """Return values (n, m) of a `Profile` of scaled distances."""
-    points = _scaled(X, Z, scale / math.sqrt(profile.factor))
-    return profile.function(_squared_distance(*points), *shape)
+    scale = scale / math.sqrt(profile.factor)
+    if X.is_sparse:
+        return profile.function(_distance_to_sparse(X, Z, scale), *shape)
+    return profile.function(_squared_distance(*_scaled(X, Z, scale)), *shape)
 
 
 class _Stationary(TorchKernel):
@@ -146,7 +166,7 @@ class _Stationary(TorchKernel):
     The spectrum, where there is one, is Student's t of `dof` degrees of freedom.
     """
 
-    returns_new_memory = True
+    returns_new_memory = takes_sparse = True
 
     def __init__(self, kernel, start, profile, scale="length_scale", shape=(), dof=None):
         super().__init__(kernel, start)
@@ -157,7 +177,7 @@ class _Stationary(TorchKernel):
         return stationary(self._profile, X, Z, self.per_feature(self._scale, theta, X), *shape)
 
     def diag(self, X, theta):
-        return X.new_ones(X.shape[0])
+        return torch.ones(len(X), dtype=X.dtype, device=X.device)
 
     def vjp(self, X, Z, theta):
         r"""Return the cross-covariance and its vector-Jacobian product.
@@ -175,7 +195,8 @@ class _Stationary(TorchKernel):
             return super().vjp(X, Z, theta)
         scale = self.per_feature(self._scale, theta, X) / math.sqrt(profile.factor)
         A, B = _scaled(X, Z, scale)
-        K, slope = profile.with_slope(_squared_distance(A, B))
+        sq = _distance_to_sparse(X, Z, scale) if X.is_sparse else _squared_distance(A, B)
+        K, slope = profile.with_slope(sq)
 
         def pull_back(adjoint):
             W = adjoint * slope

@@ -42,8 +42,8 @@ class SVGPClassifier(GPClassifier):
     ----------
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of each latent function. Its values, bounds and "fixed" marks determine
-        the optimization. None is a squared exponential with a length scale per feature, whose
-        hyperparameters have a prior.
+        the optimization. None is a squared exponential with a length scale per feature, or one
+        for :ref:`sparse X <sparse_X>`, whose hyperparameters have a prior.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         ``"softmax"`` of the latents; for two classes the logistic function of one latent.
         ``"probit"``, for two classes only, is the normal distribution function of one latent.
@@ -65,7 +65,7 @@ class SVGPClassifier(GPClassifier):
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized.
+        Whether the inducing points are optimized, if these have at most a million numbers.
     optimizer : {"auto"} or None, default="auto"
         Whether the kernel's hyperparameters are learned. None keeps them.
     max_iter : int, default=100
@@ -124,6 +124,7 @@ class SVGPClassifier(GPClassifier):
     True
     """
 
+    _takes_sparse = True
     _rules = ParameterRules(USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
@@ -171,7 +172,7 @@ class SVGPClassifier(GPClassifier):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.

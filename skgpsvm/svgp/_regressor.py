@@ -5,6 +5,7 @@ from typing import Self
 
 from sklearn.utils.metaestimators import available_if
 
+from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
@@ -64,8 +65,9 @@ class SVGPRegressor(GPRegressor):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
-        kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature. The log evidence of
-        up to 1,000 rows chooses among them. Hyperparameters and noise then have a prior. With
+        kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
+        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them.
+        Hyperparameters and noise then have a prior. With
         ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
         starts as a copy; a `CompoundKernel` gives both, that of the mean first.
     likelihood : {"gaussian", "heteroscedastic", "student_t", "laplace"}, default="gaussian"
@@ -96,7 +98,8 @@ class SVGPRegressor(GPRegressor):
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
     learn_inducing : bool, default=True
-        Whether the inducing points are optimized, unless every row is one.
+        Whether the inducing points are optimized, unless every row is one, or the points have more
+        than a million numbers.
     optimizer : {"auto"}, callable or None, default="auto"
         Whether kernel and noise are learned. None keeps them. A function with the interface of
         `GaussianProcessRegressor` maximizes `log_marginal_likelihood` over ``kernel_.theta``, with
@@ -168,6 +171,7 @@ class SVGPRegressor(GPRegressor):
     (array([1. , 0.3]), array([0.1, 0.8]))
     """
 
+    _takes_sparse = True
     _rules = ParameterRules(_USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
     _default_dtype = "float64"
 
@@ -239,7 +243,7 @@ class SVGPRegressor(GPRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             A :ref:`source <sources>`, such as a memmap, is read in blocks.
         y : array-like of shape (n,) or (n, t)
             Several outputs share kernel and inducing points.
@@ -346,12 +350,16 @@ class SVGPRegressor(GPRegressor):
     def _make_likelihood(self):
         return self._noise_model.sites(self.noise_variance)
 
-    def _is_exact(self, n_rows):
+    def _is_exact(self, rows):
         """Return whether every row is an inducing point."""
         if self._solver() is not None:
             return isinstance(self._solver(), Exact)
+        return self.likelihood == "gaussian" and self._may_take_all(rows, _MAX_EXACT_ROWS)
+
+    def _may_take_all(self, rows, max_rows):
+        """Return whether all rows, if few, may be points: dense ones, as points are."""
         chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
-        return self.likelihood == "gaussian" and not chosen and n_rows <= _MAX_EXACT_ROWS
+        return not chosen and rows.n_rows <= max_rows and not isinstance(rows.X, CSRRows)
 
     def _chosen_solver(self, n_rows, n_points):
         """Return the solver of a fit that is not exact, with "auto" resolved."""
@@ -374,7 +382,7 @@ class SVGPRegressor(GPRegressor):
         if self._noise_varies:
             return self._fit_varying_noise(problem)
         sparse = regression_problem(self, problem, self.mean, smoothness=ROUGHER)
-        is_exact = self._is_exact(n_rows)
+        is_exact = self._is_exact(problem.rows)
         if is_exact:
             sparse = replace(sparse, n_inducing=n_rows)
         start = self._start(sparse, is_exact)
@@ -417,8 +425,7 @@ class SVGPRegressor(GPRegressor):
             parts = self, problem, self.mean, n_points, jitter
             return varying_noise_problem(*parts, smoothness=ROUGHER)
 
-        chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
-        every_row = collapsed and not chosen and n_rows <= _MAX_VARYING_ROWS
+        every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
         if not collapsed:
             stage = posterior_stage(sparse, starts[0], solver)
