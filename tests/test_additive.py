@@ -278,6 +278,51 @@ def test_interactions_are_chosen_by_users():
     assert next(iter(found.interaction_scores_)) == "a & b"
 
 
+def coast(n, seed=0):
+    """Return rows of two features on a coast and two others, and values that peak at places."""
+    rng = np.random.default_rng(seed)
+    places = np.array([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.7, 0.3], [0.9, 0.1]])
+    data = places[rng.integers(5, size=n)] + 0.07 * rng.normal(size=(n, 2))
+    square = np.square(data[:, None] - places).sum(2)
+    value = np.exp(-0.5 * square / 0.03**2) @ [1.5, 1.0, 2.0, 1.0, 1.5]
+    return np.column_stack([data, rng.uniform(size=(n, 2))]), value, rng
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace", "poisson", "outputs", "classes"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_hot_spots_of_correlated_features_are_found(kind):
+    data, value, rng = coast(2000)
+    data[::50, 2] = np.nan
+    value = 2 * value + np.sin(6 * data[:, 3])
+    options = {**quick, "interactions": 1, "n_inducing_interaction": 5, "max_iter": 8}
+    if kind == "classes":
+        labels = 3 * value - 3 + rng.logistic(size=2000) > 0
+        model = AdditiveGPClassifier(**options).fit(data, labels)
+    else:
+        y = value + 0.4 * rng.normal(size=2000)
+        if kind == "outputs":
+            y = np.column_stack([data[:, 3] + 0.1 * rng.normal(size=2000), y])
+        elif kind == "poisson":
+            y = rng.poisson(np.exp(value))
+        likelihood = "gaussian" if kind == "outputs" else kind
+        model = AdditiveGPRegressor(**options, likelihood=likelihood).fit(data, y)
+    scores = model.interaction_scores_
+    assert scores.pop("x0 & x1") > 10
+    assert max(scores.values()) < 5
+
+
+def test_effects_that_are_not_learned_and_uneven_noise_are_no_interactions():
+    scores = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        data = rng.uniform(size=(2000, 5))
+        y = 40 * data[:, 0] % 2 + np.exp(3 * data[:, 1] * data[:, 2]) * rng.standard_t(4, 2000) / 5
+        model = AdditiveGPRegressor(**{**quick, "interactions": 1}).fit(data, y)
+        scores += model.interaction_scores_.values()
+        assert not any(len(term) == 2 for term in model.terms_)
+    assert abs(np.mean(scores) - 1) < 0.5  # the largest of four scores of variance one
+
+
 @pytest.mark.parametrize("given", ["x", True, -1, 1.5, [(0, 1)]])
 def test_bad_interactions(given):
     with pytest.raises(ValueError, match=r"interactions=.* must be 'auto', None, or the maximum"):

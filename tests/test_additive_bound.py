@@ -1,5 +1,6 @@
 """The bounds of additive models with inducing points: the specification's numbers, and oracles."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm._sites import LikelihoodSites
-from skgpsvm.additive import _processes
+from skgpsvm.additive import _interactions, _processes
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._bound import (
     AdditivePosterior,
@@ -25,8 +26,6 @@ from skgpsvm.additive._bound import (
 )
 from skgpsvm.additive._interactions import score_moments
 from skgpsvm.additive._processes import (
-    PROFILES,
-    CenteredAtPoints,
     Chebyshev,
     Levels,
     uniform_moments,
@@ -278,30 +277,40 @@ def test_expected_density_of_earlier_rows_makes_them_the_prior(form):
     assert_allclose(found, log_evidence - kl, rtol=1e-8)
 
 
-def test_scores_are_those_of_dense_covariances():
-    basis = replace(tiny(), terms=[(0,), (1,)])
-    rng = np.random.RandomState(0)
-    data = rng.uniform(size=(20, 2))
-    y, precision = rng.normal(size=20), rng.uniform(0.5, 2, 20)
-    theta = {"length": THETA["length"][:2], "variance": THETA["variance"][:2]}
-    effects = basis.at(theta)
-    columns = torch.cat(basis(t64(data)), 1)
-    psi = (columns @ torch.block_diag(*effects.coefs)).numpy()
-    gram, cross = psi.T @ (precision[:, None] * psi), psi.T @ (precision * y)
-    posterior = AdditivePosterior(effects, t64(gram), t64(cross), "mean_field")
-    residuals = precision * (y - psi @ posterior.weights.numpy())
-    dense = np.linalg.inv(psi @ psi.T + np.diag(1 / precision))
-    assert_allclose(residuals, dense @ y, atol=1e-10)
-    at = t64(residuals)[:, None], t64(precision)[:, None], [posterior]
-    found = score_moments(basis, t64(data), *at)
-    points = torch.linspace(0, 1, 4, dtype=torch.float64)
-    mean = t64(basis.means[0])
-    effect = CenteredAtPoints(PROFILES["rbf"], t64(0.5), points, Chebyshev(basis.size, mean), mean)
-    sides = [effect.features(effect.at(t64(data[:, j]))).numpy() for j in range(2)]
-    pair = (sides[0][:, :, None] * sides[1][:, None]).reshape(20, -1)
-    H = pair.T @ dense @ pair
-    expected = np.sum((pair.T @ dense @ y) ** 2), np.trace(H), 2 * np.sum(H**2)
-    assert_allclose(found[0, 1], expected, rtol=1e-8)
+def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
+    """Compare scores with dense matrices, and their moments with all signs of the rows."""
+    monkeypatch.setattr(_interactions, "_grids", lambda n: [(3, True), (2, False)])
+    basis, rng = replace(tiny(), terms=[(0,), (1,)]), np.random.RandomState(0)
+    data = rng.uniform(size=(12, 2))
+    data[3, 1] = np.nan
+    ranks = (np.argsort(np.argsort(data, 0), 0) + 0.5) / [12, 11]  # NaN is the last
+    r, precision = rng.normal(size=(12, 2)), rng.uniform(0.5, 2, (12, 2))
+    kept = np.arange(12) != 3
+    weights = (precision / precision.mean(0)).mean(1)[kept]
+    scaled = (r / np.sqrt(precision.mean(0)))[kept]
+    signs = np.array(list(itertools.product([-1, 1], repeat=11)))
+    found = score_moments(basis, t64(data), t64(r), t64(precision))[0, 1]
+    for own, size in zip(found, (3, 2), strict=True):
+        bins = (size * ranks[kept]).astype(int)
+        cells = np.eye(size**2)[size * bins[:, 0] + bins[:, 1]].T
+        held = cells.any(1)
+        effects = np.column_stack(
+            [np.repeat(np.eye(size), size, 0), np.tile(np.eye(size), (size, 1))]
+        )
+        root = np.sqrt(cells @ weights)[held, None]
+        effects = root * effects[held]
+        M = np.eye(len(root)) - effects @ np.linalg.pinv(effects)
+        if size == 3:  # a squared exponential of length scale 1/2 in the middles of the bins
+            middles = np.stack(np.divmod(np.flatnonzero(held), 3), 1) / 3
+            square = np.square(middles[:, None] - middles).sum(-1)
+            M = M @ (root * np.exp(-0.5 * square / 0.25) * root.T) @ M
+
+        def score(residuals, cells=cells[held], root=root, M=M):
+            sums = cells @ residuals / root
+            return np.sum(sums * (M @ sums))
+
+        draws = [score(own[:, None] * scaled) for own in signs]
+        assert_allclose(own, [score(scaled), np.mean(draws), np.var(draws)], rtol=1e-8)
 
 
 @forms

@@ -249,26 +249,6 @@ class EffectsPosterior(Posterior):
         """
 
     @abstractmethod
-    def of_residuals(self, X, precision):
-        r"""Return a function that computes covariances of projected residuals.
-
-        Residuals r are the derivatives of the rows' log densities in the latents.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Rows of the fit.
-        precision : Tensor of shape (n,)
-            Precisions of their sites.
-
-        Returns
-        -------
-        covariances : callable
-            Takes a list of :math:`\Psi`, (n, q) each, and returns a list of
-            :math:`\Psi^\top \mathrm{Cov}(r) \Psi`, (q, q) each.
-        """
-
-    @abstractmethod
     def intercept(self):
         """Return the posterior mean of the constant, a float."""
 
@@ -410,21 +390,6 @@ class AdditivePosterior(EffectsPosterior):
         found = [own @ part.T for part, own in zip(psi[1:], parts[1:], strict=True)]
         none = weights.new_empty(*weights.shape[:-1], len(X), 0)
         return torch.stack(found, -1) if found else none
-
-    def of_residuals(self, X, precision):
-        model = torch.cat(self._features(X)[0], 1)
-        eye = torch.eye(model.shape[1]).to(model)
-        cov = eye - best_reduction(self.gram, self.effects, "full", None)
-
-        def covariances(psi):
-            sizes, held = [part.shape[1] for part in psi], precision[:, None] * torch.cat(psi, 1)
-            left = model.T @ held
-            parts = zip(
-                psi, *(part.split(sizes, 1) for part in (held, left, cov @ left)), strict=True
-            )
-            return [own.T @ weighted - a.T @ b for own, weighted, a, b in parts]
-
-        return covariances
 
     def intercept(self):
         return (self.effects.coefs[0] * self.weights[0]).item()

@@ -251,13 +251,6 @@ class ExactPosterior(EffectsPosterior):
             mean[:, k], gone[:, k] = cov @ self.alpha, self._explained(cov).square().sum(0)
         return mean, (self._prior.variances(at)[:, list(places)] - gone).clamp_min(0)
 
-    def of_residuals(self, X, precision):
-        def covariances(psi):
-            left = self._explained(torch.cat(psi, 1).T)
-            return [part.T @ part for part in left.split([own.shape[1] for own in psi], 1)]
-
-        return covariances
-
     def intercept(self):
         """Return the posterior mean of the constant."""
         return (self.basis.constant * self.alpha.sum()).item()

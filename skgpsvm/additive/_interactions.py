@@ -3,75 +3,140 @@
 import torch
 
 from ._defaults import DEFAULTS
-from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels, equally_spaced
 
-_MAX_FEATURES = 256  # of a pair; pairs of categories with more are not tested
-_FEATURES_AT_ONCE = 1024
+_TINY = torch.finfo(torch.float64).tiny
+_ROUNDING = 1e-10  # relative, of eigenvalues
 
 
-def score_moments(basis, X, residuals, precisions, posteriors):
+def score_moments(basis, X, residuals, precisions):
     r"""Return the scores of pairs of features, and their moments without an interaction.
 
-    Let :math:`\Psi_p` be the whitened features of the product of two effects, a term that the model
-    does not have. The residuals r are the derivatives of the rows' expected log densities. The
-    score is :math:`\lVert \Psi_p^\top r \rVert^2`, summed over the latents. It is a quadratic form
-    with matrix :math:`H_p = \Psi_p^\top \mathrm{Cov}(r) \Psi_p`.
+    The rows fall into the cells of a grid whose bins have equally many rows. Let :math:`R_c` and
+    :math:`W_c` be the sums of the rows' residuals r, the derivatives of their log densities, and of
+    their precisions, in cell c. The score is
+
+    .. math:: T = R^\top D^{-1/2} M D^{-1/2} R, \qquad D = \mathrm{diag}(W), \qquad M = Q S Q,
+
+    where Q projects out the effects of the bins of each feature, so that an effect that the model
+    has not learned is no interaction. There are several scores: a smooth interaction has most power
+    if :math:`S = D^{1/2} K D^{1/2}` for the covariance K of a smooth one, and hot spots and edges
+    have it if S is the identity on a finer grid. With several latents, a score is the sum over
+    them.
+
+    Without an interaction, the residuals of two rows have a mean product of zero. The moments of
+    the score are then those for independent random signs of the rows,
+
+    .. math:: E[T] = \mathrm{tr}\,M\Lambda, \qquad
+              \mathrm{Var}[T] = 2\,\mathrm{tr}\,M\Lambda M\Lambda - 2\sum_i M_{cc}^2 r_i^4 / W_c^2
+
+    for row i in cell c, with :math:`\Lambda_{cc} = \sum_i r_i^2 / W_c`.
 
     Parameters
     ----------
     basis : AdditiveBasis
     X : Tensor of shape (n, d)
     residuals, precisions : Tensor of shape (n, c)
-    posteriors : list of EffectsPosterior
 
     Returns
     -------
     moments : dict
-        Score, mean and variance, a list of floats, by pair (i, j) with i < j.
+        By pair (i, j) with i < j, a list of (score, mean, variance) of each grid.
 
     Notes
     -----
-    Source: Lin (1997), the score test of a variance component. Departs from the source: the test is
-    of the collapsed bound.
+    Source: Lin (1997), the score test of a variance component. Departs from the source: with the
+    moments of random signs, it holds for any variances of the noise.
     """
-    u = basis.unit(X)
+    u, known = basis.unit(X), set(basis.terms)
     present = {j for term in basis.terms for j in term} - basis.masses.keys()
     features = sorted(j for j in present if not basis.features[j].monotonic)
-    single = {j: _features(basis, j, u[:, j]) for j in features}
-    parts = zip(posteriors, precisions.T, strict=True)
-    covariances = [posterior.of_residuals(X, precision) for posterior, precision in parts]
-    known, found = set(basis.terms), {}
-    for place, i in enumerate(features):
-        sizes = {j: single[i].shape[1] * single[j].shape[1] for j in features[place + 1 :]}
-        tested = [j for j, size in sizes.items() if (i, j) not in known and size <= _MAX_FEATURES]
-        step = max(1, _FEATURES_AT_ONCE // max([1, *(sizes[j] for j in tested)]))
-        for start in range(0, len(tested), step):
-            others = tested[start : start + step]
-            psi = [(single[i][:, :, None] * single[j][:, None]).flatten(1) for j in others]
-            parts = zip(residuals.T, covariances, strict=True)
-            moments = sum(_moments(psi, *part) for part in parts)
-            found |= {(i, j): own for j, own in zip(others, moments.tolist(), strict=True)}
+    # The latents have equal weight, and a row has one weight.
+    scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
+    residuals, weights = residuals * scale, (precisions * scale.square()).mean(1)
+    levels = {j: basis.features[j].n_levels for j in features}
+    values = {j: u[:, j] if levels[j] else _ranks(u[:, j]) for j in features}
+    pairs = [(i, j) for i in features for j in features if i < j and (i, j) not in known]
+    found = {}
+    for pair in pairs:
+        grids = [(1, True)] if all(levels[j] for j in pair) else _grids(len(u))
+        scores = []
+        for n_bins, smooth in grids:
+            bins = [_Bins(values[j], levels[j], n_bins, smooth) for j in pair]
+            if bins[0].size * bins[1].size <= DEFAULTS.test_cells:
+                scores.append(_moments(*bins, smooth, residuals, weights).tolist())
+        if scores:
+            found[pair] = scores
     return found
 
 
-def _moments(psi, residual, covariance):
-    """Return scores, means and variances (n_pairs, 3) of pairs from a list of their features."""
-    found = []
-    for own, H in zip(psi, covariance(psi), strict=True):
-        score = (own.T @ residual).square().sum()
-        found.append(torch.stack([score, H.trace(), 2 * H.square().sum()]))
-    return torch.stack(found)
+def _grids(n):
+    """Return the numbers of bins of numbers, and whether the score is that of a smooth interaction.
+
+    The others are powers of two for which cells have enough rows on average.
+    """
+    n_bins, found = 4, [(DEFAULTS.test_smooth_bins, True)]
+    while n_bins**2 * DEFAULTS.test_rows_in_cell <= n:
+        found.append((n_bins, False))
+        n_bins *= 2
+    return found
 
 
-def _features(basis, j, column):
-    """Return whitened features (n, m) of one column; they are zero where it is missing."""
-    mean = torch.as_tensor(basis.means[j]).to(column)
-    if basis.features[j].n_levels:
-        levels = Levels(mean)
-        return levels.features(levels.at(column))
-    [cyclic] = basis.cyclic([j])
-    points = equally_spaced(DEFAULTS.test_points, cyclic).to(column)
-    length, polynomials = column.new_tensor(DEFAULTS.test_length), Chebyshev(basis.size, column)
-    cyclic = torch.tensor(True, device=column.device) if cyclic else None
-    effect = CenteredAtPoints(PROFILES["rbf"], length, points, polynomials, mean, cyclic)
-    return effect.features(effect.at(column.clamp(0, 1).where(column.isfinite(), column)))
+def _ranks(u):
+    """Return the ranks (n,) of numbers, between 0 and 1, ties in the middle; else as in `u`."""
+    known = u.isfinite()
+    _, place, counts = u[known].unique(return_inverse=True, return_counts=True)
+    middle = counts.cumsum(0).to(u) - 0.5 * counts
+    return u.masked_scatter(known, (middle / known.sum())[place])
+
+
+class _Bins:
+    """Bins of a feature: levels of a category, or intervals with equally many numbers.
+
+    Attributes
+    ----------
+    size : int
+    of_rows : Tensor of shape (n,)
+    known : Tensor of shape (n,), bool
+    cov : Tensor of shape (size, size)
+        Covariance of a smooth function of the bins.
+    """
+
+    def __init__(self, values, n_levels, n_bins, smooth):
+        self.size = n_levels or n_bins
+        self.of_rows = values if n_levels else (n_bins * values).floor()
+        self.known = self.of_rows.isfinite() & (self.of_rows >= 0)
+        self.cov = torch.eye(self.size).to(values)
+        if smooth and not n_levels:
+            at = torch.arange(n_bins).to(values) / (n_bins * DEFAULTS.test_length)
+            self.cov = torch.exp(-0.5 * (at[:, None] - at).square())
+
+    def indicators(self, places):
+        """Return indicators (k, size) of bins."""
+        return torch.nn.functional.one_hot(places, self.size).to(self.cov)
+
+
+def _moments(left, right, smooth, residuals, weights):
+    """Return score, mean and variance (3,) of a pair, given the `_Bins` of its features."""
+    known = left.known & right.known & (weights > 0)
+    places, r = [own.of_rows[known].long() for own in (left, right)], residuals[known]
+    cells, cell = (places[0] * right.size + places[1]).unique(return_inverse=True)
+
+    def in_cells(values):
+        return values.new_zeros(len(cells), *values.shape[1:]).index_add(0, cell, values)
+
+    root = in_cells(weights[known]).sqrt()[:, None]
+    i, j = cells // right.size, cells % right.size
+    effects = root * torch.cat([left.indicators(i), right.indicators(j)], 1)
+    values, vectors = torch.linalg.eigh(effects.T @ effects)
+    held = values > _ROUNDING * values[-1]
+    effects = effects @ (vectors[:, held] * values[held].rsqrt())
+    M = torch.eye(len(cells)).to(root) - effects @ effects.T
+    if smooth:
+        M = M @ (root * left.cov[i][:, i] * right.cov[j][:, j] * root.T) @ M
+    sums = in_cells(r) / root
+    score = (sums * (M @ sums)).sum()
+    squares = in_cells((r[:, :, None] * r[:, None]).flatten(1)) / root.square()
+    own = squares[:, :: r.shape[1] + 1].sum(1)
+    both = in_cells(r.square().sum(1).square()) / root[:, 0] ** 4
+    diagonal, products = M.diagonal(), (M.square() @ squares * squares).sum()
+    return torch.stack([score, diagonal @ own, 2 * (products - diagonal.square() @ both)])

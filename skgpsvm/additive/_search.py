@@ -6,7 +6,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import torch
 from scipy.stats import gamma
 
 from .._fitting import Run, Stage
@@ -32,6 +31,20 @@ class PairScore(NamedTuple):
 
     z: float
     p_value: float
+
+
+def _best_score(moments):
+    """Return the `PairScore` of a pair's most significant grid, Bonferroni-corrected.
+
+    Without an interaction, the score is about a gamma variable of its moments.
+    """
+    scores = []
+    for score, mean, var in moments:
+        if mean > 0 and var > 0:
+            p_value = gamma.sf(score, mean**2 / var, scale=var / mean)
+            z = (score - mean) / math.sqrt(var)
+            scores.append(PairScore(z, min(1.0, p_value * len(moments))))
+    return min(scores, key=lambda own: (own.p_value, -own.z), default=PairScore(0.0, 1.0))
 
 
 @dataclass
@@ -122,7 +135,7 @@ class TermSearch:
             self._grow(self.given + found, "all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
-            found = self._tested(DEFAULTS.later_level if self.exact else DEFAULTS.level)
+            found = self._tested(DEFAULTS.level)
             if not found:
                 break
             found = found[: min(DEFAULTS.pairs_at_once, room)]
@@ -139,14 +152,7 @@ class TermSearch:
         """Return the `PairScore` of each pair that can be tested, the largest score first."""
         ascent = self.ascent
         at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
-        moments = score_moments(ascent.basis, *at, ascent.posteriors(self.state))
-        score, mean, var = torch.tensor(list(moments.values()), dtype=torch.float64).view(-1, 3).T
-        z = (score - mean) / var.clamp_min(torch.finfo(var.dtype).tiny).sqrt()
-        p = torch.ones_like(var)
-        random = var > 0
-        shape, scale = (mean.square() / var)[random], (var / mean)[random]
-        p[random] = torch.as_tensor(gamma.sf(score[random], shape, scale=scale))
-        scores = dict(zip(moments, map(PairScore, z.tolist(), p.tolist()), strict=True))
+        scores = {pair: _best_score(own) for pair, own in score_moments(ascent.basis, *at).items()}
         return dict(sorted(scores.items(), key=lambda item: -item[1].z))
 
     def _grow(self, pairs, stage):
@@ -214,5 +220,5 @@ class TermSearch:
             return self.min_gain
         # At fixed hyperparameters, absent effects exceed this gain with at most this probability.
         n_candidates = len(masses) if len(term) == 1 else len(self.scores)
-        chance = (DEFAULTS.first_level if self.exact else DEFAULTS.level) / n_candidates
+        chance = (DEFAULTS.exact_gain_level if self.exact else DEFAULTS.gain_level) / n_candidates
         return max(self.min_gain, -math.log(chance))
