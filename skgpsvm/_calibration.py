@@ -1,7 +1,8 @@
-"""Turn latent moments into class probabilities: calibrated, or by the paper's argmax rule."""
+"""Calibrated class probabilities, and those of the paper's argmax rule."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -10,6 +11,9 @@ from ._quadrature import argmax_probability
 # Prior and bounds of the logarithms of temperature and spread, in this order.
 _PRIOR_STD = 2.0
 _BOUNDS = ((math.log(0.05), math.log(100.0)), (math.log(1e-3), math.log(100.0)))
+# The same of the logarithm of the power of a likelihood's probabilities.
+_POWER_PRIOR_STD = 0.5
+_POWER_BOUNDS = ((math.log(0.1), math.log(10.0)),)
 _NEWTON_STEPS = 50
 _MAX_HALVINGS = 20
 _MIN_DECREASE = 1e-8  # of the loss, relative; predicted for a further step
@@ -80,22 +84,103 @@ class Calibration:
             Leave-one-out latent moments.
         targets, weights : Tensor of shape (n,)
         """
-        prior, precision = mean.new_tensor(self.log_scales), mean.new_tensor(self.precision)
-
-        def penalized(log_scales):
-            parts = _loss_derivatives(mean, var, targets, weights, log_scales)
-            pull = precision @ (log_scales - prior)
-            penalty = 0.5 * pull @ (log_scales - prior), pull, precision
-            return tuple(part + more for part, more in zip(parts, penalty, strict=True))
-
-        best, hessian = _minimum(penalized, prior, mean.new_tensor(_BOUNDS))
-        values, vectors = torch.linalg.eigh(hessian)
+        derivatives = partial(_loss_derivatives, mean, var, targets, weights)
+        best, precision = _fitted(self, derivatives, mean.new_tensor(_BOUNDS))
         return Calibration(
             tuple(best.tolist()),
-            tuple(map(tuple, (vectors * values.clamp_min(0) @ vectors.T).tolist())),
+            precision,
             self.loss + (weights @ _log_losses(mean, var, targets, *best.exp())).item(),
             self.weight + weights.sum().item(),
         )
+
+
+@dataclass(frozen=True)
+class Tempering:
+    """Power that the class probabilities of a likelihood are raised to, with its precision.
+
+    One-vs-rest models, and priors of hyperparameters that keep weak signals small, make
+    probabilities too cautious where classes are well separated. Leave-one-out predictions show it.
+
+    Attributes
+    ----------
+    log_scales : tuple of one float
+        Logarithm of the power.
+    precision : tuple of a tuple of one float
+        Curvature of the penalized loss at `log_scales`.
+    loss, weight : float
+        Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
+    """
+
+    log_scales: tuple = (0.0,)
+    precision: tuple = ((_POWER_PRIOR_STD**-2,),)
+    loss: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def power(self):
+        """Return the power."""
+        return math.exp(self.log_scales[0])
+
+    @property
+    def log_loss(self):
+        """Return the mean negative log probability, in nats; NaN without rows."""
+        return self.loss / self.weight if self.weight else math.nan
+
+    def updated(self, log_p, targets, weights, *, learns=True, total=None):
+        """Return the tempering after more rows; this one summarizes all rows before them.
+
+        Parameters
+        ----------
+        log_p : Tensor of shape (n, n_classes)
+            Leave-one-out log probabilities of the likelihood.
+        targets, weights : Tensor of shape (n,)
+        learns : bool
+            Whether the power is fitted. Otherwise, only the loss is summed.
+        total : callable, optional
+            Takes tensors, and returns their sums over the ranks that share the rows.
+        """
+
+        def derivatives(log_scales):
+            parts = _power_derivatives(log_p, targets, weights, log_scales)
+            return parts if total is None else total(*parts)
+
+        best, precision = log_p.new_tensor(self.log_scales), self.precision
+        if learns:
+            best, precision = _fitted(self, derivatives, log_p.new_tensor(_POWER_BOUNDS))
+        loss, weight = derivatives(best)[0], weights.sum()
+        if total is not None:
+            (weight,) = total(weight)
+        return Tempering(
+            tuple(best.tolist()), precision, self.loss + loss.item(), self.weight + weight.item()
+        )
+
+
+def _fitted(earlier, derivatives, bounds):
+    """Return the logarithms of scales after more rows, and their precision.
+
+    Parameters
+    ----------
+    earlier : Calibration or Tempering
+        Scales and precision before these rows, which are the prior.
+    derivatives : callable
+        Tensor of shape (k,) to the loss of the rows, its gradient and Hessian.
+    bounds : Tensor of shape (k, 2)
+
+    Returns
+    -------
+    best : Tensor of shape (k,)
+    precision : tuple of k tuples of k floats
+    """
+    prior, precision = bounds.new_tensor(earlier.log_scales), bounds.new_tensor(earlier.precision)
+
+    def penalized(log_scales):
+        pull = precision @ (log_scales - prior)
+        penalty = 0.5 * pull @ (log_scales - prior), pull, precision
+        return tuple(a + b for a, b in zip(derivatives(log_scales), penalty, strict=True))
+
+    best, hessian = _minimum(penalized, prior, bounds)
+    values, vectors = torch.linalg.eigh(hessian)
+    return best, tuple(map(tuple, (vectors * values.clamp_min(0) @ vectors.T).tolist()))
 
 
 def _minimum(function, start, bounds):
@@ -104,9 +189,9 @@ def _minimum(function, start, bounds):
     Parameters
     ----------
     function : callable
-        Tensor of shape (2,) to value, gradient and Hessian.
-    start : Tensor of shape (2,)
-    bounds : Tensor of shape (2, 2)
+        Tensor of shape (k,) to value, gradient and Hessian.
+    start : Tensor of shape (k,)
+    bounds : Tensor of shape (k, 2)
 
     Notes
     -----
@@ -163,6 +248,27 @@ def _loss_derivatives(mean, var, targets, weights, log_scales):
     of_logits = (weights[:, None] * error * second).sum((1, 2))
     hessian = hessian + torch.stack([of_logits[:2], of_logits[1:]])
     return -(weights @ log_likelihood), gradient, hessian
+
+
+def _power_derivatives(log_p, targets, weights, log_scales):
+    r"""Return the weighted loss, and its gradient and Hessian in the logarithm of the power.
+
+    The derivatives of the logits :math:`\ell = s \log p` in :math:`\log s` are :math:`\ell`. With
+    the tempered probabilities q, those of the loss of a row of class y are
+    :math:`E_q \ell - \ell_y` and :math:`\mathrm{Var}_q \ell + E_q \ell - \ell_y`.
+
+    Returns
+    -------
+    loss, gradient, hessian : Tensor of shape (), (1,), (1, 1)
+    """
+    logits = log_scales.exp() * log_p
+    log_q = logits.log_softmax(1)
+    mean = (log_q.exp() * logits).sum(1, keepdim=True)
+    variance = (log_q.exp() * (logits - mean).square()).sum(1)
+    own = targets[:, None]
+    slope = (mean - logits.gather(1, own))[:, 0]
+    loss = -(weights @ log_q.gather(1, own)[:, 0])
+    return loss, (weights @ slope)[None], (weights @ (variance + slope))[None, None]
 
 
 def argmax_scores(mean, var):

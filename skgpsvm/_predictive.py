@@ -203,10 +203,14 @@ class LeftOut(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """ELBO of a fit, and residuals of rows that were predicted without them, if there are any."""
+    """ELBO of a fit, and what it predicts of rows without them, if that is known.
+
+    Of a regressor, these are `LeftOut` residuals. Of a classifier, they are the latent moments,
+    targets and weights that `leave_one_out` returns.
+    """
 
     elbo: float
-    left_out: LeftOut | None = None
+    left_out: LeftOut | tuple | None = None
 
 
 def regression_sites(likelihood, variance, n_outputs=None):
@@ -299,22 +303,28 @@ class LikelihoodProbabilities(ClassProbabilities):
     ----------
     likelihood : Likelihood
     n_classes : int
+    power : float
+        Power that the probabilities are raised to, see `Tempering`.
     """
 
-    def __init__(self, likelihood, n_classes):
-        self._likelihood, self._n_classes = likelihood, n_classes
+    def __init__(self, likelihood, n_classes, power=1.0):
+        self._likelihood, self._n_classes, self._power = likelihood, n_classes, power
 
     def of_moments(self, mean, var):
         p = self._likelihood.predict(mean, var)
         log_p = p.clamp_min(torch.finfo(p.dtype).tiny).log()
+        if self._power != 1:
+            log_p = (self._power * log_p).log_softmax(1)
+            p = log_p.exp()
         scores = log_p[:, 1:] - log_p[:, :1] if p.shape[1] == 2 else log_p
         return Predictive(scores, log_p, p)
 
     def of_latents(self, latents):
         mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
         codes = torch.arange(self._n_classes)[:, None].expand(-1, len(mean))
-        log_p = [self._likelihood.log_prob(code, mean) for code in codes]
-        return torch.stack(log_p, -1).exp().numpy().reshape(*latents.shape[:-1], -1)
+        log_p = torch.stack([self._likelihood.log_prob(code, mean) for code in codes], -1)
+        log_p = log_p if self._power == 1 else (self._power * log_p).log_softmax(-1)
+        return log_p.exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
 class CalibratedProbabilities(ClassProbabilities):

@@ -22,6 +22,7 @@ from ._hyperparameters.held_out import (
 from ._hyperparameters.initialization import shrink_length_scales
 from ._inference.decoupled import DecoupledInference
 from ._inference.exact import ExactInference
+from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._local_variances import LocalVariances
 from ._predictive import Summary
@@ -36,7 +37,7 @@ _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
 def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
-    """Return the model of a classifier without a posterior, learned as a sparse GP on fewer rows.
+    """Learn a classifier as a sparse GP on fewer rows.
 
     L-BFGS-B maximizes the ELBO of converged sites. If the likelihood is not log-concave, or options
     of steps are given, Adam alternates with natural gradients.
@@ -47,16 +48,31 @@ def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
     likelihood : str
     batch_size, learning_rate : optional
         Of `SparseProblem.inference`.
+
+    Returns
+    -------
+    model : SparseModel
+        Without a posterior.
+    left_out : tuple of Tensor, or None
+        Predictions of these rows without them, as `leave_one_out` returns them. None if nothing
+        is learned.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
+    some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
+    free = sparse.free_parts(start)
+    if not free:
+        return start, None
     if likelihood in LOG_CONCAVE and batch_size is None and learning_rate is None:
-        some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
-        return without_posterior(learn_on_elbo(some, start)[0])
-    if "theta" in sparse.free_parts(start):
-        parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
-        start = shrink_length_scales(start, *parts)
-    options = {"batch_size": batch_size, "learning_rate": learning_rate}
-    return _learned_by_steps(sparse, start, **options)
+        model, _ = learn_on_elbo(some, start)
+    else:
+        if "theta" in free:
+            parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
+            start = shrink_length_scales(start, *parts)
+        options = {"batch_size": batch_size, "learning_rate": learning_rate}
+        model = _learned_by_steps(some, start, **options)
+    inference = some.inference(model, NaturalGradientInference, [])
+    state = inference.init(model.state(some.rows.device))
+    return without_posterior(model), leave_one_out(inference.at(state), state)
 
 
 def learn_regressor(sparse, **options):
@@ -69,7 +85,8 @@ def learn_regressor(sparse, **options):
     search = CollapsedSearch(sparse, start, learned_jitter(sparse.rows, gaussian))
     if not gaussian:
         start = search.start_of_other_noise() if search.is_needed else search.start
-        return _learned_by_steps(sparse, start, **options)
+        some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
+        return _learned_by_steps(some, start, **options)
     model = search.learn_on_few(EVIDENCE_ROWS[0]) if search.is_needed else search.start
     return refine_on_evidence(sparse, model)
 
@@ -80,18 +97,19 @@ def without_posterior(model):
 
 
 def _learned_by_steps(sparse, start, **options):
-    some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
-    parts = some.free_parts(start)
+    parts = sparse.free_parts(start)
     if not parts:
         return start
-    inference = some.inference(start, NaturalGradientInference, parts, **options)
-    state = inference.init(start.state(some.rows.device))
+    inference = sparse.inference(start, NaturalGradientInference, parts, **options)
+    state = inference.init(start.state(sparse.rows.device))
     run_stage = sparse.problem.run_stage
     run_stage("hyperparameters", inference, state, _LEARNING_PASSES, must_converge=False)
     return start.at(state)
 
 
-def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=None, local=False):
+def fit_by_conjugate_gradients(
+    sparse, model, index, *, left_out=None, row_shares=None, finish=None, local=False
+):
     """Solve for the posterior by conjugate gradients.
 
     Parameters
@@ -101,6 +119,8 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
         Without a posterior.
     index : LongTensor of shape (k,)
         Rows that stand for all in the preconditioner.
+    left_out : tuple of Tensor, optional
+        Predictions of rows without them for the `Summary`, see `learn_classifier`.
     row_shares : Tensor of shape (n, s), optional
         See `DecoupledInference`.
     finish : callable, optional
@@ -134,7 +154,7 @@ def fit_by_conjugate_gradients(sparse, model, index, *, row_shares=None, finish=
             found |= _local_sites(solve, state)
         solved = model.at(parts | found)
         if finish is None:
-            return [solved], [Summary(solve.bound(state))]
+            return [solved], [Summary(solve.bound(state), left_out)]
         fitted, summary = finish(solved, solve, state)
         return [fitted], [summary]
 

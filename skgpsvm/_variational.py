@@ -195,9 +195,9 @@ def elbo_attributes(estimator, models, bound, earlier=0.0):
     }
 
 
-def elbo(ascent, state):
-    """Return the ELBO of a state of coordinate ascent."""
-    return ascent.elbo(state)
+def classification_summary(ascent, state):
+    """Return the `Summary` of a state of coordinate ascent, with leave-one-out moments."""
+    return Summary(ascent.elbo(state), leave_one_out(ascent, state))
 
 
 def regression_summary(ascent, state):

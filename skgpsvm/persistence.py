@@ -7,7 +7,7 @@ from sklearn.gaussian_process import kernels as _kernels
 import skgpsvm
 
 from . import solvers
-from ._calibration import Calibration
+from ._calibration import Calibration, Tempering
 from ._features import FourierFeatures
 from ._fitted_models import DecoupledModel, SparseModel
 from ._parameters import Digest, SolverMemory
@@ -35,6 +35,7 @@ _TYPES = [
     RelevanceModel,
     SolverMemory,
     SparseModel,
+    Tempering,
     build_extractor,
     Linear,
     MultiscaleRBF,

@@ -7,11 +7,16 @@ import oracles
 import pytest
 import torch
 from problems import HINGES, Unwhitened, codes, moments, t64
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.metrics import log_loss
 
+from skgpsvm import DecoupledGPClassifier, EPClassifier, QSGPClassifier, SVGPClassifier
 from skgpsvm._calibration import (
     Calibration,
+    Tempering,
     argmax_scores,
     calibrated_scores,
     log_probability,
@@ -46,6 +51,44 @@ def test_calibration_minimizes_the_penalized_loss(c):
         assert found.weight == pytest.approx(weights.sum().item())
         assert found.temperature == math.exp(found.log_scales[0])
         assert found.spread == math.exp(found.log_scales[1])
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_tempering_minimizes_the_penalized_loss(c):
+    for seed in range(4):
+        mean, _, y, weights = logistic_rows(150, c, seed)
+        log_p = log_probability(mean)
+
+        def loss(log_power, log_p=log_p, y=y, weights=weights):
+            tempered = torch.log_softmax(math.exp(log_power) * log_p, 1)
+            penalty = 0.5 * (log_power / 0.5) ** 2
+            return penalty - (weights * tempered[torch.arange(150), y]).sum().item()
+
+        best = minimize_scalar(loss, bounds=(-2, 2), method="bounded", options={"xatol": 1e-8})
+        found = Tempering().updated(log_p, y, weights)
+        assert found.log_scales[0] == pytest.approx(best.x, abs=1e-3)
+        assert found.power == math.exp(found.log_scales[0])
+        assert found.weight == pytest.approx(weights.sum().item())
+        # The slope of the generator is 1.5; a standard deviation of the logarithm is 0.15.
+        assert 1 < found.power < 2.4
+
+
+def test_tempering_of_rows_in_parts_is_that_of_all():
+    mean, _, y, weights = logistic_rows(3000, 3, seed=0)
+    log_p = log_probability(mean)
+    parts = [slice(0, 1000), slice(1000, 3000)]
+    # The prior of later rows is a quadratic approximation.
+    streamed = Tempering()
+    for part in parts:
+        streamed = streamed.updated(log_p[part], y[part], weights[part])
+    whole = Tempering().updated(log_p, y, weights)
+    assert streamed.power == pytest.approx(whole.power, rel=0.01)
+    assert streamed.log_loss == pytest.approx(whole.log_loss, rel=0.01)
+    assert np.isnan(Tempering().log_loss)
+
+    fixed = Tempering().updated(log_p, y, weights, learns=False)
+    assert fixed.power == 1
+    assert fixed.log_loss == pytest.approx(-(weights @ log_p[torch.arange(3000), y]) / fixed.weight)
 
 
 @pytest.mark.parametrize(("temperature", "spread"), [(1.0, 4.0), (3.0, 0.25)])
@@ -154,3 +197,56 @@ def test_argmax_scores_stay_finite_where_a_class_is_certain():
     mean, var = t64([[0.0, 100.0, 0.0]]), t64([[1.0, 0.0, 1.0]])
     assert torch.isfinite(argmax_scores(mean, var)).all()
     assert torch.isfinite(argmax_scores(t64([[1.0]]), t64([[0.0]]))).all()
+
+
+# Tempering of likelihoods
+
+
+def separated_classes(n, seed):
+    """Return rows of three classes that ten features of little information each tell apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=n)
+    centers = np.random.default_rng(0).normal(size=(3, 10))
+    return centers[y] + 0.8 * rng.normal(size=(n, 10)), y
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPClassifier(random_state=0),
+        EPClassifier(random_state=0),
+        DecoupledGPClassifier(random_state=0),
+        QSGPClassifier(n_basis=300, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_leave_one_out_predictions_show_caution(model):
+    X, y = separated_classes(60, seed=1)
+    X_new, y_new = separated_classes(2000, seed=2)
+    model.fit(X, y)
+    assert 1.1 < model.temperature_ < 10
+    tempered = model.predict_proba(X_new)
+    plain = tempered ** (1 / model.temperature_)
+    plain /= plain.sum(1, keepdims=True)
+    assert log_loss(y_new, tempered) < 0.9 * log_loss(y_new, plain)
+    np.testing.assert_allclose(
+        np.exp(model.predict_log_proba(X_new)), tempered, rtol=1e-9, atol=1e-300
+    )
+    assert (model.decision_function(X_new).argmax(1) == tempered.argmax(1)).all()
+    # Nothing is learned of the power in a fit that learns nothing.
+    assert clone(model).set_params(optimizer=None).fit(X, y).temperature_ == 1
+
+
+# One Newton step stands for each refit, and with three latents a simpler curvature.
+@pytest.mark.parametrize(("n_classes", "tolerance"), [(2, 0.05), (3, 0.15)])
+def test_leave_one_out_loss_is_that_of_refits(n_classes, tolerance):
+    X, y = separated_classes(40, seed=3)
+    X, y = 0.5 * X[y < n_classes], y[y < n_classes]
+    model = SVGPClassifier(RBF(3.0), optimizer=None, tol=1e-3, random_state=0).fit(X, y)
+    losses = []
+    for i in range(len(X)):
+        others = np.arange(len(X)) != i
+        refit = clone(model).fit(X[others], y[others])
+        losses.append(-refit.predict_log_proba(X[i : i + 1])[0, y[i]])
+    assert model.loo_log_loss_ == pytest.approx(np.mean(losses), rel=tolerance)
+    assert model.temperature_ == 1

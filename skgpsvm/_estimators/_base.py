@@ -101,7 +101,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _forget(self):
         """Become unfitted."""
         for name in [*vars(self)]:
-            if name in ("_latents", "_fitted_parameters", "_left_out") or (
+            if name in ("_latents", "_fitted_parameters", "_left_out", "_tempering") or (
                 name.endswith("_") and not name.startswith("_")
             ):
                 delattr(self, name)

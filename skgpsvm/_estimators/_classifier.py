@@ -9,6 +9,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from .._calibration import Tempering
 from .._data import merged_rows
 from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
@@ -27,8 +28,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """Base of classifiers: labels, class weights and class probabilities.
 
     A subclass whose class probabilities are not those of its ``_likelihood`` gives others by
-    `_class_probabilities`.
+    `_class_probabilities`. One that can predict rows without them sets `_tempering`.
     """
+
+    _tempering = Tempering()
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
@@ -88,7 +91,33 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _class_probabilities(self):
         """Return the `ClassProbabilities` of the fitted model."""
         likelihood = classification_sites(self._likelihood, len(self.classes_)).likelihood
-        return LikelihoodProbabilities(likelihood, len(self.classes_))
+        return LikelihoodProbabilities(likelihood, len(self.classes_), self._tempering.power)
+
+    def _tempered(self, left_out, *, learns=True, streamed=False):
+        """Return the `Tempering` that predictions of rows without them determine.
+
+        Parameters
+        ----------
+        left_out : tuple of Tensor
+            Latent means and variances (n, c), targets and weights (n,).
+        learns, streamed : bool
+            Whether the power is fitted; whether the rows come in addition to earlier ones.
+        """
+        mean, var, targets, weights = left_out
+        likelihood = self._make_likelihood().likelihood
+        log_p = LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
+        earlier = self._tempering if streamed else Tempering()
+        return earlier.updated(log_p, targets, weights, learns=learns)
+
+    def _tempering_of_learning(self, left_out):
+        """Return the fitted attributes of the power that was learned with the hyperparameters.
+
+        Without `left_out` nothing was learned, and the power of earlier rows is kept.
+        """
+        found = self._tempering
+        if left_out is not None:
+            found = self._tempered(left_out, learns=self.optimizer is not None)
+        return {"_tempering": found, "temperature_": found.power}
 
     def _latent_spread(self):
         return self._class_probabilities().spread

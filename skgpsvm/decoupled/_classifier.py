@@ -102,6 +102,9 @@ class DecoupledGPClassifier(GPClassifier):
         ELBO after each pass; for "sgd" the mean of its estimates.
     n_iter_ : int
         Number of passes.
+    temperature_ : float
+        Power that the class probabilities are raised to; 1 if nothing is learned. It minimizes the
+        log loss of leave-one-out predictions of the sparse process that learns the kernel.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -235,13 +238,15 @@ class DecoupledGPClassifier(GPClassifier):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, CLASS_VARIANCE)
         sparse = classification_problem(self, problem, self.mean or "linear")
-        model = learn_classifier(sparse, self.likelihood, **self._solver().get_params())
-        return fit_by_conjugate_gradients(
-            sparse, *with_rows_as_bases(model, self.n_mean_bases, problem)
-        )
+        model, left_out = learn_classifier(sparse, self.likelihood, **self._solver().get_params())
+        model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
+        return fit_by_conjugate_gradients(sparse, model, index, left_out=left_out)
 
     def _update_model(self, problem):
         return update_decoupled(self, problem, CLASS_VARIANCE)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        return decoupled_attributes(self, models, summaries, streamed)
+        return {
+            **decoupled_attributes(self, models, summaries, streamed),
+            **self._tempering_of_learning(summaries[0].left_out),
+        }

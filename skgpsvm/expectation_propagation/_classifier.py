@@ -1,13 +1,13 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from sklearn.base import clone
 
-from .._distributed import gather
+from .._calibration import Tempering
 from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
@@ -68,6 +68,8 @@ class EPEvaluation(NamedTuple):
     weights : Tensor of shape (n,)
     all_cavity_probits : Tensor of shape (n_passed,)
         The same probits by row as passed: repeated rows apart, NaN for rows of weight 0.
+    total : callable
+        Returns sums of tensors over the ranks that share the rows.
     """
 
     evidence: float
@@ -75,6 +77,7 @@ class EPEvaluation(NamedTuple):
     targets: torch.Tensor
     weights: torch.Tensor
     all_cavity_probits: torch.Tensor
+    total: Callable
 
 
 class EPClassifier(GPClassifier):
@@ -149,9 +152,12 @@ class EPClassifier(GPClassifier):
         In the units of X.
     log_marginal_likelihood_value_ : float
         Log evidence in nats, summed over the classes' models. It is not a bound.
+    temperature_ : float
+        Power that the class probabilities are raised to; 1 with ``optimizer=None``. It minimizes
+        the log loss of leave-one-out predictions, with a prior. Above 1, these were too cautious.
     loo_log_loss_ : float
-        Mean leave-one-out log loss. It estimates the log loss of new rows, slightly too low, since
-        hyperparameters were learned on the same rows.
+        Mean leave-one-out log loss, with this power. It estimates the log loss of new rows,
+        slightly too low, since hyperparameters were learned on the same rows.
     loo_proba_ : ndarray of shape (n, n_classes)
         Leave-one-out class probabilities of the rows that were last passed. For a row of weight
         above one, a single copy is left out. NaN for rows of weight 0.
@@ -359,19 +365,20 @@ class EPClassifier(GPClassifier):
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
         cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
-        log_p = log_proba(cavity_probits).gather(1, targets[:, None])[:, 0]
-        loss, weight = sum(gather(np.array([-(weights @ log_p).item(), weights.sum().item()])))
+        earlier = self._tempering if streamed else Tempering()
+        options = {"learns": self.optimizer is not None, "total": evaluations[0].total}
+        found = earlier.updated(log_proba(cavity_probits), targets, weights, **options)
+        all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         evidences = [each.evidence for each in evaluations]
         if streamed:
             evidences.append(self.log_marginal_likelihood_value_)
-            loss, weight = loss + self._loo[0], weight + self._loo[1]
-        all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         return {
             **sparse_attributes(self, models),
+            "_tempering": found,
+            "temperature_": found.power,
+            "loo_log_loss_": found.log_loss,
             "log_marginal_likelihood_value_": sum(evidences),
-            "loo_log_loss_": loss / weight,
-            "loo_proba_": log_proba(all_cavity_probits).exp().cpu().numpy(),
-            "_loo": (loss, weight),
+            "loo_proba_": log_proba(all_cavity_probits, found.power).exp().cpu().numpy(),
         }
 
     @isolated()
@@ -413,10 +420,12 @@ class EPClassifier(GPClassifier):
     # Prediction
 
     def _class_probabilities(self):
-        return ProbitProbabilities()
+        return ProbitProbabilities(self._tempering.power)
 
     def decision_function(self, X) -> np.ndarray:
         r"""Return the probits of the classes' own models, :math:`m / \sqrt{1 + v}`.
+
+        They are not tempered by ``temperature_``.
 
         Parameters
         ----------
@@ -448,4 +457,5 @@ def _summary(propagation, state):
         targets=rows.targets,
         weights=rows.weights,
         all_cavity_probits=rows.unmerged(update.cavity_probit),
+        total=rows.sum,
     )

@@ -119,6 +119,9 @@ class QSGPClassifier(GPClassifier):
         The ELBO after each iteration, or its estimate in each pass.
     n_iter_ : int
         Number of iterations or passes.
+    temperature_ : float
+        Power that the class probabilities are raised to; 1 if nothing is learned. It minimizes the
+        log loss of leave-one-out predictions of the sparse process that learns the kernel.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -271,4 +274,7 @@ class QSGPClassifier(GPClassifier):
         return take_steps(self, problem, streamed=True)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        return qs_attributes(self, models, summaries)
+        return {
+            **qs_attributes(self, models, summaries),
+            **self._tempering_of_learning(summaries[0].left_out),
+        }

@@ -1,6 +1,5 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
-from functools import partial
 from typing import Self
 
 from sklearn.utils.metaestimators import available_if
@@ -295,8 +294,13 @@ class QSGPRegressor(GPRegressor):
         mean = self.mean or ("zero" if by_steps(self) else "constant")
         sparse = regression_problem(self, problem, mean)
         calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
-        learn = partial(learn_regressor, **learning_options(self))
-        return fit_qs(self, sparse, learn, is_calibrated=calibrated)
+        options = learning_options(self)
+        return fit_qs(
+            self,
+            sparse,
+            lambda some: (learn_regressor(some, **options), None),
+            is_calibrated=calibrated,
+        )
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

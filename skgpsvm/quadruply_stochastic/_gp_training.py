@@ -126,7 +126,8 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     estimator : QSGPRegressor or QSGPClassifier
     sparse : SparseProblem
     learn : callable
-        Takes a `SparseProblem` and returns the learned model without a posterior.
+        Takes a `SparseProblem` and returns the learned model without a posterior, and predictions
+        of rows without them, or None.
     is_calibrated : bool
         Whether noise and variances are fitted to held-out rows.
 
@@ -146,18 +147,20 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
         # functions would then depend.
         first = rows.inputs(torch.zeros(1, dtype=torch.int64, device=rows.device))
         sparse = replace(sparse, inducing_points=first.double().cpu().numpy())
-    model, index = _with_functions(estimator, learn(sparse), rows, problem.random_state)
+    learned, left_out = learn(sparse)
+    model, index = _with_functions(estimator, learned, rows, problem.random_state)
     if in_steps:
         n_support = estimator._solver().n_support
         support = np.sort(problem.random_state.permutation(rows.n_rows)[:n_support])
         support = rows.inputs(torch.as_tensor(support, device=rows.device)).double()
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
-        return take_steps(estimator, problem, model, support, rows, others)
+        return take_steps(estimator, problem, model, support, rows, others, left_out)
+    if is_calibrated and estimator.covariance == "nystroem":
+        return calibrated_fit(sparse, model, index)
+    finish = None
     if estimator.covariance != "nystroem":
-        finish = _weight_posterior_of(estimator)
-        return fit_by_conjugate_gradients(sparse, model, index, finish=finish)
-    solve = calibrated_fit if is_calibrated else fit_by_conjugate_gradients
-    return solve(sparse, model, index)
+        finish = _weight_posterior_of(estimator, left_out)
+    return fit_by_conjugate_gradients(sparse, model, index, left_out=left_out, finish=finish)
 
 
 def _with_functions(estimator, model, rows, random_state):
@@ -175,7 +178,7 @@ def _with_functions(estimator, model, rows, random_state):
     return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
 
 
-def _weight_posterior_of(estimator):
+def _weight_posterior_of(estimator, left_out):
     """Return the function that gives a solution its `WeightPosterior`, and the `Summary`."""
 
     def finish(model, solve, state):
@@ -192,7 +195,7 @@ def _weight_posterior_of(estimator):
             X, y, weights = rows.take(at)
             loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
         (loss,) = rows.sum(loss)
-        return model, Summary(-loss.item() - posterior.kl().item())
+        return model, Summary(-loss.item() - posterior.kl().item(), left_out)
 
     return finish
 
@@ -214,7 +217,15 @@ def _with_weight_posterior(model, parts):
 
 
 def take_steps(
-    estimator, problem, model=None, support=None, rows=None, others=None, *, streamed=False
+    estimator,
+    problem,
+    model=None,
+    support=None,
+    rows=None,
+    others=None,
+    left_out=None,
+    *,
+    streamed=False,
 ):
     """Fit by stochastic steps from the prior, or continue a fitted model.
 
@@ -230,6 +241,8 @@ def take_steps(
         Rows to learn from; None is all rows of the problem.
     others : WeightedDataset or None
         Held-out rows for calibration.
+    left_out : tuple of Tensor or None
+        Predictions of rows without them for the `Summary`, see `learn_classifier`.
     streamed : bool
         Whether the rows come in addition to earlier ones. They get one pass.
 
@@ -270,11 +283,12 @@ def take_steps(
         return _with_weight_posterior(start.at(learned), parts)
 
     def evaluate(state):
-        return [fitted(state)], [Summary(state.objective)]
+        return [fitted(state)], [Summary(state.objective, left_out)]
 
     curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
     steps.check(state)
-    return Fitted(replace(fitted(state), steps=_to_arrays(state)), curve, Summary(state.objective))
+    model = replace(fitted(state), steps=_to_arrays(state))
+    return Fitted(model, curve, Summary(state.objective, left_out))
 
 
 def _steps(estimator, problem, model, rows, passes, streamed):
