@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from sklearn.base import clone
 
