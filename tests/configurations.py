@@ -47,8 +47,8 @@ DETERMINISTIC = [
     AdditiveGPClassifier(sparse=False, interactions=None, max_iter=4),
 ]
 STOCHASTIC = [
-    HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8),
-    HybridSVGPClassifier(max_iter=10, n_inducing=8),
+    HybridBayesianSVC(max_iter=10, early_stopping=True, n_inducing=8, learning_rate=0.01),
+    HybridSVGPClassifier(max_iter=10, n_inducing=8, learning_rate=0.01),
     HybridSVGPRegressor(max_iter=10),
     BayesianSVC(solver="gradient", n_inducing=8, max_iter=40),
     BayesianSVC(solver=CoordinateAscent(batch_size=8), n_inducing=8, optimizer=None, max_iter=30),

@@ -115,7 +115,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
     --------
     >>> from sklearn.datasets import make_friedman1
     >>> from skgpsvm import HybridSVGPRegressor
-    >>> X, y = make_friedman1(500, random_state=0)
+    >>> X, y = make_friedman1(200, random_state=0)
     >>> gp = HybridSVGPRegressor(random_state=0).fit(X, y)
     >>> gp.score(X, y) > 0.9
     True
