@@ -29,6 +29,7 @@ TIMINGS = {
     "prediction": "",
     "sources": "--most-rows 100000",
     "fit_time": "",
+    "fixed_cost": "",
     "cost": "",
     "first_screen": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",

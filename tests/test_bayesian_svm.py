@@ -21,6 +21,7 @@ from skgpsvm._torch_kernels import directions
 from skgpsvm.bayesian_svm import _kernel_choice
 from skgpsvm.bayesian_svm._kernel_choice import (
     LeaveOneOutChoice,
+    ParabolicSearch,
     PrincipalBasis,
     chosen_theta,
     is_significant_gain,
@@ -57,10 +58,10 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
     )
 
 
-def chosen(kernel, X, y, loop=None):
+def chosen(kernel, X, y, loop=None, start=None):
     """Return the result of `chosen_theta`."""
     random_state = np.random.RandomState(0)
-    parts = {"run": loop or Loop(), "prefix": "", "scale": t64(X.std(0))}
+    parts = {"run": loop or Loop(), "prefix": "", "scale": t64(X.std(0)), "start": start}
     sparse = SimpleNamespace(
         problem=SimpleNamespace(**parts, random_state=random_state),
         likelihood=BinarySites(),
@@ -90,7 +91,7 @@ def test_chosen_kernel_predicts_left_out_rows_better(name):
     hinge = HINGES[name]()
     X, y = ring(60, max(hinge.n_latents, 2))
     choice = choice_of(ConstantKernel(5.0) * RBF(0.2), X, y, hinge)
-    theta = choice.search(Loop(), "", choice.start).theta
+    theta = choice.search(Loop(), "", ParabolicSearch(choice).init(choice.start)).theta
     # The initial length scale is far too short: the loss of 40 to 70 nats falls by more than five.
     assert loss_at(choice, theta) < loss_at(choice, choice.start) - 5
     assert theta[1] > choice.start[1]
@@ -182,6 +183,16 @@ def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
     assert moved == [True]
 
 
+@pytest.mark.parametrize(("start", "expected"), [(None, 2), ("a model", 1)])
+def test_a_warm_start_searches_once_where_ratios_have_moved(start, expected):
+    loop, kernel = Loop(), ConstantKernel(5.0) * RBF([3.0, 0.5])
+    X, y = waves(90, seed=1)
+    choice = choice_of(kernel, X, y)
+    theta = chosen(kernel, X, y, loop, start)
+    assert sum(name.startswith("kernel") for name in loop.theta) == expected
+    assert loss_at(choice, theta) < loss_at(choice, choice.start)
+
+
 def test_more_rows_have_the_last_word(monkeypatch):
     monkeypatch.setattr(_kernel_choice, "_FEW", (8, 4))
     loop = Loop()
@@ -201,7 +212,7 @@ def test_search_moves_both_length_scales_by_one_factor():
     X, y = waves(150, seed=1)
     choice = choice_of(ConstantKernel(5.0) * RBF([1.0, 1.0]), X, y)
     start = t64(np.log([5.0, 0.15, 0.75]))
-    best = choice.search(Loop(), "", start)
+    best = choice.search(Loop(), "", ParabolicSearch(choice).init(start))
     assert loss_at(choice, best.theta) < loss_at(choice, start) - 1
     shift = best.theta - start
     assert shift[1] == pytest.approx(shift[2].item(), abs=1e-12)
@@ -210,7 +221,7 @@ def test_search_moves_both_length_scales_by_one_factor():
         moved = shift[:2] + direction[:2]
         loss = loss_at(choice, best.theta + direction) + 2 * moved.square().sum().item()
         assert loss > best.loss
-    once = choice.search(Loop(), "", start, rounds=1)
+    once = choice.search(Loop(), "", ParabolicSearch(choice).init(start), rounds=1)
     assert once.loss > best.loss
 
 

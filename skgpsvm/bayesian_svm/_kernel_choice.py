@@ -132,11 +132,9 @@ class LeaveOneOutChoice:
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    def search(self, run, name, theta, rounds=_ROUNDS):
-        """Return the last state of a `ParabolicSearch` from ``theta``."""
-        search = ParabolicSearch(self)
-        state = search.init(theta)
-        run.run(name, search, state, rounds, must_converge=False)
+    def search(self, run, name, state, rounds=_ROUNDS):
+        """Return a state of `ParabolicSearch` after a search from there."""
+        run.run(name, ParabolicSearch(self), state, rounds, must_converge=False)
         return state
 
     def maximize_elbo(self, run, name, theta, scale, seed, iterations, n_steps, rate):
@@ -278,6 +276,9 @@ def chosen_theta(sparse, model):
     the objective is no evidence. If they lower the loss of the remaining third, a second search
     moves them together. They are kept if the gain there is then significant.
 
+    The kernel of a warm start is where a search has ended, so that the first one comes last, and
+    only if the ratios stay.
+
     Where there are many rows, only those of the eight largest classes are used.
 
     Parameters
@@ -303,7 +304,9 @@ def chosen_theta(sparse, model):
 
     few = choice(*_FEW)
     more = choice(*_MORE) if rows.n_rows > _FEW[0] else few
-    best = few.search(run, f"{name}kernel", few.start)
+    best, searched = ParabolicSearch(few).init(few.start), problem.start is None
+    if searched:
+        best = few.search(run, f"{name}kernel", best)
     theta, n = best.theta, len(more.rows)
     if few.directions.sum(1).max() > 1 and n >= _MIN_ROWS:
         order = random_state.permutation(n)
@@ -320,12 +323,15 @@ def chosen_theta(sparse, model):
         sites = (best.precision, best.linear) if more is few else None
         tied_losses = more.log_losses(theta, validation, sites)
         if (tied_losses - more.log_losses(free, validation, sites)).sum() > 0:
-            best = few.search(run, f"{name}kernel of these", free)
-            sites = (best.precision, best.linear) if more is few else None
-            if is_significant_gain(tied_losses - more.log_losses(best.theta, validation, sites)):
-                theta = best.theta
+            state = few.search(run, f"{name}kernel of these", ParabolicSearch(few).init(free))
+            sites = (state.precision, state.linear) if more is few else None
+            if is_significant_gain(tied_losses - more.log_losses(state.theta, validation, sites)):
+                theta, searched = state.theta, True
+    if not searched:
+        theta = few.search(run, f"{name}kernel", best).theta
     if more is not few:
-        theta = more.search(run, f"{name}kernel, more rows", theta, rounds=_MORE_ROUNDS).theta
+        state = ParabolicSearch(more).init(theta)
+        theta = more.search(run, f"{name}kernel, more rows", state, rounds=_MORE_ROUNDS).theta
     return theta
 
 

@@ -1,0 +1,94 @@
+"""Processor time of small fits and of refits, beside that of another version of the package.
+
+Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--quick]``. The folder has the files of the
+other version. Both versions take turns in processes of one thread, and the fastest of all runs
+counts, as other programs may run too. Data and estimators are those of ``fit_time.py``.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from . import _report
+
+SIZES = (10, 60, 150, 300)
+TURNS, REPEATS = 2, 3
+ROOT = Path(__file__).resolve().parent.parent
+MEASURE = """
+import json, warnings
+from sklearn.base import clone
+from threadpoolctl import threadpool_limits
+from benchmarks.fit_time import GIVEN, OURS, REFITTED, fit_seconds, refit, targets
+warnings.simplefilter("ignore")
+times, repeats, sizes = {{}}, {repeats}, {sizes}
+with threadpool_limits(1):
+    for name, model in OURS.items():
+        for n in sizes:
+            data = targets(model, n)
+            times[name, n] = min(fit_seconds(clone(model), *data) for _ in range(repeats))
+    for name, make in REFITTED.items():
+        for kind, options in (("learned", {{}}), ("given", GIVEN)):
+            model = make(n_inducing=100, warm_start=True, random_state=0, **options)
+            model, more = refit(model, {refit_rows})
+            times["refit of " + name, kind] = fit_seconds(model, *more)
+print(json.dumps([[*key, value] for key, value in times.items()]))
+"""
+
+
+def measured(folder, quick):
+    """Return the seconds of fits and refits by the version in a folder, by name and size."""
+    options = {"repeats": 1, "sizes": (10,), "refit_rows": 40}
+    if not quick:
+        options = {"repeats": REPEATS, "sizes": SIZES, "refit_rows": 200}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", MEASURE.format(**options)]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, check=True, capture_output=True, text=True
+    )
+    return {(name, str(size)): value for name, size, value in json.loads(done.stdout)}
+
+
+def table(names, versions):
+    """Return a table of milliseconds by name and size; the versions are divided by a slash."""
+    sizes = list(dict.fromkeys(size for name, size in versions[0] if name in names))
+    rows = [
+        {"": name}
+        | {
+            size: " / ".join(f"{1000 * part[name, size]:.0f}" for part in versions)
+            for size in sizes
+        }
+        for name in names
+    ]
+    return pd.DataFrame(rows).to_string(index=False)
+
+
+def main():
+    """Measure all versions in turn, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path, help="folder of another version")
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    options = parser.parse_args()
+    folders = [ROOT] if options.before is None else [options.before.resolve(), ROOT]
+    fastest = [{} for _ in folders]
+    for _ in range(1 if options.quick else TURNS):
+        for best, folder in zip(fastest, folders, strict=True):
+            for key, value in measured(folder, options.quick).items():
+                best[key] = min(value, best.get(key, value))
+    names = list(dict.fromkeys(name for name, _ in fastest[0]))
+    refits = [name for name in names if name.startswith("refit")]
+    columns = "Milliseconds" + (", before / after" if len(folders) > 1 else "")
+    parts = [
+        _report.header("Fixed cost of fits"),
+        f"{columns}, by number of rows\n" + table([n for n in names if n not in refits], fastest),
+        f"{columns}, refits with ten more labels\n" + table(refits, fastest),
+    ]
+    _report.publish("fixed_cost", parts, write=not options.quick)
+
+
+if __name__ == "__main__":
+    main()
