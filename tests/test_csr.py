@@ -203,7 +203,7 @@ def test_pipelines_and_queries():
     for steps in (TfidfVectorizer(), CountVectorizer()):
         model = make_pipeline(steps, BayesianSVC(random_state=0)).fit(texts, y)
         assert model.score(texts, y) == 1
-    X = steps.transform(texts)
+    X = steps.transform(texts).tocoo()
     assert len(diverse_sampling(model[-1], X, 3, random_state=0)[0]) == 3
     assert least_confident(model[-1], X).shape == (20,)
     colors = np.array([["red"], ["blue"], ["green"], ["blue"]] * 5)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from scipy.special import entr, ndtri, softmax
 from scipy.stats import qmc
 from sklearn.base import is_classifier
@@ -21,7 +22,9 @@ _CHUNK = 2**20  # number of latent values drawn at a time
 
 
 def table(X):
-    """Return `X` itself if it has a shape (array, memmap, sparse, dataframe), else an array."""
+    """Return `X` itself if it has rows (array, memmap, CSR, dataframe), else an array or CSR."""
+    if issparse(X):
+        return X.tocsr()
     return X if hasattr(X, "shape") else np.asarray(X)
 
 
