@@ -352,13 +352,17 @@ class AdditiveAscent(Stage):
 class GaussianAscent(AdditiveAscent):
     """Gaussian noise: one pass over the rows suffices, and outputs share the Gram matrix."""
 
-    # Of L-BFGS-B in a round: steps at most, and nats below which one is the last.
-    _steps, _least_step = DEFAULTS.steps, DEFAULTS.round_gain / DEFAULTS.steps
+    _steps = DEFAULTS.steps  # of L-BFGS-B in a round, at most
     trial_rounds = DEFAULTS.trial_rounds
 
     def __init__(self, *args):
         super().__init__(*args)
         self._read()
+
+    @property
+    def _least_step(self):
+        """Nats below which a step is the last: so many steps would gain too little for a round."""
+        return max(self.tol * self.rows.total_weight, DEFAULTS.round_gain) / self._steps
 
     def _read(self):
         gram, cross, squares = self._zeros(), 0.0, 0.0

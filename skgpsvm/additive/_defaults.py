@@ -60,9 +60,11 @@ class Defaults:
         rows, 40 points instead of 20 take 1.0 to 3.5 times as long; the RMSE of parkinsons falls
         from .40 to .24, of bike from .066 to .061, of protein from .799 to .792, others stay within
         .2 %. 60 points are no better (2026-11-26).
-    first_pair_points, grid_points : int
-        Inducing points of each feature of a pair at first, and of the grids of all pairs at most,
-        with n_inducing_interaction="auto". No evidence recorded.
+    first_pair_points, grid_points, grid_growth : int, int, float
+        With n_inducing_interaction="auto": inducing points of each feature of a pair at first, of
+        the grids of all pairs at most, and growth of the former below which grids are not refined.
+        On 20,000 rows with hot spots, a step from 32 to 45 points takes as long again as all before
+        and lowers the RMSE from .0210 to .0205 (2026-11-27).
     least_pair_length, rough_length : float
         Lower bound of length scales of pairs, unless their grids are fine, and the multiple of the
         bound below which grids are refined. No evidence recorded.
@@ -142,6 +144,7 @@ class Defaults:
     all_auto_points: int = 1000
     first_pair_points: int = 8
     grid_points: int = 2048
+    grid_growth: float = 1.5
     least_pair_length: float = 0.25
     rough_length: float = 1.5
     polynomials: float = 3.2

@@ -110,7 +110,8 @@ class Grids:
         finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
         rough = length[:, len(basis.axes) :] < math.log(DEFAULTS.rough_length * low)
-        if self.n_inducing_pair != "auto" or lower >= low or not rough.any():
+        small = finer < DEFAULTS.grid_growth * n
+        if self.n_inducing_pair != "auto" or small or lower >= low or not rough.any():
             return None
         size = _n_polynomials(lower)
         basis = replace(basis, n_inducing_pair=finer, pair_size=size, size=max(basis.size, size))
