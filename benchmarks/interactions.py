@@ -15,6 +15,7 @@ import time
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from skgpsvm import AdditiveGPRegressor
 
@@ -69,9 +70,111 @@ def generated(name, n, seed):
     """Return rows with uniform features, and targets with unit noise."""
     function, correlation, _ = FUNCTIONS[name]
     rng = np.random.default_rng(seed)
-    common = np.sqrt(correlation) * rng.standard_normal((n, 1))
-    X = norm.cdf(common + np.sqrt(1 - correlation) * rng.standard_normal((n, D)))
+    X = _uniform(n, correlation, rng)
     return X, function(X) + rng.standard_normal(n)
+
+
+def drawn_function(seed):
+    """Return a random function of `D` uniform features, their correlation, and its pairs.
+
+    It has one to four pairs among the first eight features, of five kinds, and effects of some.
+    """
+    rng = np.random.default_rng(seed)
+    correlation = 0.5 * (seed % 2)
+    order, n_pairs = rng.permutation(8), rng.integers(1, 5)
+    pairs = sorted(tuple(sorted(order[k : k + 2].tolist())) for k in range(0, 2 * n_pairs, 2))
+    kinds, centers = rng.integers(5, size=n_pairs), rng.uniform(0.25, 0.75, size=(n_pairs, 2))
+    waves = rng.uniform(-2, 2, size=(D, 2)) * (rng.uniform(size=(D, 1)) < 0.6)
+
+    def function(X):
+        total = (waves[:, 0] * np.sin(4 * X)).sum(1) + (waves[:, 1] * X**2).sum(1)
+        for (i, j), kind, (a, b) in zip(pairs, kinds, centers, strict=True):
+            u, v = X[:, i] - a, X[:, j] - b
+            total += [
+                6 * u * v,
+                3.0 * ((u > 0) & (v > 0)),
+                4 * np.maximum(u, v),
+                2 * np.sin(6 * X[:, i]) * X[:, j],
+                4 * np.exp(-0.5 * (u**2 + v**2) / 0.1**2),
+            ][kind]
+        return total
+
+    return function, correlation, pairs
+
+
+def coast(n, seed):
+    """Return rows that resemble California housing, values without noise, and with noise of .2.
+
+    The last two features are coordinates on a diagonal coast, with peaks at places.
+    """
+    rng = np.random.default_rng(seed)
+    places = np.array(
+        [
+            [34.05, -118.25],
+            [37.7, -122.3],
+            [32.8, -117.15],
+            [38.6, -121.4],
+            [36.75, -119.8],
+            [34.4, -119.7],
+        ]
+    )
+    income, rooms, occupants = (rng.lognormal(*p, n) for p in ((1.2, 0.45), (1.65, 0.25), (0, 0.4)))
+    age, people = rng.integers(1, 53, n), rng.lognormal(7, 0.7, n)
+    bedrooms = 1 + 0.1 * np.abs(rng.standard_normal(n))
+    place = rng.choice(6, n, p=[0.35, 0.25, 0.1, 0.1, 0.1, 0.1])
+    at = places[place] + 0.45 * rng.standard_normal((n, 2))
+    square = np.square(at[:, None] - places).sum(2)
+    peaks = np.exp(-0.5 * square / 0.25**2) @ [0.8, 1.2, 0.6, 0, -0.3, 0.9]
+    mean = 0.5 * np.log(income) + 0.003 * age + 0.2 * np.log(rooms / (2 + occupants)) + peaks
+    X = np.column_stack([income, age, rooms, bedrooms, people, 2 + occupants, at])
+    return X, mean, mean + 0.2 * rng.standard_normal(n)
+
+
+def found_pairs(n, seeds):
+    """Return a table of the pairs that are found in `drawn_function`, with a row per function."""
+    rows = []
+    for seed in seeds:
+        function, correlation, true = drawn_function(seed)
+        rng = np.random.default_rng([seed, 1])
+        X = _uniform(n, correlation, rng)
+        start = time.process_time()
+        model = AdditiveGPRegressor(random_state=0).fit(X, function(X) + rng.standard_normal(n))
+        pairs = {term for term in model.terms_ if len(term) == 2}
+        rows.append(
+            {
+                "seed": seed,
+                "correlation": correlation,
+                "true": len(true),
+                "found": len(pairs & {*true}),
+                "false": len(pairs - {*true}),
+                "seconds": time.process_time() - start,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def hot_spots(n, seed):
+    """Return a table of errors on rows of `coast`, against the values without noise."""
+    (X, _, y), (new, truth, _) = coast(n, seed), coast(5000, seed + 1)
+    models = {
+        "no pairs": AdditiveGPRegressor(interactions=None),
+        "pairs found": AdditiveGPRegressor(random_state=0),
+        "pair named": AdditiveGPRegressor(terms=[..., (6, 7)], interactions=None),
+        "boosting": HistGradientBoostingRegressor(random_state=0),
+    }
+    rows = []
+    for name, model in models.items():
+        start = time.process_time()
+        model.fit(X, y)
+        seconds = time.process_time() - start
+        error = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
+        rows.append({"seed": seed, "method": name, "RMSE": error, "seconds": seconds})
+    return pd.DataFrame(rows)
+
+
+def _uniform(n, correlation, rng):
+    common = np.sqrt(correlation) * rng.standard_normal((n, 1))
+    return norm.cdf(common + np.sqrt(1 - correlation) * rng.standard_normal((n, D)))
 
 
 def evaluate(set, n, seed, method):
@@ -167,6 +270,25 @@ def report(results):
     return parts
 
 
+def report_generated(suite, quick):
+    """Report found pairs of generated functions, and errors on rows with hot spots."""
+    first, n = 100 * (suite == "evaluation"), 400 if quick else N
+    n_coast = 1600 if quick else 20_000
+    title = f"Pairs of {suite} functions; wanted: all true pairs and no false one"
+    pairs = found_pairs(n, range(first, first + (2 if quick else 20)))
+    total = pairs[["true", "found", "false", "seconds"]].sum().to_frame().T
+    parts = [
+        _report.header(
+            f"Interactions of generated functions: {suite}",
+            rows=f"{n}, {D} features, unit noise; coast {n_coast}, 8 features, noise .2",
+        ),
+        _report.table(total, "In total", 1),
+        _report.table(pairs, title, 1),
+        _report.table(hot_spots(n_coast, first), "Hot spots on a coast", 4),
+    ]
+    _report.publish(f"interactions-{suite}", parts, write=not quick)
+
+
 def main():
     """Run missing tasks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -176,7 +298,13 @@ def main():
     )
     parser.add_argument("--seeds", type=int, default=5, help="default 5")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
+    parser.add_argument(
+        "--generated", choices=["development", "evaluation"], help="generated functions alone"
+    )
     options = parser.parse_args()
+    if options.generated:
+        report_generated(options.generated, options.quick)
+        return
     n, seeds = (400, 1) if options.quick else (N, options.seeds)
     methods = {OURS: _harness.package_code(), PEER: _additive_peers.CODES[PEER]}
     runs = [(name, seed) for name in FUNCTIONS for seed in range(seeds)]
