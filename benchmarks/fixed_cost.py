@@ -1,8 +1,8 @@
 """Processor time of small fits and of refits, beside that of another version of the package.
 
 Run ``python -m benchmarks.fixed_cost [--before FOLDER] [--quick]``. The folder has the files of the
-other version. Both versions take turns in processes of one thread, and the fastest of all runs
-counts, as other programs may run too. Data and estimators are those of ``fit_time.py``.
+other version. Each runs in a process of one thread, and the fastest run counts, as other programs
+may run too. Data and estimators are those of ``fit_time.py``.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pandas as pd
 from . import _report
 
 SIZES = (10, 60, 150, 300)
-TURNS, REPEATS = 2, 3
+REPEATS = 3
 ROOT = Path(__file__).resolve().parent.parent
 MEASURE = """
 import json, warnings
@@ -68,17 +68,13 @@ def table(names, versions):
 
 
 def main():
-    """Measure all versions in turn, and write the report."""
+    """Measure the versions, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, help="folder of another version")
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     options = parser.parse_args()
     folders = [ROOT] if options.before is None else [options.before.resolve(), ROOT]
-    fastest = [{} for _ in folders]
-    for _ in range(1 if options.quick else TURNS):
-        for best, folder in zip(fastest, folders, strict=True):
-            for key, value in measured(folder, options.quick).items():
-                best[key] = min(value, best.get(key, value))
+    fastest = [measured(folder, options.quick) for folder in folders]
     names = list(dict.fromkeys(name for name, _ in fastest[0]))
     refits = [name for name in names if name.startswith("refit")]
     columns = "Milliseconds" + (", before / after" if len(folders) > 1 else "")
