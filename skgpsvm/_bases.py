@@ -210,9 +210,9 @@ class KernelBases(MeanBases):
         return self.kernel(X, self.points[units].to(X.dtype), self.theta)
 
     def blocks(self, X):
-        for i in range(0, max(self.size, 1), _CHUNK_BASES):
-            part = slice(i, min(i + _CHUNK_BASES, self.size))
-            yield part, self.sampled(X.double(), part)
+        for i in range(0, max(self.n_units, 1), _CHUNK_BASES):
+            part = slice(i, min(i + _CHUNK_BASES, self.n_units))
+            yield part, KernelBases.sampled(self, X.double(), part)
 
     def coordinates(self, units):
         return units, 0

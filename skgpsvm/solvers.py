@@ -20,6 +20,7 @@ __all__ = [
     "NaturalGradient",
     "QuadruplyStochastic",
     "StochasticGradient",
+    "Sweeps",
 ]
 
 
@@ -229,8 +230,9 @@ class QuadruplyStochastic(_Batches):
     """Stochastic steps, which sample rows once and basis functions twice.
 
     Their cost depends neither on the number of rows nor on that of functions. They are for
-    `QSGPRegressor` and `QSGPClassifier`. ``solver="sgd"`` stands for them, and ``solver="adagrad"``
-    for those with ``step="adagrad"``.
+    `QSGPRegressor` and `QSGPClassifier`, where ``solver="sgd"`` stands for them, and
+    ``solver="adagrad"`` for those with ``step="adagrad"``. They are for `QSRVMRegressor` and
+    `QSRVMClassifier` too, where ``solver="quadruply_stochastic"`` stands for them.
 
     Parameters
     ----------
@@ -251,7 +253,8 @@ class QuadruplyStochastic(_Batches):
         Number of support rows of the control variate. More rows reduce the gradient's variance.
     learn_hyperparameters : bool, default=False
         Whether the steps learn kernel and noise too. They start from those that a sparse GP has
-        learned or, with ``optimizer=None``, from the given ones.
+        learned or, with ``optimizer=None``, from the given ones. In relevance vector machines it
+        concerns the kernel alone, whose length scales held-out rows have chosen.
     batch_size : int, default=None
         Number of rows in a minibatch; None is 512.
     learning_rate : float, default=None
@@ -290,3 +293,15 @@ class QuadruplyStochastic(_Batches):
         check_number("n_sampled_basis", self.n_sampled_basis, 1, integer=True)
         check_number("n_support", self.n_support, 1, integer=True)
         check_bool("learn_hyperparameters", self.learn_hyperparameters)
+
+
+class Sweeps(Solver):
+    """Coordinate ascent over the precisions and weights of relevance vector machines.
+
+    It is for `QSRVMRegressor` and `QSRVMClassifier`. It has no options. The first sweeps take
+    O(M^3) time and O(M^2) memory for M functions; stochastic steps need neither.
+
+    Notes
+    -----
+    Source: Tipping (2001); Tipping and Faul (2003).
+    """

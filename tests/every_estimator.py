@@ -50,6 +50,7 @@ ESTIMATORS = {
     "qsgp, sgd": QSGPRegressor(**SGD, n_basis=60),
     "qsgp classifier": QSGPClassifier(**SMALL, n_basis=60),
     "qsrvm": QSRVMRegressor(**FEW, n_basis=20),
+    "qsrvm, stochastic": QSRVMRegressor(**FEW, n_basis=20, solver="quadruply_stochastic"),
     "qsrvm classifier": QSRVMClassifier(**FEW, n_basis=20),
     "additive": AdditiveGPRegressor(**FEW),
     "additive, sparse": AdditiveGPRegressor(**FEW, sparse=True, n_inducing=6),

@@ -131,6 +131,11 @@ FITS |= {
         "empty",
     ),
     "rvm, two classes": (QSRVMClassifier(**RVM), 2, "blocks"),
+    "rvm, stochastic": (
+        QSRVMRegressor(random_state=0, max_iter=5, solver="quadruply_stochastic"),
+        0,
+        "uneven",
+    ),
     "rvm, three classes": (QSRVMClassifier(**RVM, optimizer=None), 3, "one row"),
 }
 EXACT = {"n_inducing": 15, "random_state": 0, "max_iter": 4, "tol": 0.0}

@@ -44,8 +44,8 @@ CASES = {
         {"solver": "adagrad", "covariance": "mean_field"},
         {"covariance": "chevron"},
     ],
-    "QSRVMClassifier": [{}],
-    "QSRVMRegressor": [{}],
+    "QSRVMClassifier": [{}, {"solver": "quadruply_stochastic"}],
+    "QSRVMRegressor": [{}, {"solver": "quadruply_stochastic", "covariance": "chevron"}],
     "SVGPClassifier": [{}, {"likelihood": "robust_max"}],
     "SVGPRegressor": [
         {},

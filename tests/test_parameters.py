@@ -105,6 +105,11 @@ MODES = {
     ),
     "RVM regressor": QSRVMRegressor(**RVM, optimizer=None),
     "RVM classifier": QSRVMClassifier(**RVM, optimizer=None, covariance="mean_field"),
+    "RVM regressor, stochastic": QSRVMRegressor(
+        **without(RVM, "tol"),
+        optimizer=None,
+        solver=QuadruplyStochastic(**FEW_STEPS, n_support=10),
+    ),
     "additive regressor": AdditiveGPRegressor(**ADDITIVE, sparse=True),
     "additive classifier": AdditiveGPClassifier(**ADDITIVE, sparse=True, interactions=None),
     "hybrid SVC": HybridBayesianSVC(**HYBRID),
@@ -161,6 +166,15 @@ SLOW_MODES = {
     "RVM regressor, learned": QSRVMRegressor(**RVM),
     "RVM regressor, Laplace": QSRVMRegressor(**RVM, likelihood="laplace", covariance="mean_field"),
     "RVM classifier, learned": QSRVMClassifier(**RVM),
+    "RVM regressor, chevron": QSRVMRegressor(
+        **without(RVM, "tol"),
+        covariance="chevron",
+        solver=QuadruplyStochastic(**FEW_STEPS, n_support=10),
+    ),
+    "RVM classifier, stochastic": QSRVMClassifier(
+        **without(RVM, "tol"),
+        solver=QuadruplyStochastic("adagrad", **FEW_STEPS, n_support=10),
+    ),
     # "auto" would choose pairs and the form by the rows, and could choose the same.
     "additive regressor, exact": AdditiveGPRegressor(**PAIR, sparse=False),
     "additive regressor, Laplace": AdditiveGPRegressor(**PAIR, sparse=True, likelihood="laplace"),
@@ -188,7 +202,7 @@ CHANGES = {
     "class_weight": [{0: 1.0, 1: 3.0, 2: 1.5}],
     "contrast": ["hard"],
     "control_variate": ["gram", None],
-    "covariance": ["nystroem", "chevron", "mean_field", "full", "precision"],
+    "covariance": ["nystroem", "chevron", "mean_field", "full", "precision", "auto"],
     "device": ["cpu"],
     "dtype": ["float32"],
     "early_stopping": [False, True],
@@ -227,14 +241,14 @@ CHANGES = {
     "probability": ["argmax"],
     "random_state": [5],
     "rank": [1],
-    "relevance_threshold": [5.0],
+    "relevance_threshold": [1.1],
     "rule": ["adam", "sign", "adadelta"],
     "point_masses": [None],
     "scaling": ["minmax"],
     "shrinkage": [0.5],
     "solver": [
         *("coordinate_ascent", "exact", "collapsed", "natural_gradient", "gradient"),
-        *("sep", "gfitc", "cg", "sgd", "adagrad"),
+        *("sep", "gfitc", "cg", "sgd", "adagrad", "sweeps", "quadruply_stochastic"),
     ],
     "sparse": [True, False],
     "step": ["sgd", "adagrad"],
@@ -303,7 +317,8 @@ def is_same_solver(one, other):
 
 def may_be_synonyms(model, name, value):
     """Return whether another value of a parameter may have the same meaning."""
-    return name in SYNONYMS or (name == "solver" and "auto" in (value, model.solver))
+    is_auto = name in ("covariance", "solver") and "auto" in (value, getattr(model, name))
+    return name in SYNONYMS or is_auto
 
 
 def changes(model):

@@ -606,7 +606,7 @@ def test_a_constant_y():
     ("options", "error", "message"),
     [
         ({"kernel": "rbf"}, TypeError, "not a kernel"),
-        ({"covariance": "chevron"}, ValueError, "covariance='chevron' is not one of"),
+        ({"covariance": "chevron"}, ValueError, "covariance='chevron' is not for"),
         ({"likelihood": "student_t"}, ValueError, "likelihood='student_t' is not one of"),
         ({"n_basis": 0}, ValueError, "n_basis=0 must be an integer of at least 1"),
         ({"relevance_threshold": 0.5}, ValueError, "must be above 1"),

@@ -17,6 +17,8 @@ from skgpsvm import (
     EPClassifier,
     QSGPClassifier,
     QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
     SVGPClassifier,
     SVGPRegressor,
     solvers,
@@ -33,6 +35,7 @@ from skgpsvm.solvers import (
     NaturalGradient,
     QuadruplyStochastic,
     StochasticGradient,
+    Sweeps,
 )
 
 SOLVERS = [getattr(solvers, name) for name in solvers.__all__]
@@ -45,6 +48,7 @@ QUADRUPLY = {
     "sgd": QuadruplyStochastic(),
     "adagrad": QuadruplyStochastic(step="adagrad"),
 }
+RELEVANCE = {"sweeps": Sweeps(), "quadruply_stochastic": QuadruplyStochastic()}
 STEPS = {"natural_gradient": NaturalGradient(), "gradient": Gradient()}
 STRINGS = {
     BayesianSVC: {"coordinate_ascent": CoordinateAscent(), "gradient": Gradient()},
@@ -53,6 +57,8 @@ STRINGS = {
     EPClassifier: {"sep": InterleavedEP(), "gfitc": ConvergedEP()},
     QSGPClassifier: QUADRUPLY,
     QSGPRegressor: QUADRUPLY,
+    QSRVMClassifier: RELEVANCE,
+    QSRVMRegressor: RELEVANCE,
     SVGPClassifier: {"collapsed": Collapsed(), **STEPS},
     SVGPRegressor: {"exact": Exact(), "collapsed": Collapsed(), **STEPS},
 }
@@ -96,10 +102,11 @@ def owner(solver):
 def fitted(kind_or_model, solver, **parameters):
     """Return a small fit by a solver."""
     model = kind_or_model() if inspect.isclass(kind_or_model) else clone(kind_or_model)
-    points = {} if isinstance(solver, Exact) or solver == "exact" else {"n_inducing": 8}
-    model.set_params(solver=solver, random_state=0, max_iter=3, **points | parameters)
-    if "n_basis" in model.get_params():
-        model.set_params(n_basis=20)
+    few = {"n_inducing": 8, "n_basis": 20}
+    few = {name: number for name, number in few.items() if name in model.get_params()}
+    if isinstance(solver, Exact) or solver == "exact":
+        del few["n_inducing"]
+    model.set_params(solver=solver, random_state=0, max_iter=3, **few | parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(*problem(model, 60))
@@ -150,7 +157,7 @@ def test_choices_are_told():
 
 def test_every_option_is_checked():
     assert {name for _, name in OPTIONS} == {*CHOICES, *INTEGERS, "learning_rate"}
-    for solver in (Collapsed, ConvergedEP):
+    for solver in (Collapsed, ConvergedEP, Sweeps):
         assert not options(solver)
         solver().check()
 

@@ -21,7 +21,7 @@ def _scaled(X, Z, scale):
     """
     if X.is_sparse:
         return X * scale.reciprocal(), Z / scale
-    center = Z.detach().mean(0)
+    center = Z.detach().mean(0) if len(Z) else 0.0  # no rows would have NaN gradients
     A = (X - center) / scale
     return A, A if Z is X else (Z - center) / scale
 

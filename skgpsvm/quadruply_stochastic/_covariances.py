@@ -134,11 +134,11 @@ class ChevronSum:
             Estimates with both draws; those of the dense columns are used.
         """
         c, k = len(state.mean_precision), self.n_dense
-        diag = (first.coordinates >= k) * self._diag(state, first.coordinates).square()
+        diag = (first.coordinates >= k) * self.diag(state, first.coordinates).square()
         f_i, f_j = (each[:, c:].view(len(each), c, k) for each in f)
         return values.square().double() @ (first.scale * diag).T + (f_i * f_j).sum(2)
 
-    def _diag(self, state, index=None):
+    def diag(self, state, index=None):
         """Return the diagonal of the covariance's factor, (c, M), or its entries at an index."""
         c, k = len(state.mean_precision), self.n_dense
         if index is None:
@@ -153,7 +153,7 @@ class ChevronSum:
         """Return the covariance by field of the fitted model."""
         c, k = len(state.mean_precision), self.n_dense
         columns = state.coef[c:].view(c, k, self.bases.size).mT.contiguous()
-        return {"diag": self._diag(state), "columns": columns}
+        return {"diag": self.diag(state), "columns": columns}
 
     def kl(self, state):
         """Return the covariance's part of the divergence from the prior, in nats."""

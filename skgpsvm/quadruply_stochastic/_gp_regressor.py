@@ -14,14 +14,13 @@ from ._gp_training import (
     QS_FOLLOWED,
     SOLVERS,
     USES,
-    by_steps,
     check_qs_parameters,
     fit_qs,
-    has_partial_fit,
     learning_options,
     qs_attributes,
     take_steps,
 )
+from ._step_runs import by_steps, has_partial_fit
 
 _STEPS = where(solver=QuadruplyStochastic) | where(likelihood="laplace")
 _USES = USES | {

@@ -12,14 +12,23 @@ from .._features import FourierFeatures
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
-from .._problem import Fitted
 from .._solved import calibrated_fit, fit_by_conjugate_gradients
 from .._sparse import MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
 from ..solvers import ConjugateGradients, QuadruplyStochastic
 from ._factors import chevron
-from ._step_state import StepOptions, StochasticState
+from ._step_runs import (
+    STEP_OPTIONS,
+    STEP_USES,
+    STEPS,
+    by_steps,
+    run_steps,
+    step_options,
+    stored_state,
+    support_rows,
+)
+from ._step_state import StochasticState
 from ._stochastic import StochasticSteps
 
 SOLVERS = {
@@ -27,44 +36,26 @@ SOLVERS = {
     "sgd": QuadruplyStochastic(),
     "adagrad": QuadruplyStochastic(step="adagrad"),
 }
-_CG, _STEPS = where(solver=ConjugateGradients), where(solver=QuadruplyStochastic)
+_CG = where(solver=ConjugateGradients)
 _HAS_POINTS = _CG | where(covariance="nystroem") | where(optimizer=OtherThan(None))
 _MAX_LANDMARKS = 4096
 _N_SEEDS = 2**31
-_BATCH_SIZE = 512
 _MAX_LOG_NOISE_CHANGE = math.log(1e3)  # along the stochastic steps
 _MAX_HELD_OUT = 2000
 
 
-def by_steps(estimator):
-    """Return whether an estimator is fitted by stochastic steps."""
-    return isinstance(estimator._solver(), QuadruplyStochastic)
-
-
-def has_partial_fit(estimator):
-    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
-    if not by_steps(estimator):
-        raise AttributeError(
-            "partial_fit is not available with solver='cg', which needs all rows at once. Use "
-            "solver='sgd' or 'adagrad'."
-        )
-    return True
-
-
-USES = {
+USES = STEP_USES | {
     "n_dense_columns": where(covariance="chevron"),
-    "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None)),
     "n_inducing": _HAS_POINTS,
     "inducing_points": _HAS_POINTS,
-    "solver__batch_size": _STEPS | LEARNED,
-    "solver__learning_rate": _STEPS | LEARNED,
+    "solver__batch_size": STEPS | LEARNED,
+    "solver__learning_rate": STEPS | LEARNED,
     "tol": _CG | LEARNED,
 }
-_STEP_OPTIONS = [f"solver__{name}" for name in ("control_variate", "gradient", "n_sampled_basis")]
 QS_FOLLOWED = {
     "fit": FOLLOWED
     | MORE_FOLLOWED
-    | dict.fromkeys((*_STEP_OPTIONS, "solver__learn_hyperparameters"), ALWAYS)
+    | dict.fromkeys((*STEP_OPTIONS, "solver__learn_hyperparameters"), ALWAYS)
     | dict.fromkeys(
         (
             "augment",
@@ -80,7 +71,7 @@ QS_FOLLOWED = {
     ),
     # A pass of steps has no tolerance.
     "partial_fit": {name: use for name, use in FOLLOWED.items() if name != "tol"}
-    | dict.fromkeys((*_STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
+    | dict.fromkeys((*STEP_OPTIONS, "solver__batch_size", "solver__learning_rate"), ALWAYS),
 }
 
 
@@ -151,8 +142,7 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     model, index = _with_functions(estimator, learned, rows, problem.random_state)
     if in_steps:
         n_support = estimator._solver().n_support
-        support = np.sort(problem.random_state.permutation(rows.n_rows)[:n_support])
-        support = rows.inputs(torch.as_tensor(support, device=rows.device)).double()
+        support = support_rows(rows, n_support, problem.random_state)
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
         return take_steps(estimator, problem, model, support, rows, others, left_out)
     if is_calibrated and estimator.covariance == "nystroem":
@@ -249,7 +239,7 @@ def take_steps(
     Returns
     -------
     fitted : Fitted
-        Its curve has estimates of the ELBO, one per pass; its summary is the last of them.
+        See `run_steps`.
     """
     rows = problem.rows if rows is None else rows
     start = problem.start if model is None else model
@@ -259,10 +249,9 @@ def take_steps(
     steps = _steps(estimator, problem, start, rows, passes, streamed)
     given, augment = start.state(rows.device), estimator.augment
     if model is None:
-        state = _from_arrays(start.steps, rows.device)
+        state = stored_state(StochasticState, start.steps, rows.device)
     else:
         state = steps.init(given["theta"], given["noise"], support)
-    steps.begin(state, more=streamed)
     # Calibration has changed the noise of predictions since the state was stored.
     log_noise_change = given["noise"] - state.noise
 
@@ -282,38 +271,22 @@ def take_steps(
                 parts[name] = torch.cat([before, parts[name]], axis)
         return _with_weight_posterior(start.at(learned), parts)
 
-    def evaluate(state):
-        return [fitted(state)], [Summary(state.objective, left_out)]
-
-    curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
-    steps.check(state)
-    model = replace(fitted(state), steps=_to_arrays(state))
-    return Fitted(model, curve, Summary(state.objective, left_out))
+    options = {"left_out": left_out, "streamed": streamed}
+    return run_steps(problem, steps, state, passes, fitted, **options)
 
 
 def _steps(estimator, problem, model, rows, passes, streamed):
     """Return the `StochasticSteps` over some rows."""
     n_dense = {"nystroem": None, "mean_field": 0, "chevron": estimator.n_dense_columns}
     solver, limits = estimator._solver(), None
-    batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
     if not streamed and solver.learn_hyperparameters:
         limits = _hyperparameter_limits(model, estimator._noise_model, rows.device)
-    options = StepOptions(
-        n_dense=n_dense[estimator.covariance],
-        batch_size=batch_size,
-        n_sampled=solver.n_sampled_basis,
-        control_variate=solver.control_variate,
-        n_steps=passes * math.ceil(rows.n_rows / batch_size),
-        symmetric=solver.gradient == "symmetric",
-        adagrad=solver.step == "adagrad",
-        learning_rate=solver.learning_rate,
-    )
     return StochasticSteps(
         estimator._make_likelihood(),
         model.mean_bases(rows.device),
         model.basis(rows.device),
         rows,
-        options,
+        step_options(solver, rows, passes, n_dense[estimator.covariance]),
         problem.generator,
         limits,
     )
@@ -336,21 +309,3 @@ def _calibrated_on(estimator, model, others):
     prior = posterior.basis.projected_variance(X)[:, None]
     held_out = HeldOutRows(y, weights, *posterior.marginals(X), prior)
     return held_out.most_likely(model, estimator._noise_model.limits((-math.inf, math.inf)))
-
-
-def _to_arrays(state):
-    """Return a `StochasticState` by field, with arrays for tensors and without ``auxiliary``."""
-    return {
-        name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-        for name, part in state.as_dict().items()
-        if name != "auxiliary"
-    }
-
-
-def _from_arrays(arrays, device):
-    """Return the `StochasticState` that `_to_arrays` stored, in new tensors on a device."""
-    fields = {
-        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
-        for name, part in arrays.items()
-    }
-    return StochasticState(**fields)

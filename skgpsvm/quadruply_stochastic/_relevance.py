@@ -37,12 +37,22 @@ class BiasedDictionary(Dictionary):
         super().__init__(kernel, theta, points, precisions)
         self.size = precisions.shape[1]
 
-    def values(self, X):
-        values = super().values(X)
-        return torch.cat([values, values.new_ones(len(X), 1)], 1)
+    def sampled(self, X, units):
+        return _with_ones(super().sampled(X, units))
+
+    def coordinates(self, units):
+        constant = units.new_full((1,), self.n_units)
+        return torch.cat([units, constant]), 1
 
     def blocks(self, X):
-        yield slice(self.size), self.values(X)
+        for part, values in super().blocks(X):
+            if part.stop == self.n_units:
+                part, values = slice(part.start, self.size), _with_ones(values)
+            yield part, values
+
+
+def _with_ones(values):
+    return torch.cat([values, values.new_ones(len(values), 1)], 1)
 
 
 @dataclass(kw_only=True)

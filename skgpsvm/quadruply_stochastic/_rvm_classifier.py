@@ -2,9 +2,20 @@
 
 from typing import Self
 
+from sklearn.utils.metaestimators import available_if
+
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._predictive import classification_sites
-from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
+from ._rvm_training import (
+    RVM_RULES,
+    check_rvm_parameters,
+    fit_rvm,
+    is_learned,
+    partial_fit_rvm,
+    rvm_attributes,
+    take_rvm_steps,
+)
+from ._step_runs import has_partial_fit
 
 
 class QSRVMClassifier(GPClassifier):
@@ -23,9 +34,18 @@ class QSRVMClassifier(GPClassifier):
         Kernel of the basis functions, one for each row. None is a squared exponential of height 1.
         Its length scales are proportional to the features' standard deviations and start from the
         median distance between some rows.
-    covariance : {"full", "mean_field"}, default="full"
-        Posterior covariance of the weights of a latent. "mean_field" makes them independent, which
-        prunes more functions and underestimates variances.
+    solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
+        How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
+        "quadruply_stochastic", the paper's, takes steps on samples of both; it is for more than
+        some thousand functions. The objects `skgpsvm.solvers.Sweeps` and
+        `skgpsvm.solvers.QuadruplyStochastic` have the options.
+    covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
+        Posterior covariance of the weights of a latent. "auto" is "full" for sweeps and
+        "mean_field" for stochastic steps. "mean_field" makes weights independent, which prunes more
+        functions and underestimates variances. "chevron", for stochastic steps, has
+        ``n_dense_columns`` dense columns of its factor besides.
+    n_dense_columns : int, default=10
+        Number of dense columns of "chevron".
     n_basis : int, default=2000
         Number of functions to start from, M: at rows drawn at random, or at all rows if there are
         no more.
@@ -38,18 +58,22 @@ class QSRVMClassifier(GPClassifier):
         best. All rows of rare classes are among the 500. Other hyperparameters of the kernel are
         fixed, and so are length scales if there are fewer than 3 rows.
     max_iter : int, default=300
-        Maximum number of sweeps over the weights.
+        Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
     tol : float, default=1e-2
         Stop when a sweep prunes no function and changes the bound by less, in nats.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
+    warm_start : bool, default=False
+        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
+        from its weights and precisions. A parameter that such a model has fixed, for instance
+        ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the rows and predictions. None is the dtype of X. The functions' values and
         their sums are always float64.
     random_state : int, RandomState instance or None, default=None
-        Seeds the choice of the rows that functions start at, and of the held-out rows.
+        Seeds the choice of the rows that functions start at, the held-out rows and the minibatches.
 
     Attributes
     ----------
@@ -80,15 +104,17 @@ class QSRVMClassifier(GPClassifier):
     Notes
     -----
     Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003); Opper and
-    Archambeau (2009) for two classes, the bound of Boehning for more. Departs from the source:
-    sweeps are over all rows and all remaining functions, not over samples of them. Two classes use
-    the expected log likelihood instead of a bound, which rare classes need. There may be more than
-    two classes.
+    Archambeau (2009) for two classes, the bound of Boehning for more. The source's algorithm is
+    ``solver=QuadruplyStochastic(step="adagrad")`` with ``covariance="chevron"``. Departs from the
+    source: sweeps with two classes use the expected log likelihood instead of a bound, which rare
+    classes need. Stochastic steps have the bound of Jaakkola and Jordan. There may be more than two
+    classes.
 
     With two classes each of the first sweeps costs O(n M^2 + M^3). With c classes it costs
     O(c M^3), and O(n M^2) once for all. In later sweeps M is the number of remaining functions.
-    Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A prediction costs O(r^2) per
-    row and latent.
+    Memory beyond X is about ``8 * ((2 c + 3) * M**2 + 2**23)`` bytes. A stochastic step costs the
+    same for all n and M, and the memory of the steps is O(n + M). A prediction costs O(r^2) per row
+    and latent, or O(r) with independent weights.
 
     Examples
     --------
@@ -103,30 +129,37 @@ class QSRVMClassifier(GPClassifier):
     """
 
     likelihood = "softmax"
+    _rules = RVM_RULES
 
     def __init__(
         self,
         kernel=None,
         *,
-        covariance="full",
+        solver="sweeps",
+        covariance="auto",
+        n_dense_columns=10,
         n_basis=2000,
         relevance_threshold=1e4,
         optimizer="auto",
         max_iter=300,
         tol=1e-2,
         class_weight=None,
+        warm_start=False,
         device=None,
         dtype=None,
         random_state=None,
     ):
         self.kernel = kernel
+        self.solver = solver
         self.covariance = covariance
+        self.n_dense_columns = n_dense_columns
         self.n_basis = n_basis
         self.relevance_threshold = relevance_threshold
         self.optimizer = optimizer
         self.max_iter = max_iter
         self.tol = tol
         self.class_weight = class_weight
+        self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -155,7 +188,8 @@ class QSRVMClassifier(GPClassifier):
         ValueError
             If parameters, data or weights are invalid.
         DivergenceError
-            If the objective is not finite.
+            If the objective is not finite, or stochastic steps end at one far below the prior's.
+            The estimator is then not fitted or, with ``warm_start``, unchanged.
 
         Warns
         -----
@@ -163,6 +197,38 @@ class QSRVMClassifier(GPClassifier):
             If the sweeps reach ``max_iter``.
         """
         return fit_models(self, X, y, sample_weight)
+
+    @available_if(has_partial_fit)
+    @all_or_nothing
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
+        """Update the model with more rows, by one pass of stochastic steps.
+
+        The first call is the same as `fit`. Later calls keep the kernel; precisions are learned
+        further, and functions are pruned. Earlier rows count in proportion to their number.
+        ``solver="sweeps"`` needs all rows at once and has no `partial_fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        classes : array-like of shape (c,), default=None
+            All classes that may occur. The first call needs them if its ``y`` lacks some.
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : QSRVMClassifier
+
+        Raises
+        ------
+        AttributeError
+            If ``solver="sweeps"``.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            See `fit`. The estimator is then unchanged.
+        """
+        return partial_fit_rvm(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_rvm_parameters(self)
@@ -176,5 +242,8 @@ class QSRVMClassifier(GPClassifier):
     def _fit_model(self, problem):
         return fit_rvm(self, problem)
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
-        return rvm_attributes(self, models, bounds)
+    def _update_model(self, problem):
+        return take_rvm_steps(self, problem, streamed=True)
+
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        return rvm_attributes(self, models, summaries)

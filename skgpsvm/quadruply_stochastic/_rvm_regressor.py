@@ -4,12 +4,22 @@ from typing import Self
 
 import numpy as np
 import torch
+from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._noise import NOISE_BOUNDS
 from .._validation import differs
 from .._variational import check_noise
-from ._rvm_training import check_rvm_parameters, fit_rvm, is_learned, rvm_attributes
+from ._rvm_training import (
+    RVM_RULES,
+    check_rvm_parameters,
+    fit_rvm,
+    is_learned,
+    partial_fit_rvm,
+    rvm_attributes,
+    take_rvm_steps,
+)
+from ._step_runs import has_partial_fit
 
 _LIKELIHOODS = ("gaussian", "laplace")
 
@@ -30,9 +40,18 @@ class QSRVMRegressor(GPRegressor):
         median distance between some rows.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Distribution of the noise. "laplace" is robust to outliers.
-    covariance : {"full", "mean_field"}, default="full"
-        Posterior covariance of the weights. "mean_field" makes them independent, which prunes more
-        functions and underestimates variances.
+    solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
+        How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
+        "quadruply_stochastic", the paper's, takes steps on samples of both; it is for more than
+        some thousand functions. The objects `skgpsvm.solvers.Sweeps` and
+        `skgpsvm.solvers.QuadruplyStochastic` have the options.
+    covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
+        Posterior covariance of the weights. "auto" is "full" for sweeps and "mean_field" for
+        stochastic steps. "mean_field" makes weights independent, which prunes more functions and
+        underestimates variances. "chevron", for stochastic steps, has ``n_dense_columns`` dense
+        columns of its factor besides.
+    n_dense_columns : int, default=10
+        Number of dense columns of "chevron".
     n_basis : int, default=2000
         Number of functions to start from, M: at rows drawn at random, or at all rows if there are
         no more.
@@ -47,22 +66,26 @@ class QSRVMRegressor(GPRegressor):
         cross-validation on at most 500 rows. All are multiplied by one factor: the largest whose
         log density is within a standard error of the best. Other hyperparameters of the kernel are
         fixed, and so are length scales if there are fewer than 3 rows. The noise maximizes the
-        evidence. The noise of predictions is at least the value with the highest density of
-        held-out rows: those of all three folds, or of one fold if there are more than 500 rows.
+        evidence. After sweeps, the noise of predictions is at least the value with the highest
+        density of held-out rows: those of all three folds, or of one if there are more than 500.
     max_iter : int, default=300
-        Maximum number of sweeps over the weights.
+        Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
     tol : float, default=1e-3
         Stop when a sweep prunes no function and changes the bound by less, in nats.
     normalize_y : bool, default=True
         Whether y is centered and scaled to unit variance first. Otherwise y should be of order
         one, since the initial values and the limits of learning assume it.
+    warm_start : bool, default=False
+        Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
+        from its weights and precisions. A parameter that such a model has fixed, for instance
+        ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
         Precision of the rows, targets and predictions. None is float64. The functions' values and
         their sums are always float64.
     random_state : int, RandomState instance or None, default=None
-        Seeds the choice of the rows that functions start at, and of the held-out rows.
+        Seeds the choice of the rows that functions start at, the held-out rows and the minibatches.
 
     Attributes
     ----------
@@ -94,15 +117,16 @@ class QSRVMRegressor(GPRegressor):
 
     Notes
     -----
-    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003). Departs from
-    the source: sweeps are over all rows and all remaining functions, not over samples of them. The
+    Source: Evans and Nair (2020), section 4; Tipping (2001), Tipping and Faul (2003). The source's
+    algorithm is ``solver=QuadruplyStochastic(step="adagrad")`` with ``covariance="chevron"``. The
     user guide describes how precisions are learned.
 
     Several outputs share the functions, each with its own precisions. A function remains while it
     is relevant to any output. Each of the first sweeps costs O(M^3), and all together O(n M^2);
     with Laplace noise each costs O(n M^2). In later sweeps M is the number of remaining functions.
-    Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A prediction
-    costs O(r^2) per row.
+    Memory beyond X is about ``8 * ((2 t + 3) * M**2 + 2**23)`` bytes for t outputs. A stochastic
+    step costs the same for all n and M, and the memory of the steps is O(n + M). A prediction costs
+    O(r^2) per row, or O(r) with independent weights.
 
     Examples
     --------
@@ -117,6 +141,7 @@ class QSRVMRegressor(GPRegressor):
     array([ 1. , -0.2])
     """
 
+    _rules = RVM_RULES
     _default_dtype = "float64"
 
     def __init__(
@@ -124,7 +149,9 @@ class QSRVMRegressor(GPRegressor):
         kernel=None,
         *,
         likelihood="gaussian",
-        covariance="full",
+        solver="sweeps",
+        covariance="auto",
+        n_dense_columns=10,
         n_basis=2000,
         relevance_threshold=1e4,
         noise_variance=None,
@@ -132,13 +159,16 @@ class QSRVMRegressor(GPRegressor):
         max_iter=300,
         tol=1e-3,
         normalize_y=True,
+        warm_start=False,
         device=None,
         dtype=None,
         random_state=None,
     ):
         self.kernel = kernel
         self.likelihood = likelihood
+        self.solver = solver
         self.covariance = covariance
+        self.n_dense_columns = n_dense_columns
         self.n_basis = n_basis
         self.relevance_threshold = relevance_threshold
         self.noise_variance = noise_variance
@@ -146,6 +176,7 @@ class QSRVMRegressor(GPRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.normalize_y = normalize_y
+        self.warm_start = warm_start
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -176,7 +207,8 @@ class QSRVMRegressor(GPRegressor):
         ValueError
             If parameters, data or weights are invalid.
         DivergenceError
-            If the objective is not finite.
+            If the objective is not finite, or stochastic steps end at one far below the prior's.
+            The estimator is then not fitted or, with ``warm_start``, unchanged.
 
         Warns
         -----
@@ -184,6 +216,36 @@ class QSRVMRegressor(GPRegressor):
             If the sweeps reach ``max_iter``.
         """
         return fit_models(self, X, y, sample_weight)
+
+    @available_if(has_partial_fit)
+    @all_or_nothing
+    def partial_fit(self, X, y, sample_weight=None) -> Self:
+        """Update the model with more rows, by one pass of stochastic steps.
+
+        The first call is the same as `fit`. Later calls keep the kernel and the noise; precisions
+        are learned further, and functions are pruned. Earlier rows count in proportion to their
+        number. ``solver="sweeps"`` needs all rows at once and has no `partial_fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,) or (n, t)
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : QSRVMRegressor
+
+        Raises
+        ------
+        AttributeError
+            If ``solver="sweeps"``.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            See `fit`. The estimator is then unchanged.
+        """
+        return partial_fit_rvm(self, X, y, sample_weight)
 
     def _check_parameters(self):
         check_rvm_parameters(self)
@@ -200,9 +262,12 @@ class QSRVMRegressor(GPRegressor):
     def _fit_model(self, problem):
         return fit_rvm(self, problem, *self._initial_noise(problem.rows))
 
-    def _fitted_attributes(self, models, bounds, streamed=False):
+    def _update_model(self, problem):
+        return take_rvm_steps(self, problem, streamed=True)
+
+    def _fitted_attributes(self, models, summaries, streamed=False):
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
-        return rvm_attributes(self, models, bounds) | {"noise_variance_": noise_variance}
+        return rvm_attributes(self, models, summaries) | {"noise_variance_": noise_variance}
 
     def _initial_noise(self, rows):
         """Return where the noise starts, and between which bounds it is learned, for `fit_rvm`."""

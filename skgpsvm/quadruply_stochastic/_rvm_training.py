@@ -9,12 +9,26 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
+from .._estimators import FOLLOWED, fit_models, update_models
 from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
+from .._parameters import ALWAYS, OtherThan, ParameterRules, where
+from .._predictive import Summary
 from .._problem import Fitted
-from .._torch_kernels import torch_kernel
+from .._torch_kernels import theta_bounds, torch_kernel
 from .._validation import check_kernel
+from ..solvers import QuadruplyStochastic, Sweeps
 from ._relevance import BiasedDictionary, RelevanceSweeps
+from ._relevance_steps import RelevanceSteps, RelevanceStepsState
+from ._step_runs import (
+    STEP_OPTIONS,
+    STEP_USES,
+    by_steps,
+    run_steps,
+    step_options,
+    stored_state,
+    support_rows,
+)
 
 _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares, and then factors around the best one.
@@ -41,14 +55,45 @@ class RelevanceModel(WeightSpaceModel):
         return BiasedDictionary(torch_kernel(self.kernel), *parts)
 
 
+SOLVERS = {"sweeps": Sweeps(), "quadruply_stochastic": QuadruplyStochastic()}
+_SWEEPS = where(solver=Sweeps)
+_STREAM_FOLLOWED = {name: use for name, use in FOLLOWED.items() if name != "tol"} | dict.fromkeys(
+    (*STEP_OPTIONS, "relevance_threshold", "solver__batch_size", "solver__learning_rate"), ALWAYS
+)
+RVM_RULES = ParameterRules(
+    STEP_USES
+    | {
+        "n_dense_columns": where(covariance="chevron"),
+        "tol": _SWEEPS | where(optimizer=OtherThan(None)),
+    },
+    {
+        "fit": _STREAM_FOLLOWED
+        | dict.fromkeys(("optimizer", "solver__learn_hyperparameters"), ALWAYS)
+        | dict.fromkeys(("covariance", "n_basis", "tol"), _SWEEPS),
+        "partial_fit": _STREAM_FOLLOWED,
+    },
+    solvers=SOLVERS,
+)
+
+
 def check_rvm_parameters(estimator):
     """Refuse wrong values of the parameters that regressor and classifier share."""
-    estimator._check_choice("covariance", ("full", "mean_field"))
+    estimator._rules.check_solver(estimator)
+    estimator._check_choice("covariance", ("auto", "full", "chevron", "mean_field"))
     estimator._check_choice("optimizer", ("auto", None))
-    estimator._check_number("n_basis", 1, integer=True)
+    estimator._check_bool("warm_start")
+    for name in ("n_basis", "n_dense_columns"):
+        estimator._check_number(name, 1, integer=True)
     estimator._check_number("relevance_threshold", 0)
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
+    given = estimator.covariance
+    if given == ("full" if by_steps(estimator) else "chevron"):
+        raise ValueError(
+            f"covariance={given!r} is not for solver={estimator.solver!r}. Stochastic steps have "
+            "'chevron' and 'mean_field', and sweeps have 'full' and 'mean_field'. Use "
+            "covariance='auto', or another solver."
+        )
     if estimator.relevance_threshold <= 1:
         raise ValueError(
             f"relevance_threshold={estimator.relevance_threshold!r} must be above 1, the initial "
@@ -58,7 +103,7 @@ def check_rvm_parameters(estimator):
 
 
 def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
-    """Fit a relevance vector machine: length scales, noise and precisions by `RelevanceSweeps`.
+    """Fit a relevance vector machine: length scales first, then noise and precisions.
 
     Parameters
     ----------
@@ -73,11 +118,15 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     -------
     fitted : Fitted
     """
+    if problem.start and by_steps(estimator):
+        return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
     rows, random_state = problem.rows, problem.random_state
-    kernel = _median_kernel(estimator.kernel, problem)
-    kernel, template = estimator._noise_model.split(kernel)
-    points = np.empty((0, problem.X.shape[1]))
-    start = RelevanceModel(kernel, points, noise, template=template)
+    start = problem.start
+    if not start:
+        kernel = _median_kernel(estimator.kernel, problem)
+        kernel, template = estimator._noise_model.split(kernel)
+        points = np.empty((0, problem.X.shape[1]))
+        start = RelevanceModel(kernel, points, noise, template=template)
 
     def initialize(start, rows):
         """Return sweeps on rows and their initial state, with the kernel of a model."""
@@ -105,9 +154,21 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         return sweeps.noise_by_predictive_density(state.noise, moments)
 
     learns = estimator.optimizer is not None and rows.n_rows >= _N_FOLDS
-    if learns and _has_lengths(kernel):
+    in_steps, has_lengths = by_steps(estimator), _has_lengths(start.kernel)
+    if learns and not problem.start and (in_steps or has_lengths):
         subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
-        start = _select_length_scales(cross_validate, start, subset, random_state)
+        if has_lengths:
+            start = _select_length_scales(cross_validate, start, subset, random_state)
+        if in_steps and noise_bounds is not None:
+            *_, held_out = cross_validate(start, _folds(subset, random_state), "noise")
+            start = replace(start, noise=tuple(held_out.tolist()))
+    if in_steps:
+        functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
+        precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
+        model = replace(start, bases=functions, precisions=precisions)
+        support = support_rows(rows, estimator._solver().n_support, random_state)
+        bounds = noise_bounds if learns else None
+        return take_rvm_steps(estimator, problem, model, support, noise_bounds=bounds)
     sweeps, state = initialize(start, rows)
     min_noise = torch.full_like(state.noise, -math.inf)
     if learns and noise_bounds is not None:
@@ -118,14 +179,82 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     def evaluate(state):
         # The ELBO keeps its noise; predictions have at least that of the held-out rows.
         model = start.at(replace(state, noise=state.noise.maximum(min_noise)))
-        return [model], [state.objective]
+        return [model], [Summary(state.objective)]
 
     curve = problem.run_stage("posterior", sweeps, state, estimator.max_iter, evaluate)
-    (model,), (bound,) = evaluate(state)
-    return Fitted(model, curve, bound)
+    (model,), (summary,) = evaluate(state)
+    return Fitted(model, curve, summary)
 
 
-def rvm_attributes(estimator, models, bounds):
+def take_rvm_steps(
+    estimator, problem, model=None, support=None, *, noise_bounds=None, streamed=False
+):
+    """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
+
+    Parameters
+    ----------
+    estimator : QSRVMRegressor or QSRVMClassifier
+    problem : Problem
+    model : RelevanceModel or None
+        Hyperparameters and functions; None continues the problem's start.
+    support : Tensor of shape (p, d) or None
+        Support rows; needed with a model.
+    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
+        As of `fit_rvm`.
+    streamed : bool
+        Whether the rows come in addition to earlier ones. They get one pass.
+
+    Returns
+    -------
+    fitted : Fitted
+        See `run_steps`.
+    """
+    rows, solver, start = problem.rows, estimator._solver(), model or problem.start
+    problem.generator.manual_seed(problem.seed)
+    passes = 1 if streamed else estimator.max_iter
+    chevron = estimator.covariance == "chevron"
+    options = step_options(solver, rows, passes, estimator.n_dense_columns if chevron else 0)
+    if model is None:
+        state = stored_state(RelevanceStepsState, start.steps, rows.device)
+        start = start.at(state)
+    given = start.state(rows.device)
+    steps = RelevanceSteps(
+        estimator._make_likelihood(),
+        start.mean_bases(rows.device),
+        start.basis(rows.device),
+        rows,
+        options,
+        problem.generator,
+        None if streamed else _limits(solver, start, given, noise_bounds),
+        threshold=estimator.relevance_threshold,
+    )
+    if model is not None:
+        state = steps.init(given["theta"], given["noise"], support)
+
+    def fitted(state):
+        return start.at(state.as_dict() | steps.posterior(state))
+
+    return run_steps(problem, steps, state, passes, fitted, streamed=streamed)
+
+
+def _limits(solver, model, given, noise_bounds):
+    """Return the bounds that `RelevanceSteps` learn the hyperparameters in; None if none is."""
+    theta, noise = (given[name][:, None].expand(-1, 2) for name in ("theta", "noise"))
+    if solver.learn_hyperparameters:
+        theta = theta_bounds(model.kernel, theta.device)
+    elif noise_bounds is None:
+        return None
+    limits = torch.cat([theta, noise if noise_bounds is None else noise_bounds.expand_as(noise)])
+    return limits if len(limits) else None
+
+
+def partial_fit_rvm(estimator, X, y, sample_weight, **more):
+    """Fit a relevance vector machine to its first rows, or update it by more."""
+    fit = update_models if estimator.__sklearn_is_fitted__() else fit_models
+    return fit(estimator, X, y, sample_weight, **more)
+
+
+def rvm_attributes(estimator, models, summaries):
     """Return the fitted attributes of a relevance vector machine, a dict."""
     (only,) = models
     relevance = only.precisions[:, :-1]
@@ -133,8 +262,9 @@ def rvm_attributes(estimator, models, bounds):
         "kernel_": only.whole_kernel,
         "relevance_vectors_": only.bases,
         "relevance_": relevance[0] if len(relevance) == 1 else relevance,
-        "elbo_": bounds[0],
+        "elbo_": summaries[0].elbo,
         "_likelihood": estimator.likelihood,
+        "_fitted_parameters": estimator._rules.memory(estimator),
         "_latents": list(models),
     }
 

@@ -131,9 +131,8 @@ class StochasticSteps(Stage):
             state.hyper_gradient, state.adam_mean, state.adam_square = zeros
         self.bound = self._bound_at(state.noise)
         self._rescale_covariance(state, state.n_seen if more else 0.0)
-        state.n_averaged, state.first_step = 0, state.n_steps
-        state.coef_sum = torch.zeros_like(state.coef_sum)
-        state.last_averaged = state.last_averaged * 0
+        state.first_step = state.n_steps
+        self._restart_average(state)
         state.auxiliary = self._initial_auxiliary(state)
         precision = self.bound.sites(self.rows.targets, state.auxiliary)[1].double()
         (total,) = self.rows.sum(self.rows.weights.double() @ precision)
@@ -182,7 +181,8 @@ class StochasticSteps(Stage):
         value = rows_term(f_i, f_j, var, linear, precision)
         prior = prior_term(self.bases, *estimates.draws, state.coef[:c])
         value = value + prior / self.rows.n_shards
-        self._update_coefficients(state, estimates, linear, precision)
+        at = self._update_coefficients(state, estimates, linear, precision)
+        self._learn_prior(state, at)
         optimal = self._optimal_auxiliary(y, estimates.f, var)
         weight = max(1 / (state.n_passes + 1), self.bound.min_auxiliary_weight)
         state.auxiliary[index] = auxiliary.lerp(optimal.to(auxiliary), weight)
@@ -225,6 +225,12 @@ class StochasticSteps(Stage):
                 f"prior's {prior:.3g}. Lower learning_rate, raise batch_size or n_sampled_basis, "
                 "or use solver='cg'."
             )
+
+    def _restart_average(self, state):
+        """Start the average of the coefficients anew."""
+        state.n_averaged = 0
+        state.coef_sum = torch.zeros_like(state.coef_sum)
+        state.last_averaged = state.last_averaged * 0
 
     # Estimates
 
@@ -274,25 +280,40 @@ class StochasticSteps(Stage):
 
     def _prepare(self, state):
         """Compute the control variate, the learning rate and the covariance's root."""
-        support = state.support
         if self._limits is not None:
             self.bound, self.bases, self.basis = self._model_at(state.theta, state.noise)
             self._covariance = self._covariance.at(self.bases, self.basis)
         self._prepare_control_variate(state)
-        K = self.bases.kernel(support, support, state.theta)
-        largest = torch.linalg.eigvalsh(K)[-1] / len(K)
-        self._rate = self._options.learning_rate
-        if self._rate is None and self._options.adagrad:
-            self._rate = _ADAGRAD_RATE
-        elif self._rate is None:
-            scale = 1.0 if self.bases.independent else self.bases.size * largest
-            # Small minibatches and draws add to the largest eigenvalue.
-            n_sampled, batch_size = max(self._n_sampled, 1), self._options.batch_size
-            sampling = K.diagonal().mean() * (1 / batch_size + 1 / n_sampled)
-            precision = state.n_seen * state.mean_precision.max()
-            curvature = scale * (1 + precision * (largest + sampling))
-            self._rate = (_RATES[self._options.control_variate] / curvature).item()
+        self._rate = self._learning_rate(state)
         self._covariance.prepare(state)
+
+    def _learning_rate(self, state):
+        """Return the given learning rate, or one for the largest eigenvalue at the support rows."""
+        options = self._options
+        if options.learning_rate is not None:
+            return options.learning_rate
+        if options.adagrad:
+            return _ADAGRAD_RATE
+        products = self._support_products(state)
+        largest = torch.linalg.eigvalsh(products)[..., -1] / products.shape[-1]
+        scale = 1.0 if self.bases.independent else self.bases.size * largest
+        # Small minibatches and draws add to the largest eigenvalue.
+        sampling = products.diagonal(dim1=-2, dim2=-1).mean(-1)
+        sampling = sampling * (1 / options.batch_size + 1 / max(self._n_sampled, 1))
+        precision = state.n_seen * state.mean_precision
+        curvature = scale * (1 + precision * (largest + sampling))
+        return _RATES[options.control_variate] / curvature.max().item()
+
+    def _support_products(self, state):
+        """Return inner products (p, p) or (c, p, p) of the functions' values at the support rows.
+
+        They are in coordinates in which the steps are scaled by `_inverse_scale`.
+        """
+        return self.bases.kernel(state.support, state.support, state.theta)
+
+    def _inverse_scale(self, state, at):
+        """Return factors of the rates of some coefficients, 1 or of shape (c + c k, u)."""
+        return 1.0
 
     def _prepare_control_variate(self, state):
         """Compute the kriging and the prior of the support rows at ``support_theta``."""
@@ -384,7 +405,7 @@ class StochasticSteps(Stage):
     # Coefficients
 
     def _update_coefficients(self, state, estimates, linear, precision):
-        """Take a gradient step on the coefficients of the drawn functions.
+        """Take a gradient step on the coefficients of the drawn functions; return their indices.
 
         Parameters
         ----------
@@ -396,7 +417,7 @@ class StochasticSteps(Stage):
         draws, f, errors = estimates
         coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
         control_variate = self._options.control_variate
-        precision = torch.cat([precision, precision.repeat_interleave(k, 1)], 1)
+        precision = with_columns(precision, k, 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
         shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
         of_rows = [
@@ -408,11 +429,12 @@ class StochasticSteps(Stage):
             this, other = draws[i], draws[1 - i]
             if control_variate == "gram":
                 weight = state.n_seen / len(errors[0]) * state.mean_precision
-                weight = torch.cat([weight, weight.repeat_interleave(k)])
+                weight = with_columns(weight, k)
                 gradient += (weight * errors[1 - i]).T @ this.support.double()
             part = coef[:, this.coordinates]
             if self.bases.independent:
-                gradient += self.bases.prior_diag(this.coordinates) * part
+                prior = self.bases.prior_diag(this.coordinates).expand(c, -1)
+                gradient += with_columns(prior, k) * part
             else:
                 S = self.bases.prior(this.coordinates, other.coordinates)
                 gradient += (other.scale * coef[:, other.coordinates]) @ S.T
@@ -427,7 +449,7 @@ class StochasticSteps(Stage):
         first = places.new_full((len(at),), len(every)).scatter_reduce(0, inverse, places, "amin")
         gradient = coef.new_zeros(len(coef), len(at))
         gradient.index_add_(1, inverse, torch.cat(gradients, 1))
-        rate = torch.full_like(gradient, self._rate)
+        rate = torch.full_like(gradient, self._rate) * self._inverse_scale(state, at)
         if self._options.adagrad:
             state.squared_gradients[:, at] += gradient.square()
             rate /= (state.squared_gradients[:, at] + _TINY).sqrt()
@@ -446,6 +468,15 @@ class StochasticSteps(Stage):
         coef[:, at] = new
         support = torch.cat([each.support for each in draws], 1)[:, first].double()
         state.at_support += support @ (new - old).T
+        return at
+
+    def _learn_prior(self, state, at):
+        """Do nothing: the prior of the weights is fixed."""
+
+
+def with_columns(values, k, axis=0):
+    """Return values of c latents, followed by those of each latent repeated for its k columns."""
+    return torch.cat([values, values.repeat_interleave(k, axis)], axis)
 
 
 def _with_barrier(columns, at, rate):

@@ -1,0 +1,147 @@
+"""Quadruply stochastic training of relevance vector machines."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ._covariances import ChevronSum
+from ._relevance import PRECISIONS, BiasedDictionary, joint_precisions
+from ._step_state import StochasticState
+from ._stochastic import StochasticSteps, with_columns
+
+_MAX_CHANGE = 0.1  # of the logarithms of the precisions in a step
+_FIXED_SHARE = 0.1  # of the steps, before the precisions are learned
+
+
+@dataclass(kw_only=True)
+class RelevanceStepsState(StochasticState):
+    """`StochasticState` whose functions have learned prior precisions.
+
+    Attributes
+    ----------
+    bases : Tensor of shape (M - 1, d)
+        Points of the functions; the last function is the constant.
+    precisions : Tensor of shape (c, M)
+        Prior precisions of the weights.
+    """
+
+    bases: torch.Tensor
+    precisions: torch.Tensor
+
+
+class RelevanceSteps(StochasticSteps):
+    r"""`StochasticSteps` on weights that each have a prior precision, which the steps learn.
+
+    The ELBO's part of the precision s of a weight, with its mean :math:`\mu` and the variance
+    :math:`q + 1 / (d + s)` of its optimal covariance, is
+
+    .. math:: \tfrac12 (\log s - s (\mu^2 + q) - \log(d + s)).
+
+    Here d is the data's contribution, and q is the part of the chevron's dense columns. It is
+    concave in :math:`\log s` and its maximum has a closed form. Each step moves the logarithms of
+    the drawn functions' precisions towards it, which cannot lower it. They move by at most 0.1: the
+    maximum is infinite for a mean of zero, where all means start. After each pass, functions that
+    are relevant to no latent are removed.
+
+    Steps of "sgd" are scaled by the posterior variances :math:`1 / (d + s)`, since precisions range
+    over many orders of magnitude.
+
+    Parameters
+    ----------
+    likelihood, bases, basis, rows, options, generator, limits
+        See `StochasticSteps`; the bases are a `BiasedDictionary`.
+    threshold : float
+        Prior precision above which a function is irrelevant.
+
+    Notes
+    -----
+    Source: Evans and Nair, section 4.
+    """
+
+    def __init__(self, *args, threshold):
+        super().__init__(*args)
+        self._threshold, self._n_first_steps = threshold, _FIXED_SHARE * self._options.n_steps
+
+    def init(self, theta, noise, support):
+        state = super().init(theta, noise, support)
+        own = {"bases": self.bases.points, "precisions": self.bases.precisions.clone()}
+        return RelevanceStepsState(**state.as_dict(), **own)
+
+    def step(self, state):
+        super().step(state)
+        self._prune(state)
+
+    def _prepare(self, state):
+        self._at(state)
+        super()._prepare(state)
+
+    def _at(self, state):
+        """Take the functions and precisions of a state; steps change the latter in place."""
+        parts = state.theta, state.bases, state.precisions
+        self.bases = BiasedDictionary(self.bases.kernel, *parts)
+        self._covariance = ChevronSum(self.bases, min(self._options.n_dense, self.bases.size))
+        self._n_sampled = min(self._options.n_sampled, self.bases.n_units)
+
+    def _inverse_scale(self, state, at):
+        if self._options.adagrad:
+            return 1.0
+        return with_columns(
+            1 / (state.data[:, at] + state.precisions[:, at]), self._covariance.n_dense
+        )
+
+    def _support_products(self, state):
+        # Some of the functions stand for all. Those that no step has drawn have no running sum yet.
+        n = self.bases.n_units
+        some = torch.linspace(0, n - 1, self._n_sampled, device=state.coef.device).long()
+        values = self.bases.sampled(state.support, some)
+        coordinates, _ = self.bases.coordinates(some)
+        share = torch.full_like(values[0], n / max(self._n_sampled, 1))
+        share[-1] = 1.0
+        data = state.n_seen * state.mean_precision[:, None] * values.square().mean(0)
+        scale = share / (data + state.precisions[:, coordinates])
+        return (values * scale[:, None]) @ values.T
+
+    def _learn_prior(self, state, at):
+        if state.n_steps < self._n_first_steps:
+            return
+        c, k = len(state.precisions), self._covariance.n_dense
+        columns = state.coef[c:, at].view(c, k, len(at)).square().sum(1)
+        squares = state.coef[:c, at].square() + columns
+        # The variance of a dense column's own function does not depend on its precision.
+        data = torch.where(at < k, torch.inf, state.data[:, at])
+        best = joint_precisions(squares.sqrt(), data).clamp(*PRECISIONS)
+        old = state.precisions[:, at]
+        change = (best / old).log().clamp(-_MAX_CHANGE, _MAX_CHANGE)
+        state.precisions[:, at] = old * change.exp()
+
+    def _prune(self, state):
+        """Remove all functions that are relevant to no latent, except the constant."""
+        kept = (state.precisions < self._threshold).any(0)
+        kept[-1] = True
+        if kept.all():
+            return
+        (kept,) = torch.where(kept)
+        c, k = len(state.precisions), self._covariance.n_dense
+        dense = kept[kept < k]
+        # A removed function takes its dense column along; the next one without gets a column.
+        new = kept[len(dense) : k]
+        diag = self._covariance.diag(state, new)
+
+        def pruned(part, on_diagonal):
+            columns, more = (
+                part[c:].view(c, k, part.shape[1]),
+                part.new_zeros(c, len(new), part.shape[1]),
+            )
+            more[:, range(len(new)), new] = on_diagonal
+            columns = torch.cat([columns[:, dense], more], 1).flatten(0, 1)
+            return torch.cat([part[:c], columns])[:, kept]
+
+        state.coef = pruned(state.coef, diag)
+        if state.squared_gradients is not None:
+            state.squared_gradients = pruned(state.squared_gradients, 0.0)
+        for name in ("precisions", "coef_sum", "last_averaged", "data", "counts"):
+            setattr(state, name, getattr(state, name)[..., kept])
+        state.bases = state.bases[kept[:-1]]
+        self._restart_average(state)
+        self._at(state)
+        state.at_support = self.bases.mean(state.support, state.coef)

@@ -1,0 +1,112 @@
+"""Fits by quadruply stochastic steps: their options, the run, and the state that is stored."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .._parameters import OtherThan, where
+from .._predictive import Summary
+from .._problem import Fitted
+from ..solvers import QuadruplyStochastic
+from ._step_state import StepOptions
+
+STEP_OPTIONS = [f"solver__{name}" for name in ("control_variate", "gradient", "n_sampled_basis")]
+STEPS = where(solver=QuadruplyStochastic)
+STEP_USES = {
+    "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None))
+}
+_BATCH_SIZE = 512
+
+
+def by_steps(estimator):
+    """Return whether an estimator is fitted by stochastic steps."""
+    return _is_stochastic(estimator._solver())
+
+
+def has_partial_fit(estimator):
+    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
+    if not by_steps(estimator):
+        solvers = estimator._rules.solvers.items()
+        strings = [repr(string) for string, solver in solvers if _is_stochastic(solver)]
+        raise AttributeError(
+            f"partial_fit is not available with solver={estimator.solver!r}, which needs all rows "
+            f"at once. Use solver={' or '.join(strings)}."
+        )
+    return True
+
+
+def _is_stochastic(solver):
+    return isinstance(solver, QuadruplyStochastic)
+
+
+def step_options(solver, rows, passes, n_dense):
+    """Return the `StepOptions` of a solver for passes over some rows."""
+    batch_size = min(solver.batch_size or _BATCH_SIZE, rows.n_rows)
+    return StepOptions(
+        n_dense=n_dense,
+        batch_size=batch_size,
+        n_sampled=solver.n_sampled_basis,
+        control_variate=solver.control_variate,
+        n_steps=passes * math.ceil(rows.n_rows / batch_size),
+        symmetric=solver.gradient == "symmetric",
+        adagrad=solver.step == "adagrad",
+        learning_rate=solver.learning_rate,
+    )
+
+
+def support_rows(rows, n_support, random_state):
+    """Return support rows for the control variates, drawn at random, (p, d)."""
+    index = np.sort(random_state.permutation(rows.n_rows)[:n_support])
+    return rows.inputs(torch.as_tensor(index, device=rows.device)).double()
+
+
+def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
+    """Run passes of steps from a state.
+
+    Parameters
+    ----------
+    problem : Problem
+    steps : StochasticSteps
+    state : StochasticState
+    passes : int
+    fitted : callable
+        Takes the state and returns the fitted model.
+    left_out : LeftOut, optional
+        Of the `Summary`.
+    streamed : bool
+        Whether the rows come in addition to earlier ones.
+
+    Returns
+    -------
+    fitted : Fitted
+        Its curve has estimates of the ELBO, one per pass; its summary is the last of them.
+    """
+    steps.begin(state, more=streamed)
+
+    def evaluate(state):
+        return [fitted(state)], [Summary(state.objective, left_out)]
+
+    curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
+    steps.check(state)
+    model = replace(fitted(state), steps=_to_arrays(state))
+    return Fitted(model, curve, Summary(state.objective, left_out))
+
+
+def _to_arrays(state):
+    """Return a `StochasticState` by field, with arrays for tensors and without ``auxiliary``."""
+    return {
+        name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+        for name, part in state.as_dict().items()
+        if name != "auxiliary"
+    }
+
+
+def stored_state(kind, arrays, device):
+    """Return the state of a class that a fitted model has stored, in new tensors on a device."""
+    fields = {
+        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
+        for name, part in arrays.items()
+    }
+    return kind(**fields)
