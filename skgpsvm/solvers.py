@@ -251,6 +251,9 @@ class QuadruplyStochastic(_Batches):
         at a row.
     n_support : int, default=256
         Number of support rows of the control variate. More rows reduce the gradient's variance.
+    decay : float, default=1.0
+        Learning rate of the last step, in units of that of the first; the rates between fall
+        exponentially. The paper lets them fall, and does not say how far. 1 keeps them constant.
     learn_hyperparameters : bool, default=False
         Whether the steps learn kernel and noise too. They start from those that a sparse GP has
         learned or, with ``optimizer=None``, from the given ones. In relevance vector machines it
@@ -273,6 +276,7 @@ class QuadruplyStochastic(_Batches):
         gradient="symmetric",
         n_sampled_basis=1024,
         n_support=256,
+        decay=1.0,
         learn_hyperparameters=False,
         batch_size=None,
         learning_rate=None,
@@ -283,6 +287,7 @@ class QuadruplyStochastic(_Batches):
         self.gradient = gradient
         self.n_sampled_basis = n_sampled_basis
         self.n_support = n_support
+        self.decay = decay
         self.learn_hyperparameters = learn_hyperparameters
 
     def check(self) -> None:
@@ -292,6 +297,7 @@ class QuadruplyStochastic(_Batches):
         check_choice("gradient", self.gradient, ("symmetric", "plain"))
         check_number("n_sampled_basis", self.n_sampled_basis, 1, integer=True)
         check_number("n_support", self.n_support, 1, integer=True)
+        check_number("decay", self.decay, 0, above=True)
         check_bool("learn_hyperparameters", self.learn_hyperparameters)
 
 

@@ -203,6 +203,7 @@ CHANGES = {
     "contrast": ["hard"],
     "control_variate": ["gram", None],
     "covariance": ["nystroem", "chevron", "mean_field", "full", "precision", "auto"],
+    "decay": [0.01],
     "device": ["cpu"],
     "dtype": ["float32"],
     "early_stopping": [False, True],

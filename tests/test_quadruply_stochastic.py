@@ -2,6 +2,7 @@
 
 import pickle
 from copy import copy
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -235,6 +236,23 @@ def changes(prior, control, symmetric, monkeypatch, prior_variate=True):
 def test_steps_average_to_the_gradient(prior, control, symmetric, monkeypatch):
     found = changes(prior, control, symmetric, monkeypatch)
     assert_allclose(found.mean(0), GRADIENTS[prior], **DIGITS)
+
+
+def test_rates_fall_exponentially_to_that_of_the_last_step():
+    found = []
+    for decay in (1.0, 0.01):
+        steps = steps_of(PRIORS["diagonal"], rate=1e-3)
+        steps._options = replace(steps._options, n_steps=5, decay=decay)
+        state = steps.init(THETA, NOISE_LOG, X[SUPPORT])
+        steps.begin(state)
+        steps._prepare(state)
+        for n_steps in (0, 2, 4):
+            state.n_steps, state.coef = n_steps, MU.clone()
+            steps._generator.manual_seed(0)
+            steps.update(state, torch.arange(4))
+            found.append(state.coef - MU)
+    constant, falling = torch.stack(found).chunk(2)
+    assert_allclose(falling, constant * t64([1.0, 0.1, 0.01])[:, None, None], rtol=1e-9)
 
 
 def test_variance_of_the_gradient_is_the_specification_s(monkeypatch):

@@ -156,7 +156,7 @@ def test_choices_are_told():
 
 
 def test_every_option_is_checked():
-    assert {name for _, name in OPTIONS} == {*CHOICES, *INTEGERS, "learning_rate"}
+    assert {name for _, name in OPTIONS} == {*CHOICES, *INTEGERS, "decay", "learning_rate"}
     for solver in (Collapsed, ConvergedEP, Sweeps):
         assert not options(solver)
         solver().check()

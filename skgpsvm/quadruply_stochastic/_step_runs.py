@@ -12,7 +12,9 @@ from .._problem import Fitted
 from ..solvers import QuadruplyStochastic
 from ._step_state import StepOptions
 
-STEP_OPTIONS = [f"solver__{name}" for name in ("control_variate", "gradient", "n_sampled_basis")]
+STEP_OPTIONS = [
+    f"solver__{name}" for name in ("control_variate", "decay", "gradient", "n_sampled_basis")
+]
 STEPS = where(solver=QuadruplyStochastic)
 STEP_USES = {
     "solver__n_support": where(solver__step="sgd") | where(solver__control_variate=OtherThan(None))
@@ -53,6 +55,7 @@ def step_options(solver, rows, passes, n_dense):
         symmetric=solver.gradient == "symmetric",
         adagrad=solver.step == "adagrad",
         learning_rate=solver.learning_rate,
+        decay=solver.decay,
     )
 
 

@@ -115,6 +115,8 @@ class StepOptions:
     learning_rate : float or None
         None is 0.1 for AdaGrad. Otherwise it is a fraction of the inverse of the largest
         eigenvalue, which is estimated on the support rows.
+    decay : float
+        Rate of the last step, in units of the first's.
     """
 
     n_dense: int | None
@@ -125,6 +127,12 @@ class StepOptions:
     symmetric: bool = True
     adagrad: bool = False
     learning_rate: float | None = None
+    decay: float = 1.0
+
+    def decayed(self, state):
+        """Return the rate of the next step, in units of the first's."""
+        share = (state.n_steps - state.first_step) / max(self.n_steps - 1, 1)
+        return self.decay**share
 
 
 class LatentEstimates(NamedTuple):

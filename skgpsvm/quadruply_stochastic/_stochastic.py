@@ -377,7 +377,8 @@ class StochasticSteps(Stage):
         if state.n_steps <= self._options.n_steps // 10:
             return
         memory = state.n_adam_steps, state.adam_mean, state.adam_square
-        step, memory = adam_step(memory, gradient, _ADAM_RATE, _ADAM_BETAS)
+        rate = _ADAM_RATE * self._options.decayed(state)
+        step, memory = adam_step(memory, gradient, rate, _ADAM_BETAS)
         state.n_adam_steps, state.adam_mean, state.adam_square = memory
         point = torch.cat([state.theta, state.noise]) + step
         sizes = len(state.theta), len(state.noise)
@@ -416,10 +417,10 @@ class StochasticSteps(Stage):
         """
         draws, f, errors = estimates
         coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
-        control_variate = self._options.control_variate
+        options = self._options
         precision = with_columns(precision, k, 1)
         linear = torch.nn.functional.pad(linear, (0, c * k))
-        shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
+        shares = (1.0, 1.0) if options.symmetric else (2.0, 0.0)
         of_rows = [
             (precision * f[1 - i] - share * linear).T @ this.values.double()
             for i, (this, share) in enumerate(zip(draws, shares, strict=True))
@@ -427,7 +428,7 @@ class StochasticSteps(Stage):
         gradients = []
         for i, gradient in enumerate(self.rows.sum(*of_rows)):
             this, other = draws[i], draws[1 - i]
-            if control_variate == "gram":
+            if options.control_variate == "gram":
                 weight = state.n_seen / len(errors[0]) * state.mean_precision
                 weight = with_columns(weight, k)
                 gradient += (weight * errors[1 - i]).T @ this.support.double()
@@ -438,7 +439,7 @@ class StochasticSteps(Stage):
             else:
                 S = self.bases.prior(this.coordinates, other.coordinates)
                 gradient += (other.scale * coef[:, other.coordinates]) @ S.T
-                if control_variate:
+                if options.control_variate:
                     left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
                     gradient += left.T @ this.support.double()
             gradients.append(0.5 * this.scale * gradient)
@@ -449,8 +450,9 @@ class StochasticSteps(Stage):
         first = places.new_full((len(at),), len(every)).scatter_reduce(0, inverse, places, "amin")
         gradient = coef.new_zeros(len(coef), len(at))
         gradient.index_add_(1, inverse, torch.cat(gradients, 1))
-        rate = torch.full_like(gradient, self._rate) * self._inverse_scale(state, at)
-        if self._options.adagrad:
+        rate = torch.full_like(gradient, self._rate * options.decayed(state))
+        rate *= self._inverse_scale(state, at)
+        if options.adagrad:
             state.squared_gradients[:, at] += gradient.square()
             rate /= (state.squared_gradients[:, at] + _TINY).sqrt()
         old = coef[:, at]
@@ -460,7 +462,7 @@ class StochasticSteps(Stage):
             rate *= coef.new_zeros(len(at)).index_add_(0, inverse, share)
             columns, rate = (part[c:].view(c, k, -1) for part in (new, rate))
             new[c:] = _with_barrier(columns, at, rate).flatten(0, 1)
-        if state.n_steps - state.first_step >= self._options.n_steps // 2:
+        if state.n_steps - state.first_step >= options.n_steps // 2:
             count = state.n_averaged
             state.coef_sum[:, at] += old[:c] * (count - state.last_averaged[at])
             state.last_averaged[at] = count
