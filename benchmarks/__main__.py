@@ -24,6 +24,7 @@ TIMINGS = {
     "decoupled_solves": "",
     "decoupled_step": "",
     "quadruply_stochastic_step": "",
+    "relevance_steps": "--quick",
     "control_variates": "--evaluations 100",
     "device": "",
     "prediction": "",

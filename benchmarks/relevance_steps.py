@@ -1,0 +1,118 @@
+"""Paper 4, Figure 3: relevance vectors of noisy sinc, by sweeps and by stochastic steps; memory.
+
+Evans and Nair (2020), section 5.3, with range, noise and length scales of the guide, which the
+paper does not state. Then a pass of stochastic steps over many rows and functions, in a process of
+its own. Run ``python -m benchmarks.relevance_steps [--quick]``. Times are of one thread.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+from sklearn.gaussian_process.kernels import RBF
+from threadpoolctl import threadpool_limits
+
+from skgpsvm import QSRVMRegressor, SVGPRegressor
+from skgpsvm.solvers import QuadruplyStochastic
+
+from . import _report
+
+N, NOISE, PASSES = 500, 0.1, 600
+KERNEL = RBF(1.5, "fixed")
+# The paper's sizes of minibatches, draws and support rows.
+SIZES = {"batch_size": 100, "n_sampled_basis": 250, "n_support": 250}
+PAPER = {"step": "adagrad", "control_variate": "gram", "gradient": "plain"}
+LARGE_ROWS, LARGE_FUNCTIONS, D = 1_000_000, 100_000, 8
+
+
+def methods(passes):
+    """Return the models that are compared, by name."""
+    steps = {"solver": QuadruplyStochastic(**SIZES), "max_iter": passes, "random_state": 0}
+    paper = {**steps, "solver": QuadruplyStochastic(**PAPER, **SIZES)}
+    return {
+        "exact process": SVGPRegressor(random_state=0),
+        "sweeps, full": QSRVMRegressor(KERNEL),
+        "sweeps, mean field": QSRVMRegressor(KERNEL, covariance="mean_field"),
+        "steps, mean field": QSRVMRegressor(KERNEL, **steps),
+        "steps, chevron": QSRVMRegressor(KERNEL, covariance="chevron", **steps),
+        "paper's steps, chevron": QSRVMRegressor(KERNEL, covariance="chevron", **paper),
+    }
+
+
+def measured(model, seed):
+    """Return error against the truth, vectors, noise and seconds of a fit to a draw of sinc."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-10, 10, (N, 1))
+    y = np.sinc(X[:, 0] / np.pi) + NOISE * rng.normal(size=N)
+    start = time.process_time()
+    model.fit(X, y)
+    seconds = time.process_time() - start
+    grid = np.linspace(-10, 10, 1000)
+    error = model.predict(grid[:, None]) - np.sinc(grid / np.pi)
+    vectors = len(getattr(model, "relevance_vectors_", X))
+    return np.sqrt(np.mean(error**2)), vectors, np.sqrt(model.noise_variance_), seconds
+
+
+def large(n_rows, n_functions):
+    """Print the memory and the seconds of a pass over generated rows, and the fit's R^2."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n_rows, D), dtype=np.float32)
+    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.3 * rng.standard_normal(n_rows, dtype=np.float32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    solver = QuadruplyStochastic()
+    options = {"n_basis": n_functions, "max_iter": 1, "dtype": "float32", "random_state": 0}
+    start = time.process_time()
+    model = QSRVMRegressor(solver=solver, **options).fit(X, y)
+    seconds = time.process_time() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    score, vectors = model.score(X[:5000], y[:5000]), len(model.relevance_vectors_)
+    print(before, peak, seconds, vectors, score)
+
+
+def main():
+    """Fit all models to all draws, measure memory and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small version, printed only")
+    parser.add_argument("--large", type=int, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.large:
+        large(*options.large)
+        return
+    n_draws, passes = (2, 50) if options.quick else (10, PASSES)
+    sizes = (10_000, 1000) if options.quick else (LARGE_ROWS, LARGE_FUNCTIONS)
+    rows = []
+    for name, model in methods(passes).items():
+        error, vectors, noise, seconds = np.transpose([measured(model, i) for i in range(n_draws)])
+        low, median, high = np.percentile(vectors, [0, 50, 100])
+        counts = f"{median:g} ({low:g} to {high:g})"
+        rows.append((name, error.mean(), error.max(), counts, noise.mean(), seconds.mean()))
+        print(*rows[-1], flush=True)
+    columns = ["model", "RMSE", "largest RMSE", "vectors", "noise", "seconds"]
+    command = [sys.executable, "-m", "benchmarks.relevance_steps", "--large", *map(str, sizes)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    labels = ["MiB before", "peak MiB", "seconds", "vectors", "R^2"]
+    memory = pd.DataFrame([map(float, output.split())], columns=labels)
+    sinc = pd.DataFrame(rows, columns=columns)
+    parts = [
+        _report.header(
+            "Paper 4, Figure 3: relevance vectors of sinc by stochastic steps",
+            rows=f"{N}, x uniform in -10 to 10, noise {NOISE}; {n_draws} draws",
+            kernel=f"{KERNEL.length_scale} of the vector machines",
+            steps=f"{passes} passes, {SIZES}",
+            paper=f"{PAPER}; 13 vectors of one draw",
+        ),
+        _report.table(sinc, "Error to the truth on a grid, vectors: median and range", digits=4),
+        _report.table(
+            memory, f"A pass over {sizes[0]} x {D} float32 rows with {sizes[1]} functions", digits=1
+        ),
+    ]
+    _report.publish("relevance_steps", parts, write=not options.quick)
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        main()
