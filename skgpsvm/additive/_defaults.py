@@ -20,8 +20,10 @@ class Defaults:
     pairs : int
         Maximum number of pairs with inducing points and interactions="auto". No evidence recorded.
     level : float
-        Familywise level of the score test of interactions: the probability that pairs without an
-        interaction pass. Without inducing points, that of the tests after the first.
+        Expected number of false pairs at a score test of interactions, without inducing points
+        after the first test; prune removes those that gain too little. With .05, three splits of
+        wine have 23 to 46 nats less evidence and errors 3.6 % larger. Twenty development functions
+        have no false pair with either (2026-11-27).
     first_level : float
         Expected number of false pairs at the first test without inducing points; prune removes
         those that gain too little. With 1 instead of 4, three splits of housing have up to 60 nats
@@ -122,7 +124,7 @@ class Defaults:
     exact_numbers: int = 20_000
     mean_weight: float = 2.0
     pairs: int = 10
-    level: float = 0.05
+    level: float = 1.0
     first_level: float = 4.0
     gain_level: float = 0.01
     exact_gain_level: float = 1.0
