@@ -19,7 +19,9 @@ NAMES = {
     "bmi": "body mass index",
     "bp": "blood pressure",
     "s1": "total cholesterol",
+    "s2": "LDL cholesterol",
     "s3": "HDL cholesterol",
+    "s4": "total / HDL",
     "s5": "log triglycerides",
     "s6": "glucose",
 }
@@ -38,7 +40,7 @@ contributions, std = (part[0] for part in model.explain(patient, return_std=True
 mean, deviation = (part[0] for part in model.predict(patient, return_std=True))
 print(f"average course: {model.intercept_:.0f}")
 for name, value, error in zip(model.term_names_, contributions, std, strict=True):
-    print(f"  {name:18s} {value:+6.1f} ± {error:.1f}")
+    print(f"  {name:30s} {value:+6.1f} ± {error:.1f}")
 print(f"prediction:     {mean:.0f} ± {deviation:.0f}, observed {y[patient.index[0]]:.0f}")
 
 # %%

@@ -19,6 +19,7 @@ from time import perf_counter
 import joblib
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator
 from sklearn.datasets import make_friedman1
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -135,6 +136,8 @@ ax.set(
     ylabel="requests answered within, %",
     title="Mean and standard deviation of one row",
 )
+ax.minorticks_off()
+ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 ax.xaxis.set_major_formatter("{x:g}")
 ax.legend(frameon=False)
 plt.show()
