@@ -313,6 +313,15 @@ def test_moments_of_scores_are_those_of_all_signs(monkeypatch):
         assert_allclose(own, [score(scaled), np.mean(draws), np.var(draws)], rtol=1e-8)
 
 
+def test_pairs_without_an_interaction_to_test_have_no_score():
+    """The effects of the bins explain any means of three cells, and of few rows in as many."""
+    rng, basis = np.random.RandomState(0), replace(tiny(), terms=[(0,), (1,)])
+    level = rng.randint(4, size=500)
+    for data in (np.column_stack([level == 0, level == 1]), rng.uniform(size=(8, 2))):
+        r, precision = rng.normal(size=(len(data), 1)), np.ones((len(data), 1))
+        assert score_moments(basis, t64(data), t64(r), t64(precision)) == {}
+
+
 @forms
 def test_rows_by_their_columns_and_divergence_are_those_of_dense_matrices(form):
     basis = tiny()

@@ -40,7 +40,8 @@ def score_moments(basis, X, residuals, precisions):
     Returns
     -------
     moments : dict
-        By pair (i, j) with i < j, a list of (score, mean, variance) of each grid.
+        By pair (i, j) with i < j, a list of (score, mean, variance) of each grid. Grids whose cells
+        have no interaction to test are left out, and pairs without grids too.
 
     Notes
     -----
@@ -63,8 +64,8 @@ def score_moments(basis, X, residuals, precisions):
         for n_bins, smooth in grids:
             bins = [_Bins(values[j], levels[j], n_bins, smooth) for j in pair]
             if bins[0].size * bins[1].size <= DEFAULTS.test_cells:
-                scores.append(_moments(*bins, smooth, residuals, weights).tolist())
-        if scores:
+                scores.append(_moments(*bins, smooth, residuals, weights))
+        if scores := [moments.tolist() for moments in scores if moments is not None]:
             found[pair] = scores
     return found
 
@@ -116,7 +117,11 @@ class _Bins:
 
 
 def _moments(left, right, smooth, residuals, weights):
-    """Return score, mean and variance (3,) of a pair, given the `_Bins` of its features."""
+    """Return score, mean and variance (3,) of a pair, given the `_Bins` of its features.
+
+    Return None if the effects of the bins explain any values in the cells with rows. Those of two
+    indicators of one category do, which are never both 1.
+    """
     known = left.known & right.known & (weights > 0)
     places, r = [own.of_rows[known].long() for own in (left, right)], residuals[known]
     cells, cell = (places[0] * right.size + places[1]).unique(return_inverse=True)
@@ -129,6 +134,8 @@ def _moments(left, right, smooth, residuals, weights):
     effects = root * torch.cat([left.indicators(i), right.indicators(j)], 1)
     values, vectors = torch.linalg.eigh(effects.T @ effects)
     held = values > _ROUNDING * values[-1]
+    if held.sum() == len(cells):
+        return None
     effects = effects @ (vectors[:, held] * values[held].rsqrt())
     M = torch.eye(len(cells)).to(root) - effects @ effects.T
     if smooth:
