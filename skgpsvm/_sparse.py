@@ -11,8 +11,8 @@ from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from ._collapsed import are_points
 from ._csr import CSRRows, array_of
 from ._data import WeightedDataset
-from ._distributed import check_same, gather, n_ranks
-from ._estimators import FOLLOWED, check_streamed, fit_models, update_models
+from ._distributed import gather, n_ranks
+from ._estimators import FOLLOWED, stream
 from ._fitted_models import SparseModel
 from ._inference.coordinate_ascent import CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
@@ -347,15 +347,11 @@ def sparse_attributes(estimator, models):
 
 
 def fit_or_update(estimator, X, y, sample_weight, **more):
-    """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
-
-    The parameters are those of `fit_models`.
-    """
-    check_streamed(estimator)
-    check_same("a model to continue", getattr(estimator, "_latents", None))
-    if estimator.__sklearn_is_fitted__():
-        return update_models(estimator, X, y, sample_weight, **more)
-    fit_models(estimator, X, y, sample_weight, **more)
+    """Fit or update an estimator as `stream` does; warn if the first call has few rows."""
+    is_fitted = estimator.__sklearn_is_fitted__()
+    stream(estimator, X, y, sample_weight, **more)
+    if is_fitted:
+        return estimator
     n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
     if n_rows < m and isinstance(estimator.inducing_points, str):
         warn(

@@ -14,6 +14,7 @@ from skgpsvm import QSRVMClassifier, QSRVMRegressor
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._predictive import regression_sites
 from skgpsvm._torch_kernels import torch_kernel
+from skgpsvm.exceptions import DivergenceError
 from skgpsvm.quadruply_stochastic import _stochastic
 from skgpsvm.quadruply_stochastic._estimates import Draw
 from skgpsvm.quadruply_stochastic._relevance import BiasedDictionary
@@ -214,3 +215,16 @@ def test_covariances_of_the_other_solver_are_refused():
     ):
         with pytest.raises(ValueError, match=r"^covariance='.*' is not for solver="):
             QSRVMRegressor(**options).fit(X, Y)
+
+
+def test_first_rows_of_a_stream_are_refused_as_later_ones_are():
+    model = QSRVMClassifier(solver="quadruply_stochastic", class_weight="balanced")
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
+        model.partial_fit(X, [0, 1, 0, 1])
+
+
+def test_error_of_divergence_names_no_solver_that_a_vector_machine_lacks():
+    places, y, _ = sinc(50)
+    model = QSRVMRegressor(RBF(1.0), solver=QuadruplyStochastic(learning_rate=1e4), max_iter=9)
+    with pytest.raises(DivergenceError, match="or use another solver"):
+        model.set_params(optimizer=None, random_state=0).fit(places, y[:, 0])

@@ -3,7 +3,7 @@
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier
 from ._inputs import validated
-from ._pipeline import check_streamed, evidence_at, fit_models, update_models
+from ._pipeline import evidence_at, fit_models, stream, update_models
 from ._regressor import GPRegressor
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "GPEstimator",
     "GPRegressor",
     "all_or_nothing",
-    "check_streamed",
     "evidence_at",
     "fit_models",
+    "stream",
     "unwrapped",
     "update_models",
     "validated",

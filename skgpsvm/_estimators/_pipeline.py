@@ -49,6 +49,17 @@ def fit_models(estimator, X, y, sample_weight, **more):
     return _run(estimator, data, previous, call, estimator._fit_model)
 
 
+def stream(estimator, X, y, sample_weight, **more):
+    """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
+
+    The parameters are those of `fit_models`.
+    """
+    check_streamed(estimator)
+    check_same("a model to continue", getattr(estimator, "_latents", None))
+    fit = update_models if estimator.__sklearn_is_fitted__() else fit_models
+    return fit(estimator, X, y, sample_weight, **more)
+
+
 def update_models(estimator, X, y, sample_weight, **more):
     """Update the fitted models of an estimator by more rows.
 

@@ -4,14 +4,13 @@ from typing import Self
 
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._estimators import GPClassifier, all_or_nothing, fit_models, stream
 from .._predictive import classification_sites
 from ._rvm_training import (
     RVM_RULES,
     check_rvm_parameters,
     fit_rvm,
     is_learned,
-    partial_fit_rvm,
     rvm_attributes,
     take_rvm_steps,
 )
@@ -88,9 +87,9 @@ class QSRVMClassifier(GPClassifier):
     elbo_ : float
         Lower bound on the log evidence, in nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound after each sweep.
+        The bound after each sweep, or its estimate in each pass.
     n_iter_ : int
-        Number of sweeps.
+        Number of sweeps or passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -228,7 +227,7 @@ class QSRVMClassifier(GPClassifier):
         DivergenceError
             See `fit`. The estimator is then unchanged.
         """
-        return partial_fit_rvm(self, X, y, sample_weight, classes=classes)
+        return stream(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_rvm_parameters(self)

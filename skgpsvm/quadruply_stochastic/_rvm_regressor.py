@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.utils.metaestimators import available_if
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._estimators import GPRegressor, all_or_nothing, fit_models, stream
 from .._noise import NOISE_BOUNDS
 from .._validation import differs
 from .._variational import check_noise
@@ -15,7 +15,6 @@ from ._rvm_training import (
     check_rvm_parameters,
     fit_rvm,
     is_learned,
-    partial_fit_rvm,
     rvm_attributes,
     take_rvm_steps,
 )
@@ -102,9 +101,9 @@ class QSRVMRegressor(GPRegressor):
         Lower bound on the log evidence of the normalized y, in nats, at the noise that maximizes
         it. With a full covariance and Gaussian noise it is the log evidence itself.
     objective_curve_ : ndarray of shape (n_iterations,)
-        The bound after each sweep.
+        The bound after each sweep, or its estimate in each pass.
     n_iter_ : int
-        Number of sweeps.
+        Number of sweeps or passes.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)
@@ -245,7 +244,7 @@ class QSRVMRegressor(GPRegressor):
         DivergenceError
             See `fit`. The estimator is then unchanged.
         """
-        return partial_fit_rvm(self, X, y, sample_weight)
+        return stream(self, X, y, sample_weight)
 
     def _check_parameters(self):
         check_rvm_parameters(self)

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
-from .._estimators import FOLLOWED, fit_models, update_models
+from .._estimators import FOLLOWED
 from .._fitted_models import WeightSpaceModel
 from .._hyperparameters.initialization import median_scales, with_lengths
 from .._parameters import ALWAYS, OtherThan, ParameterRules, where
@@ -246,12 +246,6 @@ def _limits(solver, model, given, noise_bounds):
         return None
     limits = torch.cat([theta, noise if noise_bounds is None else noise_bounds.expand_as(noise)])
     return limits if len(limits) else None
-
-
-def partial_fit_rvm(estimator, X, y, sample_weight, **more):
-    """Fit a relevance vector machine to its first rows, or update it by more."""
-    fit = update_models if estimator.__sklearn_is_fitted__() else fit_models
-    return fit(estimator, X, y, sample_weight, **more)
 
 
 def rvm_attributes(estimator, models, summaries):

@@ -223,7 +223,7 @@ class StochasticSteps(Stage):
             raise DivergenceError(
                 f"Stochastic steps ended at an objective of {state.objective:.3g}, far below the "
                 f"prior's {prior:.3g}. Lower learning_rate, raise batch_size or n_sampled_basis, "
-                "or use solver='cg'."
+                "or use another solver."
             )
 
     def _restart_average(self, state):
