@@ -139,7 +139,7 @@ class _TorchANOVA(_TorchOneFeature):
         excess = self._profile.excess((x[:, None] - z) / unit)
         return excess - (a[:, None] + b + torch.outer(a, b) - mean) / (1 + mean)
 
-    def diag(self, X, theta) -> np.ndarray:
+    def diag(self, X, theta):
         unit = self._unit(theta, X)
         a = self._measure.excess(self._profile, self.column(X), unit)
         mean = self._measure.mean_excess(self._profile, unit)
@@ -395,7 +395,7 @@ class _TorchANOVACategorical(_TorchOneFeature):
         same = (x == z) | (x.isnan() & z.isnan())
         return same.to(X) - self._weight(x) * self._weight(z)
 
-    def diag(self, X, theta) -> np.ndarray:
+    def diag(self, X, theta):
         return 1 - self._weight(self.column(X)).square()
 
     def _weight(self, codes):

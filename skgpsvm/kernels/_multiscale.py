@@ -200,7 +200,7 @@ class _TorchMultiscaleRBF(TorchKernel):
             return _one_scaled(B, A, a, scale).T
         return stationary(RBF_PROFILE, A, B, scale)
 
-    def diag(self, X, theta) -> np.ndarray:
+    def diag(self, X, theta):
         return X.new_ones(X.shape[0])
 
 
