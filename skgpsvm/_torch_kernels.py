@@ -117,11 +117,13 @@ def torch_kernels(kernel):
 
 def take_sparse(kernel):
     """Return whether all parts of a kernel, or of the default for None, take sparse rows."""
+    if isinstance(kernel, sk.CompoundKernel):
+        return all(map(take_sparse, kernel.kernels))
     if isinstance(kernel, sk.KernelOperator):
         return take_sparse(kernel.k1) and take_sparse(kernel.k2)
     if isinstance(kernel, sk.WhiteKernel | NoneType):
         return True
-    return all(part.takes_sparse for part in torch_kernels(kernel))
+    return torch_kernel(kernel).takes_sparse
 
 
 def with_theta(kernel, theta):

@@ -181,6 +181,24 @@ def test_default_kernel_has_one_length_scale(data):
         assert set(lengths) == {1}
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+@pytest.mark.parametrize("first", [0, 1], ids=["sparse", "dense"])
+def test_warm_starts_keep_the_number_of_length_scales(estimator, first, data, stays_sparse):
+    targets, forms = targets_of(estimator, data), (data[0], data[0].toarray())
+    model = clone(estimator).set_params(warm_start=True).fit(forms[first], targets)
+    n_dims = model.kernel_.n_dims
+    assert model.fit(forms[1 - first], targets).kernel_.n_dims == n_dims
+    assert np.isfinite(predictions(model, data[0])).all()
+
+
+def test_predictions_are_by_the_kernel_of_the_fit(data, stays_sparse):
+    model = BayesianSVC(KERNELS["dense only"], n_inducing=8, optimizer=None, random_state=0)
+    expected = model.fit(*data[:2]).predict_proba(data[0])
+    model.set_params(kernel=None)
+    assert np.array_equal(model.predict_proba(data[0]), expected)
+
+
 def test_stream_warm_start_weights_and_pickle(data, stays_sparse):
     X, y, _ = data
     models = []

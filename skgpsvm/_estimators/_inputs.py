@@ -68,7 +68,8 @@ def _validated_sparse(estimator, X, reset, **options):
         )
     X, *y = _as_tuple(validate_data(estimator, X, reset=reset, accept_sparse="csr", **options))
     small = X.shape[0] * X.shape[1] <= MAX_DENSE
-    rows = X.toarray() if small else CSRRows(X, dense=not take_sparse(estimator.kernel))
+    kernel = estimator.kernel if reset else estimator.kernel_
+    rows = X.toarray() if small else CSRRows(X, dense=not take_sparse(kernel))
     return (rows, *y) if y else rows
 
 

@@ -17,6 +17,7 @@ from .._distributed import (
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
 from .._problem import Problem
+from .._torch_kernels import latent_kernels
 from .._validation import draw_seed
 
 
@@ -164,8 +165,8 @@ def _run(estimator, data, previous, call, fit, streamed=False):
         own = run_on_all_ranks(run.checkpointed, "seed", draw)
         return broadcast_from_rank0(own)
 
-    # The default kernel of sparse X has one length scale: many features are words that are rare.
-    isotropic = estimator.kernel is None and any(gather(issparse(shown)))
+    has_default = estimator._takes_sparse and estimator.kernel is None
+    isotropic = has_default and _is_isotropic(previous, X, shown)
     fit_scaler = cache(partial(feature_scales, X, weights, isotropic=isotropic))
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
@@ -186,6 +187,17 @@ def _run(estimator, data, previous, call, fit, streamed=False):
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
     run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
+
+
+def _is_isotropic(previous, X, shown):
+    """Return whether the default kernel has one length scale, as that of sparse X has.
+
+    Many features are then words that are rare. A fitted model keeps as many as it has.
+    """
+    if previous is None or X.shape[1] == 1:
+        return any(gather(issparse(shown)))
+    parts = latent_kernels(previous[0].kernel)
+    return all(h.n_elements == 1 for part in parts for h in part.hyperparameters)
 
 
 def _agreed_options(estimator, X):
