@@ -620,5 +620,13 @@ def test_elbo_after_a_sweep_and_the_next_sweep_share_the_sites():
     for _ in range(3):
         ascent.uphill_sweep(state)
     assert len(calls) == 4  # of the prior, and after each sweep
-    other = ascent_of(LikelihoodSites(StudentT(0.5), 1), 1.0 * RBF(1.0), X, y[:, None] * 1.0, X[:6])
-    assert ascent.elbo(state) == other.elbo(state)
+
+    def other():
+        sites, targets = LikelihoodSites(StudentT(0.5), 1), y[:, None].astype(float)
+        return ascent_of(sites, 1.0 * RBF(1.0), X, targets, X[:6])
+
+    assert ascent.elbo(state) == other().elbo(state)
+    # The divergence is not that from an earlier prior.
+    new = other()
+    ascent.prior = new.prior = 2 * ascent.prior[0], ascent.prior[1] + 1
+    assert ascent.elbo(state) == new.elbo(state)

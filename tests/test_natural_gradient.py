@@ -178,6 +178,18 @@ def natural(likelihood, X, y, trained, rate=0.05, batch_size=None, kernel=None, 
     )
 
 
+@pytest.mark.parametrize("likelihood", [Logistic(), StudentT(0.5)], ids=["logistic", "student_t"])
+def test_passes_at_fixed_hyperparameters_share_the_sites(likelihood, monkeypatch):
+    calls, sites = [], LikelihoodSites.sites
+    monkeypatch.setattr(LikelihoodSites, "sites", lambda *args: calls.append(1) or sites(*args))
+    X, y = waves()
+    y = (y[:, 0] > 0).astype(int) if isinstance(likelihood, Logistic) else y
+    inference, state = natural(likelihood, X, y, [])
+    for _ in range(3):
+        inference.step(state)
+    assert len(calls) == 4  # of the prior, and after each pass
+
+
 def test_nothing_learned_is_the_closed_form_after_one_pass():
     X, y = waves()
     inference, state = natural(Gaussian(0.04), X, y, [])

@@ -19,6 +19,7 @@ from .._sites import batch_sites, dense_design
 from .mean_steps import ascend_means, preconditioner, times
 
 _HELD_BYTES = 2**28
+_NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
 _MAX_HALVINGS = 10
 _MAX_DOUBLINGS = 6
 _ROUNDING = 1e-9
@@ -98,6 +99,7 @@ class CoordinateAscent:
     @prior.setter
     def prior(self, prior):
         self._prior, self._prior_moments = prior, weight_moments(*prior)
+        self._known = _NOTHING_KNOWN
 
     @property
     def basis(self):
@@ -109,7 +111,7 @@ class CoordinateAscent:
         self._basis = basis
         size = len(self.rows) * basis.size * self.rows.dtype.itemsize
         self._cache, self._designs = {} if size <= _HELD_BYTES else None, {}
-        self._known = (None, None, None), {}
+        self._known = _NOTHING_KNOWN
 
     def init(self, mean=None, root=None, noise=None):
         """Return the state at the prior, or at given moments.

@@ -235,10 +235,12 @@ class _Inference(Stage):
         self.ascent, self.adam = ascent, adam
         self.max_iter, self.tol = max_iter, tol
         self.batch_size, self.generator = batch_size, generator
+        self._noise = None
 
     def at(self, state):
         """Return the coordinate ascent, with the likelihood and the basis of a state."""
-        self.ascent.likelihood = self.adam.likelihood.at(state.noise)
+        if state.noise is not self._noise:  # the ascent shares sites under the same likelihood
+            self._noise, self.ascent.likelihood = state.noise, self.adam.likelihood.at(state.noise)
         basis = self.ascent.basis
         if not (torch.equal(basis.theta, state.theta) and torch.equal(basis.Z, state.Z)):
             self.ascent.basis = whitened_basis(self.adam.kernels, state.theta, state.Z)
