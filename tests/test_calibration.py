@@ -233,8 +233,14 @@ def test_leave_one_out_predictions_show_caution(model):
         np.exp(model.predict_log_proba(X_new)), tempered, rtol=1e-9, atol=1e-300
     )
     assert (model.decision_function(X_new).argmax(1) == tempered.argmax(1)).all()
-    # Nothing is learned of the power in a fit that learns nothing.
+    # Nothing is learned of the power in a fit that learns nothing; a warm start keeps it.
     assert clone(model).set_params(optimizer=None).fit(X, y).temperature_ == 1
+    power = model.temperature_
+    model.set_params(optimizer=None, warm_start=True).fit(X, y)
+    assert model.temperature_ == power
+    if hasattr(model, "loo_log_loss_"):
+        assert model._tempering.weight == len(X)
+    assert model.set_params(warm_start=False).fit(X, y).temperature_ == 1
 
 
 # One Newton step stands for each refit, and with three latents a simpler curvature.

@@ -1,5 +1,7 @@
 """Base class of classifiers: labels, class weights and class probabilities."""
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.special import xlogy
 from sklearn.base import (
@@ -93,30 +95,40 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         likelihood = classification_sites(self._likelihood, len(self.classes_)).likelihood
         return LikelihoodProbabilities(likelihood, len(self.classes_), self._tempering.power)
 
-    def _tempered(self, left_out, *, learns=True, streamed=False):
+    def _earlier_tempering(self, streamed):
+        """Return the `Tempering` from which the power of a fit is learned.
+
+        It summarizes the rows of earlier calls if ``streamed``. With ``optimizer=None`` it has the
+        power of the kernel that a warm start keeps.
+        """
+        if streamed:
+            return self._tempering
+        if self.optimizer is None:
+            return replace(self._tempering, loss=0.0, weight=0.0)
+        return Tempering()
+
+    def _tempered(self, left_out, *, streamed=False):
         """Return the `Tempering` that predictions of rows without them determine.
 
         Parameters
         ----------
         left_out : tuple of Tensor
             Latent means and variances (n, c), targets and weights (n,).
-        learns, streamed : bool
-            Whether the power is fitted; whether the rows come in addition to earlier ones.
+        streamed : bool
+            Whether the rows come in addition to earlier ones.
         """
         mean, var, targets, weights = left_out
         likelihood = self._make_likelihood().likelihood
         log_p = LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
-        earlier = self._tempering if streamed else Tempering()
+        earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
         return earlier.updated(log_p, targets, weights, learns=learns)
 
     def _tempering_of_learning(self, left_out):
         """Return the fitted attributes of the power that was learned with the hyperparameters.
 
-        Without `left_out` nothing was learned, and the power of earlier rows is kept.
+        Without `left_out` nothing was learned, and the earlier power is kept.
         """
-        found = self._tempering
-        if left_out is not None:
-            found = self._tempered(left_out, learns=self.optimizer is not None)
+        found = self._tempering if left_out is None else self._tempered(left_out)
         return {"_tempering": found, "temperature_": found.power}
 
     def _latent_spread(self):

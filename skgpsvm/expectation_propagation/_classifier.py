@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
-from .._calibration import Tempering
 from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.initialization import shrink_length_scales
@@ -154,8 +153,9 @@ class EPClassifier(GPClassifier):
     log_marginal_likelihood_value_ : float
         Log evidence in nats, summed over the classes' models. It is not a bound.
     temperature_ : float
-        Power that the class probabilities are raised to; 1 with ``optimizer=None``. It minimizes
-        the log loss of leave-one-out predictions, with a prior. Above 1, these were too cautious.
+        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
+        predictions, with a prior. Above 1, these were too cautious. With ``optimizer=None`` it is
+        1, or that of the fit that a warm start continues.
     loo_log_loss_ : float
         Mean leave-one-out log loss, with this power. It estimates the log loss of new rows,
         slightly too low, since hyperparameters were learned on the same rows.
@@ -366,9 +366,9 @@ class EPClassifier(GPClassifier):
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
         cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
-        earlier = self._tempering if streamed else Tempering()
+        earlier, log_p = self._earlier_tempering(streamed), log_proba(cavity_probits)
         options = {"learns": self.optimizer is not None, "total": evaluations[0].total}
-        found = earlier.updated(log_proba(cavity_probits), targets, weights, **options)
+        found = earlier.updated(log_p, targets, weights, **options)
         all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         evidences = [each.evidence for each in evaluations]
         if streamed:

@@ -119,8 +119,9 @@ class QSGPClassifier(GPClassifier):
     n_iter_ : int
         Number of iterations or passes.
     temperature_ : float
-        Power that the class probabilities are raised to; 1 if nothing is learned. It minimizes the
-        log loss of leave-one-out predictions of the sparse process that learns the kernel.
+        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
+        predictions of the sparse process that learns the kernel. If nothing is learned, it is 1, or
+        that of the fit that a warm start continues.
     n_features_in_ : int
         Number of features, d.
     feature_names_in_ : ndarray of shape (d,)

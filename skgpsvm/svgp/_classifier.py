@@ -105,8 +105,9 @@ class SVGPClassifier(GPClassifier):
     n_iter_ : int
         Number of passes or rounds.
     temperature_ : float
-        Power that the class probabilities are raised to; 1 with ``optimizer=None``. It minimizes
-        the log loss of leave-one-out predictions, with a prior. Above 1, these were too cautious.
+        Power that the class probabilities are raised to. It minimizes the log loss of leave-one-out
+        predictions, with a prior. Above 1, these were too cautious. With ``optimizer=None`` it is
+        1, or that of the fit that a warm start continues.
     loo_log_loss_ : float
         Log loss of the leave-one-out predictions, with this power, in nats per row. Above 3,000
         rows, it is that of 3,000 of them.
@@ -257,8 +258,7 @@ class SVGPClassifier(GPClassifier):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [(bound, left_out)] = summaries
-        learns = self.optimizer is not None
-        found = self._tempered(left_out, learns=learns, streamed=streamed)
+        found = self._tempered(left_out, streamed=streamed)
         return {
             **elbo_attributes(self, models, bound, self.elbo_ if streamed else 0.0),
             "_tempering": found,
