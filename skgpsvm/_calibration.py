@@ -1,7 +1,7 @@
 """Calibrated class probabilities, and those of the paper's argmax rule."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -35,31 +35,73 @@ def log_probability(logits):
     return torch.log_softmax(logits, -1)
 
 
-def _log_losses(mean, var, targets, temperature, spread):
-    log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
-    return -log_p.gather(1, targets[:, None])[:, 0]
-
-
 @dataclass(frozen=True)
-class Calibration:
-    """Calibration of class probabilities: temperature and spread, with their precision.
+class _Scales:
+    """Scales of class probabilities, fitted to the rows so far, which they summarize.
 
     Attributes
     ----------
-    log_scales : tuple of two floats
-        Logarithms of the temperature and of the spread, which multiplies latent variances. Under
-        a pseudo-likelihood, neither the scale of the latents nor that of their uncertainty
-        determines how often they are right.
-    precision : tuple of two tuples of two floats
+    log_scales : tuple of k floats
+        Logarithms of the scales.
+    precision : tuple of k tuples of k floats
         Curvature of the penalized loss at `log_scales`.
     loss, weight : float
         Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
     """
 
-    log_scales: tuple = (0.0, 0.0)
-    precision: tuple = ((_PRIOR_STD**-2, 0.0), (0.0, _PRIOR_STD**-2))
+    log_scales: tuple
+    precision: tuple
     loss: float = 0.0
     weight: float = 0.0
+
+    @property
+    def log_loss(self):
+        """Return the mean negative log probability, in nats; NaN without rows."""
+        return self.loss / self.weight if self.weight else math.nan
+
+    def _after(self, derivatives, weight, bounds=None):
+        """Return the scales after more rows, for which the present ones are the prior.
+
+        Parameters
+        ----------
+        derivatives : callable
+            Tensor of shape (k,) to the loss of the rows, its gradient and Hessian.
+        weight : Tensor of shape ()
+            Total weight of the rows.
+        bounds : tuple of k pairs of floats, optional
+            Of the logarithms. Without them, the scales stay.
+        """
+        best, precision = weight.new_tensor(self.log_scales), weight.new_tensor(self.precision)
+        if bounds is not None:
+            prior, prior_precision = best, precision
+
+            def penalized(log_scales):
+                pull = prior_precision @ (log_scales - prior)
+                penalty = 0.5 * pull @ (log_scales - prior), pull, prior_precision
+                return tuple(a + b for a, b in zip(derivatives(log_scales), penalty, strict=True))
+
+            best, hessian = _minimum(penalized, prior, weight.new_tensor(bounds))
+            values, vectors = torch.linalg.eigh(hessian)
+            precision = vectors * values.clamp_min(0) @ vectors.T
+        return replace(
+            self,
+            log_scales=tuple(best.tolist()),
+            precision=tuple(map(tuple, precision.tolist())),
+            loss=self.loss + derivatives(best)[0].item(),
+            weight=self.weight + weight.item(),
+        )
+
+
+@dataclass(frozen=True)
+class Calibration(_Scales):
+    """Calibration of class probabilities: temperature and spread, which multiplies variances.
+
+    Under a pseudo-likelihood, neither the scale of the latents nor that of their uncertainty
+    determines how often they are right.
+    """
+
+    log_scales: tuple = (0.0, 0.0)
+    precision: tuple = ((_PRIOR_STD**-2, 0.0), (0.0, _PRIOR_STD**-2))
 
     @property
     def temperature(self):
@@ -73,7 +115,8 @@ class Calibration:
 
     def log_losses(self, mean, var, targets):
         """Return the negative log probabilities of rows (n,), in nats."""
-        return _log_losses(mean, var, targets, self.temperature, self.spread)
+        log_p = log_probability(calibrated_scores(mean, self.spread * var, self.temperature))
+        return -log_p.gather(1, targets[:, None])[:, 0]
 
     def updated(self, mean, var, targets, weights):
         """Return the calibration after more rows; this one summarizes all rows before them.
@@ -85,48 +128,26 @@ class Calibration:
         targets, weights : Tensor of shape (n,)
         """
         derivatives = partial(_loss_derivatives, mean, var, targets, weights)
-        best, precision = _fitted(self, derivatives, mean.new_tensor(_BOUNDS))
-        return Calibration(
-            tuple(best.tolist()),
-            precision,
-            self.loss + (weights @ _log_losses(mean, var, targets, *best.exp())).item(),
-            self.weight + weights.sum().item(),
-        )
+        return self._after(derivatives, weights.sum(), _BOUNDS)
 
 
 @dataclass(frozen=True)
-class Tempering:
-    """Power that the class probabilities of a likelihood are raised to, with its precision.
+class Tempering(_Scales):
+    """Power that the class probabilities of a likelihood are raised to.
 
     One-vs-rest models, and priors of hyperparameters that keep weak signals small, make
     probabilities too cautious where classes are well separated. Leave-one-out predictions show it.
-
-    Attributes
-    ----------
-    log_scales : tuple of one float
-        Logarithm of the power.
-    precision : tuple of a tuple of one float
-        Curvature of the penalized loss at `log_scales`.
-    loss, weight : float
-        Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
     """
 
     log_scales: tuple = (0.0,)
     precision: tuple = ((_POWER_PRIOR_STD**-2,),)
-    loss: float = 0.0
-    weight: float = 0.0
 
     @property
     def power(self):
         """Return the power."""
         return math.exp(self.log_scales[0])
 
-    @property
-    def log_loss(self):
-        """Return the mean negative log probability, in nats; NaN without rows."""
-        return self.loss / self.weight if self.weight else math.nan
-
-    def updated(self, log_p, targets, weights, *, learns=True, total=None):
+    def updated(self, log_p, targets, weights, *, learns=True, total=lambda *own: own):
         """Return the tempering after more rows; this one summarizes all rows before them.
 
         Parameters
@@ -137,50 +158,14 @@ class Tempering:
         learns : bool
             Whether the power is fitted. Otherwise, only the loss is summed.
         total : callable, optional
-            Takes tensors, and returns their sums over the ranks that share the rows.
+            Takes tensors, and returns their sums over the ranks that share the rows. By default,
+            there is one.
         """
 
         def derivatives(log_scales):
-            parts = _power_derivatives(log_p, targets, weights, log_scales)
-            return parts if total is None else total(*parts)
+            return total(*_power_derivatives(log_p, targets, weights, log_scales))
 
-        best, precision = log_p.new_tensor(self.log_scales), self.precision
-        if learns:
-            best, precision = _fitted(self, derivatives, log_p.new_tensor(_POWER_BOUNDS))
-        loss, weight = derivatives(best)[0], weights.sum()
-        if total is not None:
-            (weight,) = total(weight)
-        return Tempering(
-            tuple(best.tolist()), precision, self.loss + loss.item(), self.weight + weight.item()
-        )
-
-
-def _fitted(earlier, derivatives, bounds):
-    """Return the logarithms of scales after more rows, and their precision.
-
-    Parameters
-    ----------
-    earlier : Calibration or Tempering
-        Scales and precision before these rows, which are the prior.
-    derivatives : callable
-        Tensor of shape (k,) to the loss of the rows, its gradient and Hessian.
-    bounds : Tensor of shape (k, 2)
-
-    Returns
-    -------
-    best : Tensor of shape (k,)
-    precision : tuple of k tuples of k floats
-    """
-    prior, precision = bounds.new_tensor(earlier.log_scales), bounds.new_tensor(earlier.precision)
-
-    def penalized(log_scales):
-        pull = precision @ (log_scales - prior)
-        penalty = 0.5 * pull @ (log_scales - prior), pull, precision
-        return tuple(a + b for a, b in zip(derivatives(log_scales), penalty, strict=True))
-
-    best, hessian = _minimum(penalized, prior, bounds)
-    values, vectors = torch.linalg.eigh(hessian)
-    return best, tuple(map(tuple, (vectors * values.clamp_min(0) @ vectors.T).tolist()))
+        return self._after(derivatives, *total(weights.sum()), _POWER_BOUNDS if learns else None)
 
 
 def _minimum(function, start, bounds):

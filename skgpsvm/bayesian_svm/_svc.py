@@ -316,7 +316,7 @@ class BayesianSVC(GPClassifier):
             "_calibration": calibration,
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
-            "loo_log_loss_": calibration.loss / calibration.weight,
+            "loo_log_loss_": calibration.log_loss,
         }
 
     @all_or_nothing

@@ -154,8 +154,7 @@ class CalibratedLoss(HeldOutCriterion):
     """Log loss after calibration of the class probabilities; the summary is a `Calibration`."""
 
     def losses(self, network, moments):
-        calibration = Calibration().updated(*moments)
-        return [calibration.loss / calibration.weight]
+        return [Calibration().updated(*moments).log_loss]
 
     def summary(self, network, moments):
         calibration = Calibration()

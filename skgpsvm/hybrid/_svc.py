@@ -244,10 +244,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
 
     def _fitted_attributes(self, models, calibrations, streamed=False):
         (model,), (calibration,) = models, calibrations
-        weight = calibration.weight
         return {
             **network_attributes(self, model),
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
-            "validation_loss_": calibration.loss / weight if weight else float("nan"),
+            "validation_loss_": calibration.log_loss,
         }
