@@ -12,9 +12,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPRegressor
-from skgpsvm.additive._bound import (
-    AdditivePosterior,
-)
+from skgpsvm.additive._bound import AdditivePosterior
+from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._encoding import described
 from skgpsvm.additive._grids import Grids
 from skgpsvm.kernels import ANOVARBF
@@ -51,19 +50,20 @@ def test_points_at_every_value_give_the_exact_process():
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "matern52"])
 def test_columns_of_few_values_are_those_of_their_features(kernel):
-    data, y = few_valued(60)
+    data, y = few_valued(200)
     data[:7, 1] = np.nan
-    options = {"sparse": True, "terms": [..., (0, 2)], "interactions": None, "min_gain": 0}
+    options = {"sparse": True, "terms": [..., (0, 1)], "interactions": None, "min_gain": 0}
     model = AdditiveGPRegressor(kernel=kernel, **options).fit(data, y)
     latent = model._latents[0]
     assert {j: len(own) for j, own in latent.basis.points.items()} == {0: 2, 1: 5}
     basis = replace(latent.basis, tabled=frozenset({0, 1}))
     theta = {kind: t64(value) for kind, value in latent.theta.items()}
     columns, effects = basis(t64(data)), basis.at(theta)
-    assert [part.shape[1] for part in columns[:3]] == [1, 2, 6]
     features, variances = effects.features(basis.unit(t64(data)))
-    parts = zip(columns[:3], effects.coefs, effects.covs, features, variances.T, strict=False)
-    for own, coef, cov, feature, variance in parts:
+    parts = zip(columns, effects.coefs, effects.covs, features, variances.T, strict=True)
+    exact = [part for part, term in zip(parts, effects.terms, strict=True) if 2 not in term]
+    assert [own.shape[1] for own, *_ in exact] == [1, 2, 6, 10]
+    for own, coef, cov, feature, variance in exact:
         assert_allclose(own @ coef, feature, atol=1e-7)
         assert_allclose(((own @ cov) * own).sum(1), variance, atol=1e-12)
 
@@ -97,13 +97,18 @@ def test_more_rows_may_have_values_that_the_first_had_not():
 
 
 def test_pairs_have_points_at_every_value():
-    data, y = few_valued(200)
+    data, y = few_valued(1000)
     options = {"sparse": True, "terms": [..., (0, 1)], "interactions": None, "min_gain": 0}
-    model = AdditiveGPRegressor(**options, n_inducing_interaction=None).fit(data[:, :2], y)
-    basis = model._latents[0].basis
-    assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
+    y += 2 * data[:, 0] * (-1) ** data[:, 1]  # rough, but no grid needs to be refined
+    every = AdditiveGPRegressor(**options, n_inducing_interaction=None).fit(data[:, :2], y)
+    few = AdditiveGPRegressor(**options).fit(data[:, :2], y)
+    for model in (every, few):
+        basis = model._latents[0].basis
+        assert {j: len(own) for j, own in basis.pair_points.items()} == {0: 2, 1: 5}
+    assert basis.n_inducing_pair == DEFAULTS.first_pair_points
     # A grid of other points can only approach this bound.
-    assert model.elbo_ > AdditiveGPRegressor(**options).fit(data[:, :2], y).elbo_ - 0.1
+    other = AdditiveGPRegressor(**options, n_inducing_interaction=4).fit(data[:, :2], y)
+    assert min(every.elbo_, few.elbo_) > other.elbo_ - 0.1
 
 
 @pytest.mark.parametrize("options", [{}, {"interactions": 1}, {"terms": [(0, 1)]}])

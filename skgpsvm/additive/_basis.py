@@ -134,7 +134,8 @@ class AdditiveBasis:
         Inducing points (m,) on the unit interval, by feature, where they are not equally spaced.
     tabled : frozenset
         Features with an inducing point at every value in the rows of a fit, and fewer of them than
-        polynomials. Their columns are indicators of the points.
+        polynomials. Their columns are indicators of the points, in pairs too if these have the
+        points.
     shares : bool
         Whether all pairs of a feature share one length scale for it.
     atoms : dict
@@ -246,16 +247,28 @@ class AdditiveBasis:
         known = u[:, j].isfinite()
         return torch.nn.functional.one_hot(nearest, len(points)).to(u) * known[:, None]
 
+    @property
+    def tabled_in_pairs(self):
+        """Those of the `tabled` features whose columns of a pair are indicators too."""
+        return self.tabled & self.pair_points.keys()
+
+    def _columns_in_pairs(self, polynomials, u, j):
+        if j in self.tabled_in_pairs:
+            return self._indicators(u, j)
+        columns = self.columns(polynomials, u, j)
+        return columns[:, : self.pair_size] if self.is_number(j) else columns
+
     def kept(self, i, j, device):
         """Return indices of the products of two features' columns that a pair has.
 
-        Those of two numbers have a total degree below ``pair_size``.
+        Products of polynomials have a total degree below ``pair_size``.
         """
-        sizes = [self.features[k].n_levels or self.pair_size for k in (i, j)]
-        a, b = (torch.arange(size, device=device) for size in sizes)
-        if self.is_number(i) and self.is_number(j):
-            return torch.nonzero((a[:, None] + b < self.pair_size).ravel())[:, 0]
-        return torch.arange(sizes[0] * sizes[1], device=device)
+        tabled = {k: len(self.points[k]) for k in self.tabled_in_pairs}
+        sizes = [self.features[k].n_levels or tabled.get(k) for k in (i, j)]
+        a, b = (torch.arange(size or self.pair_size, device=device) for size in sizes)
+        if any(sizes):
+            return torch.arange(len(a) * len(b), device=device)
+        return torch.nonzero((a[:, None] + b < self.pair_size).ravel())[:, 0]
 
     def __call__(self, X):
         """Return the columns of rows X (b, d), a list: of the constant, and of each term.
@@ -273,11 +286,7 @@ class AdditiveBasis:
                     columns.append(u[:, j].isnan().to(u)[:, None])
                 found.append(torch.cat(columns, 1))
             else:
-                columns = [self.columns(polynomials, u, j) for j in term]
-                left, right = (
-                    part[:, : self.pair_size] if self.is_number(j) else part
-                    for part, j in zip(columns, term, strict=True)
-                )
+                left, right = (self._columns_in_pairs(polynomials, u, j) for j in term)
                 product = (left[:, :, None] * right[:, None]).flatten(1)
                 found.append(product[:, self.kept(*term, u.device)])
         return found

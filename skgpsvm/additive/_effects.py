@@ -142,10 +142,10 @@ class Effects(Prior):
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
         for term, factors, variance in self._terms():
-            tabled = len(term) == 1 and term[0] in basis.tabled
+            tabled = basis.tabled_in_pairs if len(term) == 2 else basis.tabled
             coef, cov = one, one
-            for factor in factors:
-                part = self._part(tabled, factor)
+            for j, factor in zip(term, factors, strict=True):
+                part = self._part(j in tabled, factor)
                 coef, cov = (torch.kron(*pair) for pair in zip((coef, cov), part, strict=True))
             if len(term) == 2:
                 kept = basis.kept(*term, one.device)

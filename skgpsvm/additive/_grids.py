@@ -64,8 +64,9 @@ class Grids:
             j: (values := features[j].unit(own).unique())[values.isfinite()].numpy()
             for j, own in distinct(rows, numbers, max(few)).items()
         }
-        basis.points = {j: own for j, own in values.items() if len(own) <= few[0]}
-        basis.pair_points = {} if in_pairs else values
+        basis.points, basis.pair_points = (
+            {j: own for j, own in values.items() if len(own) <= most} for most in few
+        )
         basis.tabled = frozenset(
             j for j, own in basis.points.items() if len(own) < basis.size and not features[j].linear
         )
@@ -103,13 +104,16 @@ class Grids:
         """Return the basis with finer grids of pairs, or None.
 
         Grids are refined if n_inducing_interaction is "auto" and a length scale of a pair, of the
-        logarithms ``length`` (c, a), is near the lower bound that the grid sets.
+        logarithms ``length`` (c, a), is near the lower bound that the grid sets. Features with a
+        point at every value need no more.
         """
         n = basis.n_inducing_pair
         most = math.isqrt(DEFAULTS.grid_points // max(len(basis.pairs), 1))
         finer = min(2 * n, max(n, most), _max_points(rows, len(basis.axes))[1])
         low, lower = (self.least_lengths(basis.n_inducing, k)[1] for k in (n, finer))
-        rough = length[:, len(basis.axes) :] < math.log(DEFAULTS.rough_length * low)
+        axes = [k for k, j in enumerate(basis.pair_axes) if j not in basis.pair_points]
+        in_pairs = length[:, len(basis.axes) :]
+        rough = in_pairs[:, axes] < math.log(DEFAULTS.rough_length * low)
         small = finer < DEFAULTS.grid_growth * n
         if self.n_inducing_pair != "auto" or small or lower >= low or not rough.any():
             return None
