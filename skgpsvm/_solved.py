@@ -54,14 +54,14 @@ def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
     model : SparseModel
         Without a posterior.
     left_out : tuple of Tensor, or None
-        Predictions of these rows without them, as `leave_one_out` returns them. None if nothing
+        Predictions of those rows without them, as `leave_one_out` returns them. None if nothing
         is learned.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
-    some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
     free = sparse.free_parts(start)
     if not free:
         return start, None
+    some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
     if likelihood in LOG_CONCAVE and batch_size is None and learning_rate is None:
         model, _ = learn_on_elbo(some, start)
     else:

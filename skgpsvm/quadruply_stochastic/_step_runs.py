@@ -76,7 +76,7 @@ def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=
     passes : int
     fitted : callable
         Takes the state and returns the fitted model.
-    left_out : LeftOut, optional
+    left_out : LeftOut or tuple of Tensor, optional
         Of the `Summary`.
     streamed : bool
         Whether the rows come in addition to earlier ones.
