@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import math
+import typing
 
 import numpy as np
 import oracles
@@ -162,6 +163,8 @@ def test_values_and_gradients_are_finite_far_out(likelihood, method, dtype, var)
 def test_predictions_are_distributions(likelihood):
     y, mean, var = rows(likelihood)
     prediction = likelihood.predict(mean, var)
+    annotation = typing.get_type_hints(likelihood.predict)["return"]
+    assert isinstance(prediction, typing.get_origin(annotation) or annotation)
     if isinstance(likelihood, REGRESSION):
         predicted_mean, predicted_var = prediction
         if isinstance(likelihood, Poisson):

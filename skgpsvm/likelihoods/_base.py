@@ -157,7 +157,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return log_expect(functools.partial(self.log_prob, y), mean, var, *self._rule())
 
     @abc.abstractmethod
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the predictive distribution of a new observation.
 
         Parameters

@@ -27,7 +27,7 @@ class _Bernoulli(Likelihood):
 
         return expect(derivatives, mean, var).unbind()
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor:
         return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
 
 
@@ -116,7 +116,7 @@ class Softmax(Likelihood):
         log_p = _over_draws(log_mean, mean, var, _PREDICTIVE_POINTS)
         return log_p.gather(-1, _index(y, log_p))[..., 0]
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor:
         def average(f):
             return torch.softmax(f, 0).mean(-1)
 
@@ -175,7 +175,7 @@ class RobustMax(Likelihood):
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor:
         c = mean.shape[-1]
         share = self.noise / (c - 1)
         return share + (1 - self.noise - share) * argmax_probability(mean, var)
@@ -233,7 +233,7 @@ class BinaryHinge(_Hinge):
     def violation_moments(self, y, mean, var):
         return 1 - _signed(y, mean), _single(var)
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor:
         z = _single(mean / safe_std(var))
         return normal_cdf(torch.stack([-z, z], -1))
 
@@ -286,7 +286,7 @@ class MulticlassHinge(_Hinge):
         var_b = var.gather(-1, wrong) + var.gather(-1, true)
         return mean_b[..., 0], var_b[..., 0]
 
-    def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(self, mean, var) -> torch.Tensor:
         return argmax_probability(mean, var)
 
 
