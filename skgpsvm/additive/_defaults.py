@@ -42,7 +42,7 @@ class Defaults:
         this share of ``clear_gain``. No evidence recorded.
     test_length, test_smooth_bins : float, int
         Length scale of the smooth interaction of the score test, and bins of a number. On eight
-        draws of 500 rows with a weak product, 16 bins have scores alike (2026-11-27).
+        draws of 500 rows with a weak product, 16 bins have similar scores (2026-11-27).
     test_rows_in_cell, test_cells : int
         Rows in a cell of the score test on average, at least, and cells of a grid, at most. Pairs
         of categories with more cells are not tested. No evidence recorded beyond time: a pair with
