@@ -219,13 +219,17 @@ def _kmeans_centers_of_sparse(rows, weights, m, rng, standardize):
     Columns are divided by their standard deviations without being centered, which leaves all
     distances between rows as they are.
     """
-    x = rows
-    if standardize:
-        mean, square = (weights @ part / weights.sum() for part in (rows, rows**2))
-        std = np.sqrt(np.maximum(square - mean**2, 0))
-        varies = std > 8 * np.finfo(np.float64).eps * np.abs(mean)
-        x = csr_array(rows * np.where(varies, 1 / np.where(varies, std, 1), 0))
-    labels = _kmeans_labels(x, weights, m, rng)
+    mean, square = (weights @ part / weights.sum() for part in (rows, rows**2))
+    std = np.sqrt(np.maximum(square - mean**2, 0))
+    std[std <= 8 * np.finfo(np.float64).eps * np.abs(mean)] = np.inf
+    if not standardize:
+        std = np.full_like(std, std[std < np.inf].max(initial=0) or np.inf)
+    cells = csr_array(rows * (1 / (std * _RESOLUTION)))
+    cells.data = np.round(cells.data)
+    cells, group = _distinct_sparse(cells)
+    if cells.shape[0] <= m:
+        return rows[np.unique(group, return_index=True)[1]]
+    labels = _kmeans_labels(cells * _RESOLUTION, np.bincount(group, weights), m, rng)[group]
     shares = weights / np.bincount(labels, weights)[labels]
     return _sums(rows, shares, labels, labels.max() + 1)
 

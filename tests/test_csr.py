@@ -240,6 +240,21 @@ def test_kmeans_of_sparse_rows_is_that_of_dense_rows(standardize, data, stays_sp
     assert np.allclose(sparse, dense, 0, 1e-9)
 
 
+@pytest.mark.parametrize("standardize", [True, False])
+def test_sparse_rows_that_nearly_agree_are_merged(standardize, data, stays_sparse):
+    X = sp.vstack([data[0][:30]] * 3).tocsr()
+    X.data *= 1 + 1e-9 * np.random.default_rng(0).normal(size=X.nnz)
+    for m in (40, 20):
+        sparse, dense = (
+            select_inducing_points(rows, m, random_state=0, standardize=standardize)
+            for rows in (X, X.toarray())
+        )
+        assert len(sparse) == min(m, 30)
+        # A cell is represented by any of its rows.
+        assert np.allclose(sparse[np.lexsort(sparse.round(6).T)],
+                           dense[np.lexsort(dense.round(6).T)], 0, 1e-7)  # fmt: skip
+
+
 def test_kmeans_without_standardization_depends_on_units():
     X = np.array([[0.0, 0.0], [0.0, 1.0], [9.0, 0.0], [9.0, 1.0]]).repeat(3, 0)
     X += np.linspace(0, 0.01, 24).reshape(12, 2)
