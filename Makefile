@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage lint format doc bench bench-quick check dist clean
+.PHONY: demo test coverage lint format doc bench bench-quick release-figures check dist clean
 .NOTPARALLEL:
 
 demo: $(VENV)/plot.stamp
@@ -35,6 +35,10 @@ bench: $(VENV)/bench.stamp
 
 bench-quick: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks --quick
+
+# The figures of the documentation, at one code. Continues where it stopped.
+release-figures: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks.release
 
 # Exactly what CI runs.
 check:

@@ -1,6 +1,7 @@
 """Benchmark data sets: their location, which of them are usable, and prepared, seeded splits."""
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +53,12 @@ def load_classification(name):
     """Return ``X`` in float64 (n, d), with NaN for missing values, and class codes ``y`` (n,)."""
     with np.load(folder() / "classification" / f"{name}.npz", allow_pickle=False) as archive:
         return archive["X"].astype(np.float64), archive["y"]
+
+
+def sets_for(use, kind):
+    """Return the names of the sets of a kind of task for "development" or for "evaluation"."""
+    text = (folder() / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"\w+", re.search(rf"\*\*{kind}, {use}\*\*:(.*)", text)[1])
 
 
 @cache

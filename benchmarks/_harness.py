@@ -20,6 +20,8 @@ from threadpoolctl import threadpool_limits
 
 import skgpsvm
 
+from . import _data
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -95,8 +97,11 @@ def add_options(parser):
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread; default 2")
 
 
-def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
-    """Return the `Plan` of a benchmark over seeds and sets; each set has its number of rows."""
+def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1, kind=None):
+    """Return the `Plan` of a benchmark over seeds and sets; each set has its number of rows.
+
+    If the sets are all of a ``kind`` of task, a run may be limited to those for one use.
+    """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument(
@@ -108,19 +113,28 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1):
         metavar="N",
         help="sets of at most so many rows; the report is printed",
     )
+    if kind:
+        parser.add_argument(
+            "--use",
+            choices=("development", "evaluation"),
+            help="sets for this use only; the report is printed",
+        )
     parser.add_argument("--seeds", type=int, default=seeds, help=f"default {seeds}")
     add_options(parser)
     options = parser.parse_args()
     names = options.sets or (quick_sets if options.quick else sets)
     if unknown := sorted(set(names) - set(sets)):
         sys.exit(f"No usable data sets {unknown}; there are: {' '.join(sets)}.")
+    use = getattr(options, "use", None)
+    if use:
+        names = set(names).intersection(_data.sets_for(use, kind))
     most = options.most_rows or math.inf
     return Plan(
         {name: info for name, info in sets.items() if name in names and info.n <= most},
         range(quick_seeds if options.quick else options.seeds),
         options.jobs,
         options.quick,
-        not (options.quick or options.sets or options.most_rows),
+        not (options.quick or options.sets or options.most_rows or use),
         options.methods,
     )
 

@@ -29,7 +29,10 @@ from skgpsvm import (
     BayesianSVC,
     DecoupledGPClassifier,
     EPClassifier,
+    HybridBayesianSVC,
+    HybridSVGPClassifier,
     QSGPClassifier,
+    QSRVMClassifier,
     SVGPClassifier,
 )
 
@@ -44,8 +47,12 @@ OTHERS = (
     EPClassifier,
     DecoupledGPClassifier,
     QSGPClassifier,
+    QSRVMClassifier,
     AdditiveGPClassifier,
+    HybridBayesianSVC,
+    HybridSVGPClassifier,
 )
+ROBUST = "SVGPClassifier, robust-max"
 N_BINS = 15
 N_FOLDS = 5
 N_INDUCING = 64  # inducing points of the sparse GPs
@@ -98,6 +105,7 @@ METHODS = {
     "calibrated SVC": Method(calibrated_svc, SKLEARN, PROBABILITIES),
     "one-vs-rest": Method(ours(BayesianSVC(multi_class="ovr")), PACKAGE, ALL),
     **{kind.__name__: Method(ours(kind()), PACKAGE, ALL) for kind in OTHERS},
+    ROBUST: Method(ours(SVGPClassifier(likelihood="robust_max")), PACKAGE, ALL),
     SAME_M_SVGP: Method(ours(SVGPClassifier(n_inducing=N_INDUCING)), PACKAGE, ALL),
     SAME_M: Method(
         ours(BayesianSVC(n_inducing=N_INDUCING, learn_inducing=True), only_watched=True),
@@ -157,7 +165,8 @@ def probability_metrics(model, data):
 
 def main():
     """Run missing tasks and write the report."""
-    plan = _harness.plan(__doc__, _data.classification_sets(), QUICK_SETS, seeds=5)
+    sets = _data.classification_sets()
+    plan = _harness.plan(__doc__, sets, QUICK_SETS, seeds=5, kind="classification")
     path = plan.results("classification")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {

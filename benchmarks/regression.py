@@ -1,10 +1,10 @@
 """Error and predictive density of regressors on every regression set, against time.
 
-``SVGPRegressor()`` is compared with GPyTorch's sparse variational GP, an exact GP if the set is
-small enough, and gradient boosting. GPyTorch has 256 inducing points, as ours has beyond 2,000
-rows. The splits are the sets' own (``test_mask``); rows and targets are standardized with training
-statistics. On the first split the density is recorded during the fits. Run
-``python -m benchmarks.regression``; a run that was killed continues where it stopped. To add a
+``SVGPRegressor()`` is compared with the package's other regressors, GPyTorch's sparse variational
+GP, an exact GP if the set is small enough, and gradient boosting. GPyTorch has 256 inducing points,
+as ours has beyond 2,000 rows. The splits are the sets' own (``test_mask``); rows and targets are
+standardized with training statistics. On the first split the density is recorded during the fits.
+Run ``python -m benchmarks.regression``; a run that was killed continues where it stopped. To add a
 method, add an entry to ``METHODS``.
 """
 
@@ -13,18 +13,34 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.metrics import root_mean_squared_error as rmse
 
-from skgpsvm import SVGPRegressor
+from skgpsvm import (
+    AdditiveGPRegressor,
+    DecoupledGPRegressor,
+    HybridSVGPRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SVGPRegressor,
+)
 
 from . import _data, _harness, _measure, _peers, _report
 from ._harness import Method
 
 QUICK_SETS = ("yacht", "housing")
 OURS = "SVGPRegressor"
+OTHERS = (
+    DecoupledGPRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
+    AdditiveGPRegressor,
+    HybridSVGPRegressor,
+)
+ROBUST = ("student_t", "laplace", "heteroscedastic")  # likelihoods of `SVGPRegressor`
 N_INDUCING = 256
 MAX_EXACT = 2000
 
@@ -38,16 +54,30 @@ def exact(X, y, seed, clock):
     return GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed).fit(X, y)
 
 
-def ours(X, y, seed, clock):
-    """Fit `SVGPRegressor` with its defaults."""
-    model = SVGPRegressor(random_state=seed)
-    return model.set_callbacks(*clock.callbacks()).fit(X, y)
+def ours(estimator, most_rows=np.inf):
+    """Return `Method.fit` for an estimator of this package and sets of at most so many rows."""
+
+    def fit(X, y, seed, clock):
+        if len(X) > most_rows:
+            return None
+        model = clone(estimator).set_params(random_state=seed)
+        return model.set_callbacks(*clock.callbacks()).fit(X, y)
+
+    return fit
 
 
+PACKAGE, BOTH = _harness.package_code(), ("rmse", "nlpd")
 METHODS = {
-    OURS: Method(ours, _harness.package_code(), ("rmse", "nlpd")),
-    **_peers.svgp_methods(N_INDUCING, ("rmse", "nlpd")),
-    "exact GP": Method(exact, _harness.sklearn_code(), ("rmse", "nlpd")),
+    OURS: Method(ours(SVGPRegressor()), PACKAGE, BOTH),
+    **{kind.__name__: Method(ours(kind()), PACKAGE, BOTH) for kind in OTHERS},
+    **{
+        f"{OURS}, {name}": Method(
+            ours(SVGPRegressor(likelihood=name), MAX_EXACT), PACKAGE, ("rmse",)
+        )
+        for name in ROBUST
+    },
+    **_peers.svgp_methods(N_INDUCING, BOTH),
+    "exact GP": Method(exact, _harness.sklearn_code(), BOTH),
     "gradient boosting": Method(
         lambda X, y, seed, clock: HistGradientBoostingRegressor(random_state=seed).fit(X, y),
         _harness.sklearn_code(),
@@ -79,7 +109,7 @@ def evaluate(set, seed, method):
 
 def main():
     """Run missing tasks and write the report."""
-    plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=5)
+    plan = _harness.plan(__doc__, _data.regression_sets(), QUICK_SETS, seeds=5, kind="regression")
     path = plan.results("regression")
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
