@@ -1,7 +1,6 @@
 """Benchmark data sets: their location, which of them are usable, and prepared, seeded splits."""
 
 import os
-import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 _DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+# The sets for evaluation. Constants are chosen on the others, the development sets.
+EVALUATION = {
+    "classification": (
+        "arrhythmia australian balance_scale breast_cancer cmc column2C crabs cylinder_bands ecoli "
+        "glass heart heart_h hypothyroid iris letter mushroom optdigits pendigits primary_tumor "
+        "sick solar_flare2 soybean spect spectrometer tae vehicle vowel wine"
+    ).split(),
+    "regression": ("autompg concrete energy keggdirected kin40k pol pumadyn32nm sml yacht").split(),
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,6 @@ def load_classification(name):
     """Return ``X`` in float64 (n, d), with NaN for missing values, and class codes ``y`` (n,)."""
     with np.load(folder() / "classification" / f"{name}.npz", allow_pickle=False) as archive:
         return archive["X"].astype(np.float64), archive["y"]
-
-
-def sets_for(use, kind):
-    """Return the names of the sets of a kind of task for "development" or for "evaluation"."""
-    text = (folder() / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"\w+", re.search(rf"\*\*{kind}, {use}\*\*:(.*)", text)[1])
 
 
 @cache

@@ -127,7 +127,8 @@ def plan(doc, sets, quick_sets, *, seeds, quick_seeds=1, kind=None):
         sys.exit(f"No usable data sets {unknown}; there are: {' '.join(sets)}.")
     use = getattr(options, "use", None)
     if use:
-        names = set(names).intersection(_data.sets_for(use, kind))
+        evaluation = set(_data.EVALUATION[kind])
+        names = [name for name in names if (name in evaluation) == (use == "evaluation")]
     most = options.most_rows or math.inf
     return Plan(
         {name: info for name, info in sets.items() if name in names and info.n <= most},

@@ -3,15 +3,13 @@
 Run ``python -m benchmarks.cost [--quick] [--jobs N]``. The rows are simulated by Friedman's first
 function, with ten features of which five matter; classes are drawn with log odds that are a
 multiple of it. Estimators have their default settings, and a test set has 5,000 rows. All times are
-of the processor and of one thread. The tables of the user guide are ``cost-regression.csv`` and
-``cost-classification.csv``.
+of the processor and of one thread. ``benchmarks.tables`` makes the tables of the user guide.
 """
 
 import argparse
 import time
 
 import numpy as np
-import pandas as pd
 from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -48,7 +46,6 @@ OURS = {
         "QSGPClassifier",
     ),
 }
-LOSSES, LOSS_ROWS = {"regression": "error", "classification": "log loss"}, 10_000
 MEASURED = ("loss", "fit_seconds", "predict_seconds")
 
 
@@ -99,35 +96,8 @@ def methods(task):
     return [peer.__class__.__name__ for peer in peers] + list(OURS[task])
 
 
-def two_digits(number):
-    """Return a number with two significant digits, as text without an exponent."""
-    return f"{float(f'{number:.2g}'):,.10g}"
-
-
-def table(results, task):
-    """Return seconds of estimators, their multiples of the peers' seconds, and one loss."""
-    found = results[results["task"] == task]
-    seconds, losses = (
-        found.pivot(index="method", columns="rows", values=value)
-        for value in ("fit_seconds", "loss")
-    )
-    boosting, machine = (seconds.loc[name] for name in methods(task)[:2])
-    lines = []
-    for name in methods(task):
-        line = {"estimator": name}
-        for n, value in seconds.loc[name].items():
-            multiples = two_digits(value / boosting[n]), two_digits(value / machine[n])
-            cell = f"{two_digits(value)} s ({'; '.join(multiples)})"
-            line[f"{n:,} rows"] = "" if np.isnan(value) else cell
-        n = LOSS_ROWS if LOSS_ROWS in losses else losses.columns[0]
-        loss = losses.loc[name, n]
-        line[f"{LOSSES[task]}, {n:,} rows"] = "" if np.isnan(loss) else f"{loss:.3f}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
 def main():
-    """Measure what is not in the results file, and write the tables."""
+    """Measure what is not in the results file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1,000 rows, printed only")
     _harness.add_options(parser)
@@ -146,12 +116,6 @@ def main():
     path = None if options.quick else _harness.RESULTS / "cost.csv"
     results = _harness.run_tasks(measure, tasks, MEASURED, path, options.jobs, options.methods)
     parts = [_report.header("Cost of fits"), _report.failures(results, ("task", "rows", "method"))]
-    for task in OURS:
-        found = table(results, task)
-        if not options.quick:
-            found.to_csv(_harness.RESULTS / f"cost-{task}.csv", index=False)
-        title = f"{task.capitalize()}: seconds of a fit (multiples of boosting; of the machine)"
-        parts.append(_report.table(found, title))
     parts.append(_report.table(results[["task", "rows", "method", *MEASURED, "warnings"]]))
     _report.publish("cost", parts, write=not options.quick)
 

@@ -2,12 +2,15 @@
 
 import os
 import runpy
+import sys
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that run examples
 
 import skgpsvm
+
+sys.path.insert(0, str(Path(__file__).parent))  # of the extension `measured`
 
 DEVELOPMENT = Path(__file__).parent / "development"
 
@@ -24,6 +27,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "measured",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]

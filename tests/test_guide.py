@@ -4,7 +4,6 @@ pytest itself runs the blocks with prompts and output (`--doctest-glob`). The da
 for granted are made here.
 """
 
-import csv
 import re
 import socket
 import textwrap
@@ -108,19 +107,3 @@ def test_every_block_of_the_guide_runs():
     for page in GUIDE:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"^(?!\s*\.\. ).*::$", text, re.M), page.name
-
-
-def test_readme_quotes_the_results_file():
-    with (ROOT / "benchmarks" / "results" / "first_screen.csv").open() as file:
-        *tables, memory, disk = csv.DictReader(file)
-    losses = [f"{float(row['log_loss']):.3f}" for row in tables]
-    quoted = [
-        f"log loss on new rows is {losses[0]}. Boosted trees have {losses[1]}",
-        f"``SVC`` has {losses[2]}",
-        f"take {float(memory['seconds']):.0f} seconds",
-        f"{100 * float(memory['inside']):.0f} % are inside",
-        f"square error is {float(memory['error']):.2f}",
-        f"takes {float(disk['mib']):.0f} MiB of memory and {float(disk['seconds']):.0f} seconds",
-    ]
-    text = " ".join((ROOT / "README.rst").read_text(encoding="utf-8").split())
-    assert not [words for words in quoted if words not in text]

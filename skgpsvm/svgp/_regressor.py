@@ -153,11 +153,10 @@ class SVGPRegressor(GPRegressor):
     the closed form; Hensman et al. (2013) for natural gradients; Khan and Lin (2017) for those of
     other likelihoods; Lazaro-Gredilla and Titsias (2011) for noise that varies.
 
-    A step of the exact process costs O(n^3). On one core, 1,000 rows of Friedman's function took
-    2.5 s and 2,000 took 7 s. Memory is about ``100 * n**2`` bytes, and that of the fitted model
-    ``8 * n**2``. A round of the closed form costs O(n m^2) for each of its twenty steps and a few
-    more. Memory beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, plus caches of up to
-    256 MiB of features and 256 MiB of rows.
+    A step of the exact process costs O(n^3). Memory is about ``100 * n**2`` bytes, and that of the
+    fitted model ``8 * n**2``. A round of the closed form costs O(n m^2) for each of its twenty
+    steps and a few more. Memory beyond X is about ``8 * (6 * m**2 + 6 * 4096 * m)`` bytes, plus
+    caches of up to 256 MiB of features and 256 MiB of rows.
 
     Examples
     --------
