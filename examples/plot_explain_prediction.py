@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 
 from skgpsvm import AdditiveGPRegressor
+from skgpsvm.inspection import ContributionDisplay
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
 NAMES = {
     "bmi": "body mass index",
     "bp": "blood pressure",
@@ -44,26 +44,10 @@ for name, value, error in zip(model.term_names_, contributions, std, strict=True
 print(f"prediction:     {mean:.0f} ± {deviation:.0f}, observed {y[patient.index[0]]:.0f}")
 
 # %%
-# From the average course at the top to the prediction at the bottom: each bar starts where the one
-# above ends, and its line is a 95 % interval of this contribution.
+# From the average course to the prediction: each bar starts where the one above ends, and its line
+# is a 95 % interval of this contribution.
 
-order = np.argsort(-np.abs(contributions))
-ends = model.intercept_ + np.cumsum(contributions[order])
-starts = np.r_[model.intercept_, ends[:-1]]
-figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
-rows = np.arange(len(order))
-colors = np.where(contributions[order] > 0, ORANGE, BLUE)
-ax.barh(rows, ends - starts, left=starts, color=colors, height=0.6)
-ax.errorbar(ends, rows, xerr=1.96 * std[order], fmt="none", color="black", lw=1, capsize=3)
-ax.vlines(ends[:-1], rows[:-1], rows[1:], color=GREY, lw=0.8, ls=":")
-labels = []
-for i in order:
-    parts = model.term_names_[i].split(" & ")
-    labels.append(", ".join(f"{part} {patient[part].iloc[0]:.3g}" for part in parts))
-ax.set_yticks(rows, labels)
-ax.invert_yaxis()
-ax.axvline(model.intercept_, color=GREY, lw=0.8)
-ax.set(xlabel="expected progression", title=f"{model.intercept_:.0f} on average, {mean:.0f} here")
+ContributionDisplay.from_estimator(model, patient)
 
 # %%
 # **What the intervals say.** A contribution whose interval contains zero may well be none: it is
@@ -82,7 +66,7 @@ ax.errorbar(
     [shares.terms[i] for i in order],
     xerr=100 * np.abs([(shares.lower - shares.share)[order], (shares.upper - shares.share)[order]]),
     fmt="o",
-    color=BLUE,
+    color="#0072B2",
     capsize=3,
 )
 ax.set(xlabel="share in the variance of predictions, %")

@@ -18,7 +18,12 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import SVC
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, component_importances
+from skgpsvm.inspection import (
+    ComponentEffectDisplay,
+    ComponentEffects,
+    ContributionDisplay,
+    component_importances,
+)
 
 pytestmark = pytest.mark.filterwarnings(  # bounds set by SMALL
     "ignore:.*on bounds that were set:sklearn.exceptions.ConvergenceWarning"
@@ -335,6 +340,39 @@ def test_effects_of_a_pipeline_s_last_step(plain, searched):
     direct = ComponentEffectDisplay.from_estimator(model, pipe[0].transform(X), n_points=8)
     for one, other in zip(display.effects, direct.effects, strict=True):
         assert_array_equal(one.effect, other.effect)
+
+
+def test_bars_of_one_row_are_its_contributions():
+    X, y = numbers(d=4)
+    model = fitted(X, np.column_stack([X[:, 3], y]), sparse=True, interactions=None)
+    row, last = X[3:4], len(model.terms_) - 1
+    mean, std = model.explain(row, return_std=True)
+    mean, std = mean[0, :, 1], std[0, :, 1]
+    order = np.argsort(-abs(mean))
+    display = ContributionDisplay.from_estimator(model, row, latent=1, level=0.5)
+    np.testing.assert_allclose(display.contributions, mean[order], **EXACT)
+    np.testing.assert_allclose(display.widths, norm.ppf(0.75) * std[order], **EXACT)
+    latent, _ = model.latent_mean_and_variance(row)
+    np.testing.assert_allclose(display.intercept + display.contributions.sum(), latent[0, 1])
+    bars = display.ax_.patches
+    ends = display.intercept + display.contributions.cumsum()
+    np.testing.assert_allclose([bar.get_x() for bar in bars[1:]], ends[:-1])
+    few = ContributionDisplay.from_estimator(model, row, latent=1, max_terms=last)
+    assert few.names == [*display.names[: last - 1], "2 other terms"]
+    np.testing.assert_allclose(few.contributions[-1], mean[order[-2:]].sum(), **EXACT)
+    whole = ContributionDisplay.from_estimator(model, row, latent=1, max_terms=1)
+    drawn = model._drawn_effects(row, 1000, np.random.RandomState(0))[:, 0, :, 1].sum(1)
+    np.testing.assert_allclose(whole.widths, [norm.ppf(0.975) * drawn.std()])
+
+
+def test_bars_name_values_and_levels(table, plain):
+    model, X = table
+    row = X.iloc[[1]].assign(city=None)
+    names = ContributionDisplay.from_estimator(model, row).names
+    assert {f"age = {row.age.iloc[0]:.3g}", "city = missing"} <= set(names)
+    model, X = plain
+    with pytest.raises(ValueError, match="X has 2 rows"):
+        ContributionDisplay.from_estimator(model, X[:2])
 
 
 def test_without_matplotlib_the_error_says_what_to_install(plain, monkeypatch):

@@ -320,6 +320,15 @@ class AdditiveGP(GPEstimator):
         found, drawn = (self._of_effects(np.stack(parts, -1)) for parts in (found, drawn))
         return (found, drawn) if found.ndim == 1 else (found.sum(-1), drawn.sum(-1))
 
+    @isolated()
+    def _drawn_effects(self, X, n_samples, rng):
+        """Return draws (n_samples, n, n_terms, c) of the effects at checked rows."""
+        X = torch.tensor(np.asarray(X), dtype=torch.float64)
+        posteriors = [latent.posterior("cpu") for latent in self._latents]
+        found = [part.drawn_effects(X, n_samples, rng).numpy() for part in posteriors]
+        found = self._of_effects(np.stack(found, -1))
+        return found.reshape(*found.shape[:3], -1)
+
     def _of_features(self, importances):
         """Return importances (..., d) of features from those of terms (..., n_terms)."""
         return of_features(self.terms_, importances, self.n_features_in_)

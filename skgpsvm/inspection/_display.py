@@ -10,7 +10,7 @@ from ._effects import additive_model, component_effects, latent_labels
 
 _PANEL_SIZE = 3.6, 2.8  # inches
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
-_BLUE = "#0072B2"
+BLUE = "#0072B2"
 
 
 class ComponentEffectDisplay:
@@ -145,10 +145,10 @@ class ComponentEffectDisplay:
         ImportError
             If matplotlib is not installed.
         """
-        self.axes_ = _panels(_pyplot(), ax, len(self.effects), n_cols)
+        self.axes_ = _panels(pyplot(type(self).__name__), ax, len(self.effects), n_cols)
         self.figure_ = self.axes_[0].figure
         line_kw = dict(line_kw or {})
-        line_kw["color"] = line_kw.pop("c", line_kw.get("color", _BLUE))
+        line_kw["color"] = line_kw.pop("c", line_kw.get("color", BLUE))
         heatmap_kw = {"cmap": "RdBu_r", **(heatmap_kw or {})}
         singles = [part for part in self.effects if len(part.grid) == 1]
         for panel, part in zip(self.axes_, self.effects, strict=True):
@@ -164,13 +164,13 @@ class ComponentEffectDisplay:
         return self
 
 
-def _pyplot():
+def pyplot(name):
+    """Return matplotlib.pyplot, which the display of this name needs."""
     try:
         import matplotlib.pyplot
     except ImportError as error:
         raise ImportError(
-            "ComponentEffectDisplay needs matplotlib, which is not installed: pip install "
-            "matplotlib."
+            f"{name} needs matplotlib, which is not installed: pip install matplotlib."
         ) from error
     return matplotlib.pyplot
 

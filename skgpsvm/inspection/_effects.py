@@ -45,6 +45,19 @@ def latent_labels(estimator):
     return list(getattr(estimator, "classes_", range(c)))[-c:]
 
 
+def latent_place(estimator, latent):
+    """Return the place of a latent function, given its label, or None if there is only one."""
+    known = latent_labels(estimator)
+    if latent is None and len(known) == 1:
+        return 0
+    if latent not in known:
+        raise ValueError(
+            f"latent={latent!r} must be one of {np.array(known).tolist()}: the latent function "
+            "whose effects are drawn."
+        )
+    return known.index(latent)
+
+
 def component_effects(estimator, X, features, level, n_points, latent):
     """Return a Bunch for each term, as the display's constructor takes them.
 
@@ -52,7 +65,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
     """
     check_level(level)
     check_number("n_points", n_points, 4, integer=True)
-    names, levels = feature_names(estimator), _level_names(estimator)
+    names, levels = feature_names(estimator), level_names(estimator)
     X = None if X is None else estimator._check_new(X)
     places, basis = _chosen(estimator, features, names), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
@@ -155,7 +168,7 @@ def feature_names(estimator):
     return [str(name) for name in getattr(estimator, "feature_names_in_", numbered)]
 
 
-def _level_names(estimator):
+def level_names(estimator):
     """Return the names of the levels of each categorical column, by column."""
     if estimator._encoder is None:
         return {}
@@ -205,17 +218,12 @@ def _moments(estimator, latent, width):
 
     It returns the effects with their lower and upper bounds, ndarray (3, b, k).
     """
-    known = latent_labels(estimator)
-    if latent not in known:
-        raise ValueError(
-            f"latent={latent!r} must be one of {np.array(known).tolist()}: the latent function "
-            "whose effects are drawn."
-        )
+    own = latent_place(estimator, latent)
 
     def moments(rows, places):
         mean, std = estimator._explained(rows, places)
         if mean.ndim == 3:
-            mean, std = mean[..., known.index(latent)], std[..., known.index(latent)]
+            mean, std = mean[..., own], std[..., own]
         return np.stack([mean, mean - width * std, mean + width * std])
 
     return moments

@@ -1,0 +1,197 @@
+"""Plot of the contributions of the terms to the prediction of one row."""
+
+from typing import Self
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils import check_random_state
+
+from .._rows import column
+from .._validation import check_level, check_number
+from ._display import BLUE, pyplot
+from ._effects import additive_model, feature_names, latent_place, level_names, link_name
+
+_ORANGE, _GRAY = "#D55E00", "#999999"
+_ROW_HEIGHT, _WIDTH = 0.32, 7.0  # inches
+_N_DRAWS = 1000  # of the sum of the terms that have no bar of their own
+
+
+class ContributionDisplay:
+    """Waterfall plot of one row: from the constant to the prediction, term by term.
+
+    Each bar starts where the one above ends, and has the credible interval of its contribution. The
+    bars are in the order of absolute contributions; the last one is the sum of all other terms. The
+    scale is that of the latent function.
+
+    It is recommended to use `from_estimator`. All parameters are stored as attributes.
+
+    Parameters
+    ----------
+    names : list of str
+        Terms, with the values of their features in the row.
+    contributions : ndarray of shape (k,)
+        Posterior means.
+    widths : ndarray of shape (k,)
+        Half the widths of the credible intervals.
+    intercept : float
+        Posterior mean of the constant.
+    label : str
+        Label of the scale.
+
+    Attributes
+    ----------
+    ax_ : Axes
+        Set by `plot`.
+    figure_ : Figure
+        Set by `plot`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from skgpsvm import AdditiveGPRegressor
+    >>> from skgpsvm.inspection import ContributionDisplay
+    >>> X, y = make_friedman1(200, n_features=5, noise=1.0, random_state=0)
+    >>> gam = AdditiveGPRegressor(interactions=None).fit(X, y)
+    >>> display = ContributionDisplay.from_estimator(gam, X[:1], max_terms=3)
+    >>> display.names
+    ['x3 = 0.545', 'x1 = 0.715', '3 other terms']
+    """
+
+    def __init__(self, names, contributions, widths, intercept, label):
+        self.names, self.contributions, self.widths = names, contributions, widths
+        self.intercept, self.label = intercept, label
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        *,
+        level: float = 0.95,
+        max_terms: int = 12,
+        latent=None,
+        random_state=0,
+        ax=None,
+    ) -> Self:
+        """Compute and draw the contributions to the prediction of one row.
+
+        Parameters
+        ----------
+        estimator : AdditiveGPRegressor or AdditiveGPClassifier
+            A fitted estimator, or a fitted Pipeline or search around one.
+        X : array-like or table of shape (1, d)
+            The row. With a Pipeline, the features are those that its last step receives.
+        level : float, default=0.95
+            Probability of the credible intervals.
+        max_terms : int, default=12
+            Maximum number of bars. Terms beyond are summed up in the last one.
+        latent : int or label, default=None
+            Latent function: the label of a class, or the number of an output. Required if there are
+            several.
+        random_state : int, RandomState instance or None, default=0
+            Seeds the posterior draws of the sum of other terms, whose interval they give.
+        ax : Axes, default=None
+            See `plot`.
+
+        Returns
+        -------
+        display : ContributionDisplay
+
+        Raises
+        ------
+        ValueError
+            If X has not exactly one row, or the model has no terms or no such latent function.
+        ImportError
+            If matplotlib is not installed.
+        """
+        estimator, X = additive_model(estimator, X)
+        check_level(level)
+        check_number("max_terms", max_terms, 1, integer=True)
+        X = estimator._check_new(X)
+        if len(X) != 1:
+            raise ValueError(f"X has {len(X)} rows. Pass the one to explain, such as X[:1].")
+        if not estimator.terms_:
+            raise ValueError("The model has no terms: its prediction is the same for all rows.")
+        place = latent_place(estimator, latent)
+        moments = [
+            np.reshape(part, (len(estimator.terms_), -1)) for part in estimator._explained(X)
+        ]
+        mean, std = (part[:, place] for part in moments)
+        order, width = np.argsort(-abs(mean)), norm.ppf((1 + level) / 2)
+        shown = order if len(order) <= max_terms else order[: max_terms - 1]
+        names, rest = _names(estimator, X), order[len(shown) :]
+        names, means, deviations = [names[k] for k in shown], mean[shown], std[shown]
+        if len(rest):
+            names.append(f"{len(rest)} other terms")
+            drawn = estimator._drawn_effects(X, _N_DRAWS, check_random_state(random_state))
+            spread = drawn[:, 0, rest, place].sum(1).std()
+            means, deviations = np.r_[means, mean[rest].sum()], np.r_[deviations, spread]
+        intercept = float(np.ravel(estimator.intercept_)[place])
+        display = cls(names, means, width * deviations, intercept, _label(estimator, latent))
+        return display.plot(ax=ax)
+
+    def plot(self, *, ax=None) -> Self:
+        """Draw the contributions.
+
+        Parameters
+        ----------
+        ax : Axes, default=None
+            Axes to draw on. None creates a figure.
+
+        Returns
+        -------
+        display : ContributionDisplay
+            This display.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        plt = pyplot(type(self).__name__)
+        if ax is None:
+            size = _WIDTH, 1.2 + _ROW_HEIGHT * len(self.names)
+            _, ax = plt.subplots(figsize=size, layout="constrained")
+        ends = self.intercept + np.cumsum(self.contributions)
+        starts, rows = np.r_[self.intercept, ends[:-1]], np.arange(len(ends))
+        colors = np.where(self.contributions > 0, _ORANGE, BLUE)
+        ax.axvline(self.intercept, color=_GRAY, linewidth=0.8, zorder=0)
+        ax.barh(rows, self.contributions, left=starts, color=colors, height=0.6)
+        ink = plt.rcParams["text.color"]
+        ax.errorbar(ends, rows, xerr=self.widths, fmt="none", color=ink, linewidth=1, capsize=3)
+        ax.vlines(ends[:-1], rows[:-1], rows[1:], color=_GRAY, linewidth=0.8, linestyle=":")
+        ax.use_sticky_edges = False  # the first bar would touch the frame
+        ax.set_yticks(rows, self.names)
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        ax.set(xlabel=self.label, title=f"{self.intercept:.3g} on average, {ends[-1]:.3g} here")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _names(estimator, X):
+    """Return the name of each term with the values of its features in the row X (1, d)."""
+    names, levels = feature_names(estimator), level_names(estimator)
+    basis = estimator._latents[0].basis
+
+    def value(j):
+        code = column(X, j)[0]
+        if j not in levels:
+            return "missing" if np.isnan(code) else f"{code:.3g}"
+        return levels[j][int(code)] if code >= 0 else "unknown"
+
+    found = []
+    for term, columns in zip(basis.terms, estimator.terms_, strict=True):
+        own = ", ".join(f"{names[j]} = {value(j)}" for j in columns)
+        if term[0] in basis.masses:
+            mass = basis.masses[term[0]][1]
+            sign = "=" if column(X, columns[0])[0] == mass else "\N{NOT EQUAL TO}"
+            own = f"{names[columns[0]]} {sign} {mass:.6g}"
+        found.append(own)
+    return found
+
+
+def _label(estimator, latent):
+    """Return the label of the scale of the latent function."""
+    link = link_name(estimator)
+    of = "" if latent is None else f" of {latent}"
+    return f"prediction{of}" if link == "identity" else f"latent function{of} ({link} link)"
