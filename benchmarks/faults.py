@@ -3,12 +3,12 @@
 The report counts the outcomes. The exit status is an error if an outcome is wrong:
 
 - a resumed fit is not bit-equal to an uninterrupted one;
+- a rank outlives another that was killed without a `DistributedError`, or longer than the time-out;
 - a damaged file gives another model, or takes much memory;
 - a fuzzed fit has a result that is not finite and well formed, or raises an error that comes
   neither from the package nor from scikit-learn's validation.
 
-Run it by
-``python -m benchmarks.faults [kills damage fuzz] [--trials N] [--first I] [--seed S] [--quick]``.
+Run it by ``python -m benchmarks.faults [kills ranks damage fuzz]``; ``--help`` lists the options.
 Trial I of a seed is always the same, except for the moment of a kill. POSIX only; one thread.
 """
 
@@ -28,10 +28,12 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF
 
@@ -53,13 +55,15 @@ from skgpsvm import (
     SVGPRegressor,
 )
 from skgpsvm.callbacks import Checkpoint
+from skgpsvm.exceptions import DistributedError
 from skgpsvm.solvers import InterleavedEP, QuadruplyStochastic, StochasticGradient
 
 from . import _fuzz
 
-TRIALS = {"kills": 300, "damage": 500, "fuzz": 5000}
+TRIALS = {"kills": 300, "ranks": 600, "damage": 500, "fuzz": 5000}
 MAX_MEMORY = 200 * 2**20  # bytes by which memory may grow when a damaged file is read
 _LONGEST = 900  # seconds after which a child process is considered hung
+_TIMEOUT = 20  # seconds after which a rank gives up on another
 
 _small = {"n_inducing": 6, "random_state": 0}
 _net = {"module_params": {"hidden_layer_sizes": (4,), "n_outputs": 3}, **_small}
@@ -230,6 +234,73 @@ def kills(trials, first, seed, count):
             count(name, "files are left", any(Path(folder).iterdir()))
     return {"another model after a kill", "a checkpoint changes the model"} | {
         "a warning after a kill",
+        "files are left",
+    }
+
+
+# Ranks
+
+
+def shared_fit(name, folder, rank, attempt):
+    """Return the digest of a fit that two ranks share, or "refused" if the other one has died."""
+    model = clone(FITS[name]).set_callbacks(Checkpoint(Path(folder) / f"rank-{rank}"))
+    if name == "AdditiveGPRegressor":
+        model.set_params(sparse=True)
+    X, y = data_of(model)
+    meeting, timeout = f"file://{folder}/attempt-{attempt}", timedelta(seconds=_TIMEOUT)
+    try:
+        dist.init_process_group("gloo", meeting, timeout, world_size=2, rank=rank)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X[rank::2], y[rank::2])
+    except (DistributedError, dist.DistError):
+        return "refused"
+    return digest(model)
+
+
+def _start_ranks(name, folder, attempt):
+    return [Child(shared_fit, name, folder, rank, attempt) for rank in range(2)]
+
+
+def _timed_ranks(name):
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        found = [child.result() for child in _start_ranks(name, folder, 0)]
+        return time.monotonic() - start, found
+
+
+def ranks(trials, first, seed, count):
+    """Kill one of two ranks of each fit at a random moment, then let both end."""
+    known = {}
+    for i in range(first, first + trials):
+        rng = np.random.default_rng([seed, 3, i])
+        name = list(FITS)[i % len(FITS)]
+        if name not in known:
+            known[name] = in_child(_timed_ranks, name)
+        seconds, expected = known[name]
+        with tempfile.TemporaryDirectory() as folder:
+            children = _start_ranks(name, folder, 0)
+            time.sleep(rng.uniform(0.02, 1) * seconds)
+            other = int(rng.integers(2))
+            if not children[1 - other].kill():
+                continue
+            start = time.monotonic()
+            found = children[other].result()
+            late = time.monotonic() - start > _TIMEOUT + seconds
+            count(name, "the other rank ends too late", late)
+            count(name, "the other rank is refused" if found == "refused" else "it had ended")
+            count(
+                name, "the other rank has another model", found not in ("refused", expected[other])
+            )
+            resumes = any(Path(folder).rglob("*.checkpoint"))
+            count(name, "resumes" if resumes else "starts anew")
+            found = [child.result() for child in _start_ranks(name, folder, 1)]
+            count(name, "another model after a kill", found != expected)
+            count(name, "files are left", any(Path(folder).rglob("*.checkpoint")))
+    return {
+        "the other rank ends too late",
+        "the other rank has another model",
+        "another model after a kill",
         "files are left",
     }
 
@@ -521,7 +592,7 @@ def run(kinds, trials, first, seed):
             if (so_far := counts.total()) and happened and not so_far % 100:
                 print(f"{kind}: {so_far} outcomes", file=sys.stderr, flush=True)
 
-        bad = {"kills": kills, "damage": damage, "fuzz": fuzz}[kind](
+        bad = {"kills": kills, "ranks": ranks, "damage": damage, "fuzz": fuzz}[kind](
             trials[kind], first, seed, count
         )
         for (_, outcome), n in counts.items():

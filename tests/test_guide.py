@@ -42,13 +42,16 @@ pq.write_table(pa.table({"age": X[:, 0], "distance": X[:, 1]}), "flights/part.pa
 MODEL = """
 from skgpsvm import SVGPRegressor
 model = SVGPRegressor().fit(X, y)
-X_of_rank, y_of_rank = X, y > 14
-load_shard = lambda rank: (X_of_rank, y_of_rank)
+"""
+SHARD = """
+from sklearn.datasets import load_breast_cancer
+load_shard = lambda rank: [rows[:60] for rows in load_breast_cancer(return_X_y=True)]
 """
 # Statements before the first block of a page, by its name.
 BEFORE = {
     "README": [CUSTOMERS],
     "core": [SMALL, MODEL, FILES],
+    "many_machines": [SHARD],
     "svgp": ["import numpy as np; error = np.full(150, 0.1)"],
     "additive": [SMALL, "policies, years = X, np.ones(60); n_claims = np.round(y / 10)"],
     "hybrid": [
@@ -58,7 +61,8 @@ BEFORE = {
     ],
 }
 # A block that imports one of these is left out where it is not installed.
-OPTIONAL = {"h5py", "matplotlib", "optuna", "pandas", "pyarrow", "rich", "skactiveml", "skops"}
+OPTIONAL = {"dask", "h5py", "matplotlib", "optuna", "pandas", "pyarrow", "ray", "rich"}
+OPTIONAL |= {"skactiveml", "skops"}
 
 
 def blocks(text):
