@@ -28,6 +28,11 @@ def calibrated_scores(mean, var, temperature):
     return temperature * mean / (1 + math.pi / 8 * temperature**2 * var).sqrt()
 
 
+def tempered(log_p, power):
+    """Return logarithms of the probabilities (..., n_classes) that are raised to a power."""
+    return log_p if power == 1 else (power * log_p).log_softmax(-1)
+
+
 def log_probability(logits):
     """Return log class probabilities; one logit means two classes, (b, 1) -> (b, 2)."""
     if logits.shape[-1] == 1:
@@ -147,7 +152,7 @@ class Tempering(_Scales):
         """Return the power."""
         return math.exp(self.log_scales[0])
 
-    def updated(self, log_p, targets, weights, *, learns=True, total=lambda *own: own):
+    def updated(self, log_p, targets, weights, *, learns=True):
         """Return the tempering after more rows; this one summarizes all rows before them.
 
         Parameters
@@ -157,15 +162,9 @@ class Tempering(_Scales):
         targets, weights : Tensor of shape (n,)
         learns : bool
             Whether the power is fitted. Otherwise, only the loss is summed.
-        total : callable, optional
-            Takes tensors, and returns their sums over the ranks that share the rows. By default,
-            there is one.
         """
-
-        def derivatives(log_scales):
-            return total(*_power_derivatives(log_p, targets, weights, log_scales))
-
-        return self._after(derivatives, *total(weights.sum()), _POWER_BOUNDS if learns else None)
+        derivatives = partial(_power_derivatives, log_p, targets, weights)
+        return self._after(derivatives, weights.sum(), _POWER_BOUNDS if learns else None)
 
 
 def _minimum(function, start, bounds):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr, ndtri, pdtr, roots_genlaguerre, softmax
 
-from ._calibration import argmax_scores, calibrated_scores, log_probability
+from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
 from ._sites import LikelihoodSites
 from .likelihoods import (
     Gaussian,
@@ -150,12 +150,13 @@ def count_quantiles(mean, variance, probability):
 
 
 class LeftOut(NamedTuple):
-    """Residuals of rows that were predicted without them, from which conformal intervals are made.
+    """Errors of rows that were predicted without them, for conformal intervals and sets.
 
     Attributes
     ----------
     scores : ndarray of shape (k, t)
-        Absolute residuals, relative to the predictive standard deviation.
+        Of a regression, absolute residuals relative to the predictive standard deviation. Of a
+        classification, log losses, with t = 1.
     weights : ndarray of shape (k,)
         Weights of the rows.
     """
@@ -182,8 +183,21 @@ class LeftOut(NamedTuple):
         scores = (y - mean).abs() / total.sqrt()
         return cls(scores.cpu().numpy(), weights.double().cpu().numpy())
 
+    @classmethod
+    def of_classes(cls, log_p, targets, weights):
+        """Return the log losses of a classification.
+
+        Parameters
+        ----------
+        log_p : Tensor of shape (k, n_classes)
+            Log probabilities without the row itself.
+        targets, weights : Tensor of shape (k,)
+        """
+        losses = -log_p.gather(1, targets[:, None])
+        return cls(losses.double().cpu().numpy(), weights.double().cpu().numpy())
+
     def joined(self, other):
-        """Return the residuals of both."""
+        """Return the errors of both."""
         return LeftOut(*(np.concatenate(parts) for parts in zip(self, other, strict=True)))
 
     def quantiles(self, level):
@@ -194,8 +208,9 @@ class LeftOut(NamedTuple):
         total = self.weights.sum()
         if level * (total + 1) > total:
             raise ValueError(
-                f"level={level!r} needs rows of weight {level / (1 - level):.4g} for conformal "
-                f"intervals; there are {total:.4g}. Lower level, or use method='predictive'."
+                f"level={level!r} needs rows of weight {level / (1 - level):.4g} for "
+                f"method='conformal'; there are {total:.4g}. Lower level, or use "
+                "method='predictive'."
             )
         order = np.argsort(self.scores, axis=0)
         reached = np.cumsum(self.weights[order], axis=0) >= level * (total + 1) - _ROUNDING
@@ -314,7 +329,7 @@ class LikelihoodProbabilities(ClassProbabilities):
         p = self._likelihood.predict(mean, var)
         log_p = p.clamp_min(torch.finfo(p.dtype).tiny).log()
         if self._power != 1:
-            log_p = (self._power * log_p).log_softmax(1)
+            log_p = tempered(log_p, self._power)
             p = log_p.exp()
         scores = log_p[:, 1:] - log_p[:, :1] if p.shape[1] == 2 else log_p
         return Predictive(scores, log_p, p)
@@ -323,8 +338,7 @@ class LikelihoodProbabilities(ClassProbabilities):
         mean = torch.from_numpy(latents.reshape(-1, latents.shape[-1]))
         codes = torch.arange(self._n_classes)[:, None].expand(-1, len(mean))
         log_p = torch.stack([self._likelihood.log_prob(code, mean) for code in codes], -1)
-        log_p = log_p if self._power == 1 else (self._power * log_p).log_softmax(-1)
-        return log_p.exp().numpy().reshape(*latents.shape[:-1], -1)
+        return tempered(log_p, self._power).exp().numpy().reshape(*latents.shape[:-1], -1)
 
 
 class CalibratedProbabilities(ClassProbabilities):

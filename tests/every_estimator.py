@@ -85,6 +85,7 @@ def predictions(model, n=120, source=np.asarray):
     if is_classifier(model):
         names = ("predict", "predict_proba", "decision_function")
         found |= {name: getattr(model, name)(X) for name in names}
+        found["sets"] = model.predict_set(X)
         found["from draws"] = model.predict_proba_from_latent(found["draws"])
     else:
         found["std"] = model.predict(X, return_std=True)[1]

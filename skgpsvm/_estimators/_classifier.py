@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 from scipy.special import xlogy
 from sklearn.base import (
     ClassifierMixin,
@@ -11,18 +12,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from .._calibration import Tempering
+from .._calibration import Tempering, tempered
 from .._data import merged_rows
 from .._distributed import check_equal, gather, run_on_all_ranks
+from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
-from .._predictive import (
-    LikelihoodProbabilities,
-    classification_sites,
-)
-from .._validation import (
-    check_labels,
-    kind_of_labels,
-)
+from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
+from .._validation import check_choice, check_labels, check_level, kind_of_labels
 from ._base import GPEstimator, checked_latents
 
 
@@ -30,10 +26,12 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """Base of classifiers: labels, class weights and class probabilities.
 
     A subclass whose class probabilities are not those of its ``_likelihood`` gives others by
-    `_class_probabilities`. One that can predict rows without them sets `_tempering`.
+    `_class_probabilities`. One that can predict rows without them sets `_left_out`, and
+    `_tempering` if its likelihood has probabilities.
     """
 
     _tempering = Tempering()
+    _left_out = None  # `LeftOut` log losses of the last fit
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
@@ -107,29 +105,44 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             return replace(self._tempering, loss=0.0, weight=0.0)
         return Tempering()
 
-    def _tempered(self, left_out, *, streamed=False):
-        """Return the `Tempering` that predictions of rows without them determine.
+    def _log_p_of(self, mean, var):
+        """Return log probabilities (n, n_classes) under the likelihood at latent moments (n, c)."""
+        likelihood = self._make_likelihood().likelihood
+        return LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
+
+    def _tempered(self, log_p, targets, weights, *, streamed=False):
+        """Return the fitted attributes that predictions of rows without them determine.
 
         Parameters
         ----------
-        left_out : tuple of Tensor
-            Latent means and variances (n, c), targets and weights (n,).
+        log_p : Tensor of shape (n, n_classes)
+            Log probabilities of rows without them, before they are raised to the power.
+        targets, weights : Tensor of shape (n,)
         streamed : bool
             Whether the rows come in addition to earlier ones.
         """
-        mean, var, targets, weights = left_out
-        likelihood = self._make_likelihood().likelihood
-        log_p = LikelihoodProbabilities(likelihood, len(self.classes_)).of_moments(mean, var).log_p
         earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
-        return earlier.updated(log_p, targets, weights, learns=learns)
+        found = earlier.updated(log_p, targets, weights, learns=learns)
+        scores = self._scores(tempered(log_p, found.power), targets, weights, streamed)
+        return {"_tempering": found, "temperature_": found.power, "_left_out": scores}
 
     def _tempering_of_learning(self, left_out):
         """Return the fitted attributes of the power that was learned with the hyperparameters.
 
         Without `left_out` nothing was learned, and the earlier power is kept.
         """
-        found = self._tempering if left_out is None else self._tempered(left_out)
-        return {"_tempering": found, "temperature_": found.power}
+        if left_out is None:
+            return {"temperature_": self._tempering.power}
+        mean, var, *rest = left_out
+        return self._tempered(self._log_p_of(mean, var), *rest)
+
+    def _scores(self, log_p, targets, weights, streamed=False):
+        """Return the `LeftOut` log losses of at most 3,000 rows, joined with earlier ones."""
+        n = len(targets)
+        spaced = torch.linspace(0, n - 1, min(n, MAX_LEFT_OUT), dtype=torch.float64).round().long()
+        parts = (part[spaced.to(part.device)] for part in (log_p, targets, weights))
+        found = LeftOut.of_classes(*parts)
+        return self._left_out.joined(found) if streamed and self._left_out else found
 
     def _latent_spread(self):
         return self._class_probabilities().spread
@@ -177,6 +190,60 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             Finite, also where `predict_proba` underflows to zero.
         """
         return self._map_predictive(lambda predictive: predictive.log_p, X)
+
+    def predict_set(self, X, level: float = 0.9, method="predictive") -> np.ndarray:
+        """Predict sets of classes that hold the true one with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        level : float, default=0.9
+            Probability of the sets.
+        method : {"predictive", "conformal"}, default="predictive"
+            ``"predictive"`` takes the most probable classes until their probabilities sum to the
+            level. ``"conformal"`` takes the classes whose probability exceeds a threshold. It is a
+            quantile of the probabilities of the true classes of training rows that were predicted
+            without them. These sets are right on average even if the probabilities are not. Not all
+            classifiers have them, see the :ref:`user guide <intervals>`.
+
+        Returns
+        -------
+        members : ndarray of shape (n, n_classes)
+            Booleans: whether each of ``classes_`` is in the set. The class that `predict` returns
+            always is.
+
+        Raises
+        ------
+        ValueError
+            If there are no such probabilities, or fewer than the level needs.
+
+        Notes
+        -----
+        Source: Sadinle, Lei and Wasserman (2019), for sets by a threshold. Departs from the source:
+        no set is empty.
+        """
+        check_is_fitted(self)
+        check_level(level)
+        check_choice("method", method, ("predictive", "conformal"))
+        if method == "conformal":
+            threshold = self._conformal_threshold(level)
+            losses = -self.predict_log_proba(X)
+            return losses <= np.maximum(threshold, losses.min(1, keepdims=True))
+        p = self.predict_proba(X)
+        order = np.argsort(-p, axis=1, kind="stable")
+        in_order = np.take_along_axis(p, order, 1)
+        members = np.empty(p.shape, bool)
+        np.put_along_axis(members, order, np.cumsum(in_order, axis=1) - in_order < level, 1)
+        return members
+
+    def _conformal_threshold(self, level):
+        """Return the log loss up to which a class is in conformal sets."""
+        if self._left_out is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no probabilities of rows that were predicted "
+                "without them, which method='conformal' needs. Use method='predictive'."
+            )
+        return self._left_out.quantiles(level)[0]
 
     def decision_function(self, X) -> np.ndarray:
         """Return logits of `predict_proba`.

@@ -282,6 +282,15 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))
 
+    def _fitted_attributes(self, models, summaries, streamed=False):
+        found = super()._fitted_attributes(models, summaries, streamed)
+        [(_, search)] = summaries
+        if search is None:
+            return found
+        targets, mean, var, weights = search.ascent.left_out(search.state)
+        scores = self._scores(self._log_p_of(mean, var), targets, weights)
+        return found | {"_left_out": scores}
+
     def _of_constant(self, constant):
         return constant.item() if len(constant) == 1 else constant
 

@@ -311,8 +311,12 @@ class BayesianSVC(GPClassifier):
             targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
         earlier = self._calibration if streamed else Calibration()
         calibration = earlier.updated(mean, var, targets, weights)
+        scales = calibration.temperature, calibration.spread
+        probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
+        log_p = probabilities.of_moments(mean, probabilities.spread * var).log_p
         return {
             **sparse_attributes(self, models),
+            "_left_out": self._scores(log_p, targets, weights, streamed),
             "_calibration": calibration,
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,

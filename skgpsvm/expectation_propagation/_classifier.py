@@ -1,6 +1,5 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Self
 
@@ -62,14 +61,13 @@ class EPEvaluation(NamedTuple):
     evidence : float
         Log evidence in nats.
     cavity_probit : Tensor of shape (n,)
-        Leave-one-out probits of label 1 at the rows of the fit.
+        Leave-one-out probits of label 1 at the rows of the fit, those of all ranks.
     targets : Tensor of shape (n,)
         Labels, 0 or 1.
     weights : Tensor of shape (n,)
     all_cavity_probits : Tensor of shape (n_passed,)
-        The same probits by row as passed: repeated rows apart, NaN for rows of weight 0.
-    total : callable
-        Returns sums of tensors over the ranks that share the rows.
+        The same probits by row as passed to this rank: repeated rows apart, NaN for rows of weight
+        0.
     """
 
     evidence: float
@@ -77,7 +75,6 @@ class EPEvaluation(NamedTuple):
     targets: torch.Tensor
     weights: torch.Tensor
     all_cavity_probits: torch.Tensor
-    total: Callable
 
 
 class EPClassifier(GPClassifier):
@@ -366,20 +363,18 @@ class EPClassifier(GPClassifier):
         targets = targets[:, 0] if len(evaluations) == 1 else targets.argmax(1)
         weights = evaluations[0].weights.double()
         cavity_probits = torch.stack([each.cavity_probit for each in evaluations], 1)
-        earlier, log_p = self._earlier_tempering(streamed), log_proba(cavity_probits)
-        options = {"learns": self.optimizer is not None, "total": evaluations[0].total}
-        found = earlier.updated(log_p, targets, weights, **options)
+        found = self._tempered(log_proba(cavity_probits), targets, weights, streamed=streamed)
+        tempering = found["_tempering"]
         all_cavity_probits = torch.stack([each.all_cavity_probits for each in evaluations], 1)
         evidences = [each.evidence for each in evaluations]
         if streamed:
             evidences.append(self.log_marginal_likelihood_value_)
         return {
             **sparse_attributes(self, models),
-            "_tempering": found,
-            "temperature_": found.power,
-            "loo_log_loss_": found.log_loss,
+            **found,
+            "loo_log_loss_": tempering.log_loss,
             "log_marginal_likelihood_value_": sum(evidences),
-            "loo_proba_": log_proba(all_cavity_probits, found.power).exp().cpu().numpy(),
+            "loo_proba_": log_proba(all_cavity_probits, tempering.power).exp().cpu().numpy(),
         }
 
     @isolated()
@@ -453,10 +448,7 @@ def _summary(propagation, state):
     """Return the `EPEvaluation` of a fitted state."""
     update, rows = propagation.site_update(state), propagation.rows
     return EPEvaluation(
-        evidence=propagation.evidence(state, update),
-        cavity_probit=update.cavity_probit,
-        targets=rows.targets,
-        weights=rows.weights,
+        propagation.evidence(state, update),
+        *rows.collect(update.cavity_probit, rows.targets, rows.weights),
         all_cavity_probits=rows.unmerged(update.cavity_probit),
-        total=rows.sum,
     )

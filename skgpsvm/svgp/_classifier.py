@@ -257,11 +257,10 @@ class SVGPClassifier(GPClassifier):
         return update_posterior(self, problem, *streaming_ascent(*parts), classification_summary)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
-        [(bound, left_out)] = summaries
-        found = self._tempered(left_out, streamed=streamed)
+        [(bound, (mean, var, *rest))] = summaries
+        found = self._tempered(self._log_p_of(mean, var), *rest, streamed=streamed)
         return {
             **elbo_attributes(self, models, bound, self.elbo_ if streamed else 0.0),
-            "_tempering": found,
-            "temperature_": found.power,
-            "loo_log_loss_": found.log_loss,
+            **found,
+            "loo_log_loss_": found["_tempering"].log_loss,
         }
