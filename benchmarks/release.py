@@ -48,6 +48,7 @@ PARTS = {
     "hybrid, active learning": "hybrid_active_learning",
     "batch queries": "batch_queries --jobs 1",
     "intervals": "intervals",
+    "sets of classes": "class_sets",
     "local variances": "local_variances --jobs 1",
     "relevance vectors": "relevance_steps",
     "bands": "additive_coverage --jobs 1",
