@@ -64,16 +64,18 @@ def own(kind):
     frame = rows.frame.dropna(subset=[loss])
     losses = frame.pivot(index="set", columns="method", values=loss)
     losses = losses.dropna(axis=1, thresh=3).dropna()
-    seconds = frame.pivot(index="set", columns="method", values="fit_seconds")
-    seconds = seconds.loc[losses.index, losses.columns]
+    others = frame[frame["set"].isin(losses.index)].groupby("method").mean(numeric_only=True)
+    others = others.loc[losses.columns]
     if kind == "classification":
         two = [name in TWO_CLASSES for name in losses.index]
         groups = {"two classes": two, "more classes": np.logical_not(two)}
         means = {f"{name}, {sum(of)} sets": losses[of].mean() for name, of in groups.items()}
     else:
         means = {name: losses.loc[name] for name in losses.index}
-    texts = {name: values.map("{:.3f}".format) for name, values in means.items()}
-    table = pd.DataFrame(texts | {"seconds": seconds.mean().map("{:.1f}".format)})
+        means["negative log density"] = others["nlpd"]
+    texts = {name: [shown(v, ".3f") for v in values] for name, values in means.items()}
+    texts["seconds"] = [shown(v, ".1f") for v in others["fit_seconds"]]
+    table = pd.DataFrame(texts, index=losses.columns)
     table = table.loc[losses.mean().sort_values().index]
     return _named(table), rows.codes()
 
