@@ -311,7 +311,7 @@ def two_digits(number):
 
 def costs(task):
     """Return seconds of estimators, their multiples of the peers' seconds, and one loss."""
-    rows = Rows("cost", task=task)
+    rows = Rows("cost", task=task).newest("method", "rows")
     seconds, losses = (
         rows.frame.pivot(index="method", columns="rows", values=value)
         for value in ("fit_seconds", "loss")
