@@ -90,6 +90,8 @@ def cell(file, column, form, **equal):
 def _report(name):
     """Return the newest report of a name, without spaces that align columns."""
     paths = [p for p in RESULTS.glob(f"{name}-*.txt") if re.fullmatch(rf"{name}-[\d-]+", p.stem)]
+    if not paths:
+        raise LookupError(f"No report {name}-<date>.txt.")
     return re.sub(" +", " ", max(paths).read_text(encoding="utf-8"))
 
 
@@ -110,8 +112,10 @@ def figure(query):
     ``"cost fit_seconds .1f rows=1000; method=SVC"``; or a report, the start of a line, the index
     of a number in its rest, and a format: ``"prediction: QSRVMRegressor: 0 .1f"``.
     """
-    if ": " in query:
-        name, start, index, form = re.fullmatch(r"(\S+): (.*): (\d+) (\S+)", query).groups()
+    if found := re.fullmatch(r"(\w+): (.*): (\d+) (\S+)", query):
+        name, start, index, form = found.groups()
         return line(name, start, int(index), form)
-    file, column, form, where = query.split(maxsplit=3)
-    return cell(file, column, form, **dict(part.split("=") for part in where.split("; ")))
+    if found := re.fullmatch(r"(\w+) (\w+) (\S+) (\w+=.*)", query):
+        file, column, form, where = found.groups()
+        return cell(file, column, form, **dict(part.split("=") for part in where.split("; ")))
+    raise LookupError(f"{query!r} is neither of a results file nor of a report.")

@@ -38,7 +38,7 @@ class Figure(SphinxRole):
         try:
             shown, codes = figures.figure(" ".join(self.text.split()))
             told = f"measured on {when(codes)}" if codes else "of another library"
-        except (LookupError, ValueError, AttributeError, OSError) as error:
+        except (LookupError, OSError) as error:
             message = self.inliner.reporter.error(f"{self.text}: {error}", line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
         older = when(codes) if is_older(codes) else ""

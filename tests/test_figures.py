@@ -46,6 +46,10 @@ def test_a_missing_figure_is_an_error():
         figures.figure("cost loss .1f rows=7; method=SVC")
     with pytest.raises(LookupError, match="No line of the report prediction"):
         figures.figure("prediction: a model of clay: 0 .1f")
+    with pytest.raises(LookupError, match="No report clay"):
+        figures.figure("clay: a model: 0 .1f")
+    with pytest.raises(LookupError, match="neither of a results file nor of a report"):
+        figures.figure("cost loss rows=7")
 
 
 def test_the_newest_code_counts():
