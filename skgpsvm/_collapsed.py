@@ -11,7 +11,7 @@ from ._distributed import gather
 from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
-from ._optim import FlatParameters, adam, lbfgs
+from ._optim import ROUND, FlatParameters, adam, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
 from .likelihoods._regression import observations
@@ -19,7 +19,6 @@ from .likelihoods._regression import observations
 # Jitter of Kzz. Single precision needs the larger one, as its solutions are ill-conditioned.
 JITTER = {torch.float64: 1e-9, torch.float32: 1e-6}
 _CHUNK_ROWS = 1024  # fewer than elsewhere, so that the kernel's derivatives stay in the cache
-_STEPS = 20  # of L-BFGS-B in a round
 # A step of L-BFGS-B that gains less ends the round: in units of tol, nats per row of the rows and
 # of some more, since a hundredth of a nat tells nothing of any number of rows.
 _LEAST_GAIN, _MORE_ROWS = 0.01, 300
@@ -417,7 +416,7 @@ class CollapsedLearning(Stage):
         scale,
         tol,
         noise_bounds=NOISE_BOUNDS,
-        n_steps=_STEPS,
+        n_steps=ROUND,
         learning_rate=None,
     ):
         self.bound, self.trained, self.bounds = bound, trained, bounds

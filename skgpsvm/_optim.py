@@ -9,6 +9,7 @@ from .exceptions import NotPositiveDefiniteError
 
 _LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
 _ADAM_EPSILON = 1e-8
+ROUND = 20  # steps of L-BFGS-B in a round of learning
 PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
 

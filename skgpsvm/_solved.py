@@ -67,7 +67,7 @@ def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
     else:
         if "theta" in free:
             parts = sparse.likelihood, sparse.rows, sparse.problem.random_state
-            start = shrink_length_scales(start, *parts)
+            start, _ = shrink_length_scales(start, *parts)
         options = {"batch_size": batch_size, "learning_rate": learning_rate}
         model = _learned_by_steps(some, start, **options)
     inference = some.inference(model, NaturalGradientInference, [])

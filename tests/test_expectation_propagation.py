@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from problems import rows_of, t64
-from scipy.stats import entropy, norm
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_moons
 from sklearn.exceptions import ConvergenceWarning
@@ -392,10 +392,10 @@ BLOCKS = ([0, 1, 2], [3, 4, 5])
 
 def test_minibatches_at_fixed_hyperparameters():
     propagation, state = case("A")
-    basis = propagation.basis(state)
+    basis, state.damping = propagation.basis(state), 0.99
     for _ in range(2):
         for block in BLOCKS:
-            propagation.minibatch(state, torch.tensor(block), basis, basis, 0.99, len(BLOCKS))
+            propagation.minibatch(state, torch.tensor(block), basis, basis, len(BLOCKS))
     expected = [
         0.346218997656,
         0.392409523321,
@@ -437,10 +437,8 @@ def dense_tilted_moments(mean, var, y, power):
 
 def test_gradient_of_a_minibatch():
     learning, propagation, state = minibatch_learning("A")
-    basis = propagation.basis(state)
-    _, surrogate = propagation.minibatch(
-        state, torch.tensor(BLOCKS[0]), basis, basis, 0.99, len(BLOCKS)
-    )
+    basis, state.damping = propagation.basis(state), 0.99
+    _, surrogate = propagation.minibatch(state, torch.tensor(BLOCKS[0]), basis, basis, len(BLOCKS))
     expected = [-0.022068522087, -0.858309113701, -0.497867353543, 0.070771139002, 0.008841171839]
     slope = learning._stochastic_gradient(state, surrogate)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-10)
@@ -453,7 +451,7 @@ def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
     slopes = [
         learning._stochastic_gradient(
             state,
-            propagation.minibatch(state, torch.tensor(block), basis, basis, 1.0, len(BLOCKS))[1],
+            propagation.minibatch(state, torch.tensor(block), basis, basis, len(BLOCKS))[1],
         )
         for block in ([0, 1, 2, 3], [4, 5, 6, 7])
     ]
@@ -464,11 +462,11 @@ def test_gradients_of_minibatches_average_to_the_gradient_at_convergence():
 def test_expected_gradient_does_not_depend_on_empty_minibatches():
     # A rank with fewer rows than there are minibatches has empty ones.
     learning, propagation, state = minibatch_learning("A")
-    basis, n = propagation.basis(state), len(propagation.rows)
+    basis, n, state.damping = propagation.basis(state), len(propagation.rows), 0.0
 
     def slope(index, n_batches):
         index = torch.tensor(index, dtype=torch.long)
-        _, surrogate = propagation.minibatch(state, index, basis, basis, 0.0, n_batches)
+        _, surrogate = propagation.minibatch(state, index, basis, basis, n_batches)
         return learning._stochastic_gradient(state, surrogate)
 
     batches = [*([i] for i in range(n)), [], [], []]
@@ -531,9 +529,9 @@ def test_minibatches_of_weighted_rows_are_those_of_copies():
     one = repeated.init(t64(kernel.theta), t64(Z))
     weighted, two = case("A", weights.astype(float))
     for each, state, n in ((repeated, one, 10), (weighted, two, 6)):
-        basis = each.basis(state)
+        basis, state.damping = each.basis(state), 0.9
         for _ in range(2):
-            each.minibatch(state, torch.arange(n), basis, basis, 0.9, 1)
+            each.minibatch(state, torch.arange(n), basis, basis, 1)
     np.testing.assert_allclose(one.mean, two.mean, rtol=0, atol=1e-12)
 
 
@@ -580,7 +578,7 @@ def test_sign_rule_doubles_back():
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("adam", partial(torch.optim.Adam, lr=0.05, betas=(0.9, 0.99), maximize=True)),
+        ("adam", partial(torch.optim.Adam, lr=0.05, maximize=True)),
         ("adadelta", partial(torch.optim.Adadelta, lr=0.05, eps=1e-5, maximize=True)),
     ],
 )
@@ -598,15 +596,26 @@ def test_rules_of_torch_remember_and_decay(name, make):
     assert (late < early / 20).all()
 
 
-def test_oscillation_is_damped():
+def test_updates_that_turn_back_are_damped():
     propagation, state = case("A")
-    problem = EPProblem(propagation, [], torch.empty(0, 2), t64([1.0]))
-    learning = SiteUpdates(problem, None, 100, 0.0)
-    state = learning.init(state.parameters())
-    for change in (1.0, 0.5, 0.6, 0.7, 0.5, 0.6, 0.6, 0.6):
-        state.change = change
-        learning._adapt_damping(state)
-    assert state.damping == 0.4
+    update, ahead = propagation.site_update(state), state.precision + 0.1
+    targets = [update._replace(precision=at) for at in (ahead, ahead + 0.1, state.precision)]
+    for target, share in zip(targets, (1.0, 1.0, 0.7), strict=True):
+        before = state.precision
+        propagation.step_sites(state, target)
+        moved = before + share * (target.precision - before)
+        np.testing.assert_allclose(state.precision, moved, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weight", [1.0, 5.0])
+def test_sites_of_a_large_function_converge(weight):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = (np.sin(2 * X[:, 0]) > 0).astype(int)
+    kernel = ConstantKernel(1e4) * RBF(2.0)
+    propagation = Propagation(torch_kernel(kernel), rows_of(X, y, np.full(60, weight)))
+    state = propagation.init(t64(kernel.theta), t64(X))
+    run_ep_to_convergence(propagation, state)  # warns if it takes more than 200 updates
+    assert state.damping < 1
 
 
 def test_converged_sites_are_those_of_many_updates():
@@ -622,18 +631,6 @@ def test_error_of_the_evidence_is_quadratic_in_that_of_the_sites(name):
         update = run_ep_to_convergence(propagation, state, tol**0.5)
         error = propagation.evidence(state, update) - EVIDENCE[name]
         assert abs(error) < tol * len(propagation.rows)
-
-
-def test_start_explains_what_its_evidence_exceeds_the_class_frequencies_by():
-    X, y = moons(80)
-    kernel = ConstantKernel(5.0) * RBF([1.0, 1.0])
-    propagation = Propagation(torch_kernel(kernel), rows_of(X, y))
-    problem = EPProblem(propagation, ["theta"], t64(kernel.bounds), t64([1.0, 1.0]))
-    start = {"theta": t64(kernel.theta), "Z": t64(X[:10])}
-    state = propagation.init(**start)
-    evidence = propagation.evidence(state, run_ep_to_convergence(propagation, state))
-    gain = evidence / 80 + entropy([np.mean(y), 1 - np.mean(y)])
-    assert EvidenceLearning(problem, 1e-10).explained(start) == pytest.approx(gain)
 
 
 def test_hyperparameters_are_learned_with_fewer_inducing_points():

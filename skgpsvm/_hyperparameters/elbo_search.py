@@ -2,11 +2,9 @@
 
 from .._inference.elbo_learning import ElboLearning
 from .._torch_kernels import theta_bounds, torch_kernels
-from .initialization import shrink_length_scales
+from .initialization import FIRST_ROWS, shrink_length_scales
 
-_FIRST_ROWS = 1000  # the first rounds are on so many rows
-_FIRST_ROUNDS = 2
-_EXPLAINED = 0.1  # nats per row, with which the first start is taken without comparison
+_FIRST_ROUNDS = 2  # on `FIRST_ROWS`
 
 
 def learn_on_elbo(sparse, start):
@@ -27,13 +25,18 @@ def learn_on_elbo(sparse, start):
     model = start
     if start.mean is None:
         some = rows
-        if rows.n_rows > _FIRST_ROWS:
-            some = rows.subset(_FIRST_ROWS, problem.random_state)
+        if rows.n_rows > FIRST_ROWS:
+            some = rows.subset(FIRST_ROWS, problem.random_state)
+        is_clear = True
         if "theta" in free:
             parts = sparse.likelihood, some, problem.random_state
-            model = shrink_length_scales(model, *parts)
+            model, is_clear = shrink_length_scales(model, *parts)
         learning = _learning(sparse.on(some), model, free)
-        state = _first_state(learning, model)
+        tensors = model.state(rows.device)
+        if is_clear or learning.prior is None:
+            state = learning.init(tensors)
+        else:
+            state = better_start(learning, tensors, learning.prior)
         if some is rows:
             curve = problem.run_stage("hyperparameters", learning, state, sparse.max_iter)
             return model.at(state), curve
@@ -62,8 +65,8 @@ def learn_from_best(sparse, starts):
     if len(starts) == 1:
         return _learn_from(sparse, *starts, free)
     some = rows
-    if rows.n_rows > _FIRST_ROWS:
-        some = rows.subset(_FIRST_ROWS, problem.random_state)
+    if rows.n_rows > FIRST_ROWS:
+        some = rows.subset(FIRST_ROWS, problem.random_state)
     ends = []
     for j, model in enumerate(starts):
         learning = _learning(sparse.on(some), model, free)
@@ -101,16 +104,18 @@ def _learning(sparse, model, free):
     )
 
 
-def _first_state(learning, model):
-    """Return the state to learn from: at a model, or where the better of two starts ends.
+def better_start(learning, tensors, prior):
+    """Return the better state after one round: from some tensors, or at the smoothest kernel.
 
-    The starts, the model and the smoothest kernel of the prior, are compared after one round.
+    Parameters
+    ----------
+    learning : Stage
+        Its states have an objective.
+    tensors : dict of str to Tensor
+        Start of the stage, with ``theta``.
+    prior : SignalPrior
     """
-    tensors = model.state(learning.rows.device)
-    state = learning.init(tensors)
-    if learning.prior is None or learning.explained(state) > _EXPLAINED:
-        return state
-    states = [state, learning.init({**tensors, "theta": learning.prior.smoothest()})]
-    for each in states:
-        learning.step(each)
-    return max(states, key=lambda each: each.objective)
+    states = [learning.init({**tensors, "theta": t}) for t in (tensors["theta"], prior.smoothest())]
+    for state in states:
+        learning.step(state)
+    return max(states, key=lambda state: state.objective)

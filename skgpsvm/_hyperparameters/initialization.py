@@ -10,10 +10,12 @@ from .._inference.coordinate_ascent import CoordinateAscent
 from .._sites import LikelihoodSites
 from ..likelihoods import Gaussian
 
-MIN_GAIN = 0.02  # gain of the ELBO over a model of noise alone, nats per row
+# Gains of the ELBO over a model of noise alone, nats per row: with the first, length scales are
+# short enough; with the second, no other start is needed.
+MIN_GAIN, CLEAR_GAIN = 0.02, 0.1
 _FACTORS = (1.0, 0.5, 0.25, 0.125)
-_ROWS, _SWEEPS = 2000, 5
-_SCALE_ROWS = 1000
+_SWEEPS = 5
+FIRST_ROWS = 1000  # on which starts are compared, and medians computed
 
 
 def scaled_lengths(kernel, factor, of_constants=1.0):
@@ -46,7 +48,7 @@ def _free(kernel, name):
 
 def median_scales(rows, scaler, random_state):
     """Return the median distance of standardized rows, in units of each feature, (d,)."""
-    X = rows.subset(_SCALE_ROWS, random_state).take(slice(None))[0].double().cpu()
+    X = rows.subset(FIRST_ROWS, random_state).take(slice(None))[0].double().cpu()
     X = torch.unique(X, dim=0) / torch.as_tensor(scaler.scale_)
     distance = torch.pdist(X).median().item() if len(X) > 1 else 1.0
     return (distance or 1.0) * scaler.scale_
@@ -77,30 +79,34 @@ def shrink_length_scales(start, sites, rows, random_state):
     -------
     start : SparseModel
         Unchanged if no shorter length scales explain more, or none are free.
+    is_clear : bool
+        Whether its ELBO is clearly higher.
     """
     if not free_lengths(start.kernel).any():
-        return start
-    some = rows.subset(_ROWS, random_state) if rows.n_rows > _ROWS else rows
+        return start, False
+    some = rows.subset(FIRST_ROWS, random_state) if rows.n_rows > FIRST_ROWS else rows
     (counts,) = some.sum(
         torch.bincount(some.targets, some.weights, max(sites.n_latents, 2)).double()
     )
-    baseline = torch.xlogy(counts, counts / counts.sum()).sum() + MIN_GAIN * counts.sum()
+    n = counts.sum()
+    baseline = torch.xlogy(counts, counts / n).sum()
     for factor in _FACTORS:
         scaled = with_lengths(start, factor)
-        if _elbo_of_sweeps(scaled, sites, some, baseline) > baseline:
-            return scaled
-    return start
+        gain = (_elbo_of_sweeps(scaled, sites, some, baseline + CLEAR_GAIN * n) - baseline) / n
+        if gain > MIN_GAIN:
+            return scaled, bool(gain > CLEAR_GAIN)
+    return start, False
 
 
-def _elbo_of_sweeps(start, sites, rows, enough=np.inf):
+def _elbo_of_sweeps(start, sites, rows, enough):
     """Return the ELBO after a few sweeps, or as soon as it exceeds a value, nats."""
     ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
     state = ascent.init()
-    value = -np.inf
     for _ in range(_SWEEPS):
-        if value <= enough:
-            ascent.uphill_sweep(state)
-            value = ascent.elbo(state)
+        ascent.uphill_sweep(state)
+        value = ascent.elbo(state)
+        if value > enough:
+            break
     return value
 
 

@@ -7,12 +7,11 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import add_gram, mirror
-from .._optim import PARAMETER_BOUNDS, FlatParameters, lbfgs
+from .._optim import PARAMETER_BOUNDS, ROUND, FlatParameters, lbfgs
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import CoordinateAscent
 
-_ROUND = 20  # steps of L-BFGS-B
 # The last step of L-BFGS-B gains less than this, in units of tol: 0.001 nats per row by default, of
 # the rows and as many more, since a tenth of a nat tells nothing of any number of rows.
 _LEAST_GAIN, _MORE_ROWS = 0.1, 100
@@ -247,24 +246,10 @@ class ElboLearning(Stage):
             return value, self.flat.gradient(gradients)
 
         start, limits = self.flat.vector(parameters), self.flat.limits(parameters)
-        found, state.objective = lbfgs(value_and_gradient, start, limits, _ROUND, self._least_gain)
+        found, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, self._least_gain)
         # A round of all its steps has one evaluation more than steps, at least.
-        state.ended = n_evaluations <= _ROUND
+        state.ended = n_evaluations <= ROUND
         vars(state).update(self.flat.parts(found, parameters))
-
-    def explained(self, state):
-        """Return how much a state explains of the labels, in nats per row; it gets its sites.
-
-        That is the ELBO without learning, above the log likelihood of the class frequencies.
-        """
-        ascent, rows = self._ascent(**state.parameters()), self.rows
-        posterior, value = self._converge(ascent, state)
-        state.precision, state.linear = ascent.sites(posterior)
-        n_classes = max(self.likelihood.n_latents, 2)
-        counts = torch.bincount(rows.targets, rows.weights, n_classes).double()
-        (counts,) = rows.sum(counts)
-        baseline = torch.xlogy(counts, counts / counts.sum()).sum().item()
-        return (value - baseline) / rows.total_weight
 
     def converged(self, state):
         """Return whether the last round ended before its last step."""

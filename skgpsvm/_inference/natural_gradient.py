@@ -16,15 +16,15 @@ from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
 
+# Learning by steps ends with this share of max_iter, or if so many iterations gain too little.
+LEARNING_SHARE, PATIENCE = 0.7, 5
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
 _BATCHES_BETWEEN = 10
-_PATIENCE = 5  # passes
 _MIN_GAIN = 2e-3  # nats per row
 _MAX_FALL = 1e-2  # of the mean ELBO estimate of a pass of minibatches, nats per row
 _STEP_ROWS = 1024
 _EPOCH_ROWS = 256
-_LEARNING_SHARE = 0.7
 _KEPT = ("adam", "n_sweeps", "n_steps", "generator")  # of a pass that is undone
 
 
@@ -302,7 +302,7 @@ class CoordinateInference(_Inference):
 
     def _learning(self, state):
         """Return whether Adam steps are still to come."""
-        return bool(self.adam.trained) and state.n_sweeps < _LEARNING_SHARE * self.max_iter
+        return bool(self.adam.trained) and state.n_sweeps < LEARNING_SHARE * self.max_iter
 
     def step(self, state):
         """Pass over the rows; the objective is the ELBO before it, or the mean of its estimates."""
@@ -378,9 +378,9 @@ class NaturalGradientInference(CoordinateInference):
             kept = {name: getattr(state, name) for name in _KEPT}
             state.restore(before.as_dict() | kept | {"rate_factor": state.rate_factor / 2})
             values[-1] = values[-2]
-        state.values = values[-_PATIENCE:]
+        state.values = values[-PATIENCE:]
         min_change = _MIN_GAIN * self.ascent.rows.total_weight
-        if len(values) > _PATIENCE and abs(values[-1] - values[0]) < min_change:
+        if len(values) > PATIENCE and abs(values[-1] - values[0]) < min_change:
             state.learning_ended = True
         state.objective = values[-1]
 

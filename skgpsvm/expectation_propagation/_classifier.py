@@ -9,7 +9,6 @@ from sklearn.base import clone
 
 from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
-from .._hyperparameters.initialization import shrink_length_scales
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
@@ -319,11 +318,10 @@ class EPClassifier(GPClassifier):
         model, curve = problem.start or sparse.initial_model(), ()
         if callable(self.optimizer):
             model = optimized(self.optimizer, _converged_evidence, model, rows)
-        free, Z, random_state = sparse.free_parts(model), model.Z, problem.random_state
+        free, Z = sparse.free_parts(model), model.Z
         if free == ["theta"]:
             model = with_fewer_points(sparse, model)
         if problem.start is None and "theta" in free:
-            model = shrink_length_scales(model, sparse.likelihood, rows, random_state)
             model = select_start(sparse, model)
         few = rows.n_rows <= _MAX_CONVERGED_ROWS
         solver = self._solver() or (ConvergedEP() if few else InterleavedEP())

@@ -7,13 +7,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from .._fitting import Stage
-from .._optim import lbfgs
+from .._optim import ROUND, lbfgs
 from ..exceptions import warn
-from ._inference import MIN_DAMPING
 from ._propagation import EPState
 
-_SLOW, _MORE_DAMPED, _LESS_DAMPED = 0.5, 0.7, 1.2  # share of a move left; factors of the damping
-_ROUND = 10  # steps of L-BFGS-B
 _LEAST_GAIN = 0.3  # of a step, in units of tol
 _MAX_UPDATES = 200
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
@@ -78,23 +75,11 @@ class EvidenceLearning(Stage):
         parameters, flat = state.parameters(), self.problem.flat
         start, limits = flat.vector(parameters), flat.limits(parameters)
         least_gain = _LEAST_GAIN * self.tol * self.propagation.rows.total_weight
-        best, state.objective = lbfgs(value_and_gradient, start, limits, _ROUND, least_gain)
+        best, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, least_gain)
         # A round of all its steps has one evaluation more than steps, at least.
-        state.ended = n_evaluations <= _ROUND
+        state.ended = n_evaluations <= ROUND
         vars(state).update(self.problem.moved(state, best))
         self._converge(state)
-
-    def explained(self, start):
-        """Return how much a start explains of the labels, in nats per row.
-
-        It is the log evidence without hyperparameter learning, above the log likelihood of the
-        class frequencies.
-        """
-        state, rows = self.init(start), self.propagation.rows
-        evidence = self.propagation.evidence(state, self._converge(state))
-        (count,) = rows.sum(rows.weights.double() @ rows.targets.double())
-        share = torch.stack([count, rows.total_weight - count]) / rows.total_weight
-        return evidence / rows.total_weight - torch.xlogy(share, share).sum().item()
 
     def _converge(self, state):
         return run_ep_to_convergence(self.propagation, state, math.sqrt(self.tol))
@@ -106,9 +91,6 @@ class EvidenceLearning(Stage):
 
 def run_ep_to_convergence(propagation, state, tol=0.0):
     """Update the sites of a state until they have converged.
-
-    The damping adapts where moves shrink slowly. It is increased if successive moves turn back,
-    and reduced if they go on in the same direction.
 
     Parameters
     ----------
@@ -129,22 +111,16 @@ def run_ep_to_convergence(propagation, state, tol=0.0):
     ConvergenceWarning
         If the sites have not converged in 200 updates.
     """
-    propagation.refresh(state)
-    damping, last_move = 1.0, state.precision.new_zeros(2 * len(state.precision))
+    state.damping, state.last_move = 1.0, torch.zeros_like(state.last_move)
     tol = max(tol, _SITE_TOL[propagation.rows.dtype])
+    propagation.refresh(state)
     for _ in range(_MAX_UPDATES):
         update = propagation.site_update(state)
-        move = torch.cat([update.precision - state.precision, update.shift - state.shift])
-        n_large, along, size = propagation.rows.sum(
-            (move.abs() >= tol).sum().double(), move @ last_move, last_move @ last_move
-        )
+        moves = (update.precision - state.precision).abs(), (update.shift - state.shift).abs()
+        (n_large,) = propagation.rows.sum((torch.maximum(*moves) >= tol).sum().double())
         if not n_large:
             return update
-        if along.abs() > _SLOW * size:
-            damping *= _MORE_DAMPED if along < 0 else _LESS_DAMPED
-            damping = min(max(damping, MIN_DAMPING), 1.0)
-        last_move = move
-        propagation.move_sites(state, update, damping)
+        propagation.step_sites(state, update)
         propagation.refresh(state)
     warn(
         f"The sites did not converge in {_MAX_UPDATES} updates; the evidence is that of the last "

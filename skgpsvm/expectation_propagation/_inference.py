@@ -6,17 +6,14 @@ import torch
 
 from .._fitting import Stage
 from .._hyperparameters.priors import SignalPrior
+from .._inference.natural_gradient import LEARNING_SHARE, PATIENCE
 from .._linalg import relative_change
 from .._optim import FlatParameters
 from ..exceptions import NotPositiveDefiniteError
 from ._propagation import EPState, Propagation
 
-_LEARNING_SHARE = 0.7  # of max_iter
-_PATIENCE = 5  # iterations
 # In nats per row over five iterations. At 2e-3 (1.2 nats of 600 rows) length scales hardly move.
 _MIN_GAIN = 2e-4
-_DAMPING, _LEARNING_DAMPING, MIN_DAMPING = 0.8, 0.5, 0.05
-_MINIBATCH_DAMPING = 0.99
 
 
 @dataclass(frozen=True)
@@ -83,37 +80,29 @@ class SiteUpdateState(EPState):
         Memory of the rule for their steps; empty before the first.
     values : list of float
         Objectives of the last iterations of the learning.
-    changes : list of float
-        Changes of the posterior mean in the last iterations after the learning.
     n_updates : int
         Number of iterations taken.
     step_factor : float
         Factor of the hyperparameters' steps, halved after each failure.
-    damping : float
-        Share of the way that sites move once the learning has ended.
     """
 
     learning: bool
     memory: dict = field(default_factory=dict)
     values: list = field(default_factory=list)
-    changes: list = field(default_factory=list)
     n_updates: int = 0
     step_factor: float = 1.0
-    damping: float = _DAMPING
 
 
 class SiteUpdates(Stage):
-    """Alternate one damped update of all sites with one gradient step of the hyperparameters.
+    """Alternate one update of all sites with one gradient step of the hyperparameters.
 
     The learning of hyperparameters ends when 70 % of ``max_iter`` is spent. Except with the sign
     rule, it also ends when five iterations changed the evidence by less than 0.0002 nats per row.
-    Updates then go on, less damped, until they hardly move the posterior mean. If five of these
-    did not lower the change of the mean, their step is halved.
+    Updates then go on until they hardly move the posterior mean. All updates are damped if
+    successive ones turn back.
 
     A step of the hyperparameters is undone if the posterior precision is no longer positive
     definite after it, and all later steps are halved.
-
-    Without learning, the first update is undamped: it may be the only one in a stream.
 
     Parameters
     ----------
@@ -123,6 +112,11 @@ class SiteUpdates(Stage):
     max_iter : int
     tol : float
         Relative change of the posterior mean at convergence.
+
+    Notes
+    -----
+    Source: Hernandez-Lobato and Hernandez-Lobato (2016). Departs from the source: its updates are
+    always damped, by 0.5, or 0.99 in minibatches.
     """
 
     is_exact = False  # see `CoordinateInference`
@@ -158,12 +152,10 @@ class SiteUpdates(Stage):
         update = self.propagation.site_update(state)
         objective = self.problem.objective(state, update)
         before = replace(state)
-        damping = state.damping if state.n_updates else 1.0
         if state.learning:
-            damping = _LEARNING_DAMPING
             gradient = self.problem.gradient(state, update)
             self._learn(state, gradient, self._progress(state.n_updates))
-        self.propagation.move_sites(state, update, damping)
+        self.propagation.step_sites(state, update)
         try:
             self.propagation.refresh(state)
         except NotPositiveDefiniteError:
@@ -183,7 +175,7 @@ class SiteUpdates(Stage):
 
     def _progress(self, n_updates):
         """Return the share of the learning that is done, from 0 to 1."""
-        return min(1.0, n_updates / (_LEARNING_SHARE * self.max_iter))
+        return min(1.0, n_updates / (LEARNING_SHARE * self.max_iter))
 
     def _finish(self, state, mean_before, objective):
         """Complete a state after an iteration."""
@@ -192,25 +184,15 @@ class SiteUpdates(Stage):
         state.n_updates += 1
         if state.learning:
             self._end_learning(state)
-        else:
-            self._adapt_damping(state)
 
     def _end_learning(self, state):
         """End the learning where its iterations are spent, or where the objective stands still."""
         values = [*state.values, state.objective]
-        state.values = values[-_PATIENCE:]
+        state.values = values[-PATIENCE:]
         min_gain = _MIN_GAIN * self.propagation.rows.total_weight
-        still = len(values) > _PATIENCE and abs(values[-1] - values[0]) < min_gain
+        still = len(values) > PATIENCE and abs(values[-1] - values[0]) < min_gain
         spent = self._progress(state.n_updates) == 1
         state.learning = not (spent or (still and self.rule.stops_at_standstill))
-
-    def _adapt_damping(self, state):
-        """Halve the steps of the sites where the changes of the mean do not fall."""
-        changes = [*state.changes, state.change]
-        if len(changes) > _PATIENCE and min(changes[1:]) >= changes[0]:
-            state.damping = max(state.damping / 2, MIN_DAMPING)
-            changes = []
-        state.changes = changes[-_PATIENCE:]
 
     def converged(self, state):
         """Return whether the learning has ended and an update hardly moved the mean."""
@@ -275,9 +257,7 @@ class MinibatchEP(SiteUpdates):
         batches = rows.minibatches(self.batch_size, self.generator, repeat=False)
         for i, index in enumerate(batches):
             index = index.to(mean_before.device)
-            part, surrogate = self.propagation.minibatch(
-                state, index, old, basis, _MINIBATCH_DAMPING, len(batches)
-            )
+            part, surrogate = self.propagation.minibatch(state, index, old, basis, len(batches))
             log_sites = log_sites + part
             if state.learning:
                 progress = self._progress(state.n_updates + i / len(batches))

@@ -11,6 +11,9 @@ from .._linalg import add_gram, mirror, root_norms, weight_moments
 from .._posteriors import WhitenedBasis
 from ._tilted import SiteUpdate, TiltedMoments, ep_updates, log_likelihood
 
+# A move that undoes more than this share of the last one lowers the damping by this factor.
+_UNDONE, _MORE_DAMPED, _MIN_DAMPING = 0.5, 0.7, 0.05
+
 
 @dataclass(kw_only=True)
 class EPState(State):
@@ -32,6 +35,10 @@ class EPState(State):
         Linear natural parameter of the posterior.
     mean, root : Tensor of shape (1, p), (1, p, p)
         Posterior of the whitened weights; the covariance is ``root @ root.T``.
+    last_move : Tensor of shape (2 n,)
+        The last update less the sites before it.
+    damping : float
+        Share of the way to an update that the sites move.
     change : float
         Relative change of the posterior mean in the last update.
     """
@@ -45,6 +52,8 @@ class EPState(State):
     linear: torch.Tensor
     mean: torch.Tensor
     root: torch.Tensor
+    last_move: torch.Tensor
+    damping: float = 1.0
     change: float = math.inf
 
     def parameters(self):
@@ -115,6 +124,7 @@ class Propagation:
             linear=linear,
             mean=mean,
             root=root,
+            last_move=sites.new_zeros(2 * len(self.rows)),
         )
 
     def first_state(self, start):
@@ -199,7 +209,16 @@ class Propagation:
         state.precision = torch.lerp(state.precision, update.precision, damping)
         state.shift = torch.lerp(state.shift, update.shift, damping)
 
-    def minibatch(self, state, index, old, basis, damping, n_batches):
+    def step_sites(self, state, update):
+        """Move the sites of a state towards an update, less far if successive moves turn back."""
+        move = torch.cat([update.precision - state.precision, update.shift - state.shift])
+        along, size = self.rows.sum(move @ state.last_move, state.last_move @ state.last_move)
+        if along < -_UNDONE * size:
+            state.damping = max(_MORE_DAMPED * state.damping, _MIN_DAMPING)
+        self.move_sites(state, update, state.damping)
+        state.last_move = move
+
+    def minibatch(self, state, index, old, basis, n_batches):
         """Update the sites of a batch of rows, and the posterior with them.
 
         Where ranks share the rows, each has its own part of the batch. The sites of all parts
@@ -212,7 +231,6 @@ class Propagation:
         index : Tensor of shape (b,)
         old, basis : WhitenedBasis
             Features of the rows' current sites, and features of their new sites.
-        damping : float
         n_batches : int
             Number of minibatches of an epoch.
 
@@ -237,8 +255,8 @@ class Propagation:
         cavity_var = half.square().sum(1) + nu * cross.square() / var_ratio
         cavity_mean = A @ mean + cross * (nu * (before @ mean) - mu) / var_ratio
         tilted = TiltedMoments(cavity_mean, cavity_var, residual, y, power)
-        new_nu = torch.lerp(nu, tilted.precision, damping)
-        new_mu = torch.lerp(mu, tilted.shift, damping)
+        new_nu = torch.lerp(nu, tilted.precision, state.damping)
+        new_mu = torch.lerp(mu, tilted.shift, state.damping)
         gram, linear = self.rows.sum(
             (A.T * (copies * new_nu)) @ A - (before.T * (copies * nu)) @ before,
             (copies * new_mu) @ A - (copies * mu) @ before,

@@ -90,7 +90,7 @@ def adadelta_step(memory, gradient, rate):
 
 
 RULES = {
-    "adam": partial(DecayingRule, partial(adam_step, betas=(0.9, 0.99))),
+    "adam": partial(DecayingRule, adam_step),
     "adadelta": partial(DecayingRule, adadelta_step),
     "sign": SignRule,
 }

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+from .._hyperparameters.elbo_search import better_start
+from .._hyperparameters.initialization import FIRST_ROWS, shrink_length_scales
 from .._torch_kernels import theta_bounds, torch_kernel
 from ._converged import EvidenceLearning
 from ._inference import EPProblem
 from ._propagation import Propagation
 
 _LEARNING_POINTS = 100
-_START_ROWS = 1000  # on which initial hyperparameters are compared
-_EXPLAINED = 0.1  # nats per row, with which the first start is taken without comparison
 
 
 def ep_problem(sparse, model, free):
@@ -25,27 +25,22 @@ def ep_problem(sparse, model, free):
 
 
 def select_start(sparse, start):
-    """Return the better of two starts, the given one and the smoothest, on a subsample.
+    """Return the better of two starts: shrunk length scales, or the smoothest kernel.
 
-    The given one is taken if it explains the labels. Otherwise, the objectives after ten steps are
-    compared. Inducing points move too where they are learned: held, a few of them may explain
-    nothing but a straight boundary, for which the smoothest kernel is best.
+    The former are taken if they explain the labels. Otherwise, objectives after a round on a
+    subsample are compared. Inducing points move too where they are learned: held, a few of them may
+    explain nothing but a straight boundary, for which the smoothest kernel is best.
     """
-    if sparse.make_prior is None:
+    rows, random_state = sparse.rows, sparse.problem.random_state
+    if rows.n_rows > FIRST_ROWS:
+        rows = rows.subset(FIRST_ROWS, random_state)
+    start, is_clear = shrink_length_scales(start, sparse.likelihood, rows, random_state)
+    if is_clear or sparse.make_prior is None:
         return start
-    rows = sparse.rows
-    if rows.n_rows > _START_ROWS:
-        rows = rows.subset(_START_ROWS, sparse.problem.random_state)
     problem = ep_problem(sparse.on(rows), start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
-    tensors, states = start.state(rows.device), []
-    if learning.explained(tensors) > _EXPLAINED:
-        return start
-    for theta in (tensors["theta"], problem.prior.smoothest()):
-        states.append(learning.init({**tensors, "theta": theta}))
-        learning.step(states[-1])
-    best = max(states, key=lambda state: state.objective)
-    return replace(start.at(best), mean=None, root=None)
+    state = better_start(learning, start.state(rows.device), problem.prior)
+    return replace(start.at(state), mean=None, root=None)
 
 
 def with_fewer_points(sparse, start):

@@ -248,7 +248,8 @@ class SVGPClassifier(GPClassifier):
             stage = sparse.inference(model, NaturalGradientInference, [])
             return fit_posterior(sparse, model, stage, classification_summary, curve)
         if problem.start is None and "theta" in sparse.free_parts(model):
-            model = shrink_length_scales(model, sparse.likelihood, rows, problem.random_state)
+            parts = sparse.likelihood, rows, problem.random_state
+            model, _ = shrink_length_scales(model, *parts)
         stage = posterior_stage(sparse, model, solver)
         return fit_posterior(sparse, model, stage, classification_summary)
 
