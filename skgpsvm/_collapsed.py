@@ -11,7 +11,7 @@ from ._distributed import gather
 from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
-from ._optim import ROUND, FlatParameters, adam, lbfgs
+from ._optim import ROUND, FlatParameters, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
 from .likelihoods._regression import observations
@@ -403,9 +403,7 @@ class CollapsedLearning(Stage):
     noise_bounds : tuple of two floats
         Bounds of the logarithms of the noise variances.
     n_steps : int
-        Maximum number of steps in a round.
-    learning_rate : float, optional
-        Of Adam; by default the steps are those of L-BFGS-B.
+        Maximum number of steps of L-BFGS-B in a round.
     """
 
     def __init__(
@@ -417,11 +415,10 @@ class CollapsedLearning(Stage):
         tol,
         noise_bounds=NOISE_BOUNDS,
         n_steps=ROUND,
-        learning_rate=None,
     ):
         self.bound, self.trained, self.bounds = bound, trained, bounds
         self.scale, self.tol, self.noise_bounds = scale, tol, noise_bounds
-        self.n_steps, self.learning_rate = n_steps, learning_rate
+        self.n_steps = n_steps
 
     def init(self, theta, Z, noise):
         """Return the state at hyperparameters."""
@@ -441,13 +438,10 @@ class CollapsedLearning(Stage):
             first = value if first is None else first
             return value, packing.gradient(Hyperparameters(*gradients)._asdict())
 
-        problem = value_and_gradient, packing.vector(start), packing.limits(start), self.n_steps
         weight = self.bound.weight.item()
-        if self.learning_rate is None:
-            least_gain = _LEAST_GAIN * self.tol * (weight + _MORE_ROWS)
-            best, value = lbfgs(*problem, least_gain)
-        else:
-            best, value = adam(*problem, self.learning_rate)
+        least_gain = _LEAST_GAIN * self.tol * (weight + _MORE_ROWS)
+        limits = packing.vector(start), packing.limits(start)
+        best, value = lbfgs(value_and_gradient, *limits, self.n_steps, least_gain)
         state.gain = (value - first) / weight
         for name, part in packing.parts(best, start).items():
             setattr(state, name, part)

@@ -1,4 +1,4 @@
-"""Maximizers of functions of tensors, Adam, and parameters as one vector."""
+"""A maximizer of functions of tensors, steps of Adam, and parameters as one vector."""
 
 import math
 
@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from .exceptions import NotPositiveDefiniteError
 
 _LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
-_ADAM_EPSILON = 1e-8
+_ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
 ROUND = 20  # steps of L-BFGS-B in a round of learning
 PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
@@ -75,31 +75,7 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     return torch.tensor(found.x, dtype=start.dtype, device=start.device), -found.fun
 
 
-def adam(value_and_gradient, start, bounds, max_iter, learning_rate):
-    """Maximize as `lbfgs` does by Adam, whose steps fall to nothing over the last 40 %.
-
-    The first steps are alike in all coordinates, whatever their gradients: where L-BFGS-B would run
-    away along a few of them, into a poor optimum, Adam often finds a better one. A step to a point
-    that `lbfgs` would reject is undone, and the learning rate is halved.
-    """
-    point, last, memory = start.clone(), None, None
-    for i in range(max_iter):
-        value, slope = _evaluated(value_and_gradient, point.clone(), required=last is None)
-        if last is not None and value == -math.inf:
-            learning_rate /= 2
-            point = last
-            continue
-        last = point
-        rate = learning_rate * min(1.0, (max_iter - i) / (0.4 * max_iter))
-        step, memory = adam_step(memory, slope, rate, betas=(0.9, 0.99))
-        point = (point + step).clamp_(*bounds.unbind(-1))
-    value, _ = _evaluated(value_and_gradient, point.clone(), required=False)
-    if value == -math.inf:
-        point, value = last, value_and_gradient(last.clone())[0]
-    return point, value
-
-
-def adam_step(memory, gradient, rate, betas=(0.9, 0.999)):
+def adam_step(memory, gradient, rate):
     """Return the next step of Adam uphill, and its new memory.
 
     Parameters
@@ -110,8 +86,6 @@ def adam_step(memory, gradient, rate, betas=(0.9, 0.999)):
     gradient : Tensor
     rate : float
         Learning rate of this step.
-    betas : tuple of two floats
-        Decay factors of the two sums.
 
     Returns
     -------
@@ -127,10 +101,11 @@ def adam_step(memory, gradient, rate, betas=(0.9, 0.999)):
     zeros = torch.zeros_like(gradient)
     n_steps, mean, square = (0, zeros, zeros) if memory is None else memory
     n_steps += 1
-    mean = mean.lerp(gradient, 1 - betas[0])
-    square = (square * betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-    scale = (square.sqrt() / (1 - betas[1] ** n_steps) ** 0.5).add_(_ADAM_EPSILON)
-    step = (mean * (rate / (1 - betas[0] ** n_steps))).div_(scale)
+    first, second = _ADAM_BETAS
+    mean = mean.lerp(gradient, 1 - first)
+    square = (square * second).addcmul_(gradient, gradient, value=1 - second)
+    scale = (square.sqrt() / (1 - second**n_steps) ** 0.5).add_(_ADAM_EPSILON)
+    step = (mean * (rate / (1 - first**n_steps))).div_(scale)
     return step, (n_steps, mean, square)
 
 

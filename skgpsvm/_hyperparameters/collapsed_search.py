@@ -43,8 +43,6 @@ _COMPARED_ROWS = 1000  # whose exact evidence chooses among kernels of several s
 # Least gain of a rougher kernel over the squared exponential, nats. Without signal all are alike,
 # and smooth functions extrapolate better. On the development sets, 0 to 8 nats choose alike.
 _ROUGH_GAIN = 5.0
-_MANY_ROWS, _MANY_FEATURES = 5000, 20  # from either on, a round of Adam comes first
-_ADAM_STEPS = (100, 0.03)  # number and learning rate
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _WAVES = (0.125, 0.03)  # tried as well for at most `_FEW_FEATURES`, where a trend may hide waves
@@ -91,7 +89,7 @@ class CollapsedSearch:
         self._d = rows.X.shape[1]
         # The first steps leave out the prior, which would drop features before their effect shows.
         # Where rows are fewer than features, the prior is needed from the start.
-        self._at_first = {} if rows.n_rows < self._d else {"prior": None}
+        self._needs_prior = rows.n_rows < self._d
         enough = max(_MIN_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE * self._d)
         n_exact = min(rows.n_rows, len(start.Z), _MAX_EXACT_ROWS, max(_EXACT_ROWS, enough))
         is_exact = n_exact >= min(rows.n_rows, enough)
@@ -236,16 +234,14 @@ class CollapsedSearch:
         *,
         exact=False,
         must_converge=False,
-        steps=(),
         **options,
     ):
         """Maximize from a point on some rows; return state, curve and objective.
 
         The objective is the collapsed ELBO or, if ``exact``, the log evidence. Options are
-        ``parts`` to learn and ``prior``, if others than the search's. ``steps`` are those of
-        `CollapsedLearning`, if others than its default.
+        ``parts`` to learn and ``prior``, if others than the search's.
         """
-        learning, bound = self._learning(point, n_rows, exact=exact, steps=steps, **options)
+        learning, bound = self._learning(point, n_rows, exact=exact, **options)
         evaluate = None
         if self._evaluate is not None:
 
@@ -258,7 +254,7 @@ class CollapsedSearch:
         curve = run_stage(name, learning, state, rounds, evaluate, **keep)
         return state, curve, bound
 
-    def _learning(self, point, n_rows, *, exact=False, steps=(), **options):
+    def _learning(self, point, n_rows, *, exact=False, **options):
         """Return the stage that maximizes from a point on some rows, and its objective.
 
         The prior is left out of the latter. See `_climb` for the parameters.
@@ -277,7 +273,6 @@ class CollapsedSearch:
             self._sparse.problem.scale,
             self._sparse.tol,
             self._limits,
-            *steps,
         )
         return learning, bound
 
@@ -309,12 +304,8 @@ class CollapsedSearch:
 
     def _attempt(self, factor):
         """Learn from scaled lengths; return the state and its gain over noise, nats per row."""
-        point, label = self._scaled(factor), f", lengths {factor}"
-        if self._rows.n_rows > _MANY_ROWS or self._d >= _MANY_FEATURES:
-            by_adam = {"steps": _ADAM_STEPS, **self._at_first}
-            state, _, _ = self._start(point, f"{label}, Adam", **by_adam)
-            point = state.hyperparameters
-        state, _, bound = self._start(point, label, **self._at_first)
+        options = {} if self._needs_prior else {"prior": None}
+        state, _, bound = self._start(self._scaled(factor), f", lengths {factor}", **options)
         return state, bound.gain_over_noise(*state.hyperparameters, self._limits)
 
     def _best_attempt(self, factors, waves):

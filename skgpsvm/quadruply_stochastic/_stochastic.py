@@ -7,6 +7,7 @@ from .._fitting import Stage
 from .._linalg import cholesky
 from .._optim import adam_step
 from .._posteriors import WhitenedBasis
+from .._sparse import LEARNING_RATE
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
 from ._covariances import ChevronSum, NystroemSum
@@ -18,7 +19,6 @@ _MEAN_PRECISION_WEIGHT = 0.1  # of the newest minibatch
 _MIN_COVARIANCE_WEIGHT = 0.02  # of the newest minibatch, where site precisions change
 _ADAGRAD_RATE = 0.1
 _ADAM_EVERY = 10  # minibatches per step on the hyperparameters
-_ADAM_RATE, _ADAM_BETAS = 0.05, (0.9, 0.99)
 # Learning rates by control variate, in units of the inverse of the largest eigenvalue. They are
 # limited by the noise of the draws.
 _RATES = {"interpolating": 1.0, "gram": 0.3, None: 0.03}
@@ -377,8 +377,8 @@ class StochasticSteps(Stage):
         if state.n_steps <= self._options.n_steps // 10:
             return
         memory = state.n_adam_steps, state.adam_mean, state.adam_square
-        rate = _ADAM_RATE * self._options.decayed(state)
-        step, memory = adam_step(memory, gradient, rate, _ADAM_BETAS)
+        rate = LEARNING_RATE * self._options.decayed(state)
+        step, memory = adam_step(memory, gradient, rate)
         state.n_adam_steps, state.adam_mean, state.adam_square = memory
         point = torch.cat([state.theta, state.noise]) + step
         sizes = len(state.theta), len(state.noise)
