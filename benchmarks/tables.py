@@ -116,6 +116,18 @@ def _joined(file, columns, methods, **equal):
     return table.rename_axis(columns=None).reset_index(), rows.codes()
 
 
+def mixed_table():
+    """Return log losses and times on the table of customers."""
+    columns = {"log_loss": ("log loss", ".3f"), "seconds": ("seconds", ".1f")}
+    models = {
+        "AdditiveGPClassifier": ":class:`AdditiveGPClassifier`",
+        "EBM": "explainable boosting machine",
+        "boosted trees": "boosted trees, grid search",
+        "SVC, calibrated": "``SVC``, calibrated, grid search",
+    }
+    return _chosen("first_screen", columns, models, by="model", result="mixed table")
+
+
 def decoupled():
     """Return errors, densities and times of many bases, and of few points that are learned."""
     return _joined(
@@ -338,6 +350,7 @@ TABLES = {
     "fits": fits,
     "flights": flights,
     "local": local,
+    "mixed-table": mixed_table,
     "networks": networks,
     "odd-or-even": odd_or_even,
     "own-classification": lambda: own("classification"),
