@@ -18,7 +18,10 @@ _JITTER = 1e-14
 _CHUNK_ENTRIES = 2**22
 _MAX_NOISE_STEPS = 50
 _TINY = 1e-300
-_PER_WEIGHT_CHANGE = 1.0  # change of the bound in nats, below which precisions are set one by one
+# Change of the bound in nats, below which precisions are set one by one. Without that, the log loss
+# is .371 instead of .356 on five development sets; it is .352 if they always are (2026-11-27), but
+# that takes O(M^3) time with M functions.
+_PER_WEIGHT_CHANGE = 1.0
 _MIN_SHARE = 1e-14
 
 

@@ -30,11 +30,10 @@ from ._step_runs import (
     support_rows,
 )
 
-_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
-# Factors of the length scales that cross-validation compares, and then factors around the best one.
-# The evidence cannot choose: with a precision for each function it favors functions of one row.
+_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 8, 3
+# Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
+# precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
-_FINER_FACTORS = 2.0 ** np.array([-0.5, 0.5])
 
 
 @dataclass
@@ -308,18 +307,16 @@ def _select_length_scales(cross_validate, start, rows, random_state):
         ``start`` with its length scales multiplied by one factor.
     """
     folds = list(_folds(rows, random_state))
-    best, densities = 1.0, {}
-    for factors in (_FACTORS, _FINER_FACTORS):
-        for factor in best * factors:
-            stage = f"length scales times {factor:.3g}"
-            scaled = with_lengths(start, factor)
-            densities[factor], weights, _ = cross_validate(scaled, folds, stage)
-        highest = max(densities.values(), key=lambda values: (weights @ values).item())
-        best = max(
-            factor
-            for factor, values in densities.items()
-            if _is_within_standard_error(values, highest, weights)
-        )
+    densities = {}
+    for factor in _FACTORS:
+        stage = f"length scales times {factor:.3g}"
+        densities[factor], weights, _ = cross_validate(with_lengths(start, factor), folds, stage)
+    highest = max(densities.values(), key=lambda values: (weights @ values).item())
+    best = max(
+        factor
+        for factor, values in densities.items()
+        if _is_within_standard_error(values, highest, weights)
+    )
     return with_lengths(start, best)
 
 
