@@ -352,7 +352,7 @@ def test_dense_columns_descend_to_their_optimum():
     ("basis", "n_dense"), [("fourier", None), ("inducing", None), ("fourier", 0), ("fourier", 2)]
 )
 def test_slopes_in_the_hyper_parameters_are_those_of_the_estimates(basis, n_dense, monkeypatch):
-    monkeypatch.setattr(_stochastic, "_MIN_COVARIANCE_WEIGHT", 0.0)
+    monkeypatch.setattr(_stochastic, "_MIN_WEIGHT", 0.0)
     places, y = waves(60)
     kernel = 1.3 * RBF(1.2)
     tk, theta = torch_kernel(kernel), t64(kernel.theta)

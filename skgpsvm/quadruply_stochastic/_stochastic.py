@@ -15,8 +15,9 @@ from ._estimates import draw, prior_term, rows_term
 from ._step_state import LatentEstimates, StochasticState
 
 _RIDGE = 1e-4  # of the support rows' kernel matrix, relative to its mean diagonal
-_MEAN_PRECISION_WEIGHT = 0.1  # of the newest minibatch
-_MIN_COVARIANCE_WEIGHT = 0.02  # of the newest minibatch, where site precisions change
+# Of the newest minibatch in averages over all, where site precisions change. At 0, a fit from a
+# hundred times the noise ends at length scales that are too short.
+_MIN_WEIGHT = 0.02
 _ADAGRAD_RATE = 0.1
 _ADAM_EVERY = 10  # minibatches per step on the hyperparameters
 # Learning rates by control variate, in units of the inverse of the largest eigenvalue. They are
@@ -75,7 +76,7 @@ class StochasticSteps(Stage):
         # the minibatches between.
         self._renewal_interval = max(-(-bases.n_units // (_ADAM_EVERY * self._n_sampled or 1)), 1)
         self._fixed_precision = self.bound.fixed_precision and limits is None
-        self._min_covariance_weight = 0.0 if self._fixed_precision else _MIN_COVARIANCE_WEIGHT
+        self._min_weight = 0.0 if self._fixed_precision else _MIN_WEIGHT
 
     def init(self, theta, noise, support):
         """Return the prior as a state, which `begin` prepares for the first `step`.
@@ -175,7 +176,7 @@ class StochasticSteps(Stage):
         multiplicity = self._row_multiplicity(state, weights)
         linear, precision = multiplicity * linear, multiplicity * precision
         state.n_summed += 1
-        options = self._min_covariance_weight, self.rows.sum
+        options = self._min_weight, self.rows.sum
         var = self._covariance.update(state, X, estimates, precision, *options)
         f_i, f_j = (f[:, :c] for f in estimates.f)
         value = rows_term(f_i, f_j, var, linear, precision)
@@ -188,7 +189,8 @@ class StochasticSteps(Stage):
         state.auxiliary[index] = auxiliary.lerp(optimal.to(auxiliary), weight)
         if not self._fixed_precision:
             total, n = self.rows.sum(precision.sum(0), multiplicity.sum())
-            state.mean_precision = state.mean_precision.lerp(total / n, _MEAN_PRECISION_WEIGHT)
+            weight = max(1 / state.n_summed, self._min_weight)
+            state.mean_precision = state.mean_precision.lerp(total / n, weight)
         state.n_steps += 1
         if self._limits is not None and state.n_steps % _ADAM_EVERY == 0:
             self._update_hyperparameters(state)
