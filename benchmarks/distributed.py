@@ -5,10 +5,14 @@ fit has a fixed number of iterations, on generated rows of which each rank has a
 Seconds of the wall clock mean something only on a machine with nothing else to do, and at least two
 cores. Those of the processor are of the rank that takes more, and leave out what it waits for
 others.
+
+``--simulate`` writes ``distributed_scaling``: times on up to 64 ranks, computed from those of one
+and two, and from the size of their messages.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -94,6 +98,8 @@ CASES = {
 }
 ITERATIONS = (2, 6)  # of two fits, whose difference is the cost of the rest
 WANTED = 1.7
+BATCHED = "minibatches", "natural", "stochastic", "epochs"  # in names of cases
+RANKS, BANDWIDTH, LATENCY = (2, 4, 16, 64), 1.25e9, 5e-5  # bytes per second, seconds
 
 
 def generated(n, rank, n_ranks):
@@ -116,10 +122,10 @@ def worker(n, names):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
-    sent, reduce_all = [0], dist.all_reduce
+    sent, reduce_all = np.zeros(2, int), dist.all_reduce
 
     def counted(tensor, *args, **kwargs):
-        sent[0] += tensor.numel() * tensor.element_size()
+        sent[:] += tensor.numel() * tensor.element_size(), 1
         return reduce_all(tensor, *args, **kwargs)
 
     dist.all_reduce = counted
@@ -130,10 +136,10 @@ def worker(n, names):
         taken, exchanged = [], []
         for iterations in ITERATIONS:
             dist.barrier()
-            start, sent[0] = np.array([time.perf_counter(), time.process_time()]), 0
+            start, sent[:] = np.array([time.perf_counter(), time.process_time()]), 0
             estimator.set_params(max_iter=iterations).fit(X, targets)
             taken.append(np.array([time.perf_counter(), time.process_time()]) - start)
-            exchanged.append(sent[0])
+            exchanged.append(sent.copy())
         steps = ITERATIONS[1] - ITERATIONS[0]
         seconds = torch.tensor(np.concatenate([taken[1], (taken[1] - taken[0]) / steps]))
         reduce_all(seconds, op=dist.ReduceOp.MAX)
@@ -141,7 +147,8 @@ def worker(n, names):
         found[name] = {
             "fit": of_fit.tolist(),
             "iteration": of_iteration.tolist(),
-            "bytes": (exchanged[1] - exchanged[0]) // steps,
+            "bytes": int(exchanged[1][0] - exchanged[0][0]) // steps,
+            "sums": int(exchanged[1][1] - exchanged[0][1]) / steps,
         }
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
@@ -163,16 +170,63 @@ def measured(n, n_ranks, names):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def simulated(name, one, two, n, n_ranks, n_rows):
+    """Return seconds of an iteration on n_rows, from those of n rows on one and on two ranks.
+
+    What two ranks save is half of what is proportional to the rows; the rest is done by all. A sum
+    over K ranks sends 2 (K - 1) / K times its bytes from each rank, in 2 log2(K) messages. In a
+    pass over minibatches, each has its own sums.
+    """
+    (_, alone), (_, shared) = one["iteration"], two["iteration"]
+    by_rows = min(max(2 * (alone - shared), 0.0), alone)
+    sent = 2 * (n_ranks - 1) / n_ranks * two["bytes"] / BANDWIDTH
+    waited = two["sums"] * 2 * math.log2(n_ranks) * LATENCY
+    steps = N_ROWS / n if any(word in name for word in BATCHED) else 1
+    return by_rows * n_rows / n / n_ranks + steps * (alone - by_rows + sent + waited)
+
+
+def simulate(n, names, write):
+    """Write the table of simulated times of fits whose iterations read the rows."""
+    names = [name for name in names if "whole fit" not in name]
+    one, two = measured(n, 1, names), measured(n, 2, names)
+    rows = []
+    for name in names:
+        parts = name, one[name], two[name], n
+        alone = simulated(*parts, 1, N_ROWS)
+        row = {"fit": name, "bytes": two[name]["bytes"], "sums": two[name]["sums"], "s": alone}
+        row |= {f"{k} ranks": alone / simulated(*parts, k, N_ROWS) for k in RANKS}
+        row |= {f"{k} times": alone / simulated(*parts, k, k * N_ROWS) for k in RANKS}
+        rows.append(row)
+    parts = [
+        _report.header(f"Simulated times of ranks, from {n} rows x {D} on one and two of them"),
+        _report.table(
+            pd.DataFrame(rows),
+            f"An iteration on {N_ROWS} rows by one rank, seconds of the processor; how many times "
+            f"quicker more ranks are; and the share of its speed that each has with {N_ROWS} rows "
+            "for each rank",
+        ),
+        f"Network: {BANDWIDTH / 1e9} GB/s, {1e6 * LATENCY:.0f} microseconds. Ranks share "
+        "minibatches; where each has as many rows as one alone, these grow with the ranks. What "
+        "all ranks do is a difference of two times: speeds of 16 ranks and more are uncertain.",
+    ]
+    _report.publish("distributed_scaling", parts, write=write)
+
+
 def main():
     """Measure one and two ranks, and a tenth of the rows, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="fits, all unless given; some are printed only")
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--worker", type=int, metavar="ROWS", help=argparse.SUPPRESS)
+    parser.add_argument("--simulate", action="store_true", help="the times of up to 64 ranks")
     options = parser.parse_args()
     names = options.names or list(CASES)
     if options.worker:
         worker(options.worker, names)
+        return
+    if options.simulate:
+        n = QUICK_ROWS if options.quick else N_ROWS // 10
+        simulate(n, names, write=not (options.quick or options.names))
         return
     n = QUICK_ROWS if options.quick else N_ROWS
     alone, shared, tenth = (
