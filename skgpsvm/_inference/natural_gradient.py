@@ -18,6 +18,7 @@ from .coordinate_ascent import AscentState, CoordinateAscent
 
 # Learning by steps ends with this share of max_iter, or if so many iterations gain too little.
 LEARNING_SHARE, PATIENCE = 0.7, 5
+START_STD = 0.01  # of random posterior means, which break the symmetry of the classes
 _SWEEPS_BETWEEN = 3
 _STEPS_BETWEEN = 10
 _BATCHES_BETWEEN = 10
@@ -425,7 +426,7 @@ class GradientInference(_Inference):
         device = start["Z"].device
         mean, root = start.get("mean"), start.get("root")
         if mean is None:
-            mean = 0.01 * torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+            mean = START_STD * torch.randn(*shape, generator=self.generator, dtype=torch.float64)
             root = torch.eye(shape[1], dtype=torch.float64).expand(shape[0], -1, -1)
         root = root.to(device)
         log_diagonal = root.diagonal(dim1=1, dim2=2).log()

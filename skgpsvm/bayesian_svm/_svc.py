@@ -26,10 +26,10 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
+from .._variational import CLASS_VARIANCE
 from ._kernel_choice import chosen_theta
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
-_PRIOR_VARIANCE = 5.0
 _SOLVERS = {"coordinate_ascent": solvers.CoordinateAscent(), "gradient": solvers.Gradient()}
 _USES = {
     "contrast": where(multi_class="crammer_singer"),
@@ -300,7 +300,7 @@ class BayesianSVC(GPClassifier):
             return clone(self.kernel)
         # One latent is the difference of two classes, whose prior variance is twice theirs.
         factor = 2 if self._make_likelihood().n_latents == 1 else 1
-        variance = factor * _PRIOR_VARIANCE
+        variance = factor * CLASS_VARIANCE
         constant = ConstantKernel(variance, "fixed")
         return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, factor)
 

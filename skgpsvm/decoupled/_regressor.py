@@ -28,7 +28,6 @@ from ._training import (
 )
 
 _INITIAL_VARIANCE_OF_STEPS = 1.0  # of the noise
-_VARIANCE = 1.0  # of the default kernel
 _STEPS = where(solver=StochasticGradient) | where(likelihood=("student_t", "laplace"))
 _USES = USES | {
     name: (_STEPS, USES[name]) for name in ("solver__batch_size", "solver__learning_rate")
@@ -282,7 +281,7 @@ class DecoupledGPRegressor(GPRegressor):
 
     def _fit_model(self, problem):
         if by_steps(self):
-            return fit_by_stochastic_gradients(self, problem, _VARIANCE)
+            return fit_by_stochastic_gradients(self, problem, 1.0)
         sparse = regression_problem(self, problem, self.mean or "constant", smoothness=ROUGHER)
         model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
@@ -290,7 +289,7 @@ class DecoupledGPRegressor(GPRegressor):
         return solve(sparse, model, index, local=True)
 
     def _update_model(self, problem):
-        return update_decoupled(self, problem, _VARIANCE)
+        return update_decoupled(self, problem, 1.0)
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         noise_variance = self._noise_variance(models[0].state("cpu")["noise"])

@@ -27,6 +27,7 @@ from .._sparse import (
     update_posterior,
 )
 from .._torch_kernels import torch_kernel
+from .._variational import CLASS_VARIANCE
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
 from ._converged import EvidenceLearning, run_ep_to_convergence
@@ -36,7 +37,6 @@ from ._propagation import Propagation
 from ._rules import RULES
 from ._starts import ep_problem, select_start, with_fewer_points
 
-_VARIANCE = 5.0
 # With more rows, EP to convergence for each evaluation costs too much: about ten updates each on
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
@@ -306,8 +306,10 @@ class EPClassifier(GPClassifier):
 
     def _sparse_problem(self, problem):
         scaler, learns = problem.scaler, self.optimizer == "auto"
-        kernel = smooth_kernel(scaler, _VARIANCE) if self.kernel is None else clone(self.kernel)
-        kernel = with_learned_mean(kernel, self.mean, scaler, _VARIANCE)
+        kernel = (
+            smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
+        )
+        kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE)
         has_prior = self.kernel is None and learns
         make_prior = (lambda rows: SignalPrior(kernel, rows.device)) if has_prior else None
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)

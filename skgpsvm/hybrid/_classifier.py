@@ -62,8 +62,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, with ``early_stopping``.
     n_iter_no_change : int, default=5
-        With ``early_stopping``, the number of epochs without improvement that ends training. If an
-        epoch has fewer than 20 steps, the number is raised to make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
 from .._distributed import run_on_all_ranks
+from .._inference.natural_gradient import START_STD
 from .._isolation import PrivateRandom
 from .._posteriors import WhitenedBasis
 from .._sites import SiteLikelihood
@@ -25,7 +26,6 @@ from ._network import (
 from ._state import HybridLatents, build_extractor
 
 _INIT_ROWS = 4096  # inducing points are chosen from the features of so many rows
-_START_STD = 0.01  # initial posterior means are random, to break the symmetry of the classes
 
 
 @dataclass
@@ -131,6 +131,6 @@ class NetworkDesign:
             "theta": theta,
             "noise": self.likelihood.parameters(),
             "Z": Z,
-            "mean": _START_STD * draws,
+            "mean": START_STD * draws,
             "raw_root": torch.zeros(*shape, shape[1], dtype=torch.float64),
         }

@@ -21,8 +21,6 @@ from ._training import (
     network_attributes,
 )
 
-_PRIOR_VARIANCE = 1.0
-
 
 class HybridSVGPRegressor(HybridMixin, GPRegressor):
     r"""Sparse variational Gaussian-process regressor on the features of a neural network.
@@ -72,8 +70,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         Share of the rows that are held out of training, with ``early_stopping``. The noise is
         refitted to them.
     n_iter_no_change : int, default=5
-        With ``early_stopping``, the number of epochs without improvement that ends training. If an
-        epoch has fewer than 20 steps, the number is raised to make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training.
     warm_start : bool, default=False
         Whether `fit` starts from the network of the last fit. A changed parameter that such a fit
         could not follow, such as ``kernel``, raises an error.
@@ -213,7 +210,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         return self._noise_model.sites()
 
     def _network_design(self):
-        return NetworkDesign.of(self, _PRIOR_VARIANCE)
+        return NetworkDesign.of(self, 1.0)
 
     def _fit_model(self, problem):
         design = self._network_design()

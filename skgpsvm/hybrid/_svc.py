@@ -19,7 +19,6 @@ from ._training import (
     network_attributes,
 )
 
-_PRIOR_VARIANCE = 1.0
 _FOLLOWED = {
     "fit": HYBRID_FOLLOWED["fit"]
     | dict.fromkeys(("contrast", "early_stopping", "probability"), ALWAYS)
@@ -75,8 +74,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         Share of the rows that are held out of training, for the calibration of probabilities and
         for early stopping. With 0, probabilities are a softmax that is not calibrated.
     n_iter_no_change : int, default=5
-        With ``early_stopping``, the number of epochs without improvement that ends training. If an
-        epoch has fewer than 20 steps, the number is raised to make up for it.
+        With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
@@ -235,7 +233,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
 
     def _network_design(self):
         # A single latent is the difference of two classes: its prior variance is twice theirs.
-        return NetworkDesign.of(self, _PRIOR_VARIANCE * (2 if len(self.classes_) == 2 else 1))
+        return NetworkDesign.of(self, 2.0 if len(self.classes_) == 2 else 1.0)
 
     def _fit_model(self, problem):
         # Calibration needs held-out rows even without early stopping.
