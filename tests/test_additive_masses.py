@@ -83,7 +83,7 @@ def test_a_spike_does_not_bend_its_neighborhood(n):
     place = model.term_names_.index("x0 = 0")
     assert model.terms_[place] == (0,)
     assert_allclose(model.intercept_ + model.explain(new).sum(1), model.predict(new), rtol=1e-9)
-    without = AdditiveGPRegressor(point_masses=None, interactions=None).fit(X, y)
+    without = AdditiveGPRegressor(point_masses=None, steps=None, interactions=None).fit(X, y)
     assert "x0 = 0" not in without.term_names_
     assert abs(without.predict(new)[2]) > 0.5
 

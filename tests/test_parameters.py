@@ -253,6 +253,7 @@ CHANGES = {
     ],
     "sparse": [True, False],
     "step": ["sgd", "adagrad"],
+    "steps": [None],
     "tol": [1e3],
     "validation_fraction": [0.3],
     "warm_start": [True],
@@ -267,8 +268,9 @@ CONSISTENT = {(EPClassifier, "learn_inducing")}
 # On these rows, one round has the same result as several. Inducing points that are not used still
 # draw random numbers, and learn_inducing has no effect on them.
 CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
-# No number is shared by many of these rows.
+# No number is shared by many of these rows, and the function is smooth.
 CONSISTENT |= {(AdditiveGPRegressor, "point_masses"), (AdditiveGPClassifier, "point_masses")}
+CONSISTENT |= {(AdditiveGPRegressor, "steps"), (AdditiveGPClassifier, "steps")}
 CONSISTENT |= {(QSGPRegressor, "learn_inducing"), (QSGPClassifier, "learn_inducing")}
 CONSISTENT |= {(HybridBayesianSVC, "early_stopping")}  # so few passes never stop early
 # Parameters refused although they would change a fit.

@@ -46,7 +46,7 @@ class Ascents:
     def exact(self, basis, rows):
         """Return the `AdditiveAscent` of a basis without inducing points."""
         least = [self.grids.length_scale_bounds[0]] * 2
-        basis = replace(basis, tabled=frozenset(), shares=True)
+        basis = replace(basis, tabled={}, shares=True)
         basis.measure_by_atoms(rows, self.grids.empirical)
         kind = ExactGaussianAscent if self.sites.conjugate else ExactSiteAscent
         return self._ascent(kind, least, basis, rows)

@@ -74,6 +74,7 @@ class AdditiveGP(GPEstimator):
         self._check_choice("scaling", ("power", "minmax"))
         self._check_choice("measure", ("empirical", "uniform"))
         self._check_choice("point_masses", ("auto", None))
+        self._check_choice("steps", ("auto", None))
         self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         check_interactions(self.interactions)
@@ -166,6 +167,7 @@ class AdditiveGP(GPEstimator):
             kept=requested.kept,
             most=most,
             finer=partial(ascents.grids.finer, rows=learning),
+            with_steps=self.steps and partial(ascents.grids.with_steps, rows=learning),
             max_iter=self.max_iter,
             min_gain=self.min_gain,
             random_state=problem.random_state,
@@ -204,6 +206,7 @@ class AdditiveGP(GPEstimator):
                 "its contribution is attributed to the other terms. Pass rows of the whole range "
                 "to the first call, or fit again."
             )
+        basis = replace(basis, tabled={})  # new rows need not be at the values of the first ones
         ascent = self._ascents(problem.generator).sparse(basis, problem.rows)
         state = update_state(ascent, self._latents, self._noise)
         curve = problem.run.run("more rows", ascent, state, self.max_iter)
@@ -233,7 +236,8 @@ class AdditiveGP(GPEstimator):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         [latents], [(rows, search)] = models, summaries
-        names = replace(self._names, masses=latents[0].basis.masses)
+        basis = latents[0].basis
+        names = replace(self._names, masses=basis.masses, steps=basis.steps)
         posteriors = [latent.posterior("cpu") for latent in latents]
         variances = sum(part.variances() for part in posteriors)
         total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
@@ -246,7 +250,7 @@ class AdditiveGP(GPEstimator):
         }
         if search is None:  # more rows change nothing else
             return attributes
-        basis, state = latents[0].basis, search.state
+        state = search.state
         return {
             **attributes,
             "terms_": [basis.in_columns(term) for term in basis.terms],

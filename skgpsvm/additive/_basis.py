@@ -41,6 +41,8 @@ class Feature:
         Numbers far from all others, at which the smooth effect is zero.
     column, value : int or None, float
         Of a point mass, whose levels are 0 for other numbers of the column, and 1 for the value.
+    edges : tuple of float
+        Of steps of ``column``, whose levels are bins between these edges on the unit interval.
     """
 
     n_levels: int = 0
@@ -57,6 +59,7 @@ class Feature:
     sentinels: tuple = ()
     column: int | None = None
     value: float = 0.0
+    edges: tuple = ()
 
     def is_new(self, x):
         """Return a mask of the numbers of an array outside the range, or of unknown levels."""
@@ -78,6 +81,11 @@ class Feature:
         for value in self.sentinels:
             found = found.masked_fill(x == value, math.inf)
         return found
+
+    def codes(self, u):
+        """Return the codes of the bins of scaled numbers (n,); -1 where one is missing."""
+        bins = torch.bucketize(u, u.new_tensor(self.edges))
+        return torch.where(u.isfinite(), bins, -1)
 
     def _scaled(self, x):
         if self.period:
@@ -124,7 +132,7 @@ class AdditiveBasis:
     Attributes
     ----------
     features : list of Feature
-        Descriptions of the columns, followed by those of point masses.
+        Descriptions of the columns, followed by those of point masses and of steps.
     terms : list of tuples of ints
         Features of each effect, one or two.
     kernel, pair_kernel : {"rbf", "matern12", "matern32", "matern52"}
@@ -132,10 +140,10 @@ class AdditiveBasis:
         Equally spaced inducing points of an effect, and of each feature of a pair.
     points, pair_points : dict
         Inducing points (m,) on the unit interval, by feature, where they are not equally spaced.
-    tabled : frozenset
-        Features with an inducing point at every value in the rows of a fit, and fewer of them than
-        polynomials. Their columns are indicators of the points, in pairs too if these have the
-        points.
+    tabled : dict
+        Weights (m,) of the values in the measure, or None if it is uniform, by feature with an
+        inducing point at every value in the rows of a fit, and fewer of them than polynomials. Its
+        columns are indicators of the points, in pairs too if these have the points.
     shares : bool
         Whether all pairs of a feature share one length scale for it.
     atoms : dict
@@ -162,7 +170,7 @@ class AdditiveBasis:
     constant: float
     means: list
     seconds: list
-    tabled: frozenset = frozenset()
+    tabled: dict = field(default_factory=dict)
     shares: bool = False
     atoms: dict = field(default_factory=dict)
 
@@ -207,10 +215,11 @@ class AdditiveBasis:
     def unit(self, X):
         """Return X (b, d) with numbers scaled to the unit interval; codes and NaN are unchanged."""
         columns = X.unbind(1)
-        parts = zip(self.features, columns, strict=False)  # point masses have no column
+        parts = zip(self.features, columns, strict=False)  # others have no column of their own
         found = [x if f.n_levels else f.unit(x) for f, x in parts]
-        masses = self.features[len(columns) :]
-        found += [(columns[f.column] == f.value).to(X) for f in masses]
+        for f in self.features[len(columns) :]:
+            own = f.codes(found[f.column]) if f.edges else columns[f.column] == f.value
+            found.append(own.to(X))
         return torch.stack(found, 1)
 
     def in_columns(self, term):
@@ -230,7 +239,13 @@ class AdditiveBasis:
     @property
     def masses(self):
         """Column and value of each point mass, by its number among the features."""
-        return {j: (f.column, f.value) for j, f in enumerate(self.features) if f.column is not None}
+        masses = [(j, f) for j, f in enumerate(self.features) if f.column is not None]
+        return {j: (f.column, f.value) for j, f in masses if not f.edges}
+
+    @property
+    def steps(self):
+        """Column of the steps of a feature, by their number among the features."""
+        return {j: f.column for j, f in enumerate(self.features) if f.edges}
 
     def columns(self, polynomials, u, j):
         """Return one feature's polynomials, of numbers clipped to the range, or indicators."""
@@ -250,7 +265,7 @@ class AdditiveBasis:
     @property
     def tabled_in_pairs(self):
         """Those of the `tabled` features whose columns of a pair are indicators too."""
-        return self.tabled & self.pair_points.keys()
+        return {j: own for j, own in self.tabled.items() if j in self.pair_points}
 
     def _columns_in_pairs(self, polynomials, u, j):
         if j in self.tabled_in_pairs:
@@ -327,9 +342,16 @@ class AdditiveBasis:
             polynomials = Chebyshev(self.size, u)
             columns = [self.columns(polynomials, u, j) for j in range(u.shape[1])]
             own = [(weights[:, None] * T).T @ T for T in columns]
+            own += [weights @ self._indicators(u, j) for j in self.tabled]
             totals = own if totals is None else [a + b for a, b in zip(totals, own, strict=True)]
+        totals = rows.sum(*totals)
+        totals, tables = totals[: len(self.features)], totals[len(self.features) :]
+        self.tabled = {
+            j: (own / own.sum()).cpu().numpy() if empirical else None
+            for j, own in zip(self.tabled, tables, strict=True)
+        }
         self.means, self.seconds = [], []
-        for feature, total in zip(self.features, rows.sum(*totals), strict=True):
+        for feature, total in zip(self.features, totals, strict=True):
             if feature.n_levels:
                 share = total.diagonal() / total.trace()
                 moments = share, torch.diag(share)

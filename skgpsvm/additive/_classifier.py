@@ -55,6 +55,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         effect of its own beside the smooth one. "auto" finds such numbers. They are terms such as
         "x0 = 0", which are dropped if they gain too little. At a number that is far from all
         others, the smooth effect and those of pairs are zero.
+    steps : "auto" or None, default="auto"
+        Whether effects may be rough: have steps, spikes, or bumps that are narrow. "auto" looks for
+        structure that the smooth effects have left along a feature. Where there is, the feature has
+        another effect, "steps of x0". It is a random walk over bins of equally many rows, up to 400
+        in all, and is dropped if it gains too little.
     scaling : {"power", "minmax"}, default="power"
         Scaling of numerical features to the unit interval. "power" first applies the power
         transformation of Yeo and Johnson to skewed features.
@@ -111,7 +116,8 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     terms_ : list of tuples of ints
         Features of each effect.
     term_names_ : list of str
-        Names of the terms; those of pairs are "a & b", those of point masses "a = 0".
+        Names of the terms: those of pairs are "a & b", those of point masses "a = 0", and "steps of
+        a".
     dropped_terms_ : list of str
         Names of the terms that ``min_gain`` removed.
     interaction_scores_ : dict
@@ -173,6 +179,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         interactions="auto",
         categorical_features="from_dtype",
         point_masses="auto",
+        steps="auto",
         scaling="power",
         measure="empirical",
         covariance="full",
@@ -197,6 +204,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         self.interactions = interactions
         self.categorical_features = categorical_features
         self.point_masses = point_masses
+        self.steps = steps
         self.scaling = scaling
         self.measure = measure
         self.covariance = covariance

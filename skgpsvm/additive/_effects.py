@@ -4,7 +4,16 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from ._processes import PROFILES, CenteredAtPoints, Chebyshev, Levels, Line, equally_spaced
+from ._processes import (
+    PROFILES,
+    AtValues,
+    CenteredAtPoints,
+    Chebyshev,
+    Levels,
+    Line,
+    Steps,
+    equally_spaced,
+)
 
 
 class Prior(ABC):
@@ -39,7 +48,9 @@ class Prior(ABC):
         mains, pairs = iter(self._mains(lengths[0])), self._pairs(lengths[1])
         pairs = iter([pairs[place] for place in basis.pair_places])
         levels = {
-            j: Levels(torch.as_tensor(basis.means[j]).to(self.variance))
+            j: (Steps if feature.edges else Levels)(
+                torch.as_tensor(basis.means[j]).to(self.variance)
+            )
             for j, feature in enumerate(basis.features)
             if feature.n_levels
         }
@@ -142,11 +153,9 @@ class Effects(Prior):
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
         for term, factors, variance in self._terms():
-            tabled = basis.tabled_in_pairs if len(term) == 2 else basis.tabled
             coef, cov = one, one
-            for j, factor in zip(term, factors, strict=True):
-                part = self._part(j in tabled, factor)
-                coef, cov = (torch.kron(*pair) for pair in zip((coef, cov), part, strict=True))
+            for factor in factors:
+                coef, cov = torch.kron(coef, factor.coef), torch.kron(cov, factor.cov)
             if len(term) == 2:
                 kept = basis.kept(*term, one.device)
                 coef, cov = coef[kept], cov[kept[:, None], kept]
@@ -155,10 +164,6 @@ class Effects(Prior):
                 coef, cov = torch.block_diag(coef, absent.sqrt()), torch.block_diag(cov, absent)
             self.coefs.append(coef)
             self.covs.append(cov)
-
-    @staticmethod
-    def _part(tabled, factor):
-        return (factor.point_coef, factor.prior) if tabled else (factor.coef, factor.cov)
 
     def _mains(self, lengths):
         basis = self.basis
@@ -172,21 +177,28 @@ class Effects(Prior):
         return self._at_points(basis.pair_kernel, axes, lengths, *points, basis.pair_size)
 
     def _at_points(self, kernel, axes, lengths, points, n_inducing, size):
-        """Return the process of each axis; those with equally many points are computed together."""
-        cyclic = self.basis.cyclic(axes)
-        equal = [equally_spaced(n_inducing, own) for own in cyclic]
-        points = [
-            torch.as_tensor(points.get(j, own)).to(lengths)
-            for j, own in zip(axes, equal, strict=True)
-        ]
-        means = [torch.as_tensor(self.basis.means[j][:size]).to(lengths) for j in axes]
-        found, profile = {}, PROFILES[kernel]
-        for m in {len(own) for own in points}:
-            places = [place for place, own in enumerate(points) if len(own) == m]
-            Z, mean = (torch.stack([parts[place] for place in places]) for parts in (points, means))
-            polynomials, turns = Chebyshev(size, lengths), any(cyclic[place] for place in places)
-            own = torch.tensor([cyclic[place] for place in places]).to(Z.device) if turns else None
-            group = CenteredAtPoints(profile, lengths[places], Z, polynomials, mean, own)
+        """Return the process of each axis; those of one kind and size are computed together."""
+        basis, cyclic, groups = self.basis, self.basis.cyclic(axes), {}
+        for place, j in enumerate(axes):
+            own = torch.as_tensor(points.get(j, equally_spaced(n_inducing, cyclic[place])))
+            tabled, shares = j in basis.tabled and j in points, basis.tabled.get(j)
+            by_values = tabled and shares is not None
+            measure = torch.as_tensor(shares if by_values else basis.means[j][:size])
+            kind = tabled, by_values, len(own)
+            groups.setdefault(kind, []).append((place, own, measure))
+        found, polynomials = {}, Chebyshev(size, lengths)
+        for (tabled, by_values, _), members in groups.items():
+            places, *parts = zip(*members, strict=True)
+            Z, measure = (torch.stack(part).to(lengths) for part in parts)
+            turns = torch.tensor([cyclic[place] for place in places], device=Z.device)
+            turns = turns if turns.any() else None
+            given = PROFILES[kernel], lengths[list(places)], Z
+            if by_values:
+                group = AtValues(*given, Z, measure, turns)
+            elif tabled:
+                group = AtValues(*given, *polynomials.measure(measure), turns)
+            else:
+                group = CenteredAtPoints(*given, polynomials, measure, turns)
             found |= {place: group[k] for k, place in enumerate(places)}
         return [found[place] for place in range(len(axes))]
 
@@ -247,27 +259,22 @@ class Effects(Prior):
         return torch.cat(found) if found else self.variance.new_zeros(0, sum(sizes))
 
     def seconds(self):
-        """Return second moments (p, p) of each term's whitened features under the measure.
-
-        The basis must have no `tabled` features, whose columns are indicators.
-        """
-        if self.basis.tabled:
-            raise ValueError("Moments under the measure need a basis without tabled features.")
-        like, found = self.variance, []
+        """Return second moments (p, p) of each term's whitened features under the measure."""
+        found = []
         for term, coef in zip(self.basis.terms, self.coefs[1:], strict=True):
-            parts = [torch.as_tensor(self.basis.seconds[j]).to(like) for j in term]
-            if len(term) == 2:
-                parts = [
-                    part[: self.basis.pair_size, : self.basis.pair_size]
-                    if self.basis.is_number(j)
-                    else part
-                    for part, j in zip(parts, term, strict=True)
-                ]
-                kept = self.basis.kept(*term, like.device)
-                moment = torch.kron(*parts)[kept[:, None], kept]
-            else:
-                (moment,) = parts
+            moment, *right = (self._second(j, len(term) == 2) for j in term)
+            if right:
+                kept = self.basis.kept(*term, moment.device)
+                moment = torch.kron(moment, *right)[kept[:, None], kept]
             rest = len(coef) - len(moment)  # the effect of missing numbers has no share
             moment = torch.nn.functional.pad(moment, (0, rest, 0, rest))
             found.append(coef.T @ moment @ coef)
         return found
+
+    def _second(self, j, in_pair):
+        """Return the second moments of the columns of a feature, alone or in pairs."""
+        basis = self.basis
+        if j in (tabled := basis.tabled_in_pairs if in_pair else basis.tabled):
+            return torch.as_tensor(tabled[j]).to(self.variance).diag()
+        size = basis.pair_size if in_pair and basis.is_number(j) else None
+        return torch.as_tensor(basis.seconds[j])[:size, :size].to(self.variance)

@@ -3,10 +3,13 @@
 import math
 from dataclasses import dataclass, replace
 
-from ._basis import AdditiveBasis
+import torch
+
+from ._basis import AdditiveBasis, Feature
 from ._defaults import DEFAULTS
 from ._encoding import distinct
 
+_QUANTILE_ROWS = 50_000  # that the bins of steps are found from
 _MAX_GRID_POINTS = 2**14  # of pairs with a point at every value; matrices then take 2 GiB each
 
 
@@ -67,9 +70,22 @@ class Grids:
         basis.points, basis.pair_points = (
             {j: own for j, own in values.items() if len(own) <= most} for most in few
         )
-        basis.tabled = frozenset(
-            j for j, own in basis.points.items() if len(own) < basis.size and not features[j].linear
-        )
+        few = [j for j, own in basis.points.items() if len(own) < basis.size]
+        basis.tabled = {j: None for j in few if not features[j].linear}
+        basis.measure(rows, self.empirical)
+        return basis
+
+    def with_steps(self, basis, columns, rows):
+        """Return the `AdditiveBasis` with steps of some columns, at quantiles of the rows."""
+        most = min(rows.n_rows // DEFAULTS.step_rows, DEFAULTS.all_steps // len(columns))
+        u = basis.unit(rows.inputs(rows.spaced(_QUANTILE_ROWS)))
+        edges = [_edges(u[:, j], max(most, 2)).tolist() for j in columns]
+        steps = [
+            Feature(n_levels=len(own) + 1, column=j, edges=tuple(own))
+            for j, own in zip(columns, edges, strict=True)
+        ]
+        terms = [(k,) for k, _ in enumerate(steps, len(basis.features))]
+        basis = replace(basis, features=basis.features + steps, terms=basis.terms + terms)
         basis.measure(rows, self.empirical)
         return basis
 
@@ -129,6 +145,16 @@ class Grids:
             min(max(low, least), high)
             for least in (1 / points, min(DEFAULTS.least_pair_length, 2 / pair_points))
         ]
+
+
+def _edges(u, most):
+    """Return the edges of bins of numbers (n,) with about equally many, up to ``most`` bins."""
+    values, counts = u[u.isfinite()].unique(return_counts=True)
+    bins = torch.arange(len(values))
+    if len(values) > most:
+        bins = ((counts.cumsum(0) - 0.5 * counts) * (most / counts.sum())).long()
+    last = torch.nonzero(bins.diff())[:, 0]
+    return 0.5 * (values[last] + values[last + 1])
 
 
 def _max_points(rows, n_varying):

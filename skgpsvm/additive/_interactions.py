@@ -1,4 +1,6 @@
-"""Score test of interactions between pairs of features, given a fitted additive model."""
+"""Tests of what an additive model has left: interactions of pairs, and steps of features."""
+
+import math
 
 import torch
 
@@ -49,7 +51,7 @@ def score_moments(basis, X, residuals, precisions):
     moments of random signs, it holds for any variances of the noise.
     """
     u, known = basis.unit(X), set(basis.terms)
-    present = {j for term in basis.terms for j in term} - basis.masses.keys()
+    present = {basis.in_columns((j,))[0] for term in basis.terms for j in term}
     features = sorted(j for j in present if not basis.features[j].monotonic)
     # The latents have equal weight, and a row has one weight.
     scale = precisions.mean(0).clamp_min(_TINY).rsqrt()
@@ -67,6 +69,45 @@ def score_moments(basis, X, residuals, precisions):
                 scores.append(_moments(*bins, smooth, residuals, weights))
         if scores := [moments.tolist() for moments in scores if moments is not None]:
             found[pair] = scores
+    return found
+
+
+def step_p_values(basis, X, residuals, precisions):
+    """Return the probability of the residuals along each number that has a smooth effect, a dict.
+
+    Rows fall into bins of equally many. The test is of the largest mean of the residuals of a bin,
+    and of the largest difference between those of neighbors, on several grids of bins. The variance
+    of a mean is that by the precisions, or by the scatter in the bin where this is larger, such as
+    around an outlier. Probabilities are normal, and corrected for the number of means (Bonferroni).
+
+    Parameters
+    ----------
+    basis : AdditiveBasis
+    X : Tensor of shape (n, d)
+    residuals, precisions : Tensor of shape (n, c)
+        Derivatives of the log densities of rows in the latents, and their variances.
+    """
+    u, found = basis.unit(X), {}
+    for (j,) in [term for term in basis.terms if len(term) == 1]:
+        feature = basis.features[j]
+        if feature.n_levels or feature.linear or feature.period or feature.monotonic:
+            continue
+        known = u[:, j].isfinite()
+        rows = torch.stack([residuals, residuals.square(), precisions])[:, known]
+        ranks, n_bins, largest, n_means = _ranks(u[known, j]), DEFAULTS.step_bins, 0.0, 0
+        while n_bins * DEFAULTS.step_rows_in_bin <= len(ranks):
+            cells, cell, size = (
+                (n_bins * ranks).floor().unique(return_inverse=True, return_counts=True)
+            )
+            sums = rows.new_zeros(3, len(cells), rows.shape[2]).index_add(1, cell, rows)
+            mean, square, precision = sums / size[:, None]
+            scatter = (square - mean.square()) / (size[:, None] - 1).clamp_min(1)
+            var = torch.maximum(precision / size[:, None], scatter).clamp_min(_TINY)
+            ratios = [mean.square() / var, mean.diff(dim=0).square() / (var[1:] + var[:-1])]
+            ratios = torch.cat(ratios)
+            largest, n_means = max(largest, ratios.max().item()), n_means + ratios.numel()
+            n_bins *= 2
+        found[j] = min(1.0, max(n_means, 1) * math.erfc(math.sqrt(largest / 2)))
     return found
 
 

@@ -56,9 +56,9 @@ class AdditiveLatent(FittedModel):
 
 def fitted_latents(ascent, state):
     """Return the `AdditiveLatent` of each latent at the state of an `AdditiveAscent`."""
-    # New rows need not be at the values of the fit's rows.
-    basis = replace(ascent.basis, tabled=frozenset())
-    latents = []
+    # Moments under uniform measures need polynomials.
+    tabled = {j: own for j, own in ascent.basis.tabled.items() if own is not None}
+    basis, latents = replace(ascent.basis, tabled=tabled), []
     for own, posterior in zip(ascent.latents(state), ascent.posteriors(state), strict=True):
         theta = {kind: own[kind].cpu().numpy() for kind in ("length", "variance")}
         latents.append(AdditiveLatent(basis, theta, {}, posterior.form).at(posterior))

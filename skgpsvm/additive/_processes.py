@@ -40,6 +40,10 @@ class Chebyshev:
         # Coefficients (size,) of the interpolant from values at the nodes.
         self.transform = values * (2 - (orders == 0).to(values))[:, None] / size
 
+    def measure(self, mean):
+        """Return the nodes, and weights by which the polynomials have these means, (..., size)."""
+        return self.nodes.expand_as(mean), mean @ self.transform
+
     def __call__(self, u):
         """Return the polynomials (..., size) at points u (...)."""
         x = 2 * u - 1
@@ -219,7 +223,51 @@ class ZeroMeanKernel:
         return array.mul_(a.known[..., :, None]).mul_(b.known[..., None, :])
 
 
-class CenteredAtPoints(ZeroMeanKernel):
+class AtValues(ZeroMeanKernel):
+    """Zero-mean processes of a numerical feature with an inducing point at every value.
+
+    Parameters
+    ----------
+    profile : Profile
+    length : Tensor of shape (...)
+        Length scales on the unit interval, one for each process.
+    points : Tensor of shape (..., m)
+        The values.
+    atoms, weights : Tensor of shape (..., k)
+        Of the measures.
+    cyclic : Tensor of shape (...), bool, optional
+
+    Attributes
+    ----------
+    cov : Tensor of shape (..., m, m)
+        Prior covariance of the process at the points.
+    coef : Tensor of shape (..., m, m)
+        Values of the whitened features there.
+    """
+
+    def __init__(self, profile, length, points, atoms, weights, cyclic=None):
+        super().__init__(profile, length, atoms, weights, cyclic)
+        self.cov = self._at_points(points)
+        self.coef = self._whitened(self.cov)
+
+    def _at_points(self, points):
+        """Set the inducing points; return the prior covariance there."""
+        self._points = points
+        self._h = self._at_atoms if points is self.atoms else self._weighted(points)
+        prior = self._g(points, points) - self._outer(self._h, self._h)
+        self._chol = cholesky(prior, "covariance of an effect's inducing points", jitter=_JITTER)
+        return prior
+
+    def _whitened(self, K):
+        return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
+
+    def features(self, at):
+        """Return whitened features (..., b, m) at points."""
+        g = at.known[..., None] * self._g(at.u, self._points)
+        return self._whitened(g - self._outer(at.h, self._h))
+
+
+class CenteredAtPoints(AtValues):
     r"""Zero-mean processes of a numerical feature with inducing points.
 
     Parameters
@@ -241,10 +289,6 @@ class CenteredAtPoints(ZeroMeanKernel):
         Prior covariance of the coefficients of the process.
     coef : Tensor of shape (..., size, m)
         Coefficients of the whitened features in the polynomials.
-    point_coef : Tensor of shape (..., m, m)
-        Values of the whitened features at the inducing points.
-    prior : Tensor of shape (..., m, m)
-        Prior covariance of the process at the inducing points.
 
     Notes
     -----
@@ -255,24 +299,11 @@ class CenteredAtPoints(ZeroMeanKernel):
 
     def __init__(self, profile, length, points, polynomials, mean, cyclic=None):
         F, nodes = polynomials.transform, polynomials.nodes
-        super().__init__(profile, length, nodes.expand(*length.shape, -1), mean @ F, cyclic)
-        self._points, self._h = points, self._weighted(points)
+        ZeroMeanKernel.__init__(self, profile, length, *polynomials.measure(mean), cyclic)
+        self._at_points(points)
         of_h = self._at_atoms @ F.T
         self.cov = F @ self._g(nodes, nodes) @ F.T - self._outer(of_h, of_h)
-        self.prior = self._g(points, points) - self._outer(self._h, self._h)
-        self._chol = cholesky(
-            self.prior, "covariance of an effect's inducing points", jitter=_JITTER
-        )
         self.coef = self._whitened(F @ self._g(nodes, points) - self._outer(of_h, self._h))
-        self.point_coef = self._whitened(self.prior)
-
-    def _whitened(self, K):
-        return torch.linalg.solve_triangular(self._chol, K.mT, upper=False).mT
-
-    def features(self, at):
-        """Return whitened features (..., b, m) at points."""
-        g = at.known[..., None] * self._g(at.u, self._points)
-        return self._whitened(g - self._outer(at.h, self._h))
 
 
 def equally_spaced(m, cyclic=False):
@@ -381,3 +412,47 @@ class Levels(FixedProcess):
     def between(self, a, b):
         """Return prior covariances (b, b'); those of an unknown level are zero."""
         return a[0] @ self.cov @ b[0].T
+
+
+class Steps(FixedProcess):
+    """Zero-mean random walk over the bins of a number, in steps of equal variance.
+
+    Its covariance before centering is that of a Matern process of smoothness 1/2, whose length
+    scale is the number of bins.
+
+    Parameters
+    ----------
+    share : Tensor of shape (q,)
+        Share of each bin in the rows.
+
+    Attributes
+    ----------
+    atoms, weights : Tensor of shape (q,)
+        Codes of the bins and their shares.
+    coef, cov : Tensor of shape (q, q)
+        Values of the whitened features in the bins, and the prior covariance.
+    """
+
+    def __init__(self, share):
+        self.atoms, self.weights = torch.arange(len(share)).to(share), share
+        g = PROFILES["matern12"].value((self.atoms[:, None] - self.atoms).abs() / len(share))
+        h = g @ share
+        self.cov = g - torch.outer(h, h) / (h @ share)
+        self.coef = cholesky(self.cov, "covariance of the steps of a feature", jitter=_JITTER)
+
+    def at(self, codes):
+        """Return the codes, a tuple of one Tensor (b,)."""
+        return (codes.long(),)
+
+    def features(self, at):
+        """Return whitened features (b, q); zeros for a missing number."""
+        return self.coef[at[0]] * (at[0] >= 0)[:, None]
+
+    def variances(self, at):
+        """Return prior variances (b,)."""
+        return self.cov.diagonal()[at[0]] * (at[0] >= 0)
+
+    def between(self, a, b):
+        """Return prior covariances (b, b')."""
+        known = torch.outer(*((own[0] >= 0).to(self.cov) for own in (a, b)))
+        return self.cov[a[0]][:, b[0]] * known

@@ -11,7 +11,7 @@ from scipy.stats import gamma
 from .._fitting import Run, Stage
 from ._ascent import AdditiveAscent, AdditiveState
 from ._defaults import DEFAULTS
-from ._interactions import score_moments
+from ._interactions import score_moments, step_p_values
 from ._latent import fitted_latents
 
 
@@ -73,6 +73,9 @@ class TermSearch:
     finer : callable
         Takes an `AdditiveBasis` and log length scales (c, a). Returns the basis with finer grids of
         pairs, or None if finer grids are not needed or not allowed.
+    with_steps : callable or None
+        Takes an `AdditiveBasis` and a list of columns. Returns the basis with steps of these. None
+        is a model without steps.
     max_iter : int
         Maximum number of rounds in a stage.
     min_gain : float
@@ -98,6 +101,7 @@ class TermSearch:
     kept: list
     most: float
     finer: Callable
+    with_steps: Callable | None
     max_iter: int
     min_gain: float
     random_state: object
@@ -110,6 +114,7 @@ class TermSearch:
         """Run all stages: learn effects, find pairs, prune, and refine the grids of pairs."""
         self.learn("effects")
         self.find_pairs()
+        self.find_steps()
         self.prune()
         self.refine()
 
@@ -141,6 +146,19 @@ class TermSearch:
             found = found[: min(DEFAULTS.pairs_at_once, room)]
             n_pairs = len(self.ascent.basis.pairs) + len(found)
             self._grow(found, f"effects and {n_pairs} interactions")
+
+    def find_steps(self):
+        """Add steps of the features along which the residuals have structure; learn them."""
+        if self.with_steps is None:
+            return
+        ascent = self.ascent
+        at = ascent.residuals(self.state, ascent.tested_rows(self.random_state))
+        p_values = step_p_values(ascent.basis, *at)
+        level = DEFAULTS.step_level / max(len(p_values), 1)
+        found = [j for j, p_value in p_values.items() if p_value < level]
+        if found:
+            self._begin(self.with_steps(ascent.basis, sorted(found)), ascent.named(self.state))
+            self.learn("steps")
 
     def _tested(self, level):
         """Return the pairs that are significant among all (Bonferroni), the largest score first."""
@@ -215,10 +233,12 @@ class TermSearch:
         wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
         if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
-        masses = ascent.basis.masses
-        if len(term) == 1 and term[0] not in masses:
+        own = ascent.basis.features[term[0]]
+        if len(term) == 1 and own.column is None:
             return self.min_gain
         # At fixed hyperparameters, absent effects exceed this gain with at most this probability.
-        n_candidates = len(masses) if len(term) == 1 else len(self.scores)
+        n_columns = sum(feature.column is None for feature in ascent.basis.features)
+        n_of_steps = n_columns if own.edges else len(ascent.basis.masses)
+        n_candidates = n_of_steps if len(term) == 1 else len(self.scores)
         chance = (DEFAULTS.exact_gain_level if self.exact else DEFAULTS.gain_level) / n_candidates
         return max(self.min_gain, -math.log(chance))

@@ -23,19 +23,24 @@ class TermNames:
         Names of the columns.
     masses : dict
         Column and value of each point mass, see `AdditiveBasis.masses`.
+    steps : dict
+        Column of the steps of a feature, see `AdditiveBasis.steps`.
     """
 
     features: np.ndarray | None
     masses: dict = field(default_factory=dict)
+    steps: dict = field(default_factory=dict)
 
     def term(self, term):
-        """Return the name of a term: that of its feature, "a & b", or "a = 0" of a point mass."""
+        """Return the name of a term: its feature, "a & b", "a = 0" or "steps of a"."""
         return " & ".join(map(self._feature, term))
 
     def _feature(self, j):
         if j in self.masses:
             column, value = self.masses[j]
             return f"{self._feature(column)} = {value:.6g}"
+        if j in self.steps:
+            return f"steps of {self._feature(self.steps[j])}"
         return f"x{j}" if self.features is None else str(self.features[j])
 
     def length_scale(self, axis, j):

@@ -69,7 +69,8 @@ def component_effects(estimator, X, features, level, n_points, latent):
     X = None if X is None else estimator._check_new(X)
     places, basis = _chosen(estimator, features, names), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
-    used = sorted({j for term in terms.values() for j in term} - basis.masses.keys())
+    derived = basis.masses | basis.steps
+    used = sorted({j for term in terms.values() for j in term} - derived.keys())
     sentinels = {j: basis.features[j].sentinels for j in used}
     axes = {
         j: _Axis.of_levels(names[j], levels[j])
@@ -93,9 +94,13 @@ def component_effects(estimator, X, features, level, n_points, latent):
             if term[0] in basis.absent:
                 missing = singles[:, -1, alone.index(place)]
         else:
-            j, mass = basis.masses[term[0]]
-            own = [_Axis.of_mass(names[j], mass)]
-            rows = np.zeros((2, d))
+            j = estimator.terms_[place][0]
+            if term[0] in basis.steps:
+                own = [_Axis.of_steps(names[j], basis.features[j], basis.features[term[0]].edges)]
+            else:
+                mass = basis.masses[term[0]][1]
+                own = [_Axis.of_mass(names[j], mass)]
+            rows = np.zeros((len(own[0].values), d))
             rows[:, j] = own[0].values
             curves = moments(rows, [place])[..., 0]
         found.append(
@@ -134,6 +139,15 @@ class _Axis:
     def of_mass(cls, name, value):
         labels = np.array(["other", f"{value:.6g}"])
         return cls(name, np.array([np.nan, value]), labels, categorical=True)
+
+    @classmethod
+    def of_steps(cls, name, feature, edges):
+        """Return the grid of the ends of all bins of a feature, which has steps at these edges."""
+        edges = feature.inverse(torch.tensor(edges, dtype=torch.float64)).numpy()
+        ends = feature.inverse(torch.tensor([0.0, 1.0], dtype=torch.float64)).numpy()
+        gap = 1e-9 * (ends[1] - ends[0])
+        grid = np.r_[ends[0], np.stack([edges - gap, edges + gap], 1).ravel(), ends[1]]
+        return cls(name, grid, grid)
 
     @classmethod
     def of_rows(cls, name, column, sentinels, n_points):
