@@ -12,7 +12,7 @@ from .._hyperparameters.priors import log_prior_of_deviations
 from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._linalg import add_gram, mirror
 from .._noise import NOISE_BOUNDS
-from .._optim import FlatParameters, lbfgs
+from .._optim import ROUND, FlatParameters, lbfgs
 from ..likelihoods._regression import observations
 from ._bound import AdditivePosterior, Sums, collapsed, collapsed_and_slopes, gains, products
 from ._defaults import DEFAULTS
@@ -352,7 +352,7 @@ class AdditiveAscent(Stage):
 class GaussianAscent(AdditiveAscent):
     """Gaussian noise: one pass over the rows suffices, and outputs share the Gram matrix."""
 
-    _steps = DEFAULTS.steps  # of L-BFGS-B in a round, at most
+    _steps = ROUND  # of L-BFGS-B, at most
     trial_rounds = DEFAULTS.trial_rounds
 
     def __init__(self, *args):

@@ -5,6 +5,7 @@ import math
 import torch
 
 from .._hyperparameters.priors import log_prior_of_deviations
+from .._optim import ROUND
 from .._scoring import fisher_scoring
 from ..likelihoods._regression import observations
 from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
@@ -18,7 +19,7 @@ class _AllRows(AdditiveAscent):
 
     has_points = False
     # Steps of a round, and the share of the gain of a last round below which one is not taken.
-    _scoring_steps, _share = DEFAULTS.scoring_steps, 1.0
+    _scoring_steps, _share = ROUND, 1.0
 
     def _value(self, own, sums):
         return RowEvidence(self.basis, own, sums).value
