@@ -1,7 +1,7 @@
 """The boundary between scikit-learn and torch: base classes of all estimators."""
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
-from ._classifier import GPClassifier
+from ._classifier import GPClassifier, at_most_left_out
 from ._inputs import validated
 from ._pipeline import evidence_at, fit_models, stream, update_models
 from ._regressor import GPRegressor
@@ -12,6 +12,7 @@ __all__ = [
     "GPEstimator",
     "GPRegressor",
     "all_or_nothing",
+    "at_most_left_out",
     "evidence_at",
     "fit_models",
     "stream",

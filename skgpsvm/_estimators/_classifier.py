@@ -22,6 +22,13 @@ from .._validation import check_choice, check_labels, check_level, kind_of_label
 from ._base import GPEstimator, checked_latents
 
 
+def at_most_left_out(*parts):
+    """Return the tensors (n, ...) at 3,000 evenly spaced rows, or at all if there are fewer."""
+    n = len(parts[0])
+    spaced = torch.linspace(0, n - 1, min(n, MAX_LEFT_OUT), dtype=torch.float64).round().long()
+    return tuple(part[spaced.to(part.device)] for part in parts)
+
+
 class GPClassifier(ClassifierMixin, GPEstimator):
     """Base of classifiers: labels, class weights and class probabilities.
 
@@ -138,10 +145,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _scores(self, log_p, targets, weights, streamed=False):
         """Return the `LeftOut` log losses of at most 3,000 rows, joined with earlier ones."""
-        n = len(targets)
-        spaced = torch.linspace(0, n - 1, min(n, MAX_LEFT_OUT), dtype=torch.float64).round().long()
-        parts = (part[spaced.to(part.device)] for part in (log_p, targets, weights))
-        found = LeftOut.of_classes(*parts)
+        found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
         return self._left_out.joined(found) if streamed and self._left_out else found
 
     def _latent_spread(self):

@@ -9,7 +9,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .. import solvers
 from .._calibration import Calibration
-from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._estimators import GPClassifier, all_or_nothing, at_most_left_out, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
 from .._inference.leave_one_out import leave_one_out
@@ -313,6 +313,7 @@ class BayesianSVC(GPClassifier):
         calibration = earlier.updated(mean, var, targets, weights)
         scales = calibration.temperature, calibration.spread
         probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
+        mean, var, targets, weights = at_most_left_out(mean, var, targets, weights)
         log_p = probabilities.of_moments(mean, probabilities.spread * var).log_p
         return {
             **sparse_attributes(self, models),
