@@ -54,7 +54,7 @@ class ContributionDisplay:
     >>> gam = AdditiveGPRegressor(interactions=None).fit(X, y)
     >>> display = ContributionDisplay.from_estimator(gam, X[:1], max_terms=3)
     >>> display.names
-    ['x3 = 0.545', 'x1 = 0.715', '3 other terms']
+    ['x1 = 0.715', 'x0 = 0.549', '3 other terms']
     """
 
     def __init__(self, names, contributions, widths, intercept, label):
