@@ -323,6 +323,30 @@ def test_sites_of_powers(power, mean, var):
     np.testing.assert_allclose(by_residual, tilted.grad_residual, rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.parametrize("var", [1e-9, 1e-12, 0.0])
+def test_sites_of_powers_in_narrow_cavities(var):
+    # In the limit, sites are the second-order Taylor series of the log likelihood.
+    mean = torch.linspace(-6, 6, 12).double().requires_grad_()
+    power, residual, y = (torch.full_like(mean, value) for value in (0.3, 0.5, -1.0))
+    log_power = 0.3 * log_likelihood(mean, torch.zeros_like(mean), residual, y, None).sum()
+    (slope,) = torch.autograd.grad(log_power, mean, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), mean)
+    mean, slope = mean.detach(), slope.detach()
+    tilted = TiltedMoments(mean, torch.full_like(mean, var), residual, y, power)
+    np.testing.assert_allclose(tilted.precision, -curvature, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(tilted.shift, slope - curvature * mean, rtol=0, atol=1e-8)
+
+
+def test_sites_of_small_weights_converge_far_from_inducing_points():
+    X, y = moons(100)
+    rows = WeightedDataset(X, y, np.linspace(0.2, 1, 100), torch.device("cpu"), torch.float64)
+    propagation = Propagation(torch_kernel(RBF(0.1)), rows)
+    state = propagation.init(t64(RBF(0.1).theta), t64(X[:10]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_ep_to_convergence(propagation, state)
+
+
 def test_weights_near_one_are_near_one_at_large_amplitudes():
     X, y = moons(120)
     settings = {"mean": "zero", "optimizer": None, "inducing_points": X[:30], "tol": 1e-6}

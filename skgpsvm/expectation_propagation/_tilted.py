@@ -104,26 +104,34 @@ class TiltedMoments:
         ratio, neg_hess = probit_ratios(y * self.probit)
         self.grad, self.neg_hess = y * ratio / total.sqrt(), neg_hess / total
         self.grad_residual = -0.5 * self.grad * mean / total
+        self._rest = 1 - self.neg_hess * var  # of the cavity's variance in the tilted one
         if power is not None:
             self._raise_to(mean, var, residual, y, power)
-        rest = 1 - self.neg_hess * var
-        self.precision = self.neg_hess / rest
-        self.shift = (self.grad + self.neg_hess * mean) / rest
+        self.precision = self.neg_hess / self._rest
+        self.shift = (self.grad + self.neg_hess * mean) / self._rest
 
     def _raise_to(self, mean, var, residual, y, power):
-        """Replace the moments, where the power is below one, by those of a quadrature."""
+        """Replace the moments, where the power is below one, by those of a quadrature.
+
+        Write l for the log likelihood to its power. Integration by parts under the tilted
+        distribution turns the differences of its moments and the cavity's, which cancel where the
+        cavity is narrow, into moments of l': (mean change) / var = E[l'], and (variance change) /
+        var = Cov[h, l'].
+        """
         var = var.clamp_min(_MIN_VARIANCE)
         nodes, terms = _power_terms(mean, var, residual, y, power)
         weights = terms.softmax(0)
-        center = (weights * nodes).sum(0)
-        tilted_var = (weights * (nodes - center).square()).sum(0)
         scale = (1 + residual).sqrt()
         ratio, _ = probit_ratios(y * nodes / scale)
+        slope = power * y * ratio / scale
+        grad = (weights * slope).sum(0)
+        deviation = nodes - (weights * nodes).sum(0)
         raised = {
             "log_z": terms.logsumexp(0),
-            "grad": (center - mean) / var,
-            "neg_hess": (var - tilted_var) / var.square(),
-            "grad_residual": -0.5 * power * y * (weights * ratio * nodes).sum(0) / scale**3,
+            "grad": grad,
+            "neg_hess": -(weights * deviation * (slope - grad)).sum(0) / var,
+            "grad_residual": -0.5 * (weights * slope * nodes).sum(0) / scale.square(),
+            "_rest": (weights * deviation.square()).sum(0) / var,
         }
         for name, value in raised.items():
             setattr(self, name, torch.where(power < 1, value, getattr(self, name)))
