@@ -495,6 +495,13 @@ def test_number_of_pairs_is_held():
     assert all(len(term) == 1 for term in none.terms_)
 
 
+def test_pairs_both_listed_and_found_are_one_term():
+    data, y = make_friedman1(120, n_features=5, noise=0.1, random_state=0)
+    model = AdditiveGPRegressor(terms=[..., (1, 0)], max_iter=5).fit(data, y)
+    assert model.interaction_scores_["x0 & x1"] > 5
+    assert model.terms_.count((0, 1)) == 1
+
+
 def test_steps_are_borne():
     rng = np.random.default_rng(0)
     data = rng.random((300, 3))

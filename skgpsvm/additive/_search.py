@@ -161,10 +161,14 @@ class TermSearch:
             self.learn("steps")
 
     def _tested(self, level):
-        """Return the pairs that are significant among all (Bonferroni), the largest score first."""
+        """Return pairs beside those given that are significant among all (Bonferroni).
+
+        The largest score comes first.
+        """
         scores = self._scores()
         self.scores.update(scores)
-        return [pair for pair, score in scores.items() if score.p_value * len(scores) < level]
+        significant = [pair for pair in scores if scores[pair].p_value * len(scores) < level]
+        return [pair for pair in significant if pair not in self.given]
 
     def _scores(self):
         """Return the `PairScore` of each pair that can be tested, the largest score first."""
