@@ -17,6 +17,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import accuracy_score, log_loss
 
 from skgpsvm import QSGPClassifier
+from skgpsvm.solvers import QuadruplyStochastic
 
 from . import _report
 from ._measure import PeakMemory, seconds
@@ -66,6 +67,8 @@ def main():
     parser.add_argument("--rows", type=int, default=ROWS, help="the first so many; printed only")
     parser.add_argument("--n-basis", type=int, default=20_000, help="random features")
     parser.add_argument("--solver", choices=("cg", "sgd", "adagrad"), default="cg")
+    parser.add_argument("--sampled", type=int, help="functions in each draw of a step")
+    parser.add_argument("--decay", type=float, default=1.0, help="last learning rate / first")
     parser.add_argument("--max-iter", type=int, default=100, help="iterations or passes")
     parser.add_argument(
         "--kernel", nargs=2, type=float, metavar=("VARIANCE", "LENGTH"), help="held, not learned"
@@ -78,11 +81,14 @@ def main():
     torch.set_num_threads(options.jobs)
     data = load(n_rows)
     variance, length = options.kernel or (10.0, 6.0)
+    solver = options.solver
+    if options.sampled:
+        solver = QuadruplyStochastic(solver, n_sampled_basis=options.sampled, decay=options.decay)
     model = QSGPClassifier(
         ConstantKernel(variance) * RBF(length),
         mean="constant",
         optimizer=None if options.kernel else "auto",
-        solver=options.solver,
+        solver=solver,
         n_basis=n_basis,
         max_iter=5 if options.quick else options.max_iter,
         device=options.device,
@@ -94,7 +100,7 @@ def main():
     parts = [
         _report.header(
             f"MNIST, odd against even, {n_rows} rows, {n_basis} random features",
-            model=f"solver={options.solver!r}, max_iter={model.max_iter}, float32, pixels in "
+            model=f"solver={solver!r}, max_iter={model.max_iter}, float32, pixels in "
             f"[0, 1]; kernel {model.kernel_}{', held' if options.kernel else ''}",
             device=f"{options.device}, {torch.get_num_threads()} threads",
             warned=", ".join(warned) or "no",
@@ -106,6 +112,7 @@ def main():
     ]
     name = "mnist_odd_even" if options.solver == "cg" else f"mnist_odd_even-{options.solver}"
     name += "-held" if options.kernel else ""
+    name += "" if n_basis == 20_000 else f"-{n_basis:.0e}"
     kept = not options.quick and options.rows == ROWS
     _report.publish(name, parts, write=kept)
 
