@@ -110,9 +110,9 @@ def main():
         f"{'met' if reached >= WANTED else 'MISSED'}.",
         _report.table(PUBLISHED, digits=4),
     ]
-    name = "mnist_odd_even" if options.solver == "cg" else f"mnist_odd_even-{options.solver}"
-    name += "-held" if options.kernel else ""
-    name += "" if n_basis == 20_000 else f"-{n_basis:.0e}"
+    name = "mnist_odd_even" if options.solver == "cg" else f"mnist_odd_even_{options.solver}"
+    name += "_held" if options.kernel else ""
+    name += "" if n_basis == 20_000 else f"_{n_basis:.0e}".replace("+", "")
     kept = not options.quick and options.rows == ROWS
     _report.publish(name, parts, write=kept)
 

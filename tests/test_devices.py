@@ -111,6 +111,8 @@ def test_mixed_devices_are_refused():
 
 @pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Torch tells, once a process, that it makes a context in the thread of the backward pass.
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_every_estimator_agrees_on_cuda(name):
     compare(name, "cuda")
