@@ -51,7 +51,8 @@ def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
     """
     estimator._check_bool("learn_inducing")
     estimator._check_bool("warm_start")
-    estimator._check_number("n_inducing", 1, integer=True, optional=chooses_number)
+    besides = (None,) if chooses_number else ()
+    estimator._check_number("n_inducing", 1, integer=True, besides=besides)
     estimator._check_number("max_iter", 1, integer=True)
     estimator._check_number("tol", 0)
     estimator._rules.check_solver(estimator)

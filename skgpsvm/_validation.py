@@ -11,14 +11,14 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 _MAX_INTEGER = 2**63 - 1
 
 
-def check_number(name, value, minimum, *, integer=False, optional=False, above=False):
+def check_number(name, value, minimum, *, integer=False, besides=(), above=False):
     """Raise ValueError unless a value is a finite number, or an integer, of at least a minimum.
 
-    With ``above`` it must exceed the minimum. Python integers that do not fit in 64 bits are
-    refused, since no array or tensor holds them.
+    With ``above`` it must exceed the minimum. ``besides`` has strings or None that are allowed too.
+    Python integers that do not fit in 64 bits are refused, since no array or tensor holds them.
     """
     kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    if optional and value is None:
+    if (value is None or isinstance(value, str)) and value in besides:
         return
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     number = value.item() if isinstance(value, np.generic) else value
@@ -26,8 +26,8 @@ def check_number(name, value, minimum, *, integer=False, optional=False, above=F
         finite = "finite " if is_number and number == math.inf else ""
         kind = "an integer" if integer else f"a {finite}number"
         least = f"above {minimum}" if above else f"of at least {minimum}"
-        none = ", or None" if optional else ""
-        raise ValueError(f"{name}={value!r} must be {kind} {least}{none}.")
+        others = "".join(f", or {other!r}" for other in besides)
+        raise ValueError(f"{name}={value!r} must be {kind} {least}{others}.")
     if isinstance(value, int) and value > _MAX_INTEGER:
         raise ValueError(f"{name}={value!r} does not fit in 64 bits; it must be below 2**63.")
 
@@ -155,7 +155,7 @@ def check_noise_variance(noise_variance, y):
 
 
 def check_labels(name, labels):
-    """Raise ValueError if labels cannot be sorted."""
+    """Raise ValueError if labels cannot be sorted, or are numbers in an array of objects."""
     if labels.dtype == object:
         kinds = {_kind(label): label for label in labels.ravel().tolist()}
         if len(kinds) > 1 or not kinds.keys() <= {"strings", "numbers"}:
@@ -163,6 +163,11 @@ def check_labels(name, labels):
             raise ValueError(
                 f"Labels in {name} must be all strings or all numbers or booleans; got {told}. "
                 "Leave out rows without a label, or give them a label of the same type."
+            )
+        if "numbers" in kinds:
+            raise ValueError(
+                f"Labels in {name} are numbers in an array of dtype=object. Convert it, for "
+                f"example by {name}.astype(int)."
             )
 
 

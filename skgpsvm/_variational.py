@@ -56,7 +56,7 @@ def check_regression_parameters(estimator, likelihoods=tuple(LIKELIHOODS)):
 
 def check_noise(estimator):
     """Refuse an invalid ``noise_variance``, and one beside a `WhiteKernel`."""
-    estimator._check_number("noise_variance", 0, optional=True, above=True)
+    estimator._check_number("noise_variance", 0, besides=(None,), above=True)
     if estimator._given_noise is not None and estimator.noise_variance is not None:
         raise ValueError(
             f"noise_variance={estimator.noise_variance!r} and the WhiteKernel of "

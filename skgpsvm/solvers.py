@@ -46,8 +46,8 @@ class _Batches(Solver):
         self.learning_rate = learning_rate
 
     def check(self) -> None:
-        check_number("batch_size", self.batch_size, 1, integer=True, optional=True)
-        check_number("learning_rate", self.learning_rate, 0, optional=True, above=True)
+        check_number("batch_size", self.batch_size, 1, integer=True, besides=(None,))
+        check_number("learning_rate", self.learning_rate, 0, besides=(None,), above=True)
 
 
 class Collapsed(Solver):

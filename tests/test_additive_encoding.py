@@ -197,6 +197,16 @@ def test_a_column_is_no_table():
         AdditiveGPRegressor().fit(frame["size"], y)
 
 
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_one_row_of_a_table_is_no_table():
+    frame, y = table(60)
+    model = AdditiveGPRegressor(**quick).fit(frame, y)
+    with pytest.raises(ValueError, match="Expected a 2-dimensional container"):
+        model.predict(frame.iloc[0])
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        model.predict(frame.head(2).to_dict("records"))
+
+
 def test_levels_of_mixed_types_are_refused():
     frame, y = table(60)
     frame["both"] = [1, "one"] * 30

@@ -106,6 +106,13 @@ def test_labels_of_several_types_are_refused(label):
         stub._check_training_data(X, stub.classes_[y], None, classes=labels)
 
 
+@pytest.mark.parametrize("labels", [[1, 2], [True, False], [1.0, 2]])
+def test_numbers_in_an_array_of_objects_are_no_labels(labels):
+    y = np.array(labels * 3, dtype=object)
+    with pytest.raises(ValueError, match=r"y are numbers .* dtype=object.* y\.astype\(int\)"):
+        Stub().fit(np.arange(6.0)[:, None], y)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32, "x", np.nan])
 def test_random_state_that_is_none(seed):
     with pytest.raises(ValueError, match=r"random_state=.* must be an integer from 0 to 2\*\*32"):
@@ -256,7 +263,7 @@ def test_numbers_are_checked(value):
 @pytest.mark.parametrize("value", [2.0, np.float64(2), 0])
 def test_integers_are_checked(value):
     with pytest.raises(ValueError, match=r"must be an integer of at least 1, or None\."):
-        Stub(size=value)._check_number("size", 1, integer=True, optional=True)
+        Stub(size=value)._check_number("size", 1, integer=True, besides=(None,))
 
 
 @pytest.mark.parametrize("integer", [True, False])
@@ -267,7 +274,7 @@ def test_numbers_that_no_array_holds_are_refused(integer):
 
 @pytest.mark.parametrize("value", [1, 2, np.int64(3), None])
 def test_good_numbers_pass(value):
-    Stub(size=value)._check_number("size", 1, integer=True, optional=True)
+    Stub(size=value)._check_number("size", 1, integer=True, besides=(None,))
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         if self._left_out is None:
             raise ValueError(
                 f"This {type(self).__name__} has no probabilities of rows that were predicted "
-                "without them, which method='conformal' needs. Use method='predictive'."
+                "without them, which method='conformal' needs. The section 'Intervals and sets' of "
+                "the user guide says which fits have them. Otherwise, use method='predictive'."
             )
         return self._left_out.quantiles(level)[0]
 

@@ -258,7 +258,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if self._left_out is None:
             raise ValueError(
                 f"This {type(self).__name__} has no residuals of rows that were predicted without "
-                "them, which method='conformal' needs. Use method='predictive'."
+                "them, which method='conformal' needs. The section 'Intervals and sets' of the "
+                "user guide says which fits have them. Otherwise, use method='predictive'."
             )
         return self._left_out.quantiles(level)
 

@@ -78,17 +78,14 @@ class AdditiveGP(GPEstimator):
         self._check_choice("sparse", ("auto", True, False))
         self._check_choice("covariance", ("full", "precision", "mean_field"))
         check_interactions(self.interactions)
-        self._check_number("rank", 1, integer=True, optional=True)
+        self._check_number("rank", 1, integer=True, besides=(None,))
         for name in ("n_inducing", "n_inducing_interaction"):
-            if isinstance(getattr(self, name), str):
-                self._check_choice(name, ("auto",))
-            else:
-                self._check_number(name, 2, integer=True, optional=True)
+            self._check_number(name, 2, integer=True, besides=("auto", None))
         self._check_number("shrinkage", 0)
         self._check_number("min_gain", 0)
         self._check_number("max_iter", 1, integer=True)
         self._check_number("tol", 0)
-        self._check_number("batch_size", 1, integer=True, optional=True)
+        self._check_number("batch_size", 1, integer=True, besides=(None,))
         if not self.sparse and (self.covariance != "full" or self.batch_size is not None):
             raise ValueError(
                 "sparse=False has a full covariance and needs all rows at once; got "
@@ -113,6 +110,8 @@ class AdditiveGP(GPEstimator):
             transform = self._encoder and self._encoder.transform
             return super()._validated(X, reset, transform=transform, **options)
         options["dtype"] = FLOATS
+        if not hasattr(X, "columns"):
+            check_array(X, dtype=None, ensure_all_finite=False, estimator=self)  # refuses one axis
         validate_data(self, X, reset=reset, skip_check_array=True)
         check = check_X_y if "y" in options else check_array
         return check(self._encoder.transform(X), estimator=self, **options)

@@ -28,7 +28,7 @@ def check_hybrid_parameters(estimator):
         estimator._check_bool(name)
     for name in ("n_inducing", "max_iter", "n_iter_no_change"):
         estimator._check_number(name, 1, integer=True)
-    estimator._check_number("batch_size", 1, integer=True, optional=True)
+    estimator._check_number("batch_size", 1, integer=True, besides=(None,))
     estimator._check_number("learning_rate", 0, above=True)
     shape, params = estimator.input_shape, estimator.module_params
     if shape is not None and not (
