@@ -10,7 +10,12 @@ from sklearn.metrics import log_loss
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive._encoding import PointMasses, point_masses
-from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, component_importances
+from skgpsvm.inspection import (
+    ComponentEffectDisplay,
+    ComponentEffects,
+    ContributionDisplay,
+    component_importances,
+)
 
 SIZES = pytest.mark.parametrize("n", [400, 1800])  # all rows, inducing points
 
@@ -222,6 +227,8 @@ def test_masses_are_shown_and_exported():
             return part["effect"][int(x == part["point_mass"])]
         return 0 if x in part["sentinels"][0] else np.interp(x, *part["grid"], part["effect"])
 
+    names = ContributionDisplay.from_estimator(model, [[0, 0.5]]).names
+    assert {"x0 = 0", "point mass at x0 = 0", "x1 \N{NOT EQUAL TO} -999"} <= set(names)
     found = [sum(at(part, row) for part in table["effects"]) for row in X[:60]]
     assert_allclose(found, model.explain(X[:60]).sum(1), atol=2e-3)
 

@@ -186,6 +186,7 @@ def _names(estimator, X):
             mass = basis.masses[term[0]][1]
             sign = "=" if column(X, columns[0])[0] == mass else "\N{NOT EQUAL TO}"
             own = f"{names[columns[0]]} {sign} {mass:.6g}"
+            own = f"point mass at {own}" if sign == "=" else own
         found.append(f"steps at {own}" if term[0] in basis.steps else own)
     return found
 
