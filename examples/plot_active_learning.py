@@ -60,8 +60,8 @@ curves = {
 
 # %%
 # Half as many labels reach the final error of random queries if the model chooses them. Within a
-# batch, the least confident digits are often alike, and the label of one tells those of the others:
-# diverse batches help most while there are few labels.
+# batch, the least confident digits are often alike, so that one label reveals the others: diverse
+# batches help most while there are few labels.
 
 n_labeled = 20 + BATCH * np.arange(N_ROUNDS)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")

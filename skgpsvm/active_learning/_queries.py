@@ -103,8 +103,8 @@ def diverse_sampling(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw points that are informative and differ from each other: queries for batches.
 
-    The points of highest scores are often neighbors, and the label of one tells those of the
-    others. This function draws points one after the other with probabilities in proportion to the
+    The points of highest scores are often neighbors, so that one label reveals the others. This
+    function draws points one after the other with probabilities in proportion to the
     squared score times the variance left: the variance of the latent functions at a point, given
     their values at the points drawn before, as a share of the variance now.
 

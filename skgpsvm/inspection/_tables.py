@@ -97,6 +97,8 @@ class ComponentEffects:
         needs. A value between two numbers of a grid is interpolated, linearly or bilinearly. An
         effect is zero for an unknown category, at ``sentinels``, and for a pair with a missing
         number. That of a ``point_mass`` has two values: at other numbers, and at this number.
+        The grid of a category has the names of its levels, which are strings; a missing level is
+        named ``"missing"``.
 
         Returns
         -------
