@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+import skgpsvm
+
 ROOT = Path(__file__).parents[1]
 README = pytest.param(ROOT / "README.rst", marks=pytest.mark.slow, id="README")
 GUIDE = sorted((ROOT / "doc" / "user_guide").glob("*.rst"))
@@ -104,6 +106,19 @@ def test_python_blocks_run(page):
         run(code, names)
     for line, code in blocks(page.read_text(encoding="utf-8")):
         run(compile("\n" * line + code, str(page), "exec"), names)
+
+
+def test_the_table_of_solvers_is_complete():
+    [core] = [page for page in GUIDE if page.stem == "core"]
+    table = core.read_text().partition("Values of ``solver``")[2]
+    found, names = {}, []
+    for estimators, solver in re.findall(r"\n   \* - ?(.*)\n     - ``\"(\w+)\"``\n", table):
+        names = re.findall(r"`(\w+)`", estimators) or names
+        for name in names:
+            found.setdefault(name, set()).add(solver)
+    estimators = [getattr(skgpsvm, name) for name in skgpsvm.__all__]
+    rules = {own.__name__: own._rules for own in estimators if hasattr(own, "_rules")}
+    assert found == {name: set(own.solvers) for name, own in rules.items() if own.solvers}
 
 
 def test_every_block_of_the_guide_runs():
