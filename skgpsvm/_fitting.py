@@ -17,6 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from ._distributed import check_equal, gather, rank, run_on_all_ranks
 from .exceptions import DivergenceError, warn
 
+_MOST_NAMED = 3  # stages that a warning lists
+
 
 @dataclass
 class State:
@@ -183,8 +185,9 @@ class Run:
             self._checkpoint.remove()
         vars(self._estimator).update(attributes)
         if self._unconverged:
-            names = ", ".join(map(repr, self._unconverged))
-            stages = f"stage{'s' * (len(self._unconverged) > 1)} {names}"
+            names = [repr(name) for name in self._unconverged]
+            rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            stages = f"stage{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{rest}"
             warn(
                 f"{type(self._estimator).__name__} reached "
                 f"max_iter={max(self._unconverged.values())} before its change fell below tol, in "

@@ -133,6 +133,8 @@ def test_stages_warn_together():
     with pytest.warns(ConvergenceWarning, match="in stages 'stage 0', 'stage 1'") as told:
         Halving(max_iter=2, converged_below=0.2, n_stages=2).fit(X, Y)
     assert len(told) == 1
+    with pytest.warns(ConvergenceWarning, match="'stage 1', 'stage 2' and 7 more"):
+        Halving(max_iter=2, converged_below=0.2, n_stages=10).fit(X, Y)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
