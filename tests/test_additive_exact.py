@@ -438,7 +438,7 @@ def test_priors_of_noise_and_lengths():
     expected = gamma(2, scale=1 / 3).logpdf(np.exp(0.5 * theta["variance"])).sum()
     expected += gamma(2, scale=1 / 1.5).logpdf(np.exp(0.5 * model._noise)).sum()
     # The density of u = length^-1/2 is exponential; that of log(length) is u / 2 times it.
-    u = np.exp(-0.5 * theta["length"][: len(basis.axes)])
+    u = np.exp(-0.5 * theta["length"])
     expected += (expon(scale=1 / 1.5).logpdf(u) + np.log(u / 2)).sum()
     assert_allclose(model.objective_curve_[-1] - model.elbo_, expected, rtol=1e-9)
 
@@ -459,6 +459,16 @@ def test_few_rows_with_many_features_of_noise():
     mean, std = AdditiveGPRegressor().fit(data, y).predict(rng.normal(size=(500, 20)), True)
     # Without priors of noise and length scales, half of them are.
     assert np.mean(np.abs(rng.standard_normal(500) - mean) < 1.96 * std) > 0.8
+
+
+def test_pairs_are_no_part_of_the_noise():
+    false = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        data = rng.uniform(size=(60, 5))
+        y = np.sin(6 * data[:, 0]) + 0.5 * rng.normal(size=60)
+        false += any(len(term) == 2 for term in AdditiveGPRegressor().fit(data, y).terms_)
+    assert false <= 1
 
 
 def test_pairs_of_many_features_are_not_chance():

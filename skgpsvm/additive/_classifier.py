@@ -94,7 +94,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         the paper. It is overconfident with few rows or many features, where some effects fit noise.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A pair or point mass among P needs at least log(100 P), or log(P) without
+        ``terms``. A pair or point mass among P needs at least log(100 P), or log(10 P) without
         inducing points. 0 keeps all terms. Without inducing points, and with more features than
         rows, all effects of one feature stay.
     max_iter : int, default=30

@@ -30,7 +30,9 @@ class Defaults:
         less evidence (2026-11-27).
     gain_level, exact_gain_level : float
         Level of the gain that a pair or a point mass needs, with and without inducing points. No
-        evidence recorded.
+        evidence recorded for the former. With 1, .1 and .01 for the latter, 14, 6 and 3 % of 100
+        draws of one effect have a false pair. Samples of the development sets have a mean negative
+        log density of .154 with .1 and .159 with .01 (2026-11-27).
     pairs_at_once : int
         Pairs that are added after each score test. With 2 and 10 the fits are the same
         (2026-11-27).
@@ -149,7 +151,7 @@ class Defaults:
     level: float = 1.0
     first_level: float = 4.0
     gain_level: float = 0.01
-    exact_gain_level: float = 1.0
+    exact_gain_level: float = 0.1
     pairs_at_once: int = 5
     clear_gain: float = 15.0
     trial_share: float = 0.1
