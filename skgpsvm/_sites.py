@@ -54,10 +54,12 @@ class SiteLikelihood(ABC):
         Whether the loss has a continuous gradient, so that sweeps have a fixed point.
     relative : bool
         Whether the loss depends on the differences of latents only.
+    redescending : bool
+        Whether the gradient vanishes where the loss is large, so that sweeps converge slowly.
     """
 
     coupling = 1.0
-    tied = conjugate = activates_all = relative = coupled = False
+    tied = conjugate = activates_all = relative = coupled = redescending = False
     smooth = True
 
     def parameters(self):
@@ -114,6 +116,7 @@ class LikelihoodSites(SiteLikelihood):
         self.likelihood, self.n_latents = likelihood, n_latents
         self.conjugate = isinstance(likelihood, Gaussian)
         self.coupled = likelihood.latents_per_output > 1
+        self.relative, self.redescending = likelihood.relative, likelihood.redescending
 
     def parameters(self):
         values = [value.detach().ravel() for value in self.likelihood.parameters()]

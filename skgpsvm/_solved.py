@@ -27,7 +27,6 @@ from ._inference.natural_gradient import NaturalGradientInference
 from ._local_variances import LocalVariances
 from ._predictive import Summary
 from ._problem import Fitted
-from ._variational import LOG_CONCAVE
 from .exceptions import NumericalWarning, warn
 from .likelihoods._regression import observations
 
@@ -36,16 +35,15 @@ _CALIBRATIONS = 3  # of the noise, on which local variances depend
 _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
-def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
+def learn_classifier(sparse, batch_size=None, learning_rate=None):
     """Learn a classifier as a sparse GP on fewer rows.
 
-    L-BFGS-B maximizes the ELBO of converged sites. If the likelihood is not log-concave, or options
-    of steps are given, Adam alternates with natural gradients.
+    L-BFGS-B maximizes the ELBO of converged sites. If options of steps are given, Adam alternates
+    with natural gradients.
 
     Parameters
     ----------
     sparse : SparseProblem
-    likelihood : str
     batch_size, learning_rate : optional
         Of `SparseProblem.inference`.
 
@@ -62,7 +60,7 @@ def learn_classifier(sparse, likelihood, batch_size=None, learning_rate=None):
     if not free:
         return start, None
     some = sparse.on(sparse.rows.subset(_LEARNING_ROWS, sparse.problem.random_state))
-    if likelihood in LOG_CONCAVE and batch_size is None and learning_rate is None:
+    if batch_size is None and learning_rate is None:
         model, _ = learn_on_elbo(some, start)
     else:
         if "theta" in free:

@@ -31,8 +31,7 @@ CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent function
 # Factor of the prior variance of the log noise variance at the second start: 0.01 with the default
 # kernel, a standard deviation of 5 % of the noise.
 _LITTLE_NOISE = 0.01
-LOG_CONCAVE = ("softmax", "probit")
-CLASSIFIER_LIKELIHOODS = (*LOG_CONCAVE, "robust_max")
+CLASSIFIER_LIKELIHOODS = ("softmax", "probit", "robust_max")
 LEARNED = where(optimizer="auto") | where(optimizer=None, learn_inducing=True)
 natural_sweep = NaturalGradientInference.sweep
 

@@ -30,9 +30,10 @@ from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference import coordinate_ascent as _ascent
 from skgpsvm._inference import mean_steps
 from skgpsvm._inference.leave_one_out import leave_one_out
-from skgpsvm._linalg import weight_moments
+from skgpsvm._linalg import gaussian_kl, upper_root, weight_moments
+from skgpsvm._optim import by_autograd, lbfgs
 from skgpsvm._posteriors import InducingPosterior
-from skgpsvm._sites import LikelihoodSites
+from skgpsvm._sites import LikelihoodSites, batch_loss
 from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Laplace, RobustMax, Softmax, StudentT
 
@@ -463,6 +464,29 @@ def test_uphill_sweeps_never_lower_the_objective(likelihood, n_latents):
     assert values[-1] > values[0] + 10
     # The error is rounding of sums; after ten halvings, a step is a thousandth of a whole one.
     assert (np.diff(values) >= -2e-9 * np.abs(values[1:])).all()
+
+
+def test_natural_sweeps_of_robust_max_find_the_optimum():
+    X, y = ring(40, 3)
+    ascent = ascent_of(LikelihoodSites(RobustMax(), 3), 4.0 * RBF(0.7), X, y, X[:8])
+    state = ascent.init()
+    for _ in range(10):
+        ascent.natural_sweep(state)
+    A, residual, codes, _ = ascent.batch(slice(0, 40))
+    rows, columns = torch.triu_indices(8, 8)
+
+    def objective(flat):
+        mean, entries = flat.view(3, -1).split([8, 36], 1)
+        raw = torch.zeros(3, 8, 8, dtype=torch.float64)
+        raw[:, rows, columns] = entries
+        root = upper_root(raw)
+        loss = batch_loss(ascent.likelihood, A, residual, codes, mean, root).sum()
+        return -loss - gaussian_kl(mean, root).sum()
+
+    start = torch.zeros(3 * 44, dtype=torch.float64)
+    unbounded = torch.tensor([[-math.inf, math.inf]]).expand(len(start), -1)
+    _, best = lbfgs(by_autograd(objective), start, unbounded, 1000)
+    assert ascent.elbo(state) == pytest.approx(best, abs=0.04)
 
 
 def test_uphill_sweep_is_a_sweep_where_that_goes_up():

@@ -1,51 +1,61 @@
 """Hyperparameters learned on the ELBO of converged sites: of classifiers, and of varying noise."""
 
+from dataclasses import replace
+
 from .._inference.elbo_learning import ElboLearning
+from .._sites import LikelihoodSites
 from .._torch_kernels import theta_bounds, torch_kernels
+from ..likelihoods import Softmax
 from .initialization import FIRST_ROWS, shrink_length_scales
 
 _FIRST_ROUNDS = 2  # on `FIRST_ROWS`
 
 
-def learn_on_elbo(sparse, start):
+def learn_on_elbo(sparse, start, name="hyperparameters"):
     """Return the model with the learned parts, and the curve of objectives.
 
     A cold start learns on few rows first. Its length scales are those that `shrink_length_scales`
-    finds. If these explain little, the smoothest kernel of the prior is tried too.
+    finds. If these explain little, the smoothest kernel of the prior is tried too, or where the
+    likelihood is redescending, the model learned with the softmax. Under such a likelihood, rows
+    that are misfitted at the start may stay so.
 
     Parameters
     ----------
     sparse : SparseProblem
     start : SparseModel
         With a posterior where a fit continues.
+    name : str
+        Of the stages.
     """
     free, rows, problem = sparse.free_parts(start), sparse.rows, sparse.problem
     if not free:
         return start, []
-    model = start
-    if start.mean is None:
-        some = rows
-        if rows.n_rows > FIRST_ROWS:
-            some = rows.subset(FIRST_ROWS, problem.random_state)
-        is_clear = True
-        if "theta" in free:
-            parts = sparse.likelihood, some, problem.random_state
-            model, is_clear = shrink_length_scales(model, *parts)
-        learning = _learning(sparse.on(some), model, free)
-        tensors = model.state(rows.device)
-        if is_clear or learning.prior is None:
-            state = learning.init(tensors)
-        else:
-            state = better_start(learning, tensors, learning.prior)
-        if some is rows:
-            curve = problem.run_stage("hyperparameters", learning, state, sparse.max_iter)
-            return model.at(state), curve
-        options = {"must_converge": False}
-        name = f"hyperparameters, {some.n_rows} rows"
-        problem.run_stage(name, learning, state, _FIRST_ROUNDS, **options)
-        # The posterior is kept as a start, since it hardly changes with the rows.
-        model = model.at(state)
-    return _learn_from(sparse, model, free)
+    if start.mean is not None:
+        return _learn_from(sparse, start, free)
+    some = rows
+    if rows.n_rows > FIRST_ROWS:
+        some = rows.subset(FIRST_ROWS, problem.random_state)
+    model, is_clear = start, True
+    if "theta" in free:
+        parts = sparse.likelihood, some, problem.random_state
+        model, is_clear = shrink_length_scales(model, *parts)
+    if sparse.likelihood.redescending:
+        sites = LikelihoodSites(Softmax(), sparse.likelihood.n_latents)
+        softmax, _ = learn_on_elbo(replace(sparse, likelihood=sites), start, "softmax")
+        return learn_from_best(sparse, [model, softmax])
+    learning = _learning(sparse.on(some), model, free)
+    tensors = model.state(rows.device)
+    if is_clear or learning.prior is None:
+        state = learning.init(tensors)
+    else:
+        state = better_start(learning, tensors, learning.prior)
+    if some is rows:
+        curve = problem.run_stage(name, learning, state, sparse.max_iter)
+        return model.at(state), curve
+    first = f"{name}, {some.n_rows} rows"
+    problem.run_stage(first, learning, state, _FIRST_ROUNDS, must_converge=False)
+    # The posterior is kept as a start, since it hardly changes with the rows.
+    return _learn_from(sparse, model.at(state), free, name)
 
 
 def learn_from_best(sparse, starts):
@@ -57,7 +67,6 @@ def learn_from_best(sparse, starts):
     ----------
     sparse : SparseProblem
     starts : list of SparseModel
-        With a posterior.
     """
     free, problem, rows = sparse.free_parts(starts[0]), sparse.problem, sparse.rows
     if not free:
@@ -77,10 +86,10 @@ def learn_from_best(sparse, starts):
     return _learn_from(sparse, model, free)
 
 
-def _learn_from(sparse, model, free):
+def _learn_from(sparse, model, free, name="hyperparameters"):
     learning = _learning(sparse, model, free)
     state = _start(learning, model)
-    curve = sparse.problem.run_stage("hyperparameters", learning, state, sparse.max_iter)
+    curve = sparse.problem.run_stage(name, learning, state, sparse.max_iter)
     return model.at(state), curve
 
 

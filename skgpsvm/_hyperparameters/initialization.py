@@ -103,7 +103,7 @@ def _elbo_of_sweeps(start, sites, rows, enough):
     ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
     state = ascent.init()
     for _ in range(_SWEEPS):
-        ascent.uphill_sweep(state)
+        ascent.natural_sweep(state)
         value = ascent.elbo(state)
         if value > enough:
             break

@@ -250,6 +250,9 @@ class CoordinateAscent:
         the rivals the precision of a site bounds the curvature of the loss, and a whole step never
         lowers the ELBO.
 
+        Where a likelihood is ``redescending``, precisions of sites may be negative. A step is then
+        halved too while the posterior precision is not positive definite.
+
         ``change`` is the relative size of the first step of the means: what the last change of the
         covariances has moved them by. A likelihood that is not ``smooth`` takes a `sweep`.
         """
@@ -276,8 +279,13 @@ class CoordinateAscent:
         start, size = state.precision, 1.0
         (target, _), value = self._target(state, self.rows.chunks(), 1.0)
         value = value.item()
+        if self.likelihood.redescending:
+            target = target + self._negative_precisions(state)
         for _ in range(_MAX_HALVINGS):
             state.precision = torch.lerp(start, target, size)
+            if torch.linalg.cholesky_ex(state.precision)[1].any():
+                size /= 2
+                continue
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
             loss = self._mean_loss(state)
             after = (-loss(state.mean)[0] - self._kl(state)).item()
@@ -286,6 +294,15 @@ class CoordinateAscent:
             size /= 2
         state.n_steps += 1
         return value, loss
+
+    def _negative_precisions(self, state):
+        """Return what sites with a negative curvature, which count as zero, add to precisions."""
+        total = torch.zeros_like(state.root)
+        for index in self.rows.chunks():
+            sites, design, _ = self.batch_sites(index, state)
+            weights = self.batch(index)[3][:, None]
+            design.add_gram(total, weights * (sites.curvature - sites.precision))
+        return self.rows.sum(mirror(total))[0]
 
     def _ascend_means(self, state, loss):
         """Maximize the ELBO over the means, with covariances held; see `ascend_means`.
@@ -346,6 +363,14 @@ class CoordinateAscent:
                 break
             self._move(state, before, (state.precision, state.linear), 0.5)
         return value
+
+    def natural_sweep(self, state):
+        """Take an `uphill_sweep`, or `ascend` where the likelihood is ``redescending``.
+
+        Rows whose gradient vanishes make the step of the sites too short: the ELBO of robust-max
+        may rise for thousands of sweeps.
+        """
+        return self.ascend(state) if self.likelihood.redescending else self.uphill_sweep(state)
 
     def long_sweep(self, state):
         """Take an `uphill_sweep`, doubling its step while the ELBO rises; return the ELBO before.

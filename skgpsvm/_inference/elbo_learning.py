@@ -209,7 +209,7 @@ class ElboLearning(Stage):
         """Return the converged posterior at the basis of an ascent, and its ELBO."""
         posterior = ascent.posterior_of(state.precision, state.linear)
         for _ in range(_MAX_SWEEPS):
-            sweep = ascent.long_sweep if self.likelihood.coupled else ascent.uphill_sweep
+            sweep = ascent.long_sweep if self.likelihood.coupled else ascent.natural_sweep
             before = sweep(posterior)
             value = ascent.elbo(posterior)
             little = _LEAST_OF_SWEEP * self._least_gain

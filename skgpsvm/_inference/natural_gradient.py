@@ -365,7 +365,7 @@ class NaturalGradientInference(CoordinateInference):
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
 
-    sweep = staticmethod(CoordinateAscent.uphill_sweep)
+    sweep = staticmethod(CoordinateAscent.natural_sweep)
 
     def step(self, state):
         """Take one pass; the objective is the ELBO, or the mean of its estimates."""

@@ -239,7 +239,7 @@ class DecoupledGPClassifier(GPClassifier):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, CLASS_VARIANCE)
         sparse = classification_problem(self, problem, self.mean or "linear")
-        model, left_out = learn_classifier(sparse, self.likelihood, **self._solver().get_params())
+        model, left_out = learn_classifier(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         return fit_by_conjugate_gradients(sparse, model, index, left_out=left_out)
 

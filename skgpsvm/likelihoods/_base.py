@@ -36,10 +36,15 @@ class Likelihood(torch.nn.Module, abc.ABC):
         Number of latent functions for each output, k.
     step : float
         Step size, at most 1, for which natural-gradient steps on all rows converge.
+    relative : bool
+        Whether `log_prob` depends on the differences of latent values only.
+    redescending : bool
+        Whether the derivatives of `log_prob` vanish where it is low, as for a wrong label.
     """
 
     latents_per_output = 1
     step = 1.0
+    relative = redescending = False
 
     def at(self, parameters):
         """Return the same likelihood with other parameters.

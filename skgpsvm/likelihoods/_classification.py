@@ -80,6 +80,7 @@ class Softmax(Likelihood):
     """
 
     step = 0.7
+    relative = True
 
     def log_prob(self, y, f) -> torch.Tensor:
         return torch.log_softmax(f, -1).gather(-1, _index(y, f))[..., 0]
@@ -152,6 +153,7 @@ class RobustMax(Likelihood):
     """
 
     step = 0.5
+    relative = redescending = True
 
     def __init__(self, noise=1e-3):
         super().__init__()
@@ -171,6 +173,16 @@ class RobustMax(Likelihood):
         right, wrong = self._levels(mean.shape[-1])
         p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
         return wrong + (right - wrong) * p
+
+    def expected_derivatives(self, y, mean, var):
+        return self.expected_terms(y, mean, var)[1:]
+
+    @torch.enable_grad()
+    def expected_terms(self, y, mean, var):
+        mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
+        value = self.expected_log_prob(y, mean, var)
+        first, half = torch.autograd.grad(value.sum(), (mean, var))
+        return value.detach(), first, 2 * half
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()

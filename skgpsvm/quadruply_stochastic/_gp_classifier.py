@@ -267,8 +267,7 @@ class QSGPClassifier(GPClassifier):
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "linear")
         sparse = classification_problem(self, problem, mean)
-        options = {"likelihood": self.likelihood, **learning_options(self)}
-        return fit_qs(self, sparse, partial(learn_classifier, **options))
+        return fit_qs(self, sparse, partial(learn_classifier, **learning_options(self)))
 
     def _update_model(self, problem):
         return take_steps(self, problem, streamed=True)

@@ -17,7 +17,6 @@ from .._sparse import (
 )
 from .._variational import (
     CLASSIFIER_LIKELIHOODS,
-    LOG_CONCAVE,
     check_variational_parameters,
     classification_problem,
     classification_summary,
@@ -52,9 +51,9 @@ class SVGPClassifier(GPClassifier):
         ``"collapsed"`` maximizes the ELBO of the best posterior by L-BFGS-B, with natural gradients
         for the posterior of each evaluation. ``"natural_gradient"`` alternates natural gradients
         with Adam on the rest; ``"gradient"`` uses Adam for everything. ``"auto"`` is
-        ``"collapsed"`` for up to 10,000 rows, and else, as with ``"robust_max"``, natural
-        gradients. Objects with options are `skgpsvm.solvers.Collapsed`,
-        `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
+        ``"collapsed"`` for up to 10,000 rows, and else natural gradients. Objects with options are
+        `skgpsvm.solvers.Collapsed`, `skgpsvm.solvers.NaturalGradient` and
+        `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default="linear"
         Mean function, added to the kernel as terms: a constant of fixed variance, and for
         ``"linear"`` a linear function, whose variance is learned with the other hyperparameters.
@@ -236,8 +235,7 @@ class SVGPClassifier(GPClassifier):
         """Return the solver, with "auto" resolved."""
         if self._solver() is not None:
             return self._solver()
-        concave = self.likelihood in LOG_CONCAVE
-        return Collapsed() if concave and n_rows <= MAX_FULL_BATCH else NaturalGradient()
+        return Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient()
 
     def _fit_model(self, problem):
         sparse = classification_problem(self, problem, self.mean)
