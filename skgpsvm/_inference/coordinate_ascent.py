@@ -276,22 +276,20 @@ class CoordinateAscent:
         loss : callable
             As `_mean_loss` returns it.
         """
-        start, size = state.precision, 1.0
+        start, sizes = state.precision, [0.5**k for k in range(_MAX_HALVINGS)]
         (target, _), value = self._target(state, self.rows.chunks(), 1.0)
         value = value.item()
         if self.likelihood.redescending:
             target = target + self._negative_precisions(state)
-        for _ in range(_MAX_HALVINGS):
+        for size in (*sizes, 0.0):
             state.precision = torch.lerp(start, target, size)
             if torch.linalg.cholesky_ex(state.precision)[1].any():
-                size /= 2
                 continue
             _, state.root = weight_moments(state.precision, state.linear, self._rounding())
             loss = self._mean_loss(state)
             after = (-loss(state.mean)[0] - self._kl(state)).item()
             if after >= value - self._slack(value):
                 break
-            size /= 2
         state.n_steps += 1
         return value, loss
 

@@ -35,9 +35,10 @@ class QSRVMClassifier(GPClassifier):
         median distance between some rows.
     solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
         How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
-        "quadruply_stochastic", the paper's, takes steps on samples of both; it is for more than
-        some thousand functions. The objects `skgpsvm.solvers.Sweeps` and
-        `skgpsvm.solvers.QuadruplyStochastic` have the options.
+        "quadruply_stochastic", the paper's, takes steps on samples of both. It is for more
+        functions than sweeps can hold and for `partial_fit`; otherwise sweeps are more accurate in
+        less time. The objects `skgpsvm.solvers.Sweeps` and `skgpsvm.solvers.QuadruplyStochastic`
+        have the options.
     covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
         Posterior covariance of the weights of a latent. "auto" is "full" for sweeps and
         "mean_field" for stochastic steps. "mean_field" makes weights independent, which prunes more

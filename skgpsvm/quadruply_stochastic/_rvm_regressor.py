@@ -41,9 +41,10 @@ class QSRVMRegressor(GPRegressor):
         Distribution of the noise. "laplace" is robust to outliers.
     solver : {"sweeps", "quadruply_stochastic"} or solver, default="sweeps"
         How the model is fitted. "sweeps" is coordinate ascent over all rows and functions.
-        "quadruply_stochastic", the paper's, takes steps on samples of both; it is for more than
-        some thousand functions. The objects `skgpsvm.solvers.Sweeps` and
-        `skgpsvm.solvers.QuadruplyStochastic` have the options.
+        "quadruply_stochastic", the paper's, takes steps on samples of both. It is for more
+        functions than sweeps can hold and for `partial_fit`; otherwise sweeps are more accurate in
+        less time. The objects `skgpsvm.solvers.Sweeps` and `skgpsvm.solvers.QuadruplyStochastic`
+        have the options.
     covariance : {"auto", "full", "chevron", "mean_field"}, default="auto"
         Posterior covariance of the weights. "auto" is "full" for sweeps and "mean_field" for
         stochastic steps. "mean_field" makes weights independent, which prunes more functions and
