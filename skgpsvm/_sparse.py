@@ -131,8 +131,9 @@ class SparseProblem:
         Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn.
     make_prior : callable or None
         Takes rows; returns the prior of theta, or None.
-    smoothness : tuple of float
-        Of the Matern kernels that may replace the squared exponential, from smooth to rough.
+    alternatives : tuple of dicts of callables
+        Each takes the kernel, and returns one with the same entries of theta that may replace it.
+        Those of a dict, by name, are tried in turn, then those of the next with the best of them.
     n_inducing : int
     inducing_points : str or array-like
     max_iter : int
@@ -147,14 +148,14 @@ class SparseProblem:
     noise: Noise
     learned: tuple
     make_prior: Callable | None
-    smoothness: tuple
+    alternatives: tuple
     n_inducing: int
     inducing_points: object
     max_iter: int
     tol: float
 
     @classmethod
-    def of(cls, estimator, problem, kernel, *, learns, make_prior=None, smoothness=()):
+    def of(cls, estimator, problem, kernel, *, learns, make_prior=None, alternatives=()):
         """Return the problem that an estimator's parameters describe.
 
         Parameters
@@ -166,7 +167,7 @@ class SparseProblem:
         learns : bool
             Whether gradients learn the hyperparameters.
         make_prior : callable, optional
-        smoothness : tuple of float, optional
+        alternatives : tuple of dicts of callables, optional
         """
         kernel, template = estimator._noise_model.split(kernel)
         free = ["theta"] if learns else []
@@ -181,7 +182,7 @@ class SparseProblem:
             noise=estimator._noise_model,
             learned=tuple(free),
             make_prior=make_prior,
-            smoothness=smoothness,
+            alternatives=alternatives,
             n_inducing=estimator.n_inducing or N_INDUCING,
             inducing_points=estimator.inducing_points,
             max_iter=estimator.max_iter,

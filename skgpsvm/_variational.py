@@ -8,8 +8,15 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._collapsed import Hyperparameters, evidence_or_bound
+from ._csr import CSRRows
 from ._hyperparameters.collapsed_search import CollapsedSearch
-from ._hyperparameters.default_kernels import smooth_kernel, with_learned_mean, with_mean
+from ._hyperparameters.default_kernels import (
+    ROUGHER,
+    linear_kernel,
+    smooth_kernel,
+    with_learned_mean,
+    with_mean,
+)
 from ._hyperparameters.initialization import (
     at_gaussian_posterior,
     free_constants,
@@ -63,28 +70,34 @@ def check_noise(estimator):
         )
 
 
-def regression_problem(estimator, problem, mean, *, kernel=None, smoothness=()):
+def regression_problem(estimator, problem, mean, *, kernel=None, chooses=False):
     """Return the `SparseProblem` of a regression.
 
     Parameters
     ----------
     estimator : GPEstimator
     problem : Problem
-    mean : str
-        Mean function.
+    mean : str or None
+        Mean function. None is a constant, to which a choice may add a linear function.
     kernel : Kernel, optional
         If another than the estimator's.
-    smoothness : tuple of float
-        Of the Matern kernels that may replace the default kernel.
+    chooses : bool
+        Whether the default kernel is chosen among several: by its smoothness and, where dense
+        rows are fewer than features, with a linear mean function.
     """
     scaler = problem.scaler
     kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
-    kernel = with_mean(kernel, mean, scaler, MEAN_VARIANCE)
+    kernel = with_mean(kernel, mean or "constant", scaler, MEAN_VARIANCE)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
-    return _sparse_problem(estimator, problem, kernel, prior, smoothness)
+    alternatives = (ROUGHER,) if chooses else ()
+    few = problem.rows.n_rows < problem.X.shape[1] and not isinstance(problem.X, CSRRows)
+    if chooses and mean is None and few:
+        linear = linear_kernel(scaler, MEAN_VARIANCE)
+        alternatives += ({"linear": lambda kernel: kernel + linear},)
+    return _sparse_problem(estimator, problem, kernel, prior, alternatives)
 
 
-def varying_noise_problem(estimator, problem, mean, n_inducing, jitter, *, smoothness=()):
+def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
     """Return the `SparseProblem` of a regression whose noise varies, and a list of starts.
 
     A cold fit starts where the noise is constant: at the kernel, noise variance and posterior of
@@ -95,7 +108,7 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter, *, smoot
 
     Parameters
     ----------
-    estimator, problem, mean, smoothness
+    estimator, problem, mean
         As of `regression_problem`.
     n_inducing : int
     jitter : float
@@ -103,7 +116,7 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter, *, smoot
     """
     given = [None] if estimator.kernel is None else latent_kernels(estimator.kernel)
     sparse, of_noise = (
-        regression_problem(estimator, problem, each, kernel=kernel, smoothness=smoothness)
+        regression_problem(estimator, problem, each, kernel=kernel, chooses=True)
         for kernel, each in ((given[0], mean), (given[-1], "zero"))
     )
     of_mean, of_noise = sparse.kernel, of_noise.kernel
@@ -166,12 +179,12 @@ def _kernel(estimator, scaler, variance):
     return smooth_kernel(scaler, variance) if given is None else clone(given)
 
 
-def _sparse_problem(estimator, problem, kernel, make_prior, smoothness=()):
-    """Return a `SparseProblem`; prior and smoothness are for a default kernel that is learned."""
+def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=()):
+    """Return a `SparseProblem`; prior and alternatives are for a default kernel that is learned."""
     learns = estimator.optimizer is not None
     if not learns or estimator.kernel is not None:
-        make_prior, smoothness = None, ()
-    parts = {"learns": learns, "make_prior": make_prior, "smoothness": smoothness}
+        make_prior, alternatives = None, ()
+    parts = {"learns": learns, "make_prior": make_prior, "alternatives": alternatives}
     return SparseProblem.of(estimator, problem, kernel, **parts)
 
 

@@ -8,8 +8,11 @@ from problems import rows_of, t64, waves
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, Matern, WhiteKernel
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import SVGPRegressor
+from skgpsvm import DecoupledGPRegressor, SVGPRegressor
 from skgpsvm._collapsed import are_points
 from skgpsvm._evidence import Evidence
 from skgpsvm._hyperparameters.default_kernels import with_smoothness
@@ -235,3 +238,40 @@ def test_given_kernel_keeps_its_smoothness():
     X, y = process_draw(Matern(0.3, nu=0.5), 100, 0.02, seed=0)
     model = SVGPRegressor(1.0 * RBF(0.1), random_state=0).fit(X, y)
     assert type(model.kernel_.k1.k2) is RBF
+
+
+def bands(n, seed=0):
+    """Return rows of 100 bands that are mixtures of five peaks, and a linear function of these."""
+    rng = np.random.default_rng(seed)
+    peaks = np.exp(
+        -0.5 * ((np.linspace(0, 1, 100) - np.linspace(0.1, 0.9, 5)[:, None]) / 0.12) ** 2
+    )
+    shares = rng.uniform(size=(n, 5))
+    X = shares @ peaks + 0.002 * rng.normal(size=(n, 100))
+    return X, shares[:, 1] - 0.5 * shares[:, 3]
+
+
+@pytest.mark.parametrize("kind", [SVGPRegressor, DecoupledGPRegressor])
+def test_spectra_of_few_rows_have_a_linear_mean(kind):
+    (X, f), (X_test, f_test) = bands(60), bands(200, seed=1)
+    y = f + 0.01 * np.random.default_rng(2).normal(size=60)
+
+    def error(model):
+        return np.sqrt(np.mean((model.fit(X, y).predict(X_test) - f_test) ** 2))
+
+    ridge = error(make_pipeline(StandardScaler(), RidgeCV(np.logspace(-6, 3, 30))))
+    found, constant = kind(random_state=0), kind(mean="constant", random_state=0)
+    assert error(found) < min(1.5 * ridge, 0.5 * error(constant))
+    assert found.elbo_ > constant.elbo_ + 5
+
+
+@pytest.mark.parametrize("case", ["noise", "as many rows", "given kernel"])
+def test_other_fits_have_a_constant_mean(case):
+    X, y = bands(100 if case == "as many rows" else 30)
+    kernel = 1.0 * RBF() if case == "given kernel" else None
+    if case == "noise":
+        y = np.random.default_rng(0).normal(size=30)
+    found, constant = (
+        SVGPRegressor(kernel, mean=mean, random_state=0).fit(X, y) for mean in (None, "constant")
+    )
+    assert_array_equal(found.predict(X), constant.predict(X))

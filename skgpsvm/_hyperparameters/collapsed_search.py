@@ -17,7 +17,6 @@ from .._collapsed import (
 from .._evidence import Evidence
 from .._fitted_models import SparseModel
 from .._torch_kernels import theta_bounds, torch_kernel
-from .default_kernels import with_smoothness
 from .initialization import (
     MIN_GAIN,
     at_gaussian_posterior,
@@ -40,9 +39,9 @@ _LONGEST = 2.0
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds of learning on the collapsed ELBO
 _EXACT_STAGES = ((700, 2), (2000, 2))  # the same where every row is an inducing point
 _COMPARED_ROWS = 1000  # whose exact evidence chooses among kernels of several smoothnesses
-# Least gain of a rougher kernel over the squared exponential, nats. Without signal all are alike,
-# and smooth functions extrapolate better. On the development sets, 0 to 8 nats choose alike.
-_ROUGH_GAIN = 5.0
+# Least gain of an alternative kernel over the default one, nats. Without signal all are alike, and
+# smooth functions extrapolate better. On the development sets, 0 to 8 nats choose alike.
+_LEAST_GAIN = 5.0
 # Factors of the initial length scales, tried in turn until the ELBO beats a model of noise alone.
 _LENGTHS = (1.0, 0.7, 1.4, 0.5)
 _WAVES = (0.125, 0.03)  # tried as well for at most `_FEW_FEATURES`, where a trend may hide waves
@@ -60,8 +59,9 @@ class CollapsedSearch:
     """Search for hyperparameters that maximize the collapsed ELBO.
 
     A search begins on few rows, from one or several length scales: on the exact evidence of a few
-    hundred rows, or on the collapsed ELBO of up to 2,000 rows. The smoothness of a default kernel
-    is chosen there. If every row is an inducing point, the collapsed ELBO is the exact evidence.
+    hundred rows, or on the collapsed ELBO of up to 2,000 rows. A default kernel is replaced there
+    by the best of its alternatives. If every row is an inducing point, the collapsed ELBO is the
+    exact evidence.
 
     Parameters
     ----------
@@ -159,7 +159,9 @@ class CollapsedSearch:
             self._start(self._scaled(1.0), ", with the prior")[0],
         ]
         best = max(ends, key=lambda state: state.objective)
-        point = self._at_best_smoothness(best)
+        for alternatives in self._sparse.alternatives:
+            best = self._at_best_of(alternatives, best)
+        point = best.hyperparameters
         if self._n_exact in (None, self._rows.n_rows):
             return point
         return self._on_more_rows(point)
@@ -188,28 +190,28 @@ class CollapsedSearch:
         ]
         return max(ends, key=lambda state: state.objective).hyperparameters
 
-    def _at_best_smoothness(self, smooth):
-        """Return the hyperparameters of the best default kernel, given those of the smoothest.
+    def _at_best_of(self, alternatives, state):
+        """Return the state of the best kernel, given that of the start's.
 
-        Rougher kernels are learned in turn, each from where the one before ended, and the kernel of
-        the start becomes that of the highest exact evidence, less `_ROUGH_GAIN` for rough ones. The
-        collapsed ELBO would favor smooth kernels: inducing points leave out more of a rough
+        Alternatives are learned in turn, each from where the one before ended, and the kernel of
+        the start becomes that of the highest exact evidence, less `_LEAST_GAIN` for alternatives.
+        The collapsed ELBO would favor smooth kernels: inducing points leave out more of a rough
         function.
         """
-        base, ends = self.start, [(self.start, smooth)]
-        for nu in self._sparse.smoothness:
-            self.start = replace(base, kernel=with_smoothness(base.kernel, nu))
+        base, ends = self.start, [(self.start, state)]
+        for name, alternative in alternatives.items():
+            self.start = replace(base, kernel=alternative(base.kernel))
             point = ends[-1][1].hyperparameters
-            ends.append((self.start, self._start(point, f", Matern {nu}")[0]))
+            ends.append((self.start, self._start(point, f", {name}")[0]))
         if self._n_exact is not None and self._n_exact < self._rows.n_rows:
             for self.start, state in ends:
                 point = state.hyperparameters
                 learning, _ = self._learning(point, _COMPARED_ROWS, exact=True)
                 state.objective = learning.bound.value(*point)
         for _, state in ends[1:]:
-            state.objective -= _ROUGH_GAIN
+            state.objective -= _LEAST_GAIN
         self.start, best = max(ends, key=lambda end: end[1].objective)
-        return best.hyperparameters
+        return best
 
     def _with_residual(self, point, theta):
         """Return a point at theta, whose noise has the variance that inducing points leave out."""

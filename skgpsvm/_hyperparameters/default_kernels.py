@@ -1,5 +1,7 @@
 """Feature scales, and the default kernels in units of them."""
 
+from functools import partial
+
 import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, KernelOperator, Matern
 from sklearn.preprocessing import StandardScaler
@@ -10,7 +12,6 @@ from .._distributed import gather, n_ranks
 from .._validation import differs
 from ..kernels import Linear
 
-ROUGHER = (2.5, 1.5, 0.5)  # smoothness of Matern kernels that may replace a squared exponential
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
 
@@ -66,6 +67,10 @@ def with_smoothness(kernel, nu):
     if isinstance(kernel, RBF):
         return Matern(kernel.length_scale, kernel.length_scale_bounds, nu=nu)
     return kernel
+
+
+# What may replace a squared exponential: Matern kernels, from smooth to rough.
+ROUGHER = {f"Matern {nu}": partial(with_smoothness, nu=nu) for nu in (2.5, 1.5, 0.5)}
 
 
 def linear_kernel(scaler, variance):

@@ -3,7 +3,6 @@
 from typing import Self
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
-from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
 from .._solved import (
     calibrated_fit,
@@ -61,8 +60,8 @@ class DecoupledGPRegressor(GPRegressor):
         `skgpsvm.solvers.StochasticGradient`.
     mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalized y. Its coefficients have a vague prior, which
-        becomes a term of the kernel. None is "constant", or "zero" for ``solver="sgd"``, which
-        supports no other.
+        becomes a term of the kernel. None is "constant" or "linear", as in `SVGPRegressor`, or
+        "zero" for ``solver="sgd"``, which supports no other.
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1, or 1 for "sgd".
         Must be None if the kernel contains a `WhiteKernel`, which is then the noise.
@@ -282,7 +281,7 @@ class DecoupledGPRegressor(GPRegressor):
     def _fit_model(self, problem):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, 1.0)
-        sparse = regression_problem(self, problem, self.mean or "constant", smoothness=ROUGHER)
+        sparse = regression_problem(self, problem, self.mean, chooses=True)
         model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients

@@ -8,7 +8,6 @@ from sklearn.utils.metaestimators import available_if
 from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
-from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
 from .._hyperparameters.initialization import at_points
 from .._inference.natural_gradient import NaturalGradientInference
@@ -25,6 +24,7 @@ from .._sparse import (
     update_posterior,
 )
 from .._variational import (
+    MEANS,
     check_regression_parameters,
     check_variational_parameters,
     collapsed_elbo_at,
@@ -83,9 +83,11 @@ class SVGPRegressor(GPRegressor):
         ``"collapsed"`` up to 10,000 rows. It is natural gradients otherwise.
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
-    mean : {"zero", "constant", "linear"}, default="constant"
+    mean : {"zero", "constant", "linear"}, default=None
         Mean function, in units of the normalized y. Its coefficients have a vague prior, so it
-        appears in the kernel as a fixed constant and a fixed linear term.
+        appears in the kernel as a fixed constant and a fixed linear term. None is "constant"; with
+        the default kernel and fewer rows than features, the log evidence chooses between that and
+        "linear".
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise.
@@ -180,7 +182,7 @@ class SVGPRegressor(GPRegressor):
         *,
         likelihood="gaussian",
         solver="auto",
-        mean="constant",
+        mean=None,
         noise_variance=None,
         n_inducing=None,
         inducing_points="kmeans",
@@ -217,6 +219,7 @@ class SVGPRegressor(GPRegressor):
         n_kernels = 2 if self._noise_varies else 1
         check_variational_parameters(
             self,
+            means=(*MEANS, None),
             takes_function=self.likelihood == "gaussian",
             chooses_number=True,
             n_kernels=n_kernels,
@@ -380,7 +383,7 @@ class SVGPRegressor(GPRegressor):
         n_rows = problem.rows.n_rows
         if self._noise_varies:
             return self._fit_varying_noise(problem)
-        sparse = regression_problem(self, problem, self.mean, smoothness=ROUGHER)
+        sparse = regression_problem(self, problem, self.mean, chooses=True)
         is_exact = self._is_exact(problem.rows)
         if is_exact:
             sparse = replace(sparse, n_inducing=n_rows)
@@ -421,8 +424,7 @@ class SVGPRegressor(GPRegressor):
         jitter = learned_jitter(problem.rows, collapsed)
 
         def start_at(n_points, problem=problem):
-            parts = self, problem, self.mean, n_points, jitter
-            return varying_noise_problem(*parts, smoothness=ROUGHER)
+            return varying_noise_problem(self, problem, self.mean, n_points, jitter)
 
         every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
