@@ -262,7 +262,7 @@ def test_intervals_hold_new_rows_everywhere():
         assert 0.84 < inside[part].mean() < 0.96
     # Half of the interval is between the mean and either end.
     assert_allclose((lower + upper) / 2, model.predict(X_new), atol=1e-9)
-    with pytest.raises(ValueError, match="Use method='predictive'"):
+    with pytest.raises(ValueError, match="use method='predictive'"):
         model.predict_interval(X_new, method="conformal")
 
 
