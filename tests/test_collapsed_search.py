@@ -71,6 +71,15 @@ def test_end_at_mere_noise_is_tried_again(monkeypatch):
     assert clone(model).fit(X, y).score(X, y) < 0.2
 
 
+def test_features_that_matter_only_together_are_found_among_many_idle_ones():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2500, 32))
+    f = X[:, 1] * (np.sin(2 * X[:, 0]) + 0.5 * X[:, 2] * X[:, 3])
+    y = f[:1500] + 0.2 * rng.normal(size=1500)
+    model = SVGPRegressor(n_inducing=200, random_state=0).fit(X[:1500], y)
+    assert rmse(f[1500:], model.predict(X[1500:])) < 0.25 * f.std()
+
+
 @pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])
 def test_warm_start_from_the_closed_form_predicts_as_its_bound_says(solver):
     X, y = waves(80, d=2)

@@ -28,14 +28,16 @@ from .periods import ROWS as PERIOD_ROWS
 from .periods import most_likely_periods
 from .priors import Penalized
 
-# Starts are compared on the exact evidence of at most as many rows as there are inducing points. It
-# equals the collapsed ELBO there, at a quarter of the cost. On too few rows, relevant features
-# would be lost: with 256 rows of Friedman's function with 100 features, R2 is 0.88 in one draw of
-# two.
-_MIN_EXACT_ROWS, _EXACT_ROWS, _MAX_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE = 200, 256, 500, 8
+# Starts are compared on the exact evidence of so many rows, unless there are fewer inducing points.
+# It equals the collapsed ELBO there, at a quarter of the cost.
+_MIN_EXACT_ROWS, _EXACT_ROWS = 200, 256
 # More rows start also from at most this factor of the initial length scales, so that the effect of
 # a feature can show that few rows did not: from a long length scale, the gradient vanishes.
 _LONGEST = 2.0
+# With many features they start from another search instead, on more rows. Relevant features that
+# lower the evidence one at a time, and raise it together, do not come back from an optimum without
+# them.
+_RESTART_ROWS, _RESTART_ROWS_PER_FEATURE = 1000, 22
 STAGES = ((2000, 2), (8000, 3))  # rows and rounds of learning on the collapsed ELBO
 _EXACT_STAGES = ((700, 2), (2000, 2))  # the same where every row is an inducing point
 _COMPARED_ROWS = 1000  # whose exact evidence chooses among kernels of several smoothnesses
@@ -89,10 +91,9 @@ class CollapsedSearch:
         self._d = rows.X.shape[1]
         # The first steps leave out the prior, which would drop features before their effect shows.
         # Where rows are fewer than features, the prior is needed from the start.
-        self._needs_prior = rows.n_rows < self._d
-        enough = max(_MIN_EXACT_ROWS, _EXACT_ROWS_PER_FEATURE * self._d)
-        n_exact = min(rows.n_rows, len(start.Z), _MAX_EXACT_ROWS, max(_EXACT_ROWS, enough))
-        is_exact = n_exact >= min(rows.n_rows, enough)
+        self._without_prior = {} if rows.n_rows < self._d else {"prior": None}
+        n_exact = min(rows.n_rows, len(start.Z), _EXACT_ROWS)
+        is_exact = n_exact >= min(rows.n_rows, _MIN_EXACT_ROWS)
         self._n_exact, self._subsets = n_exact if is_exact else None, {}
         self._all_are_points = are_points(rows, start.Z)
         self._stages = _EXACT_STAGES if self._all_are_points else STAGES
@@ -178,15 +179,23 @@ class CollapsedSearch:
         """Return where a round on more rows ends, given where learning ends on few.
 
         The round starts twice, and the higher ELBO is taken: from the length scales of the few
-        rows, and from shorter ones, so that features can show that these rows have dropped.
+        rows, and so that features can show that these rows have dropped. That is a search on more
+        rows if the few rows are very few for the features, else shorter length scales.
         """
-        longest = self._scaled(_LONGEST).theta
-        lengths = torch.as_tensor(free_lengths(self.start.kernel) > 0, device=longest.device)
-        shorter = torch.where(lengths, torch.minimum(point.theta, longest), point.theta)
-        starts = {", from few": point.theta, ", from shorter lengths": shorter}
+        n_rows = min(self._rows.n_rows, _RESTART_ROWS, _RESTART_ROWS_PER_FEATURE * self._d)
+        if n_rows > self._n_exact:
+            options = {"exact": True, **self._without_prior}
+            state, _, _ = self._climb(self._scaled(1.0), n_rows, 1, ", anew", **options)
+            other = {", from anew": state.hyperparameters}
+        else:
+            longest = self._scaled(_LONGEST).theta
+            lengths = torch.as_tensor(free_lengths(self.start.kernel) > 0, device=longest.device)
+            shorter = torch.where(lengths, torch.minimum(point.theta, longest), point.theta)
+            other = {", from shorter lengths": point._replace(theta=shorter)}
+        starts = {", from few": point, **other}
         ends = [
-            self._climb(self._with_residual(point, theta), self._stages[0][0], 1, label)[0]
-            for label, theta in starts.items()
+            self._climb(self._with_residual(start), self._stages[0][0], 1, label)[0]
+            for label, start in starts.items()
         ]
         return max(ends, key=lambda state: state.objective).hyperparameters
 
@@ -213,13 +222,13 @@ class CollapsedSearch:
         self.start, best = max(ends, key=lambda end: end[1].objective)
         return best
 
-    def _with_residual(self, point, theta):
-        """Return a point at theta, whose noise has the variance that inducing points leave out."""
+    def _with_residual(self, point):
+        """Return a point whose noise has the variance that the inducing points leave out, too."""
         if self._all_are_points:  # they leave nothing out
-            return point._replace(theta=theta)
+            return point
         bound = CollapsedBound(torch_kernel(self.start.kernel), self._subset(self._stages[0][0]))
-        variances = point.noise.exp() + bound.mean_residual(theta, point.Z)
-        return point._replace(theta=theta, noise=variances.log().clamp(*self._limits))
+        variances = point.noise.exp() + bound.mean_residual(point.theta, point.Z)
+        return point._replace(noise=variances.log().clamp(*self._limits))
 
     def _start(self, point, label, **options):
         """Take a round from one of the starts on few rows; return state, curve and objective."""
@@ -306,8 +315,8 @@ class CollapsedSearch:
 
     def _attempt(self, factor):
         """Learn from scaled lengths; return the state and its gain over noise, nats per row."""
-        options = {} if self._needs_prior else {"prior": None}
-        state, _, bound = self._start(self._scaled(factor), f", lengths {factor}", **options)
+        label, options = f", lengths {factor}", self._without_prior
+        state, _, bound = self._start(self._scaled(factor), label, **options)
         return state, bound.gain_over_noise(*state.hyperparameters, self._limits)
 
     def _best_attempt(self, factors, waves):
