@@ -16,7 +16,7 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpsvm import BayesianSVC
-from skgpsvm.active_learning import DiverseQueryStrategy, ScoreQueryStrategy, bald
+from skgpsvm.active_learning import DiverseQueryStrategy, ScoreQueryStrategy, bald, epig
 
 from . import _data, _harness, _report
 from .active_learning import problem
@@ -73,7 +73,9 @@ def _random(model, X, y, seed):
 POLICIES = {
     OURS: _ours(DiverseQueryStrategy()),
     "least confident": _ours(ScoreQueryStrategy()),
+    "diverse, EPIG": _ours(DiverseQueryStrategy(epig)),
     "BALD": _ours(ScoreQueryStrategy(bald)),
+    "EPIG": _ours(ScoreQueryStrategy(epig)),
     "scikit-activeml BADGE": _activeml("Badge"),
     "scikit-activeml TypiClust": _activeml("TypiClust"),
     "scikit-activeml CoreSet": _activeml("CoreSet"),

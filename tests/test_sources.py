@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from skgpsvm import AdditiveGPRegressor, SVGPClassifier, SVGPRegressor, _data, _rows
 from skgpsvm._rows import checked_rows
-from skgpsvm.active_learning import ScoreQueryStrategy, _scores, bald, predictive_entropy
+from skgpsvm.active_learning import ScoreQueryStrategy, _scores, bald, epig, predictive_entropy
 from skgpsvm.data import ParquetRows
 
 N, NAMES = 250, ["a", "b", "c"]
@@ -97,6 +97,13 @@ def test_scores_of_parquet_files_keep_the_names_of_the_features(score, pa, tmp_p
     assert_array_equal(score(model, rows), score(model, frame))  # a lost name is a warning
     query = ScoreQueryStrategy(score).query(rows, np.full(N, np.nan), model, fit_clf=False)
     assert_array_equal(query, [score(model, frame).argmax()])
+
+
+def test_targets_of_parquet_files_keep_the_names_of_the_features(pa, tmp_path):
+    X, y = table()
+    rows = ParquetRows(written(pa, tmp_path, named(X)))
+    model = SVGPClassifier(**FEW).fit(rows, y > 0)
+    assert_array_equal(epig(model, rows), epig(model, pd.DataFrame(named(X))))
 
 
 def test_types_of_columns(pa, tmp_path):

@@ -3,12 +3,14 @@
 A higher score marks a more informative point.
 """
 
+from ._epig import epig
 from ._queries import (
     DiverseQueryStrategy,
     ScoreQueryStrategy,
     bald_sampling,
     diverse_sampling,
     entropy_sampling,
+    epig_sampling,
     least_confident_sampling,
     margin_sampling,
     variation_ratio_sampling,
@@ -30,6 +32,8 @@ __all__ = [
     "bald_sampling",
     "diverse_sampling",
     "entropy_sampling",
+    "epig",
+    "epig_sampling",
     "has_stabilized",
     "least_confident",
     "least_confident_sampling",

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d, gen_batches
 
 from .._validation import check_number, is_missing
+from ._epig import epig
 from ._scores import (
     ROWS,
     bald,
@@ -96,6 +97,7 @@ variation_ratio_sampling = _sampling(variation_ratio, "variation_ratio_sampling"
 entropy_sampling = _sampling(predictive_entropy, "entropy_sampling")
 margin_sampling = _sampling(margin, "margin_sampling")
 bald_sampling = _sampling(bald, "bald_sampling")
+epig_sampling = _sampling(epig, "epig_sampling")
 
 
 def diverse_sampling(

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
+from scipy.sparse import issparse, vstack
 from scipy.special import entr, ndtri, softmax
 from scipy.stats import qmc
 from sklearn.base import is_classifier
@@ -35,6 +35,21 @@ def rows_of(X, index):
     if is_source(X) and not isinstance(index, slice):
         return Rows(X)[index]  # files read rows in ascending order only
     return X.iloc[index] if hasattr(X, "iloc") else X[index]
+
+
+def stacked(first, second):
+    """Return the rows of two tables of one kind."""
+    if issparse(first):
+        return vstack([first, second], format="csr")
+    if hasattr(first, "iloc"):
+        from pandas import concat  # here and below, the library of the table
+
+        return concat([first, second])
+    if hasattr(first, "column_names"):
+        from pyarrow import concat_tables
+
+        return concat_tables([first, second])
+    return first.vstack(second) if hasattr(first, "vstack") else np.vstack([first, second])
 
 
 def _in_batches(score):
