@@ -189,6 +189,7 @@ def batches():
     labels = {f"b{i}": (f"{10 * i + 10} labels", ".3f") for i in (1, 3, 5, 10)}
     methods = {
         "diverse": "``diverse_sampling``",
+        "diverse, EPIG": "``diverse_sampling`` with ``score=epig``",
         "scikit-activeml BADGE": "BADGE of scikit-activeml",
         "scikit-activeml TypiClust": "TypiClust of scikit-activeml",
         "least confident": "least confident rows",
