@@ -1,8 +1,8 @@
 """Coverage and size of sets of classes: predictive and conformal ones of each classifier.
 
-Hyperparameters are learned on two splits of the classification sets of at most ``--most-rows``
-rows. They are given, and wrong, in problems of 40 rows and two classes, where conformal sets are
-also made from refits without each row. Run
+Hyperparameters are learned on two splits of the evaluation sets of at most ``--most-rows`` rows.
+They are given, and wrong, in problems of 40 rows and two classes, where conformal sets are also
+made from refits without each row. It takes some minutes. Run
 ``python -m benchmarks.class_sets [--problems K] [--most-rows N]``.
 """
 
@@ -118,12 +118,14 @@ def on_problems(n_problems):
 def main():
     """Print the coverage and the mean size of sets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=20)
+    parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--most-rows", type=int, default=400)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     names = [
-        name for name, info in _data.classification_sets().items() if info.n <= options.most_rows
+        name
+        for name, info in _data.classification_sets().items()
+        if info.n <= options.most_rows and name in _data.EVALUATION["classification"]
     ]
     sizes = {"level": LEVEL, "problems": options.problems, "splits": N_SPLITS}
     head = _report.header("Sets of classes", **sizes, sets=", ".join(names))
