@@ -17,7 +17,7 @@ from .._torch_kernels import directions, theta_bounds, torch_kernel
 _FEW = (1500, 128)  # rows and inducing points
 _MORE = (6000, 256)
 _SCORED_ROWS = 1500
-_MAX_CLASSES = 8  # with more rows than _FEW
+_MAX_CLASSES = 12, 8  # up to the rows of _FEW, and with more
 # Leave-one-out predictions need the optimum, above all where the prior is wide compared to the
 # spacing of rows: an error of a row's slope is multiplied by the prior's variance and has the row's
 # own sign. On 60 rows of 5 features of noise, a quarter of these sweeps with ten times the
@@ -279,7 +279,7 @@ def chosen_theta(sparse, model):
     The kernel of a warm start is where a search has ended, so that the first one comes last, and
     only if the ratios stay.
 
-    Where there are many rows, only those of the eight largest classes are used.
+    Of many classes, only the rows of the largest are used.
 
     Parameters
     ----------
@@ -292,8 +292,9 @@ def chosen_theta(sparse, model):
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
     run, name, random_state = problem.run, problem.prefix, problem.random_state
-    if rows.n_rows > _FEW[0] and hinge.n_latents > _MAX_CLASSES:
-        hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES)
+    most = _MAX_CLASSES[rows.n_rows > _FEW[0]]
+    if hinge.n_latents > most:
+        hinge, rows = of_largest_classes(hinge, rows, most)
 
     def choice(n_rows, n_points):
         points = sparse.fewer_points(Z, n_points)
