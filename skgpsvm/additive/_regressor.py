@@ -112,10 +112,10 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         centering, in units of the normalized y, or of the logarithm of a rate. The default has mean
         1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
-        has such a prior too, with half the rate. The inverse square root of each length scale
-        then has an exponential prior of the same half rate. 0 is no
-        prior, as in the paper. It is overconfident with few rows or many features, where some
-        effects fit noise, and slightly better with thousands of rows.
+        has such a prior too, with half the rate. The inverse square root of each length scale then
+        has an exponential prior of the same half rate. 0 is no prior, as in the paper. It is
+        overconfident with few rows or many features, where some effects fit noise, and slightly
+        better with thousands of rows.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
         ``terms``. A pair or point mass among P needs at least log(100 P), or log(10 P) without

@@ -92,10 +92,10 @@ class SVGPRegressor(GPRegressor):
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise.
     n_inducing : int, default=None
-        Number of inducing points, m; None is 256, or every row if the process is exact, and for up
-        to 1,000 rows whose noise varies. More are
-        more accurate and slower. Fewer are used if the data have fewer distinct rows. Ignored if
-        ``inducing_points`` is an array.
+        Number of inducing points, m. None is every row if the process is exact, or if the noise
+        varies and there are up to 1,000 rows; otherwise it is 256. More are more accurate and
+        slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
+        is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
         Initial inducing points: k-means centers of the standardized rows, random rows, or the given
         array, in units of X.
