@@ -13,6 +13,7 @@ from ._hyperparameters.collapsed_search import CollapsedSearch
 from ._hyperparameters.default_kernels import (
     ROUGHER,
     linear_kernel,
+    rougher_kernels,
     smooth_kernel,
     with_learned_mean,
     with_mean,
@@ -70,7 +71,7 @@ def check_noise(estimator):
         )
 
 
-def regression_problem(estimator, problem, mean, *, kernel=None, chooses=False):
+def regression_problem(estimator, problem, mean, *, kernel=None, rougher=()):
     """Return the `SparseProblem` of a regression.
 
     Parameters
@@ -81,17 +82,17 @@ def regression_problem(estimator, problem, mean, *, kernel=None, chooses=False):
         Mean function. None is a constant, to which a choice may add a linear function.
     kernel : Kernel, optional
         If another than the estimator's.
-    chooses : bool
-        Whether the default kernel is chosen among several: by its smoothness and, where dense
-        rows are fewer than features, with a linear mean function.
+    rougher : tuple of float, default=()
+        Smoothness of the Matern kernels that may replace the default kernel. If there are any, a
+        linear mean function may be added where dense rows are fewer than features.
     """
     scaler = problem.scaler
     kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
     kernel = with_mean(kernel, mean or "constant", scaler, MEAN_VARIANCE)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
-    alternatives = (ROUGHER,) if chooses else ()
+    alternatives = (rougher_kernels(rougher),) if rougher else ()
     few = problem.rows.n_rows < problem.X.shape[1] and not isinstance(problem.X, CSRRows)
-    if chooses and mean is None and few:
+    if rougher and mean is None and few:
         linear = linear_kernel(scaler, MEAN_VARIANCE)
         alternatives += ({"linear": lambda kernel: kernel + linear},)
     return _sparse_problem(estimator, problem, kernel, prior, alternatives)
@@ -116,7 +117,7 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
     """
     given = [None] if estimator.kernel is None else latent_kernels(estimator.kernel)
     sparse, of_noise = (
-        regression_problem(estimator, problem, each, kernel=kernel, chooses=True)
+        regression_problem(estimator, problem, each, kernel=kernel, rougher=ROUGHER)
         for kernel, each in ((given[0], mean), (given[-1], "zero"))
     )
     of_mean, of_noise = sparse.kernel, of_noise.kernel

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import EDGES, gaussian_sites, rows_of, t64, waves
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, RationalQuadratic
@@ -646,6 +647,17 @@ def test_all_rows_as_bases_are_the_decoupled_model(kind):
     assert_allclose(moments[0][0], moments[1][0], atol=1e-5)
     assert_allclose(moments[0][1], moments[1][1], atol=1e-6)
     assert one.elbo_ == pytest.approx(other.elbo_, abs=1e-4)
+
+
+def test_few_rows_with_little_noise_have_the_densities_of_the_exact_process():
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-1, 1, (800, 3))
+    y = np.abs(X).sum(1) + 0.02 * rng.normal(size=800)
+    found = []
+    for model in (QSGPRegressor(n_basis=2000, random_state=0), SVGPRegressor(random_state=0)):
+        mean, std = model.fit(X[:150], y[:150]).predict(X[150:], return_std=True)
+        found.append(norm(mean, std).logpdf(y[150:]).mean())
+    assert found[0] > found[1] - 0.1
 
 
 def test_more_features_tend_to_the_exact_process():

@@ -69,8 +69,12 @@ def with_smoothness(kernel, nu):
     return kernel
 
 
-# What may replace a squared exponential: Matern kernels, from smooth to rough.
-ROUGHER = {f"Matern {nu}": partial(with_smoothness, nu=nu) for nu in (2.5, 1.5, 0.5)}
+ROUGHER = (2.5, 1.5, 0.5)  # smoothness of Matern kernels that may replace a squared exponential
+
+
+def rougher_kernels(smoothness):
+    """Return functions that make a kernel rougher, see `with_smoothness`, by name."""
+    return {f"Matern {nu}": partial(with_smoothness, nu=nu) for nu in smoothness}
 
 
 def linear_kernel(scaler, variance):

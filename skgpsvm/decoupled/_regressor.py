@@ -3,6 +3,7 @@
 from typing import Self
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
 from .._solved import (
     calibrated_fit,
@@ -281,7 +282,7 @@ class DecoupledGPRegressor(GPRegressor):
     def _fit_model(self, problem):
         if by_steps(self):
             return fit_by_stochastic_gradients(self, problem, 1.0)
-        sparse = regression_problem(self, problem, self.mean, chooses=True)
+        sparse = regression_problem(self, problem, self.mean, rougher=ROUGHER)
         model = learn_regressor(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
         solve = calibrated_fit if is_calibrated(self, problem.rows) else fit_by_conjugate_gradients

@@ -5,6 +5,7 @@ from typing import Self
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor
 from .._sparse import fit_or_update
@@ -22,6 +23,9 @@ from ._gp_training import (
 )
 from ._step_runs import by_steps, has_partial_fit
 
+# The smoothness is chosen for few rows, whose variances are not calibrated. Random features of
+# rougher kernels are poor, and in many rows those of this one.
+_ROUGHER = (2.5,)
 _STEPS = where(solver=QuadruplyStochastic) | where(likelihood="laplace")
 _USES = USES | {
     name: (_STEPS, USES[name]) for name in ("solver__batch_size", "solver__learning_rate")
@@ -42,8 +46,9 @@ class QSGPRegressor(GPRegressor):
         Prior covariance of the latent function, in units of the normalized y. With Fourier features
         it must be a sum of RBF and Matern kernels times constants. Hyperparameters start from its
         values and are learned within its bounds, unless they are "fixed". None is a squared
-        exponential with a length scale for each feature. Its hyperparameters and the noise have a
-        prior.
+        exponential with a length scale for each feature or, if the log evidence is higher and
+        ``solver="cg"`` has fewer than 500 rows, a Matern kernel of smoothness 5/2. Its
+        hyperparameters and the noise have a prior.
     likelihood : {"gaussian", "laplace"}, default="gaussian"
         Distribution of the noise. "laplace" is robust to outliers.
     solver : {"cg", "sgd", "adagrad"} or solver, default="cg"
@@ -291,7 +296,8 @@ class QSGPRegressor(GPRegressor):
 
     def _fit_model(self, problem):
         mean = self.mean or ("zero" if by_steps(self) else "constant")
-        sparse = regression_problem(self, problem, mean)
+        few = not by_steps(self) and problem.rows.n_rows < MIN_CALIBRATED
+        sparse = regression_problem(self, problem, mean, rougher=_ROUGHER if few else ())
         calibrated = self.covariance == "nystroem" and is_calibrated(self, problem.rows)
         options = learning_options(self)
         return fit_qs(

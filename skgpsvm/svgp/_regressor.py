@@ -8,6 +8,7 @@ from sklearn.utils.metaestimators import available_if
 from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
+from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
 from .._hyperparameters.initialization import at_points
 from .._inference.natural_gradient import NaturalGradientInference
@@ -383,7 +384,7 @@ class SVGPRegressor(GPRegressor):
         n_rows = problem.rows.n_rows
         if self._noise_varies:
             return self._fit_varying_noise(problem)
-        sparse = regression_problem(self, problem, self.mean, chooses=True)
+        sparse = regression_problem(self, problem, self.mean, rougher=ROUGHER)
         is_exact = self._is_exact(problem.rows)
         if is_exact:
             sparse = replace(sparse, n_inducing=n_rows)
