@@ -72,7 +72,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         if strangers := np.setdiff1d(present, self.classes_).tolist():
             ways = ["set warm_start=False to start anew"] if self.warm_start else []
             if hasattr(self, "partial_fit"):
-                ways.append("pass all that may come as classes in the first call of partial_fit")
+                ways.append("pass all possible labels as classes in the first call of partial_fit")
             raise ValueError(
                 f"y has classes {strangers} that are not among {self.classes_.tolist()}, those of "
                 f"the first call: {', or '.join(ways)}."
