@@ -23,6 +23,7 @@ from skgpsvm.additive._bound import (
     Sums,
     products,
 )
+from skgpsvm.additive._search import TermSearch
 from skgpsvm.callbacks import Checkpoint
 
 on_set_bounds = pytest.mark.filterwarnings(  # bounds set by `quick`
@@ -661,3 +662,18 @@ def test_streams_refuse_balanced_classes():
     X, y = np.arange(20.0)[:, None], np.arange(20) % 2
     with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
         AdditiveGPClassifier(class_weight="balanced").partial_fit(X, y)
+
+
+@pytest.mark.parametrize("likelihood", ["laplace", "poisson"])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_stages_start_from_the_latents_of_the_stage_before(likelihood, sparse, monkeypatch):
+    found = []
+    monkeypatch.setattr(TermSearch, "prune", lambda search: found.append(search))
+    X, y = friedman(150)
+    options = {**quick, "sparse": sparse, "likelihood": likelihood, "random_state": 0}
+    AdditiveGPRegressor(**options).fit(X, (y - y.min()).round())
+    [search] = found
+    state = search.ascent.init(search.state.noise, (search.ascent, search.state))
+    search.ascent.step(state)
+    assert_allclose(state.objective, search.state.objective, atol=0.3)
+    assert_allclose(state.variance, search.state.variance, atol=0.1)

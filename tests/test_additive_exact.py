@@ -17,7 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive import _ascents
+from skgpsvm.additive import _ascent, _ascents
 from skgpsvm.additive._ascent import GaussianAscent
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._defaults import DEFAULTS
@@ -341,6 +341,7 @@ POINTS = [{"sparse": True, "n_inducing_interaction": None}, {"sparse": False}]
 def test_points_at_every_value_give_the_same(likelihood, monkeypatch):
     # Without inducing points, noise and length scales have priors by default.
     monkeypatch.setattr(ExactGaussianAscent, "_log_prior", GaussianAscent._log_prior)
+    monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-3))
     data, y = few_valued()
     y = np.round(np.abs(y)) if likelihood == "poisson" else y
     models = [

@@ -204,15 +204,16 @@ class AdditiveAscent(Stage):
         return [self._posterior(*part) for part in parts]
 
     @abstractmethod
-    def init(self, noise, known=None):
+    def init(self, noise, before=None):
         """Return the state from which a fit starts.
 
         Parameters
         ----------
         noise : Tensor of shape (k,)
             Logarithms of the likelihood's parameters.
-        known : list of dict, optional
-            Hyperparameters of each latent, as `named` returns them. The others start from defaults.
+        before : tuple of (AdditiveAscent, AdditiveState), optional
+            An earlier stage of the fit, with the hyperparameters and latents to start from.
+            Hyperparameters of other terms start from defaults.
         """
 
     def init_update(self, length, variance, noise, earlier=None):
@@ -343,6 +344,10 @@ class AdditiveAscent(Stage):
             for kind, defaults in self.basis.start().items()
         }
 
+    def _start(self, before, n_latents):
+        """Return the tensors from which hyperparameters start, see `init`, by kind."""
+        return self._hyper([{}] * n_latents if before is None else before[0].named(before[1]))
+
     def converged(self, state):
         """Return whether the last round gained less than ``tol``, or next to nothing in total."""
         least = max(self.tol, DEFAULTS.round_gain / self.rows.total_weight)
@@ -384,8 +389,8 @@ class GaussianAscent(AdditiveAscent):
             for cross, squares in zip(self._cross.T, self._squares, strict=True)
         ]
 
-    def init(self, noise, known=None):
-        hyper = self._hyper(known or [{}] * len(noise))
+    def init(self, noise, before=None):
+        hyper = self._start(before, len(noise))
         return AdditiveState(**hyper, noise=noise.to(self.rows.weights))
 
     def step(self, state):

@@ -96,7 +96,7 @@ class Defaults:
         steps of a round ended with the same evidence on 100 rows of 100 features (-40.6 nats), two
         in 11 rounds instead of 13.
     site_passes : int
-        Passes over the sites before hyperparameters are learned. No evidence recorded.
+        Passes over the sites before anything else is learned. No evidence recorded.
     decay : float
         Exponent by which steps on minibatches shrink with the number of passes. No evidence
         recorded.

@@ -157,7 +157,7 @@ class TermSearch:
         level = DEFAULTS.step_level / max(len(p_values), 1)
         found = [j for j, p_value in p_values.items() if p_value < level]
         if found:
-            self._begin(self.with_steps(ascent.basis, sorted(found)), ascent.named(self.state))
+            self._begin(self.with_steps(ascent.basis, sorted(found)))
             self.learn("steps")
 
     def _tested(self, level):
@@ -180,10 +180,10 @@ class TermSearch:
     def _grow(self, pairs, stage):
         """Add pairs, learn from the current hyperparameters on, and choose the kernel of pairs."""
         ascent, state = self.ascent, self.state
-        terms, known, tried = ascent.basis.terms + pairs, ascent.named(state), {}
+        terms, tried = ascent.basis.terms + pairs, {}
         for kernel in self.kernels if pairs else self.kernels[:1]:
-            self.state = state
-            self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel), known)
+            self.ascent, self.state = ascent, state
+            self._begin(replace(ascent.basis, terms=terms, pair_kernel=kernel))
             if len(self.kernels) > 1 and pairs:
                 trial, n_rounds = _Trial(self.ascent), self.ascent.trial_rounds
                 self._run(f"{stage}, {kernel} pairs", trial, n_rounds, must_converge=False)
@@ -210,7 +210,7 @@ class TermSearch:
             and (basis := self.finer(self.ascent.basis, self.state.length)) is not None
         ):
             coarse = self.ascent, self.state
-            self._begin(basis, coarse[0].named(coarse[1]))
+            self._begin(basis)
             self.learn(f"interactions on {basis.n_inducing_pair} points")
             gain = self.state.objective - coarse[1].objective
             if gain < self.ascent.tol * self.ascent.rows.total_weight:
@@ -220,15 +220,16 @@ class TermSearch:
     def reweight(self, make_ascent):
         """Recompute the posterior under other row weights, with fixed hyperparameters."""
         self.make_ascent = make_ascent
-        self._begin(self.ascent.basis, self.ascent.named(self.state))
+        self._begin(self.ascent.basis)
         state = self.state
         self.state = self.ascent.init_update(state.length, state.variance, state.noise)
         self.ascent.step(self.state)
 
-    def _begin(self, basis, known):
-        """Start the stage of a basis from hyperparameters by name, see `AdditiveAscent.named`."""
-        self.ascent, noise = self.make_ascent(basis), self.state.noise
-        self.state = self.ascent.init(noise, known)
+    def _begin(self, basis):
+        """Start the stage of a basis from the current hyperparameters and latents."""
+        before = self.ascent, self.state
+        self.ascent = self.make_ascent(basis)
+        self.state = self.ascent.init(self.state.noise, before)
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""

@@ -32,9 +32,10 @@ class SiteState(AdditiveState):
     generator : Tensor
         State of the generator of minibatches.
     n_steps : int
-        Number of natural-gradient steps so far.
+        Number of natural-gradient steps so far, see `SiteAscent.init`.
     share : float
-        Fraction of the likelihood's step size that is taken. It halves when the ELBO falls.
+        Fraction of the likelihood's step size that is taken. It halves when the ELBO falls, and
+        doubles, up to one, when it rises.
     """
 
     gram: torch.Tensor
@@ -81,19 +82,36 @@ class SiteAscent(AdditiveAscent):
         parts = zip(state.gram, state.cross, strict=True)
         return [Sums(gram, cross) for gram, cross in parts]
 
-    def init(self, noise, known=None):
-        """Return the state from which a fit starts: sites at the best constant latents."""
-        hyper = self._hyper(known or [{}] * self._sites.n_latents)
-        noise = noise.to(self.rows.device)
-        level = self._level(noise)
-        var = torch.full_like(level, DEFAULTS.initial_variance)
+    def init(self, noise, before=None):
+        """Return the state from which a fit starts, see `AdditiveAscent.init`.
 
-        def at_level(X, columns):
-            return level.expand(len(X), -1), var.expand(len(X), -1)
+        Sites are those at the latents of an earlier stage, or else at the best constant latents.
+        The former count as passes enough to learn from.
+        """
+        noise, n_steps = noise.to(self.rows.device), 0
+        if before is None:
+            level = self._level(noise)
+            var = torch.full_like(level, DEFAULTS.initial_variance)
 
-        gram, cross, *_ = self._site_sums(noise, at_level, None)
-        generator = self._generator.get_state()
-        return SiteState(**hyper, noise=noise, gram=gram, cross=cross, generator=generator)
+            def moments(X, columns):
+                return level.expand(len(X), -1), var.expand(len(X), -1)
+
+        else:
+            ascent, n_steps = before[0], self._n_first_steps()
+            posteriors = ascent.posteriors(before[1])
+
+            def moments(X, columns):
+                return ascent._row_moments(posteriors, X)
+
+        gram, cross, *_ = self._site_sums(noise, moments, None)
+        return SiteState(
+            **self._start(before, self._sites.n_latents),
+            noise=noise,
+            gram=gram,
+            cross=cross,
+            generator=self._generator.get_state(),
+            n_steps=n_steps,
+        )
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
@@ -139,14 +157,13 @@ class SiteAscent(AdditiveAscent):
             kl = sum(posterior.kl() for posterior in posteriors)
             total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
             self._move(state, gram, cross, len(batches))
-            if self._learns_noise:
+            if self._learns_noise and state.n_steps >= self._n_first_steps():
                 state.noise = (state.noise + _newton(*shifted)).clamp(*PARAMETER_BOUNDS)
-        # Learned too early, the variances of effects would vanish, and could not recover.
-        if self.learned and state.n_steps >= DEFAULTS.site_passes * len(batches):
+        if self.learned and state.n_steps >= self._n_first_steps():
             self._learn_hyperparameters(state)
         state.generator = self._generator.get_state()
-        if total < state.objective:
-            state.share *= 0.5
+        change = 0.5 if total < state.objective else 2.0
+        state.share = min(1.0, change * state.share)
         self._record(state, total.item(), log_prior)
 
     def residuals(self, state, rows):
@@ -157,12 +174,20 @@ class SiteAscent(AdditiveAscent):
         return X, -weights[:, None] * found.gradient, weights[:, None] * found.precision
 
     def converged(self, state):
-        early = self.learned and state.n_steps <= DEFAULTS.site_passes * self._n_batches()
+        early = self.learned and state.n_steps <= self._n_first_steps()
         return not early and super().converged(state)
 
     def _n_batches(self):
         """Return the number of minibatches in a pass."""
         return -(-self.rows.n_rows // (self._batch_size or self.rows.n_rows))
+
+    def _n_first_steps(self):
+        """Return the number of steps before anything but the sites is learned.
+
+        Learned too early, the variances of effects would vanish, and could not recover, and the
+        noise would explain what the effects have not yet.
+        """
+        return DEFAULTS.site_passes * self._n_batches()
 
     def _drop_columns(self, state, going):
         columns = self._kept_columns(state, going)
