@@ -5,7 +5,7 @@ import pytest
 from problems import waves
 from scipy.stats import norm
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, DotProduct
+from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 from sklearn.metrics import root_mean_squared_error as rmse
 
 from skgpsvm import (
@@ -78,6 +78,20 @@ def test_features_that_matter_only_together_are_found_among_many_idle_ones():
     y = f[:1500] + 0.2 * rng.normal(size=1500)
     model = SVGPRegressor(n_inducing=200, random_state=0).fit(X[:1500], y)
     assert rmse(f[1500:], model.predict(X[1500:])) < 0.25 * f.std()
+
+
+# With two features, and with several features of few rows.
+@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("noise", [1e-5, 1e-3])
+def test_start_of_little_noise_ends_where_one_of_more_noise_does(d, noise):
+    X, y = waves(60, d=d, noise=0.5)
+    ends = [
+        SVGPRegressor(1.0 * RBF(np.ones(d)) + WhiteKernel(level, (1e-6, 10)), random_state=0)
+        .fit(X, y)
+        .elbo_
+        for level in (noise, 0.3)
+    ]
+    assert ends[0] > ends[1] - 0.1
 
 
 @pytest.mark.parametrize("solver", ["natural_gradient", "gradient"])

@@ -16,6 +16,7 @@ from .._collapsed import (
 )
 from .._evidence import Evidence
 from .._fitted_models import SparseModel
+from .._noise import INITIAL_VARIANCE
 from .._torch_kernels import theta_bounds, torch_kernel
 from .initialization import (
     MIN_GAIN,
@@ -55,6 +56,7 @@ _FEW_FEATURES = 2
 # instead of 0.93).
 _FEW_ROWS, _FEW_ROWS_PER_FEATURE = 500, 20
 _FEW_ROWS_STARTS = ((1.0, 1.0, 1.0), (4.0, 16.0, 1.0), (2.0, 1.0, 5.0))
+_LARGE_NOISE = 1.0  # variance of the noise of a second start, where the first has little
 
 
 class CollapsedSearch:
@@ -151,8 +153,9 @@ class CollapsedSearch:
         few = n <= min(_FEW_ROWS, _FEW_ROWS_PER_FEATURE * d) and d > _FEW_FEATURES
         point = self._best_of_few_rows() if learns_lengths and few else None
         if point is None:
-            waves = _WAVES if learns_lengths and d <= _FEW_FEATURES else ()
-            point = self._best_attempt(_LENGTHS if learns_lengths else _LENGTHS[:1], waves)
+            waves = [(factor,) for factor in _WAVES if learns_lengths and d <= _FEW_FEATURES]
+            lengths = _LENGTHS if learns_lengths else _LENGTHS[:1]
+            point = self._best_attempt(lengths, [*waves, *self._factors_of_noise()])
         if self._prior is None or not learns_lengths:
             return point
         ends = [
@@ -303,43 +306,52 @@ class CollapsedSearch:
         noise = (self._first.noise + math.log(of_noise)).clamp(*self._limits)
         return self._first._replace(theta=theta, noise=noise)
 
+    def _factors_of_noise(self):
+        """Return the factors, see `_scaled`, of another start if the noise starts from little.
+
+        From little noise, an ascent may end at a function that follows every row.
+        """
+        least = self._first.noise.exp().min().item()
+        is_little = "noise" in self._trained and least < INITIAL_VARIANCE
+        return [(1.0, 1.0, _LARGE_NOISE / least)] if is_little else []
+
     def _best_of_few_rows(self):
         """Return the best of `_FEW_ROWS_STARTS`; None if none explains more than noise."""
         held, tried = [part for part in self._trained if part != "Z"], []
-        for factors in _FEW_ROWS_STARTS:
+        for factors in (*_FEW_ROWS_STARTS, *self._factors_of_noise()):
             point, label = self._scaled(*factors), f", factors {factors}"
             state, _, bound = self._start(point, label, parts=held, prior=None)
             tried.append((state, bound.gain_over_noise(*state.hyperparameters, self._limits)))
         best, gain = max(tried, key=lambda pair: pair[0].objective)
         return best.hyperparameters if gain > MIN_GAIN else None
 
-    def _attempt(self, factor):
-        """Learn from scaled lengths; return the state and its gain over noise, nats per row."""
-        label, options = f", lengths {factor}", self._without_prior
-        state, _, bound = self._start(self._scaled(factor), label, **options)
+    def _attempt(self, *factors):
+        """Learn from a scaled point; return the state and its gain over noise, nats per row."""
+        label, options = f", factors {factors}", self._without_prior
+        state, _, bound = self._start(self._scaled(*factors), label, **options)
         return state, bound.gain_over_noise(*state.hyperparameters, self._limits)
 
-    def _best_attempt(self, factors, waves):
+    def _best_attempt(self, lengths, others):
         """Return the hyperparameters of the best of several attempts.
 
         That is the first attempt whose ELBO beats a model of noise alone, else the first of all. A
-        later attempt at waves replaces it if it gains more.
+        later attempt replaces it if it gains more.
 
         Parameters
         ----------
-        factors : sequence of float
-            Of the length scales, tried until one beats a model of noise alone.
-        waves : sequence of float
-            Tried in any case.
+        lengths : sequence of float
+            Factors of the length scales, tried until one beats a model of noise alone.
+        others : sequence of tuple of float
+            Factors, see `_scaled`, tried in any case.
         """
         tried = []
-        for factor in factors:
+        for factor in lengths:
             tried.append(self._attempt(factor))
             if tried[-1][1] > MIN_GAIN:
                 break
         best, best_gain = tried[-1] if tried[-1][1] > MIN_GAIN else tried[0]
-        for factor in waves:
-            state, gain = self._attempt(factor)
+        for factors in others:
+            state, gain = self._attempt(*factors)
             if gain > best_gain + MIN_GAIN:
                 best, best_gain = state, gain
         return best.hyperparameters
