@@ -347,6 +347,19 @@ def test_sites_of_small_weights_converge_far_from_inducing_points():
         run_ep_to_convergence(propagation, state)
 
 
+def test_learning_on_few_rows_does_not_chase_hundredths_of_a_nat(monkeypatch):
+    evaluations, gradient = [], Propagation.gradient
+
+    def counted(*args):
+        evaluations.append(args)
+        return gradient(*args)
+
+    monkeypatch.setattr(Propagation, "gradient", counted)
+    for seed in range(3):
+        EPClassifier(random_state=0).fit(*make_moons(10, noise=0.3, random_state=seed))
+    assert len(evaluations) < 90  # 104 if the least gain is proportional to the rows
+
+
 def test_weights_near_one_are_near_one_at_large_amplitudes():
     X, y = moons(120)
     settings = {"mean": "zero", "optimizer": None, "inducing_points": X[:30], "tol": 1e-6}

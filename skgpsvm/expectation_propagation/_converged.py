@@ -11,7 +11,9 @@ from .._optim import ROUND, lbfgs
 from ..exceptions import warn
 from ._propagation import EPState
 
-_LEAST_GAIN = 0.3  # of a step, in units of tol
+# Of a step, in units of tol, per row of the rows and as many more, since a tenth of a nat tells
+# nothing of any number of rows.
+_LEAST_GAIN, _MORE_ROWS = 0.3, 300
 _MAX_UPDATES = 200
 _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
 
@@ -41,8 +43,8 @@ class EvidenceLearning(Stage):
     ----------
     problem : EPProblem
     tol : float
-        Convergence tolerance in nats per row. The last step is the first that gains less than 0.3
-        times as much.
+        Convergence tolerance in nats per row of 300 more rows. The last step is the first that
+        gains less than 0.3 times as much.
 
     Notes
     -----
@@ -74,7 +76,7 @@ class EvidenceLearning(Stage):
 
         parameters, flat = state.parameters(), self.problem.flat
         start, limits = flat.vector(parameters), flat.limits(parameters)
-        least_gain = _LEAST_GAIN * self.tol * self.propagation.rows.total_weight
+        least_gain = _LEAST_GAIN * self.tol * (self.propagation.rows.total_weight + _MORE_ROWS)
         best, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, least_gain)
         # A round of all its steps has one evaluation more than steps, at least.
         state.ended = n_evaluations <= ROUND
