@@ -166,8 +166,8 @@ def check_labels(name, labels):
             )
         if "numbers" in kinds:
             raise ValueError(
-                f"Labels in {name} are numbers in an array of dtype=object. Convert it, for "
-                f"example by {name}.astype(int)."
+                f"Unknown label type: labels in {name} are numbers in an array of dtype=object. "
+                f"Convert it, for example by {name}.astype(int)."
             )
 
 
