@@ -2,6 +2,7 @@
 
 import pickle
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,11 +19,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
+from skgpsvm.additive import _ascent
 from skgpsvm.additive._bound import (
     AdditivePosterior,
     Sums,
     products,
 )
+from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._search import TermSearch
 from skgpsvm.callbacks import Checkpoint
 
@@ -487,7 +490,8 @@ def test_pruning_can_be_off():
 
 @on_set_bounds
 @pytest.mark.parametrize("kind", [AdditiveGPRegressor, AdditiveGPClassifier])
-def test_the_objective_is_the_bound_and_the_prior_of_effects(kind):
+def test_the_objective_is_the_bound_and_the_prior_of_effects(kind, monkeypatch):
+    monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-3))
     X, y = make_friedman1(60, n_features=5, noise=1.0, random_state=0)
     y = y if kind is AdditiveGPRegressor else y > np.median(y)
     model = kind(**quick, shrinkage=3.0, min_gain=0).fit(X, y)

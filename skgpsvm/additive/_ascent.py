@@ -119,6 +119,11 @@ class AdditiveAscent(Stage):
         start, limits = packing.vector(own), packing.limits(own)
         return lbfgs(value_and_gradient, start, limits, self._steps, self._least_step)
 
+    @property
+    def _least_step(self):
+        """Nats below which a step is the last: `ROUND` steps would gain too little for a round."""
+        return max(self.tol * self.rows.total_weight, DEFAULTS.round_gain) / ROUND
+
     def _value(self, own, sums):
         """Return the ELBO at a latent's hyperparameters, in nats."""
         return collapsed(self.basis.at(own), sums, own["noise"], *self.form).item()
@@ -363,11 +368,6 @@ class GaussianAscent(AdditiveAscent):
     def __init__(self, *args):
         super().__init__(*args)
         self._read()
-
-    @property
-    def _least_step(self):
-        """Nats below which a step is the last: so many steps would gain too little for a round."""
-        return max(self.tol * self.rows.total_weight, DEFAULTS.round_gain) / self._steps
 
     def _read(self):
         gram, cross, squares = self._zeros(), 0.0, 0.0

@@ -65,7 +65,7 @@ class SiteAscent(AdditiveAscent):
     that of the ELBO.
     """
 
-    _steps, _least_step = DEFAULTS.site_steps, 0.0
+    _steps = DEFAULTS.site_steps
     trial_rounds = DEFAULTS.site_trial_rounds
 
     def __init__(self, *args, sites, batch_size, generator):
