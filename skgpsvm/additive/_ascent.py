@@ -284,8 +284,7 @@ class AdditiveAscent(Stage):
                 going = sorted(tested, key=gained.get)[: (excess + 1) // 2]
             else:
                 going = self._poor(state, surplus, needed)
-                # Without a term that adds little, others hardly add less than before.
-                doubtful = [term for term in tested if surplus[term] < DEFAULTS.clear_surplus]
+                doubtful = tested
             if not going:
                 return dropped
             self._drop(state, going)

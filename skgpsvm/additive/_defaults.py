@@ -100,15 +100,11 @@ class Defaults:
     decay : float
         Exponent by which steps on minibatches shrink with the number of passes. No evidence
         recorded.
-    clear_surplus : float
-        Nats above the gain that a term needs to be kept, from which on it is not tested again
-        after others were dropped. Without it, fits of six sets of 300 to 1000 rows are the same, in
-        about the same time (2026-11-27).
     initial_variance : float
         Variance of the latents at which sites start. No evidence recorded.
     initial_noise : float
         Initial noise variance of the normalized y. With half and twice as much the density is
-        within .002 (2026-11-27).
+        within .002 (2026-11-27); with half, 2,400 rows with Laplace noise take 28 rounds, not 19.
     constant, constant_of_classes, constant_of_rates : float
         Prior variance of the constant: of the normalized y, of the latents of classes, and of a log
         rate. Half and twice the first change the density by less than .001 (2026-11-27). No
@@ -182,7 +178,6 @@ class Defaults:
     site_scoring_steps: int = 2
     site_passes: int = 5
     decay: float = 0.7
-    clear_surplus: float = 20.0
     initial_variance: float = 0.5
     initial_noise: float = 0.2
     constant: float = 1.0
