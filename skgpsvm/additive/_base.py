@@ -111,7 +111,9 @@ class AdditiveGP(GPEstimator):
             return super()._validated(X, reset, transform=transform, **options)
         options["dtype"] = FLOATS
         if not hasattr(X, "columns"):
-            check_array(X, dtype=None, ensure_all_finite=False, estimator=self)  # refuses one axis
+            # Refuses one axis; a rank may have no rows.
+            no_limits = {"ensure_all_finite": False, "ensure_min_samples": 0}
+            check_array(X, dtype=None, estimator=self, **no_limits)
         validate_data(self, X, reset=reset, skip_check_array=True)
         check = check_X_y if "y" in options else check_array
         return check(self._encoder.transform(X), estimator=self, **options)
