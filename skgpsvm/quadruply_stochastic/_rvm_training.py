@@ -30,7 +30,7 @@ from ._step_runs import (
     support_rows,
 )
 
-_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 8, 3
+_CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
 # precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
