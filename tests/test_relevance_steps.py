@@ -146,10 +146,10 @@ def test_steps_approach_the_optimum_at_given_precisions(n_dense, adagrad):
 def test_steps_learn_what_sweeps_do():
     places, y, truth = sinc(100)
     kernel = RBF(1.0, "fixed")
-    options = {"covariance": "mean_field", "normalize_y": False}
+    options = {"covariance": "mean_field", "normalize_y": False, "random_state": 0}
     swept = QSRVMRegressor(kernel, **options).fit(places, y[:, 0])
     solver = QuadruplyStochastic(batch_size=50, n_sampled_basis=50, n_support=50)
-    options |= {"max_iter": 400, "random_state": 0, "solver": solver}
+    options |= {"max_iter": 400, "solver": solver}
     stepped = QSRVMRegressor(kernel, **options).fit(places, y[:, 0])
     assert len(stepped.relevance_vectors_) <= len(swept.relevance_vectors_) + 10
     # That of the sweeps has held-out rows besides.
