@@ -131,8 +131,10 @@ def test_containers(container):
 
 def test_wrong_arguments_are_refused():
     X = np.zeros((2, 1))
-    with pytest.raises(ValueError, match="targets has no rows; give the rows to be predicted"):
+    with pytest.raises(ValueError, match="X has 2 rows and targets has 0; both need one"):
         epig(Process(), X, X[:0])
+    with pytest.raises(ValueError, match="X has 0 rows and targets has 0; both need one"):
+        epig(Process(), X[:0])
     with pytest.raises(ValueError, match="n_samples=0 must be an integer of at least 1"):
         epig(Process(), X, n_samples=0)
     with pytest.raises(TypeError, match=r"latent_covariance.*got LogisticRegression.*margin"):

@@ -13,9 +13,9 @@ _LEAST_SHARE = 1e-10  # of the largest eigenvalue; less is rounding error
 
 
 def epig(classifier, X, targets=None, n_samples: int = 128, random_state=0) -> np.ndarray:
-    """Return the information that a point's label is expected to give on labels of other rows.
+    """Return the information that a point's label is expected to give about other labels.
 
-    The score is the mutual information between the label of a point and the label of a target,
+    The score is the mutual information between the labels of a point and of a target row,
     averaged over targets. Unlike that of `bald`, it is small for outliers, whose labels tell
     nothing about the rows to be predicted.
 
@@ -44,7 +44,7 @@ def epig(classifier, X, targets=None, n_samples: int = 128, random_state=0) -> n
     Raises
     ------
     ValueError
-        If `targets` has no rows.
+        If `X` or `targets` has no rows.
 
     Notes
     -----
@@ -60,10 +60,13 @@ def epig(classifier, X, targets=None, n_samples: int = 128, random_state=0) -> n
     if targets is None:
         targets = rows_of(X, np.sort(rng.permutation(X.shape[0])[:_N_TARGETS]))
     targets = table(targets)
-    if not targets.shape[0]:
-        raise ValueError("targets has no rows; give the rows to be predicted, or None.")
+    if not (X.shape[0] and targets.shape[0]):
+        raise ValueError(
+            f"X has {X.shape[0]} rows and targets has {targets.shape[0]}; both need one at least, "
+            "or leave targets out."
+        )
     drawn = _Targets(classifier, targets, n_samples, rng)
-    batches = gen_batches(max(1, X.shape[0]), drawn.most_rows)
+    batches = gen_batches(X.shape[0], drawn.most_rows)
     return np.concatenate([drawn.information(rows_of(X, batch)) for batch in batches])
 
 
