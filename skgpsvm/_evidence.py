@@ -19,6 +19,14 @@ _MAX_RISE = math.log(1e6)  # of the log noise in `Evidence.refit_noise`
 _STEPS = 50
 
 
+def distinct_rows(X):
+    """Return the distinct rows of a tensor (n, d), and the index of each row among them, (n,)."""
+    distinct, index = torch.unique(X, dim=0, return_inverse=True)
+    if len(distinct) < len(X):
+        return distinct, index
+    return X, torch.arange(len(X), device=X.device)
+
+
 class GaussianNoiseObjective(ABC):
     """Log evidence of rows under Gaussian noise, or a lower bound on it.
 
@@ -106,9 +114,7 @@ class Evidence(GaussianNoiseObjective):
         X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
         y, known = observations(targets)
         self.weight, self.squares = weights.sum(), weights @ y.square()
-        self._X, group = torch.unique(X, dim=0, return_inverse=True)
-        if len(self._X) == len(X):
-            self._X, group = X, torch.arange(len(X), device=X.device)
+        self._X, group = distinct_rows(X)
         if known is None:
             self._noise = [_EqualNoise(y, weights, group)]
         else:

@@ -48,8 +48,8 @@ class SiteLikelihood(ABC):
         Whether the sites are the same at all means and variances.
     activates_all : bool
         Whether every latent is active in every row, in order.
-    coupled : bool
-        Whether the latents of a row are those of one output, so that sweeps converge slowly.
+    latents_per_output : int
+        Number k of latents of one output: latent j of c is of output j modulo c / k.
     smooth : bool
         Whether the loss has a continuous gradient, so that sweeps have a fixed point.
     relative : bool
@@ -59,8 +59,14 @@ class SiteLikelihood(ABC):
     """
 
     coupling = 1.0
-    tied = conjugate = activates_all = relative = coupled = redescending = False
-    smooth = True
+    tied = conjugate = activates_all = relative = redescending = False
+    smooth, latents_per_output = True, 1
+
+    @property
+    def groups(self):
+        """Slices of the latents: the first of each output, the second of each, and so on."""
+        size = self.n_latents // self.latents_per_output
+        return [slice(j, j + size) for j in range(0, self.n_latents, size)]
 
     def parameters(self):
         """Return the logarithms of the parameters, (k,)."""
@@ -115,7 +121,7 @@ class LikelihoodSites(SiteLikelihood):
     def __init__(self, likelihood, n_latents):
         self.likelihood, self.n_latents = likelihood, n_latents
         self.conjugate = isinstance(likelihood, Gaussian)
-        self.coupled = likelihood.latents_per_output > 1
+        self.latents_per_output = likelihood.latents_per_output
         self.relative, self.redescending = likelihood.relative, likelihood.redescending
 
     def parameters(self):
@@ -161,6 +167,10 @@ class DenseDesign:
     def __init__(self, A):
         self._A, self._root, self._variance = A, None, None
 
+    def part(self, latents):
+        """Return the design of some latents, which share the features."""
+        return self
+
     def means(self, mean):
         return self._A @ mean.to(self._A.dtype).T
 
@@ -201,6 +211,12 @@ class GroupedDesign:
         parts = weights.chunk(len(self._groups), 1)
         return torch.cat([g.total(w) for g, w in zip(self._groups, parts, strict=True)])
 
+    def part(self, latents):
+        """Return the design of a slice of the latents: of all, or of those of one group."""
+        if latents.stop is None:
+            return self
+        return self._groups[latents.start // (latents.stop - latents.start)]
+
     def _each(self, method, tensor):
         parts = tensor.chunk(len(self._groups))
         return [method(group, part) for group, part in zip(self._groups, parts, strict=True)]
@@ -231,6 +247,10 @@ class PerLatentDesign:
     def _sorted(self, values):
         values = values.reshape(-1)[self._order]
         return values.split([len(group) for group in self._groups])
+
+    def part(self, latents):
+        """Return the design of a slice of the latents, which is all of them."""
+        return self
 
     def variance(self, root):
         """Return the variances of the active latents due to the weights, (b, k).

@@ -218,7 +218,7 @@ def regression_summary(ascent, state):
 
     Noise that varies has none: a row's own residual determines its noise.
     """
-    if ascent.likelihood.coupled:
+    if ascent.likelihood.latents_per_output > 1:
         return Summary(ascent.elbo(state))
     mean, var, targets, weights = leave_one_out(ascent, state)
     parts = ascent.likelihood.likelihood, targets, mean, var, weights

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from .._collapsed import are_points
 from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
 from .._torch_kernels import theta_bounds, torch_kernels
 from ..likelihoods import Softmax
 from .initialization import FIRST_ROWS, shrink_length_scales
 
+_COMPARED_ROWS = 500  # on which starts are compared where every row is an inducing point
 _FIRST_ROUNDS = 2  # on `FIRST_ROWS`
 
 
@@ -73,9 +75,9 @@ def learn_from_best(sparse, starts):
         return starts[0], []
     if len(starts) == 1:
         return _learn_from(sparse, *starts, free)
-    some = rows
-    if rows.n_rows > FIRST_ROWS:
-        some = rows.subset(FIRST_ROWS, problem.random_state)
+    some, n_rows = rows, _COMPARED_ROWS if _every_row(sparse, starts[0], free) else FIRST_ROWS
+    if rows.n_rows > n_rows:
+        some = rows.subset(n_rows, problem.random_state)
     ends = []
     for j, model in enumerate(starts):
         learning = _learning(sparse.on(some), model, free)
@@ -110,7 +112,14 @@ def _learning(sparse, model, free):
         sparse.tol,
         sparse.prior(),
         sparse.noise.limits(),
+        every_row=_every_row(sparse, model, free),
     )
+
+
+def _every_row(sparse, model, free):
+    """Return whether every row is an inducing point that stays; see `ElboLearning`."""
+    fixed = model.uses_points and "Z" not in free and not sparse.likelihood.redescending
+    return fixed and are_points(sparse.rows, model.Z)
 
 
 def better_start(learning, tensors, prior):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -19,9 +20,9 @@ from .._sites import batch_sites, dense_design
 from .mean_steps import ascend_means, preconditioner, times
 
 _HELD_BYTES = 2**28
+_MOVED = "precision", "linear", "mean", "root"
 _NOTHING_KNOWN = (None, None, None), {}  # likelihood, mean and root, and what is found there
 _MAX_HALVINGS = 10
-_MAX_DOUBLINGS = 6
 _ROUNDING = 1e-9
 
 
@@ -353,13 +354,25 @@ class CoordinateAscent:
         return 16 * torch.finfo(self.rows.dtype).eps * abs(value)
 
     def uphill_sweep(self, state):
-        """Take a `sweep`, halving its step until the ELBO does not fall; return the ELBO before."""
-        before = replace(state)
-        value = self.sweep(state)
-        for _ in range(_MAX_HALVINGS):
-            if self.elbo(state) >= value - _ROUNDING * abs(value):
-                break
-            self._move(state, before, (state.precision, state.linear), 0.5)
+        """Take a `sweep`, halving its step until the ELBO does not fall; return the ELBO before.
+
+        If an output has several latents, its first, second and so on step in turn. Steps of all at
+        once would have to be short, and would converge slowly: a smaller noise lets the mean follow
+        the rows, which lowers the noise.
+        """
+        start, step, value = state.mean, self.likelihood.step(state.n_steps), None
+        for latents in self.likelihood.groups:
+            last = replace(state)
+            target, before = self._target(state, self.rows.chunks(), 1.0, latents)
+            least = (before - _ROUNDING * before.abs()).item()
+            value = before.item() if value is None else value
+            self._move(state, last, target, step, latents)
+            for _ in range(_MAX_HALVINGS):
+                if self.elbo(state) >= least:
+                    break
+                self._move(state, last, (state.precision, state.linear), 0.5, latents)
+        state.n_steps += 1
+        state.change = relative_change(state.mean, start)
         return value
 
     def natural_sweep(self, state):
@@ -369,28 +382,6 @@ class CoordinateAscent:
         may rise for thousands of sweeps.
         """
         return self.ascend(state) if self.likelihood.redescending else self.uphill_sweep(state)
-
-    def long_sweep(self, state):
-        """Take an `uphill_sweep`, doubling its step while the ELBO rises; return the ELBO before.
-
-        Where latents are ``coupled``, sweeps converge slowly along some directions, as the EM
-        algorithm does: a smaller noise lets the mean follow the rows, which lowers the noise.
-        """
-        start = replace(state)
-        value, best = self.uphill_sweep(state), self.elbo(state)
-        target, longer = (state.precision, state.linear), replace(state)
-        for k in range(1, _MAX_DOUBLINGS + 1):
-            precision = torch.lerp(start.precision, target[0], 2.0**k)
-            # A posterior is narrower than its prior; an extrapolated one may not exist.
-            if torch.linalg.cholesky_ex(precision - 0.5 * self.prior[0])[1].any():
-                break
-            self._move(longer, start, target, 2.0**k)
-            after = self.elbo(longer)
-            if not after > best:
-                break
-            best = after
-            vars(state).update(vars(longer))
-        return value
 
     def stochastic_sweep(self, state, batches):
         """Take a step of decreasing size for each minibatch; return the mean estimate of the ELBO.
@@ -413,19 +404,19 @@ class CoordinateAscent:
         state.n_steps += 1
         return value
 
-    def _target(self, state, indices, scale):
-        """Return what the sites of the rows of ``indices`` imply.
+    def _target(self, state, indices, scale, latents=slice(None)):
+        """Return what the sites of the rows of ``indices`` imply, for some latents or for all.
 
         Returns
         -------
         target : tuple (precision, linear)
-            Natural parameters.
+            Natural parameters; only those of the latents are right.
         value : Tensor of shape ()
             Estimate of the ELBO, nats.
         """
         mean, root = state.mean, state.root
         at_prior = self.likelihood.tied and not state.n_steps and not mean.any()
-        update = self._tied_update if at_prior else self._update
+        update = self._tied_update if at_prior else partial(self._update, latents=latents)
         precision, linear = torch.zeros_like(root), torch.zeros_like(mean)
         loss = sum(update(index, state, precision, linear) for index in indices)
         sums = scale * mirror(precision), scale * linear, scale * loss
@@ -434,7 +425,7 @@ class CoordinateAscent:
         target = prior_precision + precision, prior_linear + linear
         return target, -loss - self._kl(state)
 
-    def _move(self, state, start, target, step):
+    def _move(self, state, start, target, step, latents=slice(None)):
         """Put a state between the natural parameters of a start and a target (precision, linear).
 
         Parameters
@@ -443,10 +434,16 @@ class CoordinateAscent:
         target : tuple (precision, linear)
         step : float
             0 is the start, 1 the target.
+        latents : slice
+            Those that move.
         """
-        state.precision = torch.lerp(start.precision, target[0], step)
-        state.linear = torch.lerp(start.linear, target[1], step)
-        state.mean, state.root = weight_moments(state.precision, state.linear, self._rounding())
+        pairs = (start.precision, target[0]), (start.linear, target[1])
+        moved = [torch.lerp(first[latents], last[latents], step) for first, last in pairs]
+        found = *moved, *weight_moments(*moved, self._rounding())
+        for name, values in zip(_MOVED, found, strict=True):
+            whole = getattr(start, name).clone()
+            whole[latents] = values
+            setattr(state, name, whole)
         state.change = relative_change(state.mean, start.mean)
 
     def _rounding(self):
@@ -474,12 +471,12 @@ class CoordinateAscent:
             return A.square().sum(1, keepdim=True).expand(-1, self.likelihood.n_latents)
         return spreads(A, self._prior_moments[1])
 
-    def _update(self, index, state, precision, linear):
+    def _update(self, index, state, precision, linear, latents):
         """Add the sites of rows to the totals ``precision`` and ``linear``; return their loss."""
         sites, design, _ = self.batch_sites(index, state)
-        weights = self.batch(index)[3]
-        design.add_gram(precision, weights[:, None] * sites.precision)
-        linear += design.total(weights[:, None] * sites.linear)
+        weights, part = self.batch(index)[3], design.part(latents)
+        part.add_gram(precision[latents], weights[:, None] * sites.precision[:, latents])
+        linear[latents] += part.total(weights[:, None] * sites.linear[:, latents])
         return (weights * sites.loss).sum().double()
 
     def _tied_update(self, index, state, precision, linear):

@@ -11,6 +11,7 @@ from .._optim import PARAMETER_BOUNDS, ROUND, FlatParameters, lbfgs
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import CoordinateAscent
+from .latent_ascent import LatentAscent, LatentRows
 
 # The last step of L-BFGS-B gains less than this, in units of tol: 0.001 nats per row by default, of
 # the rows and as many more, since a tenth of a nat tells nothing of any number of rows.
@@ -158,6 +159,9 @@ class ElboLearning(Stage):
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.
+    every_row : bool, default=False
+        Whether every row is an inducing point that stays, and no site has a negative precision.
+        The posterior of an evaluation is then that of the latent values, see `LatentAscent`.
 
     Notes
     -----
@@ -177,8 +181,11 @@ class ElboLearning(Stage):
         tol,
         prior=None,
         noise_bounds=PARAMETER_BOUNDS,
+        every_row=False,
     ):
-        self.likelihood, self.kernels, self.rows, self.jitter = likelihood, kernels, rows, jitter
+        self.likelihood, self.kernels, self.jitter = likelihood, kernels, jitter
+        self.rows = rows.gathered() if every_row else rows
+        self._values = LatentRows(self.rows) if every_row else None
         limits = {"theta": bounds, "noise": bounds.new_tensor([noise_bounds])}
         self.flat, self._learns_noise = FlatParameters(free, {"Z": scale}, limits), "noise" in free
         self.prior = prior
@@ -197,11 +204,16 @@ class ElboLearning(Stage):
         state : LearningState
         """
         theta, Z, noise = (start[name] for name in ("theta", "Z", "noise"))
-        ascent = self._ascent(theta, Z, noise)
+        ascent = self._whitened(theta, Z, noise)
         sites = ascent.sites(ascent.init(start.get("mean"), start.get("root"), noise))
         return LearningState(theta=theta, Z=Z, noise=noise, precision=sites[0], linear=sites[1])
 
     def _ascent(self, theta, Z, noise):
+        if self._values is None:
+            return self._whitened(theta, Z, noise)
+        return LatentAscent(self.likelihood.at(noise), self.kernels, theta, self._values)
+
+    def _whitened(self, theta, Z, noise):
         basis = whitened_basis(self.kernels, theta, Z, self.jitter)
         return DifferentiableAscent(self.likelihood.at(noise), basis, self.rows)
 
@@ -209,8 +221,7 @@ class ElboLearning(Stage):
         """Return the converged posterior at the basis of an ascent, and its ELBO."""
         posterior = ascent.posterior_of(state.precision, state.linear)
         for _ in range(_MAX_SWEEPS):
-            sweep = ascent.long_sweep if self.likelihood.coupled else ascent.natural_sweep
-            before = sweep(posterior)
+            before = ascent.natural_sweep(posterior)
             value = ascent.elbo(posterior)
             little = _LEAST_OF_SWEEP * self._least_gain
             if math.isfinite(best):
@@ -221,11 +232,11 @@ class ElboLearning(Stage):
 
     def step(self, state):
         """Take one round; the objective is the ELBO after it, plus the log prior."""
-        n_evaluations, best = 0, -math.inf
+        n_evaluations, best, best_posterior = 0, -math.inf, None
         parameters = state.parameters()
 
         def value_and_gradient(point):
-            nonlocal n_evaluations, best
+            nonlocal n_evaluations, best, best_posterior
             n_evaluations += 1
             parts = parameters | self.flat.parts(point, parameters)
             ascent = self._ascent(**parts)
@@ -242,7 +253,7 @@ class ElboLearning(Stage):
             if value > best:
                 best = value
                 state.precision, state.linear = sites
-                state.mean, state.root = posterior.mean, posterior.root
+                best_posterior = posterior
             return value, self.flat.gradient(gradients)
 
         start, limits = self.flat.vector(parameters), self.flat.limits(parameters)
@@ -250,6 +261,10 @@ class ElboLearning(Stage):
         # A round of all its steps has one evaluation more than steps, at least.
         state.ended = n_evaluations <= ROUND
         vars(state).update(self.flat.parts(found, parameters))
+        if self._values is not None:
+            sites = (part.to(self.rows.dtype) for part in (state.precision, state.linear))
+            best_posterior = self._whitened(**state.parameters()).posterior_of(*sites)
+        state.mean, state.root = best_posterior.mean, best_posterior.root
 
     def converged(self, state):
         """Return whether the last round ended before its last step."""

@@ -116,7 +116,6 @@ class Heteroscedastic(Likelihood):
     """
 
     latents_per_output = 2
-    step = 0.5
 
     def __init__(self, noise_var=1.0, rounding=0.0):
         super().__init__()
