@@ -8,10 +8,12 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from problems import HINGES, JITTER, Unwhitened, ring, rows_of, t64
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.metrics import log_loss
 
 from skgpsvm import BayesianSVC
 from skgpsvm._fitted_models import SparseModel
@@ -23,7 +25,7 @@ from skgpsvm.bayesian_svm._kernel_choice import (
     LeaveOneOutChoice,
     ParabolicSearch,
     PrincipalBasis,
-    chosen_theta,
+    chosen_kernel,
     is_significant_gain,
     of_largest_classes,
     with_ratios_of,
@@ -59,16 +61,17 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
 
 
 def chosen(kernel, X, y, loop=None, start=None):
-    """Return the result of `chosen_theta`."""
+    """Return theta of the result of `chosen_kernel`."""
     random_state = np.random.RandomState(0)
     parts = {"run": loop or Loop(), "prefix": "", "scale": t64(X.std(0)), "start": start}
     sparse = SimpleNamespace(
         problem=SimpleNamespace(**parts, random_state=random_state),
         likelihood=BinarySites(),
         rows=rows_of(X, y),
+        alternatives=(),
         fewer_points=lambda Z, n_points: Z,
     )
-    return chosen_theta(sparse, SparseModel(kernel, X[:25], noise=()))
+    return t64(chosen_kernel(sparse, SparseModel(kernel, X[:25], noise=())).theta)
 
 
 def shells(n, seed, d=3):
@@ -197,7 +200,7 @@ def test_more_rows_have_the_last_word(monkeypatch):
     monkeypatch.setattr(_kernel_choice, "_FEW", (8, 4))
     loop = Loop()
     theta = chosen(ConstantKernel(5.0) * RBF([0.1, 0.1]), *waves(300, seed=2), loop)
-    assert torch.equal(theta, loop.theta["kernel, more rows"])
+    assert_allclose(theta, loop.theta["kernel, more rows"], rtol=1e-12)
     assert not torch.equal(theta, loop.theta["kernel"])
 
 
@@ -449,3 +452,29 @@ def test_stream_comes_close_to_its_optimum_with_fewer_rows_than_features(seed):
     )
     # With ten times the tolerance they differ by 8e-4 and 4e-4.
     assert np.linalg.norm(given - exact) < 2e-4 * np.linalg.norm(exact)
+
+
+def test_features_of_one_unit_count_as_they_are_if_that_is_clearly_better():
+    """Images have pixels that hardly vary; standardized, they drown those that do."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(1300, 66)) * np.r_[np.ones(6), np.full(60, 0.1)]
+    function = np.sin(0.5 * X[:, :6] + np.arange(6)).sum(1)
+    y = (function > np.median(function)).astype(int)
+    std = X[:300].std(0)
+    raw = BayesianSVC(random_state=0).fit(X[:300], y[:300])
+    scaled = BayesianSVC(random_state=0).fit(X[:300] / std, y[:300])
+    assert np.ptp(raw.kernel_.k2.length_scale) < 1e-9  # of the linear term, which are fixed
+    loss = log_loss(y[300:], raw.predict_proba(X[300:]))
+    assert loss < 0.6 * log_loss(y[300:], scaled.predict_proba(X[300:] / std))
+
+
+@pytest.mark.parametrize("signal", [1e-3, 1e3])
+def test_features_of_different_units_are_standardized(signal):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (np.sin(2 * X[:, 0]) + X[:, 2] > 0).astype(int)
+    X /= X.std(0)
+    fitted = BayesianSVC(random_state=0).fit(X, y).predict_proba(X)
+    units = np.array([signal, 1.0, 1 / signal])
+    scaled = BayesianSVC(random_state=0).fit(X * units, y).predict_proba(X * units)
+    assert_allclose(scaled, fitted, atol=1e-6)

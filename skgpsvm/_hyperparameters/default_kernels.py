@@ -1,5 +1,6 @@
 """Feature scales, and the default kernels in units of them."""
 
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from .._distributed import gather, n_ranks
 from .._validation import differs
 from ..kernels import Linear
 
+_EQUAL = 0.1  # relative difference of the deviations of features that make no difference
 _LEARNED_BOUNDS = 1e-5, 1e5  # bounds of the variance of a linear mean function
 
 
@@ -49,6 +51,20 @@ def _merged(scaler):
     for mean, std, weight in filter(None, gather(moments)):
         merged.partial_fit([mean - std, mean + std], sample_weight=[weight / 2] * 2)
     return merged
+
+
+def with_one_unit(scaler):
+    """Return a copy of a scaler in which all features have their root mean square deviation.
+
+    Distances are then those of the features as they are, such as gray values of pixels, and the
+    median distance stays about the same. Returns None if the features have equal deviations.
+    """
+    varies = differs(scaler.var_, scaler.mean_)
+    if varies.sum() < 2 or np.ptp(scaler.scale_[varies]) < _EQUAL * scaler.scale_[varies].max():
+        return None
+    same = copy(scaler)
+    same.scale_ = np.full_like(scaler.scale_, np.sqrt(scaler.var_[varies].mean()))
+    return same
 
 
 def smooth_kernel(scaler, variance):

@@ -34,6 +34,7 @@ _MORE_ROUNDS = 1
 _FEW_STEPS = (5, 5, 0.15)  # iterations on the ELBO, steps of Adam in each, and learning rate
 _MORE_STEPS = (12, 10, 0.08)  # with more rows, which tell more ratios apart
 _ELBO_POINTS = 64
+_CLEAR = 3.0  # standard errors
 _MIN_ROWS = 30  # from which on separate entries can be compared
 _VALIDATION_SHARE = 3  # one row of so many
 
@@ -86,7 +87,8 @@ class LeaveOneOutChoice:
     """
 
     def __init__(self, kernel, hinge, rows, Z):
-        self.kernel, self.hinge, self.rows, self.Z = torch_kernel(kernel), hinge, rows, Z
+        self.initial_kernel, self.kernel = kernel, torch_kernel(kernel)
+        self.hinge, self.rows, self.Z = hinge, rows, Z
         self.start = torch.tensor(kernel.theta, device=Z.device)
         self.bounds = theta_bounds(kernel, Z.device)
         self.directions = directions(kernel).to(Z.device)
@@ -267,10 +269,31 @@ class ParabolicSearch(Stage):
         return loss
 
 
-def chosen_theta(sparse, model):
-    """Return hyperparameters of a model's kernel, with ARD length scales tied or free.
+def with_better_start(choice, alternatives):
+    """Return a choice among hyperparameters of its kernel, or of an alternative's.
 
-    A search first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
+    The leave-one-out log loss at the start of an alternative has to be clearly lower.
+
+    Parameters
+    ----------
+    choice : LeaveOneOutChoice
+    alternatives : tuple of dict of str to callable
+        See `SparseProblem`.
+    """
+    index = choice.rows.spaced(_SCORED_ROWS)
+    for make in (make for makers in alternatives for make in makers.values()):
+        other = LeaveOneOutChoice(make(choice.initial_kernel), choice.hinge, choice.rows, choice.Z)
+        losses, lower = (start.log_losses(start.start, index) for start in (choice, other))
+        if is_significant_gain(losses - lower, _CLEAR):
+            choice = other
+    return choice
+
+
+def chosen_kernel(sparse, model):
+    """Return a kernel with chosen hyperparameters, with ARD length scales tied or free.
+
+    An alternative takes the place of the model's kernel if its start is clearly better. A search
+    first moves tied entries (`LeaveOneOutChoice`). All entries then ascend the ELBO on two
     thirds of at most 6000 rows, alternating with the posterior and with the inducing points
     (type-II maximum likelihood, without a prior). Only their ratios are used (`with_ratios_of`), as
     the objective is no evidence. If they lower the loss of the remaining third, a second search
@@ -288,23 +311,20 @@ def chosen_theta(sparse, model):
 
     Returns
     -------
-    theta : Tensor of shape (k,)
+    kernel : Kernel
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
     run, name, random_state = problem.run, problem.prefix, problem.random_state
-    most = _MAX_CLASSES[rows.n_rows > _FEW[0]]
-    if hinge.n_latents > most:
-        hinge, rows = of_largest_classes(hinge, rows, most)
+    hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _FEW[0]])
 
-    def choice(n_rows, n_points):
+    def choice(kernel, n_rows, n_points):
         points = sparse.fewer_points(Z, n_points)
         some = rows.subset(n_rows, random_state)
-        return LeaveOneOutChoice(
-            model.kernel, hinge, some, torch.tensor(points, device=rows.device)
-        )
+        return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
-    few = choice(*_FEW)
-    more = choice(*_MORE) if rows.n_rows > _FEW[0] else few
+    few = with_better_start(choice(model.kernel, *_FEW), sparse.alternatives)
+    kernel = few.initial_kernel
+    more = choice(kernel, *_MORE) if rows.n_rows > _FEW[0] else few
     best, searched = ParabolicSearch(few).init(few.start), problem.start is None
     if searched:
         best = few.search(run, f"{name}kernel", best)
@@ -314,7 +334,7 @@ def chosen_theta(sparse, model):
         n_validation = n // _VALIDATION_SHARE
         validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
         points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=rows.device)
-        training = LeaveOneOutChoice(model.kernel, hinge, more.rows.part(train), points)
+        training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
         seed = int(random_state.randint(2**31))
         steps = _FEW_STEPS if more is few else _MORE_STEPS
         free = training.maximize_elbo(
@@ -333,7 +353,7 @@ def chosen_theta(sparse, model):
     if more is not few:
         state = ParabolicSearch(more).init(theta)
         theta = more.search(run, f"{name}kernel, more rows", state, rounds=_MORE_ROUNDS).theta
-    return theta
+    return kernel.clone_with_theta(theta.cpu().numpy())
 
 
 def of_largest_classes(hinge, rows, n_classes):
@@ -341,10 +361,13 @@ def of_largest_classes(hinge, rows, n_classes):
 
     Parameters
     ----------
-    hinge : ContrastSites
+    hinge : BinarySites or ContrastSites
     rows : WeightedDataset
     n_classes : int
+        At least as many leave everything as it is.
     """
+    if hinge.n_latents <= n_classes:
+        return hinge, rows
     targets, weights = rows.collect(rows.targets, rows.weights)
     sizes = torch.bincount(targets, weights, hinge.n_latents)
     kept = sizes.argsort(descending=True, stable=True)[:n_classes]
@@ -378,6 +401,6 @@ def with_ratios_of(free, theta, directions):
     return theta + shift + 0.5 * mean.log() @ directions
 
 
-def is_significant_gain(gain):
-    """Return whether the sum of gains of rows exceeds its standard error."""
-    return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
+def is_significant_gain(gain, n_errors=1.0):
+    """Return whether the sum of gains of rows exceeds so many of its standard errors."""
+    return bool(gain.sum() > n_errors * gain.std() * math.sqrt(len(gain)))

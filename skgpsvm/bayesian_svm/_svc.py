@@ -11,7 +11,7 @@ from .. import solvers
 from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing, at_most_left_out, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
-from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel
+from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel, with_one_unit
 from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import CoordinateInference, GradientInference
 from .._parameters import ALWAYS, ParameterRules, where
@@ -27,7 +27,7 @@ from .._sparse import (
     update_posterior,
 )
 from .._variational import CLASS_VARIANCE
-from ._kernel_choice import chosen_theta
+from ._kernel_choice import chosen_kernel
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
 _SOLVERS = {"coordinate_ascent": solvers.CoordinateAscent(), "gradient": solvers.Gradient()}
@@ -58,8 +58,10 @@ class BayesianSVC(GPClassifier):
         Prior covariance of each latent function; with two classes or "ovr", of the decision
         function. Its hyperparameters, bounds and "fixed" marks determine the optimization. None is
         a squared exponential with a length scale per feature, plus a constant and a linear term.
-        All are in units of the features' standard deviations, so features need no scaling. For
-        :ref:`sparse X <sparse_X>` there is one length scale, and features count as they are.
+        All are in units of the features' standard deviations, so features need no scaling. The
+        features count as they are, in one unit, where leave-one-out predictions are clearly better
+        then, as those of images may be, and for :ref:`sparse X <sparse_X>`, which has one length
+        scale.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         One model of all classes, or one binary model for each class against the rest, each with
         kernel and inducing points of its own. With two classes both are the binary model.
@@ -273,12 +275,15 @@ class BayesianSVC(GPClassifier):
 
     def _fit_model(self, problem):
         learns = self._optimizer() == "adam"
-        sparse = SparseProblem.of(self, problem, self._start_kernel(problem.scaler), learns=learns)
+        kernel, alternatives = self._start_kernel(problem.scaler), ()
+        one_unit = with_one_unit(problem.scaler)
+        if self.kernel is None and problem.start is None and one_unit is not None:
+            alternatives = ({"one unit": lambda kernel: self._start_kernel(one_unit)},)
+        sparse = SparseProblem.of(self, problem, kernel, learns=learns, alternatives=alternatives)
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
         if self._optimizer() == "leave_one_out" and model.kernel.n_dims:
-            theta = chosen_theta(sparse, model)
-            model = replace(model, kernel=model.kernel.clone_with_theta(theta.cpu().numpy()))
+            model = replace(model, kernel=chosen_kernel(sparse, model))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)
         method = GradientInference if by_gradient else CoordinateInference
