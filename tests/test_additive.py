@@ -517,6 +517,18 @@ def test_the_prior_keeps_many_effects_from_chance():
     assert log_loss(y[160:], kept) < log_loss(y[160:], chance[160:]) + 0.05
 
 
+@pytest.mark.parametrize("kind", [AdditiveGPRegressor, AdditiveGPClassifier])
+def test_effects_of_noise_are_dropped_together_and_many_weak_ones_are_not(kind):
+    rng = np.random.default_rng(2)
+    noise, X = rng.normal(size=(60, 20)), rng.normal(size=(150, 12))
+    y, weak = rng.normal(size=60), 0.5 * X.sum(1) + rng.logistic(size=150)
+    if kind is AdditiveGPClassifier:
+        y, weak = y > 0, weak > 0
+    assert kind(interactions=None).fit(noise, y).terms_ == []
+    assert kind(interactions=None, terms=[0, ...]).fit(noise, y).terms_ == [(0,)]
+    assert len(kind(interactions=None).fit(X, weak).terms_) > 8
+
+
 def test_found_pair_must_gain_more_than_chance_would():
     rng = np.random.default_rng(0)
     data = rng.uniform(size=(500, 3))

@@ -287,7 +287,7 @@ class AdditiveAscent(Stage):
                 doubtful = tested
             if not going:
                 return dropped
-            self._drop(state, going)
+            self.drop(state, going)
             doubtful = [term for term in doubtful if term not in going]
             dropped += going
 
@@ -295,21 +295,31 @@ class AdditiveAscent(Stage):
         """Return terms of negative surplus that may be dropped together, a list."""
         poor = sorted((term for term in surplus if surplus[term] < 0), key=surplus.get)
         going = poor[: (len(poor) + 1) // 2]
-        before = self._total(state) if len(going) > 1 else None
         while len(going) > 1:
-            smaller, without = copy(self), copy(state)
-            smaller._drop(without, going)
-            if before - smaller._total(without) < sum(needed[term] for term in going):
+            if self.joint_gain(state, going) < sum(needed[term] for term in going):
                 break
             going = going[: len(going) // 2]
         return going
+
+    def joint_gain(self, state, terms):
+        """Return how much some terms add together to the ELBO of all latents, in nats.
+
+        The variance of Gaussian noise without them is learned, since it has to explain them.
+        """
+        smaller, without = copy(self), copy(state)
+        smaller.drop(without, terms)
+        smaller.learned = tuple(name for name in self.learned if name == "noise")
+        latents = zip(smaller.latents(without), smaller.sums(without), strict=True)
+        thetas, values = zip(*(smaller._maximize(*latent) for latent in latents), strict=True)
+        priors = sum(smaller._log_prior(theta)[0] for theta in thetas)
+        return self._total(state) - sum(values) + priors
 
     def _total(self, state):
         """Return the ELBO of all latents, in nats, up to a constant."""
         latents = zip(self.latents(state), self.sums(state), strict=True)
         return sum(self._value(own, sums) for own, sums in latents)
 
-    def _drop(self, state, going):
+    def drop(self, state, going):
         """Remove terms from the basis and from the state."""
         self._drop_columns(state, going)
         known = self.named(state)

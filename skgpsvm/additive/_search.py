@@ -197,9 +197,15 @@ class TermSearch:
         self.learn(stage)
 
     def prune(self):
-        """Drop terms whose gain is too small, and learn without them."""
+        """Drop terms whose gain is too small, alone or together, and learn without them."""
         most = len(self.given) + self.most
         self.dropped = self.ascent.prune(self.state, self._required_gain, most)
+        effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
+        if effects and self.ascent.joint_gain(self.state, effects) < self._required_jointly(
+            effects
+        ):
+            self.ascent.drop(self.state, effects)
+            self.dropped += effects
         if self.dropped:
             self.learn("effects kept")
 
@@ -231,6 +237,26 @@ class TermSearch:
         self.ascent = self.make_ascent(basis)
         self.state = self.ascent.init(self.state.noise, before)
 
+    @property
+    def _n_columns(self):
+        """Number of features, without point masses and steps."""
+        return sum(feature.column is None for feature in self.ascent.basis.features)
+
+    def _is_effect(self, term):
+        """Return whether a term is the smooth effect of a feature, or the effect of a category."""
+        return len(term) == 1 and self.ascent.basis.features[term[0]].column is None
+
+    def _is_optional_effect(self, term):
+        return self._is_effect(term) and self._required_gain(term) > -math.inf
+
+    def _required_jointly(self, effects):
+        """Return the gain that effects which passed one by one need together, in nats.
+
+        If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
+        fit each effect to noise add more.
+        """
+        return math.log(self._n_columns) + DEFAULTS.joint_gain * len(effects)
+
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
         ascent = self.ascent
@@ -238,12 +264,11 @@ class TermSearch:
         wide = self.exact and len(ascent.basis.features) > ascent.rows.n_rows
         if term in self.kept or not self.min_gain or (len(term) == 1 and wide):
             return -math.inf
-        own = ascent.basis.features[term[0]]
-        if len(term) == 1 and own.column is None:
+        if self._is_effect(term):
             return self.min_gain
         # At fixed hyperparameters, absent effects exceed this gain with at most this probability.
-        n_columns = sum(feature.column is None for feature in ascent.basis.features)
-        n_of_steps = n_columns if own.edges else len(ascent.basis.masses)
+        has_steps = ascent.basis.features[term[0]].edges
+        n_of_steps = self._n_columns if has_steps else len(ascent.basis.masses)
         n_candidates = n_of_steps if len(term) == 1 else len(self.scores)
         chance = (DEFAULTS.exact_gain_level if self.exact else DEFAULTS.gain_level) / n_candidates
         return max(self.min_gain, -math.log(chance))
