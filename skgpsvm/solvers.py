@@ -83,8 +83,8 @@ class NaturalGradient(_Batches):
     Parameters
     ----------
     batch_size : int, default=None
-        Rows per minibatch of the natural gradients. None means all rows with Student-t and Laplace
-        noise. With other likelihoods it means all rows up to 10,000, and 1024 beyond that. Adam
+        Rows per minibatch of the natural gradients. None means all rows with noise that is not
+        Gaussian. With other likelihoods it means all rows up to 10,000, and 1024 beyond that. Adam
         always takes up to 1024 rows.
     learning_rate : float, default=None
         Learning rate of Adam; None is 0.05. Lower it if the objective diverges.

@@ -20,6 +20,7 @@ from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernels
 from skgpsvm.exceptions import NumericalWarning
 from skgpsvm.likelihoods import Heteroscedastic
+from skgpsvm.svgp import _steps
 
 KERNELS = CompoundKernel([1.5 * RBF(1.0) + ConstantKernel(5.0, "fixed"), 0.8 * RBF(2.0)])
 FIXED = {"optimizer": None, "learn_inducing": False, "normalize_y": False, "mean": "zero"}
@@ -186,6 +187,16 @@ def test_other_solvers_learn_it_too(solver):
     model = regressor(solver=solver, n_inducing=20, **options).fit(X, y)
     noise = np.sqrt(model.predict_noise_variance(X))
     assert np.median(np.abs(np.log(noise / std))) < 0.25
+
+
+def test_rows_beyond_one_batch_converge(monkeypatch):
+    # Passes of minibatches would still move the means after 50, and 11 suffice.
+    monkeypatch.setattr(_steps, "MAX_FULL_BATCH", 50)
+    monkeypatch.setattr(_steps, "_MINIBATCH", 20)
+    X, y, _ = fan(1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        regressor(solver="natural_gradient", n_inducing=10, max_iter=20).fit(X, y)
 
 
 # What users see

@@ -430,7 +430,7 @@ class SVGPRegressor(GPRegressor):
         every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
         if not collapsed:
-            stage = posterior_stage(sparse, starts[0], solver)
+            stage = posterior_stage(sparse, starts[0], solver, in_batches=False)
             return fit_posterior(sparse, starts[0], stage, regression_summary)
         if every_row and len(starts) > 1 and n_rows > _FIRST_POINTS:
             # The second start is near constant noise. The first is the optimum of few points,
