@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ._csr import CSRRows
+from ._csr import CSRRows, dense
 from ._distributed import gather
 from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
@@ -352,13 +352,19 @@ def evidence_or_bound(kernel, rows, Z):
 def are_points(rows, Z):
     """Return whether every row is at an inducing point, so that moving them cannot help.
 
-    Far more rows than points are not examined, nor are sparse rows: they need not fit in memory.
+    Far more rows than points are not examined, nor are more sparse rows than points: they need not
+    fit in memory.
     """
-    if rows.n_rows > _MAX_REPEATS * len(Z) or isinstance(rows.X, CSRRows):
+    if rows.n_rows > (1 if isinstance(rows.X, CSRRows) else _MAX_REPEATS) * len(Z):
         return False
-    points = set(map(tuple, torch.as_tensor(Z).to(rows.dtype).tolist()))
-    chunks = (rows.take(index)[0].tolist() for index in rows.chunks())
-    return all(gather(all(points.issuperset(map(tuple, chunk)) for chunk in chunks)))
+    points = _as_bytes(torch.as_tensor(Z).to(rows.dtype))
+    chunks = (dense(rows.take(index)[0]) for index in rows.chunks())
+    return all(gather(all(_as_bytes(chunk) <= points for chunk in chunks)))
+
+
+def _as_bytes(X):
+    """Return the set of the rows of a tensor (n, d) as bytes; both zeros are the same."""
+    return {row.tobytes() for row in (X + 0.0).cpu().numpy()}
 
 
 @dataclass(kw_only=True)

@@ -127,7 +127,7 @@ class Evidence(GaussianNoiseObjective):
 
     def value_and_gradient(self, theta, Z, noise):
         """Return the log evidence and its derivatives in theta, Z (zero) and the log noise."""
-        K, pull_back = self.kernel.vjp(self._X, self._X, theta)
+        K, pull_back = self.kernel.vjp(self._X, self._X, theta, points=False)
         value, by_cov, by_noise = self._parts(K, theta, noise)
         variances = by_cov.diagonal().clone()
         by_cov.fill_diagonal_(0.0)

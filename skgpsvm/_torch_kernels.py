@@ -222,13 +222,15 @@ class TorchKernel(ABC):
             Equal to the diagonal of ``kernel(X)`` of the scikit-learn kernel.
         """
 
-    def vjp(self, X, Z, theta):
+    def vjp(self, X, Z, theta, points=True):
         """Return the cross-covariance and its vector-Jacobian product.
 
         Parameters
         ----------
         X, Z, theta : Tensor
             As of ``__call__``.
+        points : bool, default=True
+            Whether derivatives in Z are wanted. Otherwise they may be zero, of shape ().
 
         Returns
         -------

@@ -1,11 +1,15 @@
 """Exact processes of `SVGPRegressor` on few rows, and the smoothness of its default kernel."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import rows_of, t64, waves
+from scipy.sparse import csr_array
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, Matern, WhiteKernel
 from sklearn.linear_model import RidgeCV
@@ -13,7 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm import DecoupledGPRegressor, SVGPRegressor
-from skgpsvm._collapsed import are_points
+from skgpsvm._collapsed import CollapsedBound, are_points
+from skgpsvm._csr import CSRRows
+from skgpsvm._estimators import _inputs
 from skgpsvm._evidence import Evidence
 from skgpsvm._hyperparameters.default_kernels import with_smoothness
 from skgpsvm._torch_kernels import torch_kernel
@@ -124,6 +130,26 @@ def test_far_more_rows_than_points_are_not_examined():
     X = np.zeros((21, 1))
     assert are_points(rows_of(X[:20], X[:20]), np.zeros((2, 1)))
     assert not are_points(rows_of(X, X), np.zeros((2, 1)))
+
+
+@pytest.mark.parametrize("solver", ["auto", "exact"])
+def test_few_sparse_rows_are_an_exact_process(solver, monkeypatch):
+    monkeypatch.setattr(_inputs, "MAX_DENSE", 0)
+    X, _ = regression(60)
+    X[:20, 0] = X[15:30, 1] = 0
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    model = SVGPRegressor(1.0 * RBF(1.0), solver=solver, random_state=0)
+    dense, learned_on = clone(model).fit(X, y), []
+    monkeypatch.setattr(
+        CollapsedBound, "__init__", lambda self, *parts: learned_on.append("the bound")
+    )
+    model.fit(csr_array(X), y)
+    assert not learned_on
+    assert model.elbo_ == pytest.approx(dense.elbo_, abs=1e-4)
+    assert_allclose(model.predict(X), dense.predict(X), atol=1e-3)
+    # As points they are dense, and so must not have too many numbers.
+    monkeypatch.setattr(_regressor, "_MAX_DENSE_POINTS", X.size - 1)
+    assert model._is_exact(SimpleNamespace(X=CSRRows(X), n_rows=len(X))) == (solver == "exact")
 
 
 def test_weights_are_repetitions():

@@ -181,6 +181,8 @@ def test_vector_jacobian_products_are_those_of_autograd(kernel):
     for gradient, reference in zip(found, expected, strict=True):
         assert not gradient.requires_grad
         assert_allclose(gradient, reference, rtol=1e-11, atol=1e-11)
+    _, pull_back = k.vjp(X.detach(), Z.detach(), theta.detach(), points=False)
+    assert_allclose(pull_back(K_adjoint)[0], expected[0], rtol=1e-11, atol=1e-11)
 
 
 @each(LEAVES + COMPOSITES)

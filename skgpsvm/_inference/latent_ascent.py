@@ -129,7 +129,7 @@ class LatentAscent:
         self.likelihood, self._kernels, self._theta, self._rows = likelihood, kernels, theta, rows
         self._priors = []
         for kernel in kernels:
-            K, pull_back = kernel.vjp(rows.X, rows.X, theta)
+            K, pull_back = kernel.vjp(rows.X, rows.X, theta, points=False)
             self._priors.append((K.diagonal_scatter(kernel.diag(rows.X, theta)), pull_back))
 
     def posterior_of(self, precision, linear):

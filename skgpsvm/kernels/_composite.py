@@ -39,7 +39,7 @@ class _Constant(FeatureKernel):
     def exact_features(self, X, theta):
         return self.value("constant_value", theta, X).sqrt().expand(X.shape[0], 1)
 
-    def vjp(self, X, Z, theta):
+    def vjp(self, X, Z, theta, points=True):
         value = self.value("constant_value", theta, X)
 
         def pull_back(adjoint):
@@ -92,8 +92,9 @@ class _Sum(TorchKernel):
     def diag(self, X, theta):
         return _combined(torch.add, self.parts, (part.diag(X, theta) for part in self.parts))
 
-    def vjp(self, X, Z, theta):
-        values, pull_backs = zip(*(part.vjp(X, Z, theta) for part in self.parts), strict=True)
+    def vjp(self, X, Z, theta, points=True):
+        pairs = (part.vjp(X, Z, theta, points) for part in self.parts)
+        values, pull_backs = zip(*pairs, strict=True)
 
         def pull_back(adjoint):
             terms = zip(*(term(adjoint) for term in pull_backs), strict=True)
@@ -137,11 +138,11 @@ class _Product(TorchKernel):
         factors = (part.diag(X, theta) for part in self._others)
         return _combined(torch.mul, self._ordered(), chain(factors, self._values(theta, X)))
 
-    def vjp(self, X, Z, theta):
+    def vjp(self, X, Z, theta, points=True):
         if len(self._others) > 1:
             return super().vjp(X, Z, theta)
         constant = reduce(torch.mul, self._values(theta, X), _one(X))
-        values, pull_back_values = self._others[0].vjp(X, Z, theta)
+        values, pull_back_values = self._others[0].vjp(X, Z, theta, points)
 
         def pull_back(adjoint):  # it is linear, so that the constant multiplies what is small
             by_theta, by_Z = pull_back_values(adjoint)

@@ -179,7 +179,7 @@ class _Stationary(TorchKernel):
     def diag(self, X, theta):
         return torch.ones(len(X), dtype=X.dtype, device=X.device)
 
-    def vjp(self, X, Z, theta):
+    def vjp(self, X, Z, theta, points=True):
         r"""Return the cross-covariance and its vector-Jacobian product.
 
         With points a and b in units of the scales, W the derivatives of the scalar in the squared
@@ -189,10 +189,13 @@ class _Stationary(TorchKernel):
             \frac{\partial}{\partial \log \ell_j} = -2 \sum_{ik} W_{ik} (a_{ij} - b_{kj})^2
             = -2 \Bigl(\sum_i r_i a_{ij}^2 + \sum_k c_k b_{kj}^2
             - 2 \sum_k b_{kj} \sum_i W_{ik} a_{ij}\Bigr).
+
+        With one scale, the latter is minus twice the sum of W times the squared distances, which
+        takes no product with the rows.
         """
         profile = self._profile
         if profile.with_slope is None:
-            return super().vjp(X, Z, theta)
+            return super().vjp(X, Z, theta, points)
         scale = self.per_feature(self._scale, theta, X) / math.sqrt(profile.factor)
         A, B = _scaled(X, Z, scale)
         sq = _distance_to_sparse(X, Z, scale) if X.is_sparse else _squared_distance(A, B)
@@ -200,6 +203,11 @@ class _Stationary(TorchKernel):
 
         def pull_back(adjoint):
             W = adjoint * slope
+            if not (points or scale.ndim):
+                by_theta = torch.zeros_like(theta)
+                for position in self._position.values():
+                    by_theta[position] = (-2 * profile.slope) * (W * sq).sum().to(theta)
+                return by_theta, theta.new_zeros(())
             columns, at_A = W.sum(0)[:, None] * B, W.T @ A
             by_theta = torch.zeros_like(theta)
             for position in self._position.values():

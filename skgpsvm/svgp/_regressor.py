@@ -43,6 +43,7 @@ _USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
 _MAX_EXACT_ROWS = 2000
 # Noise that varies: every row is a point up to so many, after a first fit of so many points.
 _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
+_MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 
@@ -360,9 +361,11 @@ class SVGPRegressor(GPRegressor):
         return self.likelihood == "gaussian" and self._may_take_all(rows, _MAX_EXACT_ROWS)
 
     def _may_take_all(self, rows, max_rows):
-        """Return whether all rows, if few, may be points: dense ones, as points are."""
+        """Return whether all rows, if few, may be points, which are dense."""
         chosen = self.n_inducing is not None or not isinstance(self.inducing_points, str)
-        return not chosen and rows.n_rows <= max_rows and not isinstance(rows.X, CSRRows)
+        size = rows.n_rows * rows.X.shape[1]
+        fit = not isinstance(rows.X, CSRRows) or size <= _MAX_DENSE_POINTS
+        return not chosen and rows.n_rows <= max_rows and fit
 
     def _chosen_solver(self, n_rows, n_points):
         """Return the solver of a fit that is not exact, with "auto" resolved."""
