@@ -59,11 +59,11 @@ def with_one_unit(scaler):
     Distances are then those of the features as they are, such as gray values of pixels, and the
     median distance stays about the same. Returns None if the features have equal deviations.
     """
-    varies = differs(scaler.var_, scaler.mean_)
-    if varies.sum() < 2 or np.ptp(scaler.scale_[varies]) < _EQUAL * scaler.scale_[varies].max():
+    stds = scaler.scale_[differs(scaler.var_, scaler.mean_)]
+    if len(stds) < 2 or np.ptp(stds) < _EQUAL * stds.max():
         return None
-    same = copy(scaler)
-    same.scale_ = np.full_like(scaler.scale_, np.sqrt(scaler.var_[varies].mean()))
+    same, largest = copy(scaler), stds.max()  # by which squares do not overflow
+    same.scale_ = np.full_like(scaler.scale_, largest * np.sqrt(np.mean((stds / largest) ** 2)))
     return same
 
 
