@@ -422,6 +422,7 @@ _METADATA = {
     ),
     "temperature_": (None, -1, "1", [1.0], {"array": [[1]], "dtype": "x"}, 1e400),
     "spread_": (None, -1, "1", float("nan")),
+    "intercept_": (None, 1.0, {"array": [float("nan")], "dtype": "<f8"}),
     "noise_variance_": (None, -1, "1", {"array": [-1.0], "dtype": "<f8"}),
     "n_iter_": (None, -1, "1", [1]),
     "objective_curve_": (None, 1, "1", {"array": [[1.0]], "dtype": "<f8"}),

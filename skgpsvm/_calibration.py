@@ -8,9 +8,9 @@ import torch
 
 from ._quadrature import argmax_probability
 
-# Prior and bounds of the logarithms of temperature and spread, in this order.
-_PRIOR_STD = 2.0
-_BOUNDS = ((math.log(0.05), math.log(100.0)), (math.log(1e-3), math.log(100.0)))
+# Prior and bounds of the logarithms of temperature and spread, and of the share, in this order.
+_PRIOR_STDS = 2.0, 2.0, 1.0
+_BOUNDS = ((math.log(0.05), math.log(100.0)), (math.log(1e-3), math.log(100.0)), (-5.0, 5.0))
 # The same of the logarithm of the power of a likelihood's probabilities.
 _POWER_PRIOR_STD = 0.5
 _POWER_BOUNDS = ((math.log(0.1), math.log(10.0)),)
@@ -19,13 +19,13 @@ _MAX_HALVINGS = 20
 _MIN_DECREASE = 1e-8  # of the loss, relative; predicted for a further step
 
 
-def calibrated_scores(mean, var, temperature):
-    r"""Return the logits :math:`\tau m / \sqrt{1 + \pi \tau^2 v / 8}`, (b, c).
+def calibrated_scores(mean, var, temperature, intercept):
+    r"""Return the logits :math:`(\tau m + b) / \sqrt{1 + \pi \tau^2 v / 8}`, (b, c).
 
-    Their softmax approximates the average of softmax(tau f) over the latents. Source: MacKay
+    Their softmax approximates the average of softmax(tau f + b) over the latents. Source: MacKay
     (1992), the probit approximation of the logistic integral, for each latent.
     """
-    return temperature * mean / (1 + math.pi / 8 * temperature**2 * var).sqrt()
+    return (temperature * mean + intercept) / (1 + math.pi / 8 * temperature**2 * var).sqrt()
 
 
 def tempered(log_p, power):
@@ -41,20 +41,20 @@ def log_probability(logits):
 
 
 @dataclass(frozen=True)
-class _Scales:
-    """Scales of class probabilities, fitted to the rows so far, which they summarize.
+class _Fitted:
+    """Parameters of class probabilities, fitted to the rows so far, which they summarize.
 
     Attributes
     ----------
-    log_scales : tuple of k floats
-        Logarithms of the scales.
+    values : tuple of k floats
+        The parameters; of scales, their logarithms.
     precision : tuple of k tuples of k floats
-        Curvature of the penalized loss at `log_scales`.
+        Curvature of the penalized loss at `values`.
     loss, weight : float
         Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
     """
 
-    log_scales: tuple
+    values: tuple
     precision: tuple
     loss: float = 0.0
     weight: float = 0.0
@@ -65,7 +65,7 @@ class _Scales:
         return self.loss / self.weight if self.weight else math.nan
 
     def _after(self, derivatives, weight, bounds=None):
-        """Return the scales after more rows, for which the present ones are the prior.
+        """Return the parameters after more rows, for which the present ones are the prior.
 
         Parameters
         ----------
@@ -74,23 +74,23 @@ class _Scales:
         weight : Tensor of shape ()
             Total weight of the rows.
         bounds : tuple of k pairs of floats, optional
-            Of the logarithms. Without them, the scales stay.
+            Without them, the parameters stay.
         """
-        best, precision = weight.new_tensor(self.log_scales), weight.new_tensor(self.precision)
+        best, precision = weight.new_tensor(self.values), weight.new_tensor(self.precision)
         if bounds is not None:
             prior, prior_precision = best, precision
 
-            def penalized(log_scales):
-                pull = prior_precision @ (log_scales - prior)
-                penalty = 0.5 * pull @ (log_scales - prior), pull, prior_precision
-                return tuple(a + b for a, b in zip(derivatives(log_scales), penalty, strict=True))
+            def penalized(values):
+                pull = prior_precision @ (values - prior)
+                penalty = 0.5 * pull @ (values - prior), pull, prior_precision
+                return tuple(a + b for a, b in zip(derivatives(values), penalty, strict=True))
 
             best, hessian = _minimum(penalized, prior, weight.new_tensor(bounds))
-            values, vectors = torch.linalg.eigh(hessian)
-            precision = vectors * values.clamp_min(0) @ vectors.T
+            curvatures, vectors = torch.linalg.eigh(hessian)
+            precision = vectors * curvatures.clamp_min(0) @ vectors.T
         return replace(
             self,
-            log_scales=tuple(best.tolist()),
+            values=tuple(best.tolist()),
             precision=tuple(map(tuple, precision.tolist())),
             loss=self.loss + derivatives(best)[0].item(),
             weight=self.weight + weight.item(),
@@ -98,30 +98,59 @@ class _Scales:
 
 
 @dataclass(frozen=True)
-class Calibration(_Scales):
-    """Calibration of class probabilities: temperature and spread, which multiplies variances.
+class Calibration(_Fitted):
+    """Calibration of class probabilities: temperature, spread of variances, and intercepts.
 
     Under a pseudo-likelihood, neither the scale of the latents nor that of their uncertainty
-    determines how often they are right.
+    determines how often they are right. The intercepts are a share of the logarithms of the class
+    frequencies, and give these frequencies where the latents say nothing. The parameters are the
+    logarithms of temperature and spread, and the share.
+
+    Attributes
+    ----------
+    log_frequencies : tuple of c floats
+        Of the classes; of two classes, only the log odds of the second.
     """
 
-    log_scales: tuple = (0.0, 0.0)
-    precision: tuple = ((_PRIOR_STD**-2, 0.0), (0.0, _PRIOR_STD**-2))
+    values: tuple = (0.0, 0.0, 0.0)
+    precision: tuple = tuple(map(tuple, torch.tensor(_PRIOR_STDS).pow(-2).diag().tolist()))
+    log_frequencies: tuple = ()
+
+    @classmethod
+    def prior(cls, n_latents, targets, weights):
+        """Return the calibration before any rows, with the class frequencies of some.
+
+        Parameters
+        ----------
+        n_latents : int
+        targets, weights : Tensor of shape (n,)
+        """
+        # Half a row of each class keeps the frequencies positive.
+        counts = torch.bincount(targets, weights.double(), max(n_latents, 2)) + 0.5
+        logs = (counts / counts.sum()).log()
+        logs = logs if n_latents > 1 else logs[1:] - logs[:1]
+        return cls(log_frequencies=tuple(logs.tolist()))
 
     @property
     def temperature(self):
         """Return the factor of the latents."""
-        return math.exp(self.log_scales[0])
+        return math.exp(self.values[0])
 
     @property
     def spread(self):
         """Return the factor of the latent variances."""
-        return math.exp(self.log_scales[1])
+        return math.exp(self.values[1])
+
+    @property
+    def intercept(self):
+        """Return the intercepts of the latents, a tensor (c,)."""
+        return self.values[2] * torch.tensor(self.log_frequencies, dtype=torch.float64)
 
     def log_losses(self, mean, var, targets):
         """Return the negative log probabilities of rows (n,), in nats."""
-        log_p = log_probability(calibrated_scores(mean, self.spread * var, self.temperature))
-        return -log_p.gather(1, targets[:, None])[:, 0]
+        intercept = self.intercept.to(mean)
+        scores = calibrated_scores(mean, self.spread * var, self.temperature, intercept)
+        return -log_probability(scores).gather(1, targets[:, None])[:, 0]
 
     def updated(self, mean, var, targets, weights):
         """Return the calibration after more rows; this one summarizes all rows before them.
@@ -132,25 +161,26 @@ class Calibration(_Scales):
             Leave-one-out latent moments.
         targets, weights : Tensor of shape (n,)
         """
-        derivatives = partial(_loss_derivatives, mean, var, targets, weights)
+        offset = mean.new_tensor(self.log_frequencies)
+        derivatives = partial(_loss_derivatives, mean, var, offset, targets, weights)
         return self._after(derivatives, weights.sum(), _BOUNDS)
 
 
 @dataclass(frozen=True)
-class Tempering(_Scales):
+class Tempering(_Fitted):
     """Power that the class probabilities of a likelihood are raised to.
 
     One-vs-rest models, and priors of hyperparameters that keep weak signals small, make
     probabilities too cautious where classes are well separated. Leave-one-out predictions show it.
     """
 
-    log_scales: tuple = (0.0,)
+    values: tuple = (0.0,)
     precision: tuple = ((_POWER_PRIOR_STD**-2,),)
 
     @property
     def power(self):
         """Return the power."""
-        return math.exp(self.log_scales[0])
+        return math.exp(self.values[0])
 
     def updated(self, log_p, targets, weights, *, learns=True):
         """Return the tempering after more rows; this one summarizes all rows before them.
@@ -203,23 +233,25 @@ def _minimum(function, start, bounds):
     return point, hessian
 
 
-def _loss_derivatives(mean, var, targets, weights, log_scales):
-    r"""Return the weighted loss, and its gradient and Hessian in log temperature and log spread.
+def _loss_derivatives(mean, var, offset, targets, weights, values):
+    r"""Return the weighted loss, and its gradient and Hessian in the values of `Calibration`.
 
-    With :math:`r = 1 / (1 + \pi\tau^2\phi v/8)`, a logit is :math:`s = \tau m\sqrt r`. Its
-    derivatives in the logarithms of :math:`\tau` and :math:`\phi` are :math:`s r` and
-    :math:`-s(1 - r)/2`, and those of r are :math:`-2r(1 - r)` and :math:`-r(1 - r)`.
+    With :math:`r = 1 / (1 + \pi\tau^2\phi v/8)` and :math:`q = 1 - r`, a logit is
+    :math:`s = (\tau m + \beta o)\sqrt r`. The derivatives of r in the logarithms of :math:`\tau`
+    and :math:`\phi` are :math:`-2rq` and :math:`-rq`. Those of s are therefore
+    :math:`\tau m\sqrt r - qs` and :math:`-qs/2`, and :math:`o\sqrt r` in :math:`\beta`.
 
     Returns
     -------
-    loss, gradient, hessian : Tensor of shape (), (2,), (2, 2)
+    loss, gradient, hessian : Tensor of shape (), (3,), (3, 3)
     """
-    temperature, spread = log_scales.exp()
+    temperature, spread = values[:2].exp()
     r = 1 / (1 + math.pi / 8 * temperature**2 * spread * var)
-    s = temperature * mean * r.sqrt()
     q = 1 - r
-    first = torch.stack([s * r, -0.5 * s * q])
-    second = torch.stack([s * r * (r - 2 * q), -1.5 * s * r * q, 0.5 * s * q * (0.5 * q - r)])
+    scaled, shift = temperature * mean * r.sqrt(), offset * r.sqrt()
+    s = scaled + values[2] * shift
+    of_t, of_p = scaled - q * s, -0.5 * q * s
+    first = torch.stack([of_t, of_p, shift])
     log_p = log_probability(s)
     p, log_likelihood = log_p.exp(), log_p.gather(1, targets[:, None])[:, 0]
     error = p.scatter_add(1, targets[:, None], -torch.ones_like(p[:, :1]))
@@ -229,12 +261,15 @@ def _loss_derivatives(mean, var, targets, weights, log_scales):
     means = (p * first).sum(2)
     weighted = weights[:, None] * p * first
     hessian = torch.einsum("anc,bnc->ab", weighted, first) - (weights * means) @ means.T
-    of_logits = (weights[:, None] * error * second).sum((1, 2))
-    hessian = hessian + torch.stack([of_logits[:2], of_logits[1:]])
+    tt = scaled * r - q * (2 * r * s + of_t)
+    tp, pp = -0.5 * q * (2 * r * s + of_t), -0.5 * q * (r * s + of_p)
+    tb, pb = -q * shift, -0.5 * q * shift
+    second = torch.stack([tt, tp, tb, tp, pp, pb, tb, pb, torch.zeros_like(s)])
+    hessian = hessian + (weights[:, None] * error * second).sum((1, 2)).view(3, 3)
     return -(weights @ log_likelihood), gradient, hessian
 
 
-def _power_derivatives(log_p, targets, weights, log_scales):
+def _power_derivatives(log_p, targets, weights, values):
     r"""Return the weighted loss, and its gradient and Hessian in the logarithm of the power.
 
     The derivatives of the logits :math:`\ell = s \log p` in :math:`\log s` are :math:`\ell`. With
@@ -245,7 +280,7 @@ def _power_derivatives(log_p, targets, weights, log_scales):
     -------
     loss, gradient, hessian : Tensor of shape (), (1,), (1, 1)
     """
-    logits = log_scales.exp() * log_p
+    logits = values.exp() * log_p
     log_q = logits.log_softmax(1)
     mean = (log_q.exp() * logits).sum(1, keepdim=True)
     variance = (log_q.exp() * (logits - mean).square()).sum(1)

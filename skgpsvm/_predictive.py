@@ -342,22 +342,25 @@ class LikelihoodProbabilities(ClassProbabilities):
 
 
 class CalibratedProbabilities(ClassProbabilities):
-    """Class probabilities of a pseudo-likelihood: a softmax with a fitted scale and spread.
+    """Class probabilities of a pseudo-likelihood: a softmax with fitted scales and intercepts.
 
     Parameters
     ----------
     temperature, spread : float
-        What latents, and their variances, are multiplied by.
+        Factors of the latents and of their variances.
+    intercept : ndarray of shape (c,)
+        Added to the scaled latents.
     """
 
-    def __init__(self, temperature, spread):
-        self._temperature, self.spread = temperature, spread
+    def __init__(self, temperature, spread, intercept):
+        self._temperature, self.spread, self._intercept = temperature, spread, intercept
 
     def of_moments(self, mean, var):
-        return _of_scores(calibrated_scores(mean, var, self._temperature))
+        intercept = mean.new_tensor(self._intercept)
+        return _of_scores(calibrated_scores(mean, var, self._temperature, intercept))
 
     def of_latents(self, latents):
-        return softmax(self._temperature * _one_per_class(latents), axis=-1)
+        return softmax(_one_per_class(self._temperature * latents + self._intercept), axis=-1)
 
 
 class ArgmaxProbabilities(ClassProbabilities):
@@ -371,11 +374,11 @@ class ArgmaxProbabilities(ClassProbabilities):
         return np.eye(latents.shape[-1])[latents.argmax(-1)]
 
 
-def pseudo_likelihood_probabilities(probability, temperature, spread):
+def pseudo_likelihood_probabilities(probability, temperature, spread, intercept):
     """Return the `ClassProbabilities` of a Bayesian SVM by its parameter ``probability``."""
     if probability == "argmax":
         return ArgmaxProbabilities()
-    return CalibratedProbabilities(temperature, spread)
+    return CalibratedProbabilities(temperature, spread, intercept)
 
 
 def _of_scores(scores):

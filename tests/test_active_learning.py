@@ -15,6 +15,7 @@ from scipy.special import entr, expit, ndtr, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.cluster import kmeans_plusplus
 from sklearn.datasets import load_iris
+from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import cohen_kappa_score
 from sklearn.model_selection import GridSearchCV
@@ -653,7 +654,8 @@ def test_a_diverse_query_chooses_of_the_unlabeled(iris):
 
 def test_a_diverse_sample_tells_more_about_the_pool_than_the_highest_scores():
     X, y = ring(30, 3)
-    model = BayesianSVC(optimizer=None, tol=0.1, random_state=0).fit(X[:12], y[:12])
+    kernel = 5.0 * RBF(1.0)
+    model = BayesianSVC(kernel, optimizer=None, tol=0.1, random_state=0).fit(X[:12], y[:12])
     X = np.repeat(X, 8, 0) + 0.01 * np.random.default_rng(0).normal(size=(240, 2))
     cov = model.latent_covariance(X)
 

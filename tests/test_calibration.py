@@ -21,6 +21,7 @@ from skgpsvm._calibration import (
     calibrated_scores,
     log_probability,
 )
+from skgpsvm._predictive import CalibratedProbabilities
 
 
 def logistic_rows(n, c, seed, slope=1.5):
@@ -32,25 +33,55 @@ def logistic_rows(n, c, seed, slope=1.5):
     return t64(mean), t64(var), codes(y), t64(rng.uniform(0.5, 2, size=n))
 
 
+def prior(rows):
+    """Return the calibration before rows of moments, targets and weights."""
+    mean, _, y, weights = rows
+    return Calibration.prior(mean.shape[1], y, weights)
+
+
 @pytest.mark.parametrize("c", [1, 3])
 def test_calibration_minimizes_the_penalized_loss(c):
     for seed in range(4):
         rows = mean, var, y, weights = logistic_rows(150, c, seed)
+        start = prior(rows)
 
-        def loss(log_scales, mean=mean, var=var, y=y, weights=weights):
-            temperature, spread = np.exp(log_scales)
-            log_p = log_probability(calibrated_scores(mean, spread * var, temperature))
-            penalty = 0.5 * np.sum(np.square(log_scales)) / 2.0**2
+        def loss(values, mean=mean, var=var, y=y, weights=weights, start=start):
+            temperature, spread = np.exp(values[:2])
+            intercept = values[2] * t64(start.log_frequencies)
+            log_p = log_probability(calibrated_scores(mean, spread * var, temperature, intercept))
+            penalty = 0.5 * np.sum(np.square(values / [2.0, 2.0, 1.0]))
             return penalty - (weights * log_p[torch.arange(150), y]).sum().item()
 
-        best = minimize(loss, [0, 0], method="Nelder-Mead", options={"xatol": 1e-7})
-        found = Calibration().updated(*rows)
-        # L-BFGS-B stops when a step gains 2e-9 of the loss, which is flat in the spread.
-        assert best.fun - 1e-9 <= loss(found.log_scales) < best.fun + 1e-4
-        assert found.log_scales == pytest.approx(best.x, abs=0.05)
+        best = minimize(loss, [0, 0, 0], method="Nelder-Mead", options={"xatol": 1e-7})
+        found = start.updated(*rows)
+        # Newton's method stops when a step gains 1e-8 of the loss, which is flat in the spread.
+        assert best.fun - 1e-6 <= loss(np.array(found.values)) < best.fun + 1e-4
+        assert found.values == pytest.approx(best.x, abs=0.05)
         assert found.weight == pytest.approx(weights.sum().item())
-        assert found.temperature == math.exp(found.log_scales[0])
-        assert found.spread == math.exp(found.log_scales[1])
+        assert found.temperature == math.exp(found.values[0])
+        assert found.spread == math.exp(found.values[1])
+        np.testing.assert_array_equal(
+            found.intercept, found.values[2] * np.array(start.log_frequencies)
+        )
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_probabilities_are_class_frequencies_where_latents_say_nothing(c):
+    n, frequencies = 10_000, np.array([0.9, 0.1] if c == 1 else [0.7, 0.25, 0.05])
+    y = codes(np.repeat(np.arange(len(frequencies)), (n * frequencies).round().astype(int)))
+    rng = np.random.default_rng(0)
+    # The latents favor the first class, as those of a hinge would.
+    mean = t64(rng.normal([-1.0] if c == 1 else [0.7, -0.3, -0.4], 1, (n, c)))
+    rows = mean, t64(rng.uniform(0.5, 2, (n, c))), y, t64(np.ones(n))
+    found = prior(rows).updated(*rows)
+    probabilities = CalibratedProbabilities(
+        found.temperature, found.spread, found.intercept.numpy()
+    )
+    p = probabilities.of_moments(mean, found.spread * rows[1]).p.numpy()
+    # The lowest temperature is 0.05, and 10,000 rows have a slope by chance.
+    assert np.abs(p - frequencies).mean() < 0.02
+    entropy = -(frequencies * np.log(frequencies)).sum()
+    assert abs(found.log_loss - entropy) < 1e-3
 
 
 @pytest.mark.parametrize("c", [1, 3])
@@ -66,8 +97,8 @@ def test_tempering_minimizes_the_penalized_loss(c):
 
         best = minimize_scalar(loss, bounds=(-2, 2), method="bounded", options={"xatol": 1e-8})
         found = Tempering().updated(log_p, y, weights)
-        assert found.log_scales[0] == pytest.approx(best.x, abs=1e-3)
-        assert found.power == math.exp(found.log_scales[0])
+        assert found.values[0] == pytest.approx(best.x, abs=1e-3)
+        assert found.power == math.exp(found.values[0])
         assert found.weight == pytest.approx(weights.sum().item())
         # The slope of the generator is 1.5; a standard deviation of the logarithm is 0.15.
         assert 1 < found.power < 2.4
@@ -98,22 +129,24 @@ def test_calibration_finds_what_made_the_labels(temperature, spread):
     mean, var = t64(rng.normal(size=(n, 1))), t64(rng.exponential(size=(n, 1)))
     f = mean + (spread * var).sqrt() * t64(rng.normal(size=(n, 1)))
     y = codes((rng.uniform(size=n) < expit(temperature * f[:, 0].numpy())).astype(int))
-    found = Calibration().updated(mean, var, y, t64(np.ones(n)))
+    rows = mean, var, y, t64(np.ones(n))
+    found = prior(rows).updated(*rows)
     # The tolerance is four standard deviations plus the error of MacKay's approximation.
     std = np.sqrt(np.diag(np.linalg.inv(found.precision)))
-    errors = np.subtract(found.log_scales, np.log([temperature, spread]))
-    assert (np.abs(errors) < 4 * std + 0.1).all()
-    assert (std < 0.2).all()
+    errors = np.subtract(found.values[:2], np.log([temperature, spread]))
+    assert (np.abs(errors) < 4 * std[:2] + 0.1).all()
+    assert (std[:2] < 0.2).all()
+    assert found.intercept.abs() < 0.1
 
 
 def test_calibration_in_parts_is_nearly_that_of_all_rows():
     rows = logistic_rows(400, 3, seed=0)
-    whole = Calibration().updated(*rows)
-    parts = Calibration()
+    whole = prior(rows).updated(*rows)
+    parts = prior(rows)
     for i in (slice(0, 200), slice(200, None)):
         parts = parts.updated(*(part[i] for part in rows))
     std = np.sqrt(np.diag(np.linalg.inv(whole.precision)))
-    assert (np.abs(np.subtract(parts.log_scales, whole.log_scales)) < 0.5 * std).all()
+    assert (np.abs(np.subtract(parts.values, whole.values)) < 0.5 * std).all()
     assert parts.loss == pytest.approx(whole.loss, rel=0.02)
     assert parts.weight == pytest.approx(whole.weight)
 
@@ -121,16 +154,17 @@ def test_calibration_in_parts_is_nearly_that_of_all_rows():
 def test_calibration_takes_weights_as_repetitions():
     mean, var, y, weights = logistic_rows(40, 3, seed=0)
     twice = [torch.cat([part, part]) for part in (mean, var, y, weights)]
-    doubled = Calibration().updated(mean, var, y, 2 * weights)
-    repeated = Calibration().updated(*twice)
-    np.testing.assert_allclose(doubled.log_scales, repeated.log_scales, atol=1e-6)
+    doubled = prior((mean, var, y, 2 * weights)).updated(mean, var, y, 2 * weights)
+    repeated = prior(twice).updated(*twice)
+    np.testing.assert_allclose(doubled.values, repeated.values, atol=1e-6)
     assert doubled.loss == pytest.approx(repeated.loss, rel=1e-9)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_calibration_is_finite_where_rows_are_all_right_or_all_wrong(sign):
     mean = sign * t64([[0.3], [-0.3]])
-    found = Calibration().updated(mean, 0 * mean, codes([1, 0]), t64([1, 1]))
+    rows = mean, 0 * mean, codes([1, 0]), t64([1, 1])
+    found = prior(rows).updated(*rows)
     assert (found.temperature > 1) == (sign == 1)
     assert 0.05 <= found.temperature <= 100
     assert np.isfinite(found.precision).all()
@@ -149,8 +183,8 @@ def test_binary_probabilities_average_the_logistic_function(temperature):
     z = np.linspace(-9, 9, 4001)
     density = np.exp(-(z**2) / 2)
     f = mean.numpy() + np.sqrt(var.numpy()) * z
-    exact = expit(temperature * f) @ density / density.sum()
-    p = log_probability(calibrated_scores(mean, var, temperature)).exp()[:, 1]
+    exact = expit(temperature * f + 0.5) @ density / density.sum()
+    p = log_probability(calibrated_scores(mean, var, temperature, t64([0.5]))).exp()[:, 1]
     # MacKay's approximation errs by 0.018 at most, in the limit of a step.
     np.testing.assert_allclose(p, exact, rtol=0, atol=0.018)
 
@@ -158,12 +192,15 @@ def test_binary_probabilities_average_the_logistic_function(temperature):
 def test_multiclass_probabilities_average_the_softmax_roughly():
     rng = np.random.default_rng(0)
     mean, var = rng.normal(size=(200, 3)), rng.uniform(0, 1, size=(200, 3))
+    intercept = np.array([0.5, 0.0, -0.5])
     x, w = np.polynomial.hermite_e.hermegauss(20)
     nodes = np.stack(np.meshgrid(x, x, x), -1).reshape(-1, 3)
     weights = (w[:, None, None] * w[:, None] * w).ravel()
     f = mean[:, None] + np.sqrt(var)[:, None] * nodes
-    exact = np.einsum("h,nhc->nc", weights / weights.sum(), torch.softmax(t64(f), -1).numpy())
-    p = log_probability(calibrated_scores(t64(mean), t64(var), 1.0)).exp().numpy()
+    exact = np.einsum(
+        "h,nhc->nc", weights / weights.sum(), torch.softmax(t64(f + intercept), -1).numpy()
+    )
+    p = log_probability(calibrated_scores(t64(mean), t64(var), 1.0, t64(intercept))).exp().numpy()
     # The formula by latents is cruder than the binary one: 0.011 on average, 0.06 at most.
     assert np.abs(p - exact).mean() < 0.015
     assert np.abs(p - exact).max() < 0.08

@@ -294,11 +294,13 @@ def test_calibration_is_that_of_the_held_out_rows(monkeypatch):
     model = quick(dtype="float64", validation_fraction=0.25).fit(X, y)
     spread = model.spread_
     mean, var = model.latent_mean_and_variance(X[held])
-    expected = Calibration().updated(
+    labels = codes(y), torch.ones(200, dtype=torch.float64)
+    expected = Calibration.prior(mean.shape[1], *labels).updated(
         t64(mean), t64(var / spread), codes(y[held]), torch.ones(50, dtype=torch.float64)
     )
     assert model.temperature_ == pytest.approx(expected.temperature, rel=1e-3)
     assert spread == pytest.approx(expected.spread, rel=1e-3)
+    assert model.intercept_ == pytest.approx(expected.intercept, rel=1e-3)
     assert model.validation_loss_ == pytest.approx(expected.loss / 50, rel=1e-6)
 
 
@@ -306,6 +308,7 @@ def test_nothing_held_out_leaves_the_latents_as_they_are():
     X, y = blobs()
     model = quick(validation_fraction=0.0).fit(X, y)
     assert (model.temperature_, model.spread_) == (1.0, 1.0)
+    assert not model.intercept_.any()
     assert np.isnan(model.validation_loss_)
 
 

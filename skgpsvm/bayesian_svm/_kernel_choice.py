@@ -92,6 +92,8 @@ class LeaveOneOutChoice:
         self.start = torch.tensor(kernel.theta, device=Z.device)
         self.bounds = theta_bounds(kernel, Z.device)
         self.directions = directions(kernel).to(Z.device)
+        labels = rows.collect(rows.targets, rows.weights)
+        self.calibration = Calibration.prior(hinge.n_latents, *labels)
 
     def solve(self, theta, start=None):
         """Fit at ``theta`` and return its leave-one-out log loss.
@@ -111,13 +113,13 @@ class LeaveOneOutChoice:
         """
         ascent, state = self._fit(theta, start)
         left_out = leave_one_out(ascent, state, self.rows.spaced(_SCORED_ROWS))
-        return Calibration().updated(*left_out).loss, ascent.sites(state)
+        return self.calibration.updated(*left_out).loss, ascent.sites(state)
 
     def log_losses(self, theta, index, start=None):
         """Return weighted leave-one-out log losses of some rows, calibrated on them, nats."""
         ascent, state = self._fit(theta, start)
         mean, var, targets, weights = leave_one_out(ascent, state, index)
-        calibration = Calibration().updated(mean, var, targets, weights)
+        calibration = self.calibration.updated(mean, var, targets, weights)
         return weights * calibration.log_losses(mean, var, targets)
 
     def _fit(self, theta, start=None):

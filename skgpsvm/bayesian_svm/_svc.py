@@ -26,7 +26,6 @@ from .._sparse import (
     streaming_ascent,
     update_posterior,
 )
-from .._variational import CLASS_VARIANCE
 from ._kernel_choice import chosen_kernel
 
 _LOO_TOL_DIVISOR = 10  # for fewer rows than features, where leave-one-out needs the optimum
@@ -74,10 +73,10 @@ class BayesianSVC(GPClassifier):
         it with the strongest one, at a cost that hardly grows with classes; its sweeps have no
         fixed point. Not for "ovr". With two classes both are the same.
     probability : {"calibrated", "argmax"}, default="calibrated"
-        ``"calibrated"`` averages the softmax of the latents over the posterior, with a temperature
-        and a variance factor fitted to leave-one-out predictions. ``"argmax"`` is the probability
-        that a class has the largest latent, the limit of the paper's samples. It is overconfident
-        on noisy data.
+        ``"calibrated"`` averages the softmax of the latents over the posterior, with a temperature,
+        a variance factor and intercepts fitted to leave-one-out predictions. ``"argmax"`` is the
+        probability that a class has the largest latent, the limit of the paper's samples. It is
+        overconfident on noisy data.
     n_inducing : int, default=256
         Number of inducing points, m. More are more accurate and slower. Fewer are used if the data
         have fewer distinct rows. Ignored if ``inducing_points`` is an array.
@@ -125,6 +124,8 @@ class BayesianSVC(GPClassifier):
         Factor of the latents in the softmax of the calibrated probabilities.
     spread_ : float
         Factor of the latents' posterior variance in the calibrated probabilities.
+    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
+        Added to the scaled latents in the softmax of the calibrated probabilities.
     loo_log_loss_ : float
         Calibrated leave-one-out log loss, nats per row. It estimates the test log loss, for
         comparing models. It is slightly optimistic, as hyperparameters were learned on the same
@@ -265,7 +266,7 @@ class BayesianSVC(GPClassifier):
         return [codes]
 
     def _class_probabilities(self):
-        calibration = self.temperature_, self.spread_
+        calibration = self.temperature_, self.spread_, self.intercept_
         return pseudo_likelihood_probabilities(self.probability, *calibration)
 
     def _make_likelihood(self):
@@ -304,19 +305,20 @@ class BayesianSVC(GPClassifier):
         if self.kernel is not None:
             return clone(self.kernel)
         # One latent is the difference of two classes, whose prior variance is twice theirs.
-        factor = 2 if self._make_likelihood().n_latents == 1 else 1
-        variance = factor * CLASS_VARIANCE
+        variance = 2.0 if self._make_likelihood().n_latents == 1 else 1.0
         constant = ConstantKernel(variance, "fixed")
-        return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, factor)
+        return smooth_kernel(scaler, variance) + constant + linear_kernel(scaler, variance)
 
     def _fitted_attributes(self, models, left_out, streamed=False):
         mean, var = (torch.cat([part[i] for part in left_out], 1) for i in (0, 1))
         targets, weights = left_out[0][2], left_out[0][3]
         if len(models) > 1:
             targets = torch.stack([part[2] for part in left_out], 1).argmax(1)
-        earlier = self._calibration if streamed else Calibration()
+        earlier = (
+            self._calibration if streamed else Calibration.prior(mean.shape[1], targets, weights)
+        )
         calibration = earlier.updated(mean, var, targets, weights)
-        scales = calibration.temperature, calibration.spread
+        scales = calibration.temperature, calibration.spread, calibration.intercept.numpy()
         probabilities = pseudo_likelihood_probabilities(self.probability, *scales)
         mean, var, targets, weights = at_most_left_out(mean, var, targets, weights)
         log_p = probabilities.of_moments(mean, probabilities.spread * var).log_p
@@ -326,6 +328,7 @@ class BayesianSVC(GPClassifier):
             "_calibration": calibration,
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
+            "intercept_": calibration.intercept.numpy(),
             "loo_log_loss_": calibration.log_loss,
         }
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .._calibration import Calibration
 from .._data import chunk_rows
 from .._distributed import run_on_all_ranks
 from .._optim import by_autograd, lbfgs
@@ -151,14 +150,21 @@ class HeldOutCriterion(ABC):
 
 
 class CalibratedLoss(HeldOutCriterion):
-    """Log loss after calibration of the class probabilities; the summary is a `Calibration`."""
+    """Log loss after calibration of the class probabilities; the summary is a `Calibration`.
+
+    Parameters
+    ----------
+    prior : Calibration
+    """
+
+    def __init__(self, prior):
+        self._prior = prior
 
     def losses(self, network, moments):
-        return [Calibration().updated(*moments).log_loss]
+        return [self._prior.updated(*moments).log_loss]
 
     def summary(self, network, moments):
-        calibration = Calibration()
-        return calibration if moments is None else calibration.updated(*moments)
+        return self._prior if moments is None else self._prior.updated(*moments)
 
 
 class DensityLoss(HeldOutCriterion):

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Self
 
+from .._calibration import Calibration
 from .._estimators import GPClassifier, all_or_nothing, fit_models
 from .._hinge_sites import BinarySites, ContrastSites
 from .._parameters import ALWAYS, ParameterRules
@@ -54,9 +55,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         How the loss compares classes. "soft" compares each row with all wrong classes;
         "hard", as in the paper, with the strongest one.
     probability : {"calibrated", "argmax"}, default="calibrated"
-        "calibrated" is the posterior mean of a softmax of the latents, whose temperature and spread
-        are fitted to held-out rows. "argmax" is the probability that a class has the largest
-        latent, the limit of the paper's samples.
+        "calibrated" is the posterior mean of a softmax of the latents, whose temperature, spread
+        and intercepts are fitted to held-out rows. "argmax" is the probability that a class has
+        the largest latent, the limit of the paper's samples.
     n_inducing : int, default=64
         Number of inducing points, m, in the space of features. Fewer are used if there are fewer
         rows.
@@ -101,6 +102,8 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         Factor of the latents in the calibrated softmax.
     spread_ : float
         Factor of the latents' posterior variances in the calibrated probabilities.
+    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
+        Added to the scaled latents in the calibrated softmax.
     validation_loss_ : float
         Log loss of the held-out rows after calibration on them, in nats per row. The log loss of
         new rows is slightly higher. NaN if no rows are held out.
@@ -139,7 +142,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     """
 
     _rules = ParameterRules(HYBRID_USES, _FOLLOWED)
-    _saved = "classes_", "temperature_", "spread_"
+    _saved = "classes_", "temperature_", "spread_", "intercept_"
 
     def __init__(
         self,
@@ -223,7 +226,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         return partial(log_probabilities, self._class_probabilities())
 
     def _class_probabilities(self):
-        calibration = self.temperature_, self.spread_
+        calibration = self.temperature_, self.spread_, self.intercept_
         return pseudo_likelihood_probabilities(self.probability, *calibration)
 
     def _make_likelihood(self):
@@ -236,9 +239,10 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         return NetworkDesign.of(self, 2.0 if len(self.classes_) == 2 else 1.0)
 
     def _fit_model(self, problem):
+        design, labels = self._network_design(), (problem.rows.targets, problem.rows.weights)
+        prior = Calibration.prior(design.likelihood.n_latents, *problem.rows.collect(*labels))
         # Calibration needs held-out rows even without early stopping.
-        parts = self._network_design(), CalibratedLoss(), self.validation_fraction
-        return fit_network(self, problem, *parts)
+        return fit_network(self, problem, design, CalibratedLoss(prior), self.validation_fraction)
 
     def _fitted_attributes(self, models, calibrations, streamed=False):
         (model,), (calibration,) = models, calibrations
@@ -246,5 +250,6 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
             **network_attributes(self, model),
             "temperature_": calibration.temperature,
             "spread_": calibration.spread,
+            "intercept_": calibration.intercept.numpy(),
             "validation_loss_": calibration.log_loss,
         }

@@ -289,6 +289,7 @@ _CHECKS = {
     "classes_": _are_labels,
     "temperature_": lambda value: _is_number(value, 0),
     "spread_": lambda value: _is_number(value, 0),
+    "intercept_": lambda value: _is_vector(value, "f"),
     "noise_variance_": lambda value: _is_number(value, 0) or _is_vector(value, "f", 0),
     "validation_loss_": lambda value: _is_number(value) or value != value,
     "objective_curve_": lambda value: _is_vector(value, "f"),
@@ -303,6 +304,10 @@ _CONSISTENT = (
     (("input_shape_", "n_features_in_"), lambda shape, n: math.prod(shape) == n),
     (("feature_names_in_", "n_features_in_"), lambda names, n: len(names) == n),
     (("objective_curve_", "n_iter_"), lambda curve, n: len(curve) == n),
+    (
+        ("intercept_", "classes_"),
+        lambda intercept, classes: len(intercept) == (len(classes) if len(classes) > 2 else 1),
+    ),
     (("_y_mean", "_y_std"), lambda mean, std: mean.shape == std.shape),
     (
         ("noise_variance_", "_y_mean", "_y_ndim"),
