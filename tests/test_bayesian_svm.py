@@ -138,14 +138,14 @@ def test_irrelevant_feature_gets_a_longer_length_scale():
 
 def test_length_scales_alike_stay_in_common():
     kept = 0
-    for seed in range(8):
+    for seed in range(16):
         loop = Loop()
         theta = chosen(ConstantKernel(5.0) * RBF([1.0] * 3), *shells(200, seed), loop)
         common = loop.theta["kernel"]
         assert len(common[1:].unique()) == 1
         kept += torch.equal(theta, common)
-    # Chance exceeds one standard error once in six draws.
-    assert kept >= 6
+    # Chance exceeds one standard error once in six draws, so 13 of 16 are expected.
+    assert kept >= 12
 
 
 def test_a_gain_must_exceed_its_standard_error():
