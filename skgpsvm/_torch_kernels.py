@@ -240,10 +240,16 @@ class TorchKernel(ABC):
             Takes derivatives (n, m) of a scalar in K, and returns those in theta and in Z with X
             held. They are new tensors, in the dtypes of theta and Z.
         """
-        theta, Z = theta.detach().requires_grad_(), Z.detach().requires_grad_()
+        theta, Z = theta.detach().requires_grad_(), Z.detach().requires_grad_(points)
         with torch.enable_grad():
             K = self(X, Z, theta)
-        return K.detach(), lambda adjoint: gradients(K, adjoint, theta, Z)
+
+        def pull_back(adjoint):
+            if points:
+                return gradients(K, adjoint, theta, Z)
+            return *gradients(K, adjoint, theta), theta.new_zeros(())
+
+        return K.detach(), pull_back
 
     def diag_gradient(self, X, theta, adjoint):
         """Return derivatives of a scalar in theta, given those (n,) in the prior variances."""

@@ -167,11 +167,8 @@ def classification_problem(estimator, problem, mean):
     kernel = _kernel(estimator, scaler, CLASS_VARIANCE)
     kernel = add_mean(kernel, mean, scaler, MEAN_VARIANCE)
     n_latents = estimator._make_likelihood().n_latents
-
-    def make_prior(rows):
-        return SignalPrior(kernel, rows.device, n_latents)
-
-    return _sparse_problem(estimator, problem, kernel, make_prior)
+    prior = SignalPrior(kernel, problem.rows.device, n_latents)
+    return _sparse_problem(estimator, problem, kernel, lambda rows: prior)
 
 
 def _kernel(estimator, scaler, variance):

@@ -21,6 +21,7 @@ from skgpsvm._collapsed import CollapsedBound, are_points
 from skgpsvm._csr import CSRRows
 from skgpsvm._estimators import _inputs
 from skgpsvm._evidence import Evidence
+from skgpsvm._hyperparameters import collapsed_search
 from skgpsvm._hyperparameters.default_kernels import with_smoothness
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.svgp import _regressor
@@ -130,6 +131,13 @@ def test_far_more_rows_than_points_are_not_examined():
     X = np.zeros((21, 1))
     assert are_points(rows_of(X[:20], X[:20]), np.zeros((2, 1)))
     assert not are_points(rows_of(X, X), np.zeros((2, 1)))
+
+
+def test_fewer_than_fifteen_rows_choose_no_kernel(monkeypatch):
+    monkeypatch.setattr(collapsed_search, "_LEAST_GAIN", -100.0)
+    X, y = regression(15)
+    chosen = [str(SVGPRegressor(random_state=0).fit(X[:n], y[:n]).kernel_) for n in (14, 15)]
+    assert ["Matern" in kernel for kernel in chosen] == [False, True]
 
 
 @pytest.mark.parametrize("solver", ["auto", "exact"])

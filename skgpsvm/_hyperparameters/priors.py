@@ -207,9 +207,7 @@ class SignalPrior:
 
     def __init__(self, kernel, device, n_latents=1):
         self._rate = _RATIO_RATE if n_latents == 1 else _SHARED_RATIO_RATE
-        free = [h for h in kernel.hyperparameters if not h.fixed]
-        terms = [h.name.endswith("constant_value") for h in free for _ in range(h.n_elements)]
-        self._terms = torch.tensor(terms, device=device)
+        self._terms = torch.as_tensor(free_constants(kernel) > 0, device=device)
         self._lengths = torch.as_tensor(free_lengths(kernel) > 0, device=device)
         self._median = torch.as_tensor(scaled_lengths(kernel, _MEDIAN_LENGTH), device=device)
 

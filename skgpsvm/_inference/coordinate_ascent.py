@@ -441,9 +441,10 @@ class CoordinateAscent:
         moved = [torch.lerp(first[latents], last[latents], step) for first, last in pairs]
         found = *moved, *weight_moments(*moved, self._rounding())
         for name, values in zip(_MOVED, found, strict=True):
-            whole = getattr(start, name).clone()
-            whole[latents] = values
-            setattr(state, name, whole)
+            whole = getattr(start, name)
+            if len(values) < len(whole):
+                values = torch.cat([whole[: latents.start], values, whole[latents.stop :]])
+            setattr(state, name, values)
         state.change = relative_change(state.mean, start.mean)
 
     def _rounding(self):

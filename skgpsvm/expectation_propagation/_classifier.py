@@ -311,8 +311,8 @@ class EPClassifier(GPClassifier):
             smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
         )
         kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE)
-        has_prior = self.kernel is None and learns
-        make_prior = (lambda rows: SignalPrior(kernel, rows.device)) if has_prior else None
+        prior = SignalPrior(kernel, problem.rows.device)
+        make_prior = (lambda rows: prior) if self.kernel is None and learns else None
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
         return sparse if learns else replace(sparse, learned=())
 

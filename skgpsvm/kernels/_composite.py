@@ -140,7 +140,7 @@ class _Product(TorchKernel):
 
     def vjp(self, X, Z, theta, points=True):
         if len(self._others) > 1:
-            return super().vjp(X, Z, theta)
+            return super().vjp(X, Z, theta, points)
         constant = reduce(torch.mul, self._values(theta, X), _one(X))
         values, pull_back_values = self._others[0].vjp(X, Z, theta, points)
 

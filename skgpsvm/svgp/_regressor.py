@@ -68,8 +68,8 @@ class SVGPRegressor(GPRegressor):
         Prior covariance of the latent function, in units of the normalized y. Its values, bounds
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
         kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
-        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them.
-        Hyperparameters and noise then have a prior. With
+        :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them; fewer
+        than 15 rows take the first. Hyperparameters and noise then have a prior. With
         ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
         starts as a copy; a `CompoundKernel` gives both, that of the mean first.
     likelihood : {"gaussian", "heteroscedastic", "student_t", "laplace"}, default="gaussian"
