@@ -153,10 +153,9 @@ class Effects(Prior):
         one = torch.ones_like(self.variance[:1, None])
         self.coefs, self.covs = [], []
         for term, factors, variance in self._terms():
-            coef, cov = one, one
-            for factor in factors:
-                coef, cov = torch.kron(coef, factor.coef), torch.kron(cov, factor.cov)
+            coef, cov = (factors[0].coef, factors[0].cov) if factors else (one, one)
             if len(term) == 2:
+                coef, cov = torch.kron(coef, factors[1].coef), torch.kron(cov, factors[1].cov)
                 kept = basis.kept(*term, one.device)
                 coef, cov = coef[kept], cov[kept[:, None], kept]
             coef, cov = variance.sqrt() * coef, variance * cov
@@ -199,7 +198,7 @@ class Effects(Prior):
                 group = AtValues(*given, *polynomials.measure(measure), turns)
             else:
                 group = CenteredAtPoints(*given, polynomials, measure, turns)
-            found |= {place: group[k] for k, place in enumerate(places)}
+            found |= zip(places, group.unbind(), strict=True)
         return [found[place] for place in range(len(axes))]
 
     def features(self, u):

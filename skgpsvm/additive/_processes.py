@@ -133,6 +133,17 @@ class ZeroMeanKernel:
                 setattr(one, name, value[index])
         return one
 
+    def unbind(self):
+        """Return each of a batch of processes, a list.
+
+        Derivatives of all pass through one operation a tensor, which indices would not.
+        """
+        parts = {k: v.unbind() for k, v in vars(self).items() if isinstance(v, torch.Tensor)}
+        found = [copy(self) for _ in self.length]
+        for place, one in enumerate(found):
+            vars(one).update({name: part[place] for name, part in parts.items()})
+        return found
+
     @property
     def unit(self):
         """Unit of distance of the profile, in the scale of the unit interval."""

@@ -273,7 +273,7 @@ class _Numbers:
         self.kernel = _FixedKernel(
             PROFILES[kernel], lengths, *measures, cyclic if cyclic.any() else None
         )
-        self.members = [self.kernel[place] for place in range(len(axes))]
+        self.members = self.kernel.unbind()
 
     def at(self, u):
         """Return the `Points` of rows u (n, d), (p, n) each."""
