@@ -17,7 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
-from skgpsvm.additive import _ascent, _ascents
+from skgpsvm.additive import _ascent, _ascents, _exact_learning, _search
 from skgpsvm.additive._ascent import GaussianAscent
 from skgpsvm.additive._basis import AdditiveBasis, Feature
 from skgpsvm.additive._defaults import DEFAULTS
@@ -114,7 +114,7 @@ def test_prior_covariances_are_those_written_out(shares, monkeypatch):
     monkeypatch.setattr("skgpsvm.additive._row_prior._BLOCK_ENTRIES", 700)  # several blocks
     prior = RowPrior(basis, theta, sums.u)
     expected = dense(basis, theta, sums.u, sums.u)
-    assert_allclose(prior.matrix(), sum(expected), atol=1e-12)
+    assert_allclose(prior.matrix, sum(expected), atol=1e-12)
     new = sums.u[3:9]
     at = prior.at(new)
     found = prior.covariances(at, prior.rows)
@@ -725,6 +725,23 @@ def test_effects_are_not_chosen_among_more_features_than_rows():
     assert len(model.terms_) == 60
     assert model.dropped_terms_ == []
     assert AdditiveGPRegressor(interactions=None).fit(data, y).dropped_terms_
+
+
+@pytest.mark.parametrize("kind", [AdditiveGPRegressor, AdditiveGPClassifier])
+def test_covariances_are_kept_from_learning_to_the_posterior(kind, monkeypatch):
+    rng, found = np.random.default_rng(0), []
+    monkeypatch.setattr(_search.TermSearch, "refine", lambda search: found.append(search))
+    data = rng.normal(size=(40, 2))
+    kind(sparse=False, interactions=None).fit(data, 1.0 * (data[:, 0] > 0.5 * rng.normal(size=40)))
+    [search] = found
+    fresh = search.make_ascent(search.ascent.basis).posteriors(search.state)
+    monkeypatch.setattr(_exact_learning, "RowPrior", None)
+    kept = search.ascent.posteriors(search.state)
+    for ours, theirs in zip(kept, fresh, strict=True):
+        assert_allclose(ours.alpha, theirs.alpha)
+        assert_allclose(ours.chol, theirs.chol)
+    with pytest.raises(TypeError):
+        search.make_ascent(search.ascent.basis).posteriors(search.state)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -140,7 +140,7 @@ def test_scores_of_effects_are_those_of_a_dense_oracle(known):
     noise = {"noise_variance": variances} if known else {}
     model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, **noise)
     order = np.lexsort(X.T[::-1])
-    K = model._latents[0].posterior("cpu")._prior.matrix().numpy()
+    K = model._latents[0].posterior("cpu")._prior.matrix.numpy()
     var = (variances[order] + model.noise_variance_) / model._y_std**2
     inverse = np.linalg.inv(K + np.diag(var))
     alpha = inverse @ ((y[order] - model._y_mean) / model._y_std)

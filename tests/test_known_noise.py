@@ -451,7 +451,7 @@ def test_additive_posterior_is_that_of_the_known_noise():
     X, y, known = measured(100)
     model = AdditiveGPRegressor(sparse=False, interactions=None).fit(X, y, noise_variance=known)
     prior = model._latents[0].posterior("cpu")._prior
-    K = prior.matrix().numpy()
+    K = prior.matrix.numpy()
     var = (known + model.noise_variance_) / model._y_std**2
     order = np.lexsort(X.T[::-1])
     rows = (y[order] - model._y_mean) / model._y_std

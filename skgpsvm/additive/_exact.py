@@ -104,11 +104,14 @@ class RowEvidence:
     own : dict of Tensor
         Hyperparameters, see `AdditiveAscent.latents`.
     sums : RowSums
+    prior : RowPrior, optional
+        The prior at the hyperparameters, where it is known.
 
     Attributes
     ----------
     value : float
         The log evidence, in nats, up to constants of sites.
+    prior : RowPrior
 
     Notes
     -----
@@ -116,9 +119,10 @@ class RowEvidence:
     and (5.9).
     """
 
-    def __init__(self, basis, own, sums):
-        self._prior, self._sums, self._noise = RowPrior(basis, own, sums.u), sums, own["noise"]
-        K, (self._root, linear) = self._prior.matrix(), _scaled_sites(own, sums)
+    def __init__(self, basis, own, sums, prior=None):
+        self.prior = RowPrior(basis, own, sums.u) if prior is None else prior
+        self._sums, self._noise = sums, own["noise"]
+        K, (self._root, linear) = self.prior.matrix, _scaled_sites(own, sums)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
         constants = sums.normalization(self._noise)
@@ -149,7 +153,7 @@ class RowEvidence:
         root, n = self._root[:, None], len(self._root)
         inverse, alpha = torch.cholesky_inverse(self._chol), self._alpha[:, 0]
         adjoint = 0.5 * (torch.outer(alpha, alpha) - root * inverse * root.T)
-        slopes, moves = self._prior.slopes(adjoint, alpha)
+        slopes, moves = self.prior.slopes(adjoint, alpha)
         # Where C_i is the variance of the noise, B^1/2 C_i alpha is what `_solved` returned, times
         # the share of that variance in all noise.
         of_noise, solved = self._solved, self._solved.square().sum()
@@ -175,7 +179,7 @@ def _evidence_at(K, root, linear):
 def evidence_gains(basis, own, sums, places):
     """Return how much some terms add to the log evidence at fixed hyperparameters, in nats."""
     prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
-    K, after_constant = prior.matrix(), [1 + place for place in places]
+    K, after_constant = prior.matrix, [1 + place for place in places]
     covariances = prior.covariances(prior.rows, prior.rows, after_constant)
     size = max(1, _BATCH_ENTRIES // K.numel())
     groups = iter(lambda: list(itertools.islice(covariances, size)), [])
@@ -196,6 +200,8 @@ class ExactPosterior(EffectsPosterior):
         Of their sites.
     chol, alpha : Tensor, optional
         The attributes, where they are known.
+    prior : RowPrior, optional
+        The prior, where it is known.
 
     Attributes
     ----------
@@ -207,18 +213,18 @@ class ExactPosterior(EffectsPosterior):
 
     form = None
 
-    def __init__(self, basis, theta, u, precision, linear, chol=None, alpha=None):
+    def __init__(self, basis, theta, u, precision, linear, chol=None, alpha=None, *, prior=None):
         self.basis, self.u, self.precision, self.linear = basis, u, precision, linear
-        self._prior = RowPrior(basis, theta, u)
+        self._prior = RowPrior(basis, theta, u) if prior is None else prior
         self._root = precision.clamp_min(0).sqrt()
         if chol is None:
             chol = _factorized(self._K, self._root)
             alpha = _solved(self._K, self._root, chol, linear[:, None])[-1][:, 0]
         self.chol, self.alpha = chol, alpha
 
-    @cached_property
+    @property
     def _K(self):
-        return self._prior.matrix()
+        return self._prior.matrix
 
     @property
     def arrays(self):

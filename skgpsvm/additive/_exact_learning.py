@@ -11,24 +11,57 @@ from ..likelihoods._regression import observations
 from ._ascent import AdditiveAscent, GaussianAscent, stacked_moments
 from ._defaults import DEFAULTS
 from ._exact import ExactPosterior, RowEvidence, RowSums, evidence_gains
+from ._row_prior import RowPrior
 from ._site_ascent import SiteAscent
 
 
+def _key(own):
+    """Return the hyperparameters of the prior of a latent as an immutable object."""
+    return tuple(own[name].cpu().numpy().tobytes() for name in ("length", "variance"))
+
+
 class _AllRows(AdditiveAscent):
-    """Additive model without inducing points."""
+    """Additive model without inducing points.
+
+    The prior covariances where the learning of each latent ended are kept, since the posterior and
+    the next round need them.
+    """
 
     has_points = False
     # Steps of a round, and the share of the gain of a last round below which one is not taken.
     _scoring_steps, _share = ROUND, 1.0
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._priors = {}
+
+    def _prior(self, own, sums):
+        prior = self._priors.get(_key(own))
+        return RowPrior(self.basis, own, sums.u) if prior is None else prior
+
+    def _evidence(self, own, sums):
+        return RowEvidence(self.basis, own, sums, self._prior(own, sums))
+
     def _value(self, own, sums):
-        return RowEvidence(self.basis, own, sums).value
+        return self._evidence(own, sums).value
+
+    def _learn_hyperparameters(self, state):
+        objective = super()._learn_hyperparameters(state)
+        current = {_key(own) for own in self.latents(state)}
+        self._priors = {key: prior for key, prior in self._priors.items() if key in current}
+        return objective
 
     def _ascend(self, own, sums, packing):
+        highest, prior = -math.inf, None  # only a point of higher value is accepted
+
         def evaluate(vector):
+            nonlocal highest, prior
             parts = {**own, **packing.parts(vector, own)}
-            evidence = RowEvidence(self.basis, parts, sums)
+            evidence = self._evidence(parts, sums)
             log_prior, prior_slopes, prior_information = self._log_prior(parts)
+
+            if (value := evidence.value + log_prior) > highest:
+                highest, prior = value, evidence.prior
 
             def derivatives():
                 slopes, roots = evidence.derivatives()
@@ -38,14 +71,17 @@ class _AllRows(AdditiveAscent):
                 of_prior = packing.gradient(none | prior_information)
                 return packing.gradient(slopes), root @ root.T + of_prior.diag()
 
-            return evidence.value + log_prior, derivatives
+            return value, derivatives
 
         start, limits = packing.vector(own), packing.limits(own)
         least_gain = self._share * max(self.tol * self.rows.total_weight, DEFAULTS.round_gain)
-        return fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
+        best, value = fisher_scoring(evaluate, start, limits, self._scoring_steps, least_gain)
+        self._priors[_key({**own, **packing.parts(best, own)})] = prior
+        return best, value
 
     def _posterior(self, own, sums, earlier):
-        return ExactPosterior(self.basis, own, sums.u, *sums.sites(own["noise"]))
+        sites, prior = sums.sites(own["noise"]), self._prior(own, sums)
+        return ExactPosterior(self.basis, own, sums.u, *sites, prior=prior)
 
     def _gains(self, own, sums, places):
         return evidence_gains(self.basis, own, sums, places)
@@ -60,7 +96,8 @@ class _AllRows(AdditiveAscent):
         return self.rows
 
     def _drop_columns(self, state, going):
-        """Do nothing: the sums over rows do not depend on the terms."""
+        """Forget the priors; the sums over rows do not depend on the terms."""
+        self._priors = {}
 
 
 class ExactGaussianAscent(_AllRows, GaussianAscent):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cached_property
 
 import torch
 
@@ -130,9 +131,10 @@ class RowPrior(Prior):
             K[index, others] = self.total(left, right)
         return K
 
+    @cached_property
     @torch.no_grad()
     def matrix(self):
-        """Return prior covariances (n, n) between the rows of the fit."""
+        """Prior covariances (n, n) between the rows of the fit."""
         n = len(self.rows[1])
         K = self.variance.new_empty(n, n)
         for (block, left), (other, right) in self._triangle():
