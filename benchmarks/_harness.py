@@ -191,6 +191,7 @@ def run_tasks(function, tasks, measured, path, jobs, methods=None):
     keys = list(tasks[0])
     columns = [*keys, *measured, "warnings"]
     held = _held(path, columns)
+    held = held.astype({key: type(tasks[0][key]) for key in keys})
     if methods:
         tasks = _chosen(tasks, methods, held)
     known = set(held[keys].astype(str).itertuples(index=False, name=None))

@@ -32,7 +32,7 @@ from . import _harness, _report
 N_OTHERS = 2000
 MARGIN, STANDARD_ERRORS = 0.005, 2
 COVERAGE = (0.88, 0.98)
-ROWS, FEATURES = (60, 200, 600, 2000), (1, 5, 20, 50, "n")
+ROWS, FEATURES = (60, 200, 600, 2000), ("1", "5", "20", "50", "n")
 CONSTANT, LINEAR = "constant", "linear"
 MEASURED = ("loss", "coverage", "fit_seconds")
 CELL = ["task", "problem", "n", "d"]
@@ -266,7 +266,7 @@ def main():
     _harness.add_options(parser)
     options = parser.parse_args()
     if options.quick:
-        options.rows, options.features, options.draws = (60,), (1, 5), 1
+        options.rows, options.features, options.draws = (60,), ("1", "5"), 1
         options.problems = ["noise", "weak linear"]
     code = _harness.package_code()
     tasks = [
