@@ -177,6 +177,11 @@ class Tempering(_Fitted):
     values: tuple = (0.0,)
     precision: tuple = ((_POWER_PRIOR_STD**-2,),)
 
+    @classmethod
+    def of_prior(cls, spread):
+        """Return the tempering before any rows, with a prior deviation of the power's logarithm."""
+        return cls(precision=((spread**-2,),))
+
     @property
     def power(self):
         """Return the power."""

@@ -693,3 +693,27 @@ def test_stages_start_from_the_latents_of_the_stage_before(likelihood, sparse, m
     search.ascent.step(state)
     assert_allclose(state.objective, search.state.objective, atol=0.3)
     assert_allclose(state.variance, search.state.variance, atol=0.1)
+
+
+def test_leave_one_out_predictions_show_caution_of_several_classes():
+    rng = np.random.default_rng(3)
+    centers = rng.normal(size=(3, 8))
+    y = rng.integers(3, size=2060)
+    X = centers[y] + 0.8 * rng.normal(size=(2060, 8))
+    model = AdditiveGPClassifier(interactions=0, random_state=0).fit(X[:60], y[:60])
+    assert 1.1 < model.temperature_ < 3
+    tempered = model.predict_proba(X[60:])
+    plain = tempered ** (1 / model.temperature_)
+    plain /= plain.sum(1, keepdims=True)
+    loss = log_loss(y[60:], tempered)
+    assert loss < 0.9 * log_loss(y[60:], plain)
+    assert abs(model.loo_log_loss_ - loss) < 0.05
+
+
+def test_a_stream_keeps_the_power_of_its_first_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = (X[:, 0] > 0).astype(int)
+    model = AdditiveGPClassifier(interactions=0, random_state=0).partial_fit(X[:60], y[:60])
+    power = model.temperature_
+    assert model.partial_fit(X[60:], y[60:]).temperature_ == power != 1

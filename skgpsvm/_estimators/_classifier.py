@@ -130,6 +130,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """
         earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
         found = earlier.updated(log_p, targets, weights, learns=learns)
+        return self._of_tempering(found, log_p, targets, weights, streamed)
+
+    def _of_tempering(self, found, log_p, targets, weights, streamed=False):
+        """Return the fitted attributes of a `Tempering` that was found, see `_tempered`."""
         scores = self._scores(tempered(log_p, found.power), targets, weights, streamed)
         return {"_tempering": found, "temperature_": found.power, "_left_out": scores}
 

@@ -37,6 +37,12 @@ class Defaults:
         Nats that an effect adds to the gain that the effects of features need together. On 60 and
         200 rows of noise with 20 features, two classes, effects that pass one by one gain .3 to 1.0
         nats each, 1.6 to 6.0 together; on 100 rows of credit_g, .8 and 10 (2026-11-27).
+    power_spread : float
+        Standard deviation of the prior of the logarithm of the power of class probabilities. Each
+        effect has hyperparameters that are chosen with the rows that are left out, which makes
+        them optimistic. Without a power, 19 sets, up to 400 rows, two splits, have a mean log loss
+        of .380; with .5, .372, and .368 with .2, which is .04 worse on the worst split instead of
+        .08 (2026-11-27).
     pairs_at_once : int
         Pairs that are added after each score test. With 2 and 10 the fits are the same
         (2026-11-27).
@@ -154,6 +160,7 @@ class Defaults:
     gain_level: float = 0.01
     exact_gain_level: float = 0.1
     joint_gain: float = 0.3
+    power_spread: float = 0.2
     pairs_at_once: int = 5
     clear_gain: float = 15.0
     trial_share: float = 0.1
