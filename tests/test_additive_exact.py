@@ -756,3 +756,15 @@ def test_groups_of_dropped_terms_leave_one_of_two_alike(sparse):
     assert len(model.terms_) == 1
     assert model.terms_[0] in [(0,), (1,)]
     assert model.elbo_ > whole.elbo_ - 1
+
+
+@pytest.mark.parametrize("min_gain", [0.0, 0.05])
+def test_a_listed_pair_stays_where_too_many_are_found(min_gain):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(120, 5))
+    y = 3 * X[:, 0] * X[:, 1] + 3 * X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=120)
+    terms = [..., (3, 4)]
+    model = AdditiveGPRegressor(terms=terms, interactions=1, min_gain=min_gain).fit(X, y)
+    pairs = [term for term in model.terms_ if len(term) == 2]
+    assert (3, 4) in pairs
+    assert len(pairs) == 2

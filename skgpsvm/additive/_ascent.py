@@ -250,7 +250,7 @@ class AdditiveAscent(Stage):
     def _gains(self, own, sums, places):
         return gains(self.basis.at(own), sums, own["noise"])[places]
 
-    def prune(self, state, least, most=math.inf):
+    def prune(self, state, least, most=math.inf, kept=()):
         """Drop terms while one adds too little to the ELBO, or there are too many pairs.
 
         The poorer half of the terms that add too little is removed at once, if it adds less
@@ -264,6 +264,8 @@ class AdditiveAscent(Stage):
             Takes a term and returns the gain it needs, in nats; -inf keeps the term in any case.
         most : int
             Maximum number of pairs.
+        kept : collection of tuples of ints
+            Pairs that are not dropped where there are too many.
 
         Returns
         -------
@@ -275,7 +277,8 @@ class AdditiveAscent(Stage):
             excess = len(self.basis.pairs) - most
             needed = {term: least(term) for term in doubtful}
             finite = (term for term in doubtful if needed[term] > -math.inf)
-            tested = self.basis.pairs if excess > 0 else list(finite)
+            other = [pair for pair in self.basis.pairs if pair not in kept]
+            tested = other if excess > 0 else list(finite)
             if not tested:
                 return dropped
             gained = dict(zip(tested, self.gains(state, tested), strict=True))

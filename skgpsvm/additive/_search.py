@@ -199,7 +199,7 @@ class TermSearch:
     def prune(self):
         """Drop terms whose gain is too small, alone or together, and learn without them."""
         most = len(self.given) + self.most
-        self.dropped = self.ascent.prune(self.state, self._required_gain, most)
+        self.dropped = self.ascent.prune(self.state, self._required_gain, most, self.kept)
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
         if effects and self.ascent.joint_gain(self.state, effects) < self._required_jointly(
             effects
