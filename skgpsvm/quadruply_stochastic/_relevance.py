@@ -134,7 +134,7 @@ class RelevanceSweeps(Stage):
     threshold : float
         Prior precision above which a function is irrelevant.
     tol : float
-        Change of the bound, in nats, below which sweeps have converged.
+        Change of the bound, in nats per row, below which sweeps have converged.
     noise_bounds : Tensor of shape (c, 2) or (1, 2), optional
         Bounds of the noise's logarithm, which may be shared by all latents. Without bounds the
         noise is fixed.
@@ -191,8 +191,12 @@ class RelevanceSweeps(Stage):
         state.n_pruned = before.precisions.shape[1] - state.precisions.shape[1]
 
     def converged(self, state):
-        """Return whether the last sweep pruned nothing and changed the bound by less than tol."""
-        return state.change < self._tol and not state.n_pruned
+        """Return whether the last sweep pruned nothing and changed the bound by less than tol.
+
+        With a full covariance, it also has to have set precisions one by one.
+        """
+        little = state.change < self._tol * self._rows.total_weight
+        return little and not state.n_pruned and (self._mean_field or state.per_weight)
 
     def value(self, state):
         """Return the lower bound on the log evidence, in nats."""

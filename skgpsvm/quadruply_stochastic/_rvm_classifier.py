@@ -59,8 +59,8 @@ class QSRVMClassifier(GPClassifier):
         fixed, and so are length scales if there are fewer than 3 rows.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
-    tol : float, default=0.1
-        Stop when a sweep prunes no function and changes the bound by less, in nats.
+    tol : float, default=1e-4
+        Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
@@ -142,7 +142,7 @@ class QSRVMClassifier(GPClassifier):
         relevance_threshold=1e4,
         optimizer="auto",
         max_iter=300,
-        tol=0.1,
+        tol=1e-4,
         class_weight=None,
         warm_start=False,
         device=None,

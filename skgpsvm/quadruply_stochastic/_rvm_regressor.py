@@ -70,8 +70,8 @@ class QSRVMRegressor(GPRegressor):
         density of held-out rows: those of all three folds, or of one if there are more than 500.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
-    tol : float, default=1e-3
-        Stop when a sweep prunes no function and changes the bound by less, in nats.
+    tol : float, default=1e-5
+        Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     normalize_y : bool, default=True
         Whether y is centered and scaled to unit variance first. Otherwise y should be of order
         one, since the initial values and the limits of learning assume it.
@@ -157,7 +157,7 @@ class QSRVMRegressor(GPRegressor):
         noise_variance=None,
         optimizer="auto",
         max_iter=300,
-        tol=1e-3,
+        tol=1e-5,
         normalize_y=True,
         warm_start=False,
         device=None,
