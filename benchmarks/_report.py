@@ -40,6 +40,12 @@ def publish(name, parts, *, write):
         (RESULTS / f"{name}-{date.today()}.txt").write_text(text)
 
 
+def publish_picture(name, figure):
+    """Save a figure as results/<name>-<date>.png."""
+    RESULTS.mkdir(exist_ok=True)
+    figure.savefig(RESULTS / f"{name}-{date.today()}.png", dpi=150)
+
+
 def table(frame, title="", digits=3):
     """Return a data frame as aligned text with ``digits`` decimals; missing values are a dash."""
     text = frame.to_string(

@@ -7,7 +7,12 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.preprocessing import StandardScaler
 
 from skgpsvm._hyperparameters import default_kernels
-from skgpsvm._hyperparameters.default_kernels import feature_scales, linear_kernel, smooth_kernel
+from skgpsvm._hyperparameters.default_kernels import (
+    feature_scales,
+    linear_kernel,
+    smooth_kernel,
+    with_one_unit,
+)
 
 
 def scattered(n=50, seed=0):
@@ -129,3 +134,24 @@ def test_kernels_do_not_depend_on_the_units_of_the_features(make):
     a = make(StandardScaler().fit(X), 2.0)(X)
     b = make(StandardScaler().fit(X * units), 2.0)(X * units)
     assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-140, 1.0, 1e150])
+def test_kernels_of_one_unit_depend_on_distances_alone(size):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 3)) * [0.1, 1.0, 3.0] * size
+    scaler = StandardScaler().fit(X)
+    same = with_one_unit(scaler)
+    rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    kernel = smooth_kernel(same, 2.0)
+    assert_allclose(kernel(X), kernel(X @ rotation), rtol=1e-9)
+    # The mean squared distance, in units of the length scales, is that of standardized features.
+    for found in (same, scaler):
+        lengths = smooth_kernel(found, 2.0).k2.length_scale
+        assert_allclose(2 * (X.std(0) / lengths).dot(X.std(0) / lengths), 4.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("stds", [[2.0], [2.0, 2.1, 2.0], [2.0, 0.0, 0.0]])
+def test_features_of_equal_deviations_have_one_unit_already(stds):
+    X = np.random.default_rng(0).normal(size=(500, len(stds)))
+    assert with_one_unit(StandardScaler().fit(stds * (X - X.mean(0)) / X.std(0) + 1)) is None

@@ -217,6 +217,21 @@ def test_converged_precisions_are_fixed_points():
     assert values[1] > max(values[0], values[2])
 
 
+@pytest.mark.parametrize("n", [50, 200])
+def test_the_tolerance_is_a_change_per_row(n):
+    X = np.linspace(-2, 2, n)[:, None]
+    sweeps = sweeps_of(Gaussian([0.1]), X, np.sin(X[:, 0]), tol=1e-3)
+    state = start_of(sweeps, X[::10])
+    state.change = 0.1
+    assert sweeps.converged(state) == (n == 200)
+    state.change = 9.0
+    sweeps.step(state)  # single precisions from ten times the tolerance on, or from 1 nat
+    assert not state.per_weight
+    state.change = 1.5
+    sweeps.step(state)
+    assert state.per_weight == (n == 200)
+
+
 @pytest.mark.parametrize("mean_field", [True, False])
 @pytest.mark.parametrize("likelihood", ["gaussian", "laplace", "logistic", "softmax"])
 def test_the_bound_never_falls(likelihood, mean_field):

@@ -9,7 +9,6 @@ point is a fit of its own with so many iterations; m = 300, one thread. Run
 import argparse
 import time
 import warnings
-from datetime import date
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -71,7 +70,7 @@ def main():
         axis.set(xscale="log", xlabel="seconds", ylabel="evidence, nats")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
-        figure.savefig(_report.RESULTS / f"paper2_loops-{date.today()}.png", dpi=150)
+        _report.publish_picture("paper2_loops", figure)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Run ``python -m benchmarks.reproduce.paper2_points [--quick]``.
 """
 
 import argparse
-from datetime import date
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -93,8 +92,7 @@ def main():
     ]
     _report.publish("paper2_points", parts, write=not options.quick)
     if not options.quick:
-        path = _report.RESULTS / f"paper2_points-{date.today()}.png"
-        drawn(models, X, y).savefig(path, dpi=150)
+        _report.publish_picture("paper2_points", drawn(models, X, y))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ length scale of each base. Run ``python -m benchmarks.reproduce.paper3_sinc [--q
 
 import argparse
 import warnings
-from datetime import date
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -92,8 +91,7 @@ def main():
     ]
     _report.publish("paper3_sinc", parts, write=not options.quick)
     if not options.quick:
-        path = _report.RESULTS / f"paper3_sinc-{date.today()}.png"
-        drawn(pictured, *rows(0)).savefig(path, dpi=150)
+        _report.publish_picture("paper3_sinc", drawn(pictured, *rows(0)))
 
 
 if __name__ == "__main__":
