@@ -160,7 +160,7 @@ def _judged(error, told):
 
 def _fault(model, new, X):
     """Return a description of what is wrong with a fitted model's predictions, or None."""
-    n = len(new)
+    n = new.shape[0] if sp.issparse(new) else len(new)
     mean, var = model.latent_mean_and_variance(new)
     if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
         return "latent moments are not finite"

@@ -399,6 +399,20 @@ def test_calibration_on_held_out_rows_leaves_known_noise_out(seed):
     assert np.mean(np.abs(f - mean) < 1.96 * np.sqrt(variance)) > 0.85
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_large_weights_beside_known_noise(sparse):
+    """Hyperparameters are learned at normalized weights, and the posterior at the given ones."""
+    X, y = waves(60, seed=0)
+    y = y - 0.3 * np.cos(X[:, 0])
+    weights = np.r_[300.0, np.ones(59)]
+    options = {"sparse": sparse, "interactions": 0, "random_state": 0}
+    known, other = AdditiveGPRegressor(**options), AdditiveGPRegressor(**options)
+    known.fit(X, y, sample_weight=weights, noise_variance=np.full(60, 1e-9))
+    other.fit(X, y, sample_weight=weights)
+    found, expected = (np.stack(m.predict(X, return_std=True)) for m in (known, other))
+    assert_allclose(found, expected, atol=0.02 * y.std())
+
+
 def test_decoupled_stream_is_a_fit_of_all_rows():
     X, y, known = measured(120)
     options = GIVEN | {"inducing_points": X[:30], "learn_inducing": False, "n_mean_bases": 60}

@@ -236,6 +236,10 @@ class AdditiveAscent(Stage):
         self.learned, self._earlier = (), earlier
         return AdditiveState(length=length, variance=variance, noise=noise)
 
+    def held(self, state):
+        """Return the state from which `step` finds the posterior, with the hyperparameters held."""
+        return self.init_update(state.length, state.variance, state.noise)
+
     def _expected_earlier(self, posteriors):
         """Return the expected log density of the earlier rows, in nats, up to a constant."""
         parts = zip(posteriors, self._earlier or (), strict=bool(self._earlier))

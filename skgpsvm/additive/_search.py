@@ -227,8 +227,7 @@ class TermSearch:
         """Recompute the posterior under other row weights, with fixed hyperparameters."""
         self.make_ascent = make_ascent
         self._begin(self.ascent.basis)
-        state = self.state
-        self.state = self.ascent.init_update(state.length, state.variance, state.noise)
+        self.state = self.ascent.held(self.state)
         self.ascent.step(self.state)
 
     def _begin(self, basis):

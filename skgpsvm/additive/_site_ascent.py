@@ -126,6 +126,15 @@ class SiteAscent(AdditiveAscent):
             generator=self._generator.get_state(),
         )
 
+    def held(self, state):
+        """Return the state from which `step` finds the posterior, with the hyperparameters held.
+
+        Its sites are those of all rows already: `init` has computed them, and those of Gaussian
+        noise, the only one that is reweighted, do not depend on the posterior.
+        """
+        self.learned, self._learns_noise = (), False
+        return state
+
     def _level(self, noise):
         """Return the constant latents (1, c) of highest likelihood, found by Newton's method.
 
