@@ -158,19 +158,31 @@ class InterleavedEP(_Batches):
         takes all rows at once.
     learning_rate : float, default=None
         Step size of the rule; None is 0.05.
+    gradient : {"exact", "approximate"}, default="exact"
+        Derivatives of the evidence with the sites held. They differ only before the sites have
+        converged. "approximate", the paper's eq. 4, holds sites on the inducing values and lacks
+        the terms of their mismatch; it is for updates of all rows. "exact" holds the parameters of
+        the sites, which is nearer to the derivatives at convergence, at the same cost.
 
     Notes
     -----
     Source: Hernandez-Lobato and Hernandez-Lobato (2016), sections 3 and 5.
     """
 
-    def __init__(self, rule="adam", batch_size=None, learning_rate=None):
+    def __init__(self, rule="adam", batch_size=None, learning_rate=None, gradient="exact"):
         super().__init__(batch_size, learning_rate)
         self.rule = rule
+        self.gradient = gradient
 
     def check(self) -> None:
         super().check()
         check_choice("rule", self.rule, ("adam", "sign", "adadelta"))
+        check_choice("gradient", self.gradient, ("exact", "approximate"))
+        if self.gradient == "approximate" and self.batch_size is not None:
+            raise ValueError(
+                "gradient='approximate' is for updates of all rows; got "
+                f"batch_size={self.batch_size}. Set batch_size=None or gradient='exact'."
+            )
 
 
 class ConjugateGradients(_Batches):

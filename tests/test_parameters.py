@@ -498,8 +498,12 @@ def test_options_of_a_solver_are_parameters():
     model = EPClassifier(solver=InterleavedEP("sign", batch_size=7))
     assert model.get_params(deep=False)["solver"] is model.solver
     shown = {name: value for name, value in model.get_params().items() if "__" in name}
-    names = ("solver__rule", "solver__batch_size", "solver__learning_rate")
-    assert shown == dict(zip(names, ("sign", 7, None), strict=True))
+    assert shown == {
+        "solver__rule": "sign",
+        "solver__batch_size": 7,
+        "solver__learning_rate": None,
+        "solver__gradient": "exact",
+    }
     copy = clone(model)
     assert copy.solver is not model.solver
     assert copy.solver.get_params() == model.solver.get_params()

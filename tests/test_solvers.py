@@ -91,6 +91,12 @@ def options(solver):
     return list(inspect.signature(solver).parameters)
 
 
+def choices(solver, name):
+    if (solver, name) == (InterleavedEP, "gradient"):
+        return "exact", "approximate"
+    return CHOICES.get(name, ())
+
+
 OPTIONS = [(solver, name) for solver in SOLVERS for name in options(solver)]
 
 
@@ -122,7 +128,7 @@ def results(model):
 @pytest.mark.parametrize(("solver", "name"), OPTIONS)
 def test_invalid_options_are_refused(solver, name):
     wrong = list(ODD_CHOICES if name in CHOICES else ODD_NUMBERS)
-    if name not in OPTIONAL and None not in CHOICES.get(name, ()):
+    if name not in OPTIONAL and None not in choices(solver, name):
         wrong.append(None)
     if name in INTEGERS:
         wrong.append(2.5)
@@ -140,7 +146,8 @@ def test_invalid_options_are_refused(solver, name):
 
 @pytest.mark.parametrize(("solver", "name"), OPTIONS)
 def test_valid_options_are_accepted(solver, name):
-    values = CHOICES.get(name, (1, np.int64(7)) if name in INTEGERS else (1, 0.5, np.float32(0.1)))
+    numbers = (1, np.int64(7)) if name in INTEGERS else (1, 0.5, np.float32(0.1))
+    values = choices(solver, name) or numbers
     for value in (*values, *((None,) if name in OPTIONAL else ())):
         solver(**{name: value}).check()
 
@@ -153,6 +160,11 @@ def test_choices_are_told():
         DecoupledGPRegressor(solver=StochasticGradient("jacobi")).fit(*problem(SVGPRegressor()))
     with pytest.raises(ValueError, match=r"^rule='auto' is not one of 'adam', 'sign', 'adadelta'"):
         EPClassifier(solver=InterleavedEP("auto")).fit(*problem(SVGPClassifier()))
+
+
+def test_approximate_gradient_is_for_all_rows():
+    with pytest.raises(ValueError, match=r"^gradient='approximate' is for .* got batch_size=20\."):
+        InterleavedEP(gradient="approximate", batch_size=20).check()
 
 
 def test_every_option_is_checked():

@@ -1,7 +1,8 @@
 """Paper 2, Figure 1 left: evidence of pima against time, by inner and outer loops.
 
 Hernandez-Lobato and Hernandez-Lobato (2016), section 4.1: hyperparameters change after each update
-of the sites, by the sign rule or by Adam, or after the sites have converged, by L-BFGS-B. Each
+of the sites, by the sign rule or by Adam, with the exact or the approximate gradient (eq. 4), or
+after the sites have converged, by L-BFGS-B. Each
 point is a fit of its own with so many iterations; m = 300, one thread. Run
 ``python -m benchmarks.reproduce.paper2_loops [--quick]``.
 """
@@ -22,9 +23,15 @@ from skgpsvm.solvers import ConvergedEP, InterleavedEP
 
 from .. import _data, _report
 
+INNER = 25, 50, 100, 250, 1000
 SOLVERS = {
-    "inner loop, sign rule": (InterleavedEP("sign", learning_rate=1e-2), (25, 50, 100, 250, 1000)),
-    "inner loop, Adam": (InterleavedEP("adam"), (25, 50, 100, 250, 1000)),
+    "inner loop, sign rule": (InterleavedEP("sign", learning_rate=1e-2), INNER),
+    "inner loop, sign rule, approximate": (
+        InterleavedEP("sign", learning_rate=1e-2, gradient="approximate"),
+        INNER,
+    ),
+    "inner loop, Adam": (InterleavedEP("adam"), INNER),
+    "inner loop, Adam, approximate": (InterleavedEP("adam", gradient="approximate"), INNER),
     "outer loop, L-BFGS-B": (ConvergedEP(), (1, 3, 10, 30, 100)),
 }
 

@@ -31,6 +31,8 @@ class EPProblem:
         Unit of the inducing points, for each feature; likewise.
     prior : SignalPrior, optional
         Prior of theta.
+    approximate : bool
+        Whether gradients are those of the source's eq. 4; see `Propagation.gradient`.
     """
 
     propagation: Propagation
@@ -38,6 +40,7 @@ class EPProblem:
     bounds: torch.Tensor | None = None
     scale: torch.Tensor | None = None
     prior: SignalPrior | None = None
+    approximate: bool = False
 
     @property
     def flat(self):
@@ -54,7 +57,8 @@ class EPProblem:
 
     def gradient(self, state, update):
         """Return the derivatives of `objective` in the learned parameters, (k,)."""
-        return self.with_prior(self.propagation.gradient(state, update), state)
+        gradients = self.propagation.gradient(state, update, self.approximate)
+        return self.with_prior(gradients, state)
 
     def with_prior(self, gradients, state):
         """Return derivatives by name as one vector (k,), the prior's gradient added."""

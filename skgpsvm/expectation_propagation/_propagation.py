@@ -177,16 +177,20 @@ class Propagation:
 
     def refresh(self, state):
         """Recompute the posterior of a state from its sites, theta and Z."""
+        state.site_gram, linear = self._sums(state, state.precision, state.shift)
+        state.linear = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
+        state.mean, state.root = self._posterior_moments(state.site_gram, state.linear)
+
+    def _sums(self, state, by_cov, by_mean):
+        """Return sums over rows of ``by_cov * outer(a, a)``, (p, p), and ``by_mean * a``, (p,)."""
         p = self.basis(state).size
         gram = torch.zeros(p, p, dtype=torch.float64, device=self.rows.device)
         linear = gram.new_zeros(p)
         for index, _, _, copies, A, _ in self._chunks(state):
-            scaled = (copies * state.precision[index]).to(A.dtype)[:, None] * A
+            scaled = (copies * by_cov[index]).to(A.dtype)[:, None] * A
             add_gram(gram, A, scaled)
-            linear += (copies * state.shift[index]).to(A.dtype) @ A
-        state.site_gram, linear = self.rows.sum(mirror(gram), linear)
-        state.linear = linear[None] if self._prior is None else (self._prior[1] + linear)[None]
-        state.mean, state.root = self._posterior_moments(state.site_gram, state.linear)
+            linear += (copies * by_mean[index]).to(A.dtype) @ A
+        return self.rows.sum(mirror(gram), linear)
 
     def _posterior_moments(self, site_gram, linear):
         """Return mean and root of the posterior from the sums over all sites."""
@@ -296,17 +300,32 @@ class Propagation:
             value -= _log_normalizer(*weight_moments(precision, linear), linear)
         return value.item()
 
-    def gradient(self, state, update):
-        r"""Return the derivatives of the evidence in theta and Z, with all sites held.
+    def gradient(self, state, update, approximate=False):
+        r"""Return the derivatives of the evidence in theta and Z.
 
-        Write :math:`\theta_i, \psi_i` for the derivatives of a site's log scale in mean and
-        variance of :math:`h_i`, :math:`A = \sum \psi_i a_i a_i^\top` and :math:`p = \Sigma \sum
-        \theta_i a_i`. The derivatives in the features are
+        The parameters of all sites are held, and the prior is N(0, I). Write :math:`\theta_i,
+        \psi_i` for the derivatives of a site's log scale in mean and variance of :math:`h_i`,
+        :math:`A = \sum \psi_i a_i a_i^\top` and :math:`p = \Sigma \sum \theta_i a_i`. The
+        derivatives in the features are
 
         .. math:: -\tilde\nu_i H a_i + \tilde\mu_i (\mu + p) + 2 \psi_i \Sigma a_i + \theta_i \mu,
             \qquad H = \Sigma + \mu\mu^\top + 2 \Sigma A \Sigma + p\mu^\top + \mu p^\top,
 
         and those in the residual variances are added.
+
+        The approximate derivatives, eq. 4 of the source, hold the posterior and all cavities of
+        the inducing values, so that only prior and likelihoods move. With :math:`\alpha_i,
+        \zeta_i` the `SiteUpdate`'s ``cavity_grad`` and ``cavity_weight``, those in the features are
+        :math:`r_i = \alpha_i \mu + \zeta_i \Sigma a_i`, and those in :math:`K_{zz}` have
+        :math:`-\frac12 L^{-\top} (I - \Sigma - \mu\mu^\top + \sum a_i r_i^\top) L^{-1}` more, made
+        symmetric. Both agree at converged sites.
+
+        Parameters
+        ----------
+        state : EPState
+        update : SiteUpdate
+            The `site_update` at the state.
+        approximate : bool, default=False
 
         Returns
         -------
@@ -314,36 +333,42 @@ class Propagation:
             ``theta``, (k,), and ``Z``, (m, d).
         """
         basis, root, mean = self.basis(state), state.root[0], state.mean[0]
-        gram = torch.zeros_like(root)
-        linear = torch.zeros_like(mean)
-        for index, _, _, copies, A, _ in self._chunks(state):
-            scaled = (copies * update.grad_var[index]).to(A.dtype)[:, None] * A
-            add_gram(gram, A, scaled)
-            linear += (copies * update.grad_mean[index]).to(A.dtype) @ A
-        gram, linear = self.rows.sum(mirror(gram), linear)
-        cov = root @ root.T
-        p = cov @ linear
-        cross = torch.outer(p, mean)
-        H = cov + torch.outer(mean, mean) + 2 * cov @ gram @ cov + cross + cross.T
-        total = torch.zeros_like(root)
-        eye = torch.eye(len(root)).to(root)
+        cov, eye = root @ root.T, torch.eye(len(root)).to(root)
+        second_moment = cov + torch.outer(mean, mean)
+        # The cross products of features and adjoints that `pull_back_projection` takes, first
+        # without those of the residual variances.
+        if approximate:
+            by_cov, by_mean = update.cavity_weight, update.cavity_grad
+            gram, linear = self._sums(state, by_cov, by_mean)
+            cross = gram @ cov + torch.outer(linear, mean)
+            cross = cross + cross.T + eye - second_moment
+        else:
+            by_cov, by_mean = 2 * update.grad_var, update.grad_mean
+            gram, linear = self._sums(state, by_cov, by_mean)
+            p = cov @ linear
+            H = second_moment + cov @ gram @ cov + torch.outer(p, mean) + torch.outer(mean, p)
+            cross = gram @ cov + torch.outer(linear, mean) - state.site_gram @ H
+            cross = cross + torch.outer(state.linear[0], mean + p)
+        m = basis.n_projected
+        residual_gram = root.new_zeros(m, m)
         grad_theta, grad_Z = torch.zeros_like(state.theta), torch.zeros_like(state.Z)
         for index, X, _, copies, A, _ in self._chunks(state):
-            nu, mu = state.precision[index], state.shift[index]
             wide = A.double()
-            grad = -(nu[:, None] * wide) @ H
-            grad += (2 * update.grad_var[index, None] * wide) @ cov
-            grad += torch.outer(mu, mean + p) + torch.outer(update.grad_mean[index], mean)
-            projected = wide[:, : basis.n_projected]
-            grad[:, : basis.n_projected] -= 2 * update.grad_residual[index, None] * projected
-            grad *= copies[:, None]
-            add_gram(total, wide, grad)
+            grad = (by_cov[index, None] * wide) @ cov + torch.outer(by_mean[index], mean)
+            if not approximate:
+                grad -= (state.precision[index, None] * wide) @ H
+                grad += torch.outer(state.shift[index], mean + p)
+            projected = wide[:, :m]
+            by_residual = 2 * update.grad_residual[index, None] * projected
+            grad[:, :m] -= by_residual
+            add_gram(residual_gram, projected, copies[:, None] * by_residual)
             grad_residual = (copies * update.grad_residual[index]).to(A.dtype)
-            parts = basis.pull_back(X, grad.to(A.dtype), eye.to(A.dtype), grad_residual)
+            grad = (copies[:, None] * grad).to(A.dtype)
+            parts = basis.pull_back(X, grad, eye.to(A.dtype), grad_residual)
             grad_theta, grad_Z = grad_theta + parts[0], grad_Z + parts[1]
-        parts = basis.pull_back_projection(mirror(total))
-        grad_theta, grad_Z = self.rows.sum(grad_theta + parts[0], grad_Z + parts[1])
-        return {"theta": grad_theta, "Z": grad_Z}
+        residual_gram, grad_theta, grad_Z = self.rows.sum(mirror(residual_gram), grad_theta, grad_Z)
+        parts = basis.pull_back_projection(cross[:m, :m] - residual_gram)
+        return {"theta": grad_theta + parts[0], "Z": grad_Z + parts[1]}
 
 
 def _log_normalizer(mean, root, linear):

@@ -24,6 +24,9 @@ class SiteUpdate(NamedTuple):
     grad_mean, grad_var, grad_residual : Tensor
         Derivatives of `log_site` in the posterior mean and variance of the row's feature
         combination, and in its residual variance. The first two vanish at a fixed point.
+    cavity_grad, cavity_weight : Tensor
+        With the cavity of the weights held, ``cavity_grad * mean + cavity_weight * cov @ a`` is
+        the derivative of the log of the expected likelihood in the features a of the row.
     """
 
     precision: torch.Tensor
@@ -33,6 +36,8 @@ class SiteUpdate(NamedTuple):
     grad_mean: torch.Tensor
     grad_var: torch.Tensor
     grad_residual: torch.Tensor
+    cavity_grad: torch.Tensor
+    cavity_weight: torch.Tensor
 
 
 def ep_updates(mean, var, residual, precision, shift, y, power=None):
@@ -55,7 +60,9 @@ def ep_updates(mean, var, residual, precision, shift, y, power=None):
     cavity = (mean - shift * var) / var_ratio, var / var_ratio
     tilted = TiltedMoments(*cavity, residual, y, power)
     fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
-    grad_mean = (tilted.grad + precision * mean - shift) / var_ratio
+    along = (precision * mean - shift) / var_ratio  # the cavity's mean less that of the posterior
+    grad_mean = tilted.grad / var_ratio + along
+    by_variance = tilted.grad.square() - tilted.neg_hess  # twice the derivative
     return SiteUpdate(
         precision=tilted.precision,
         shift=tilted.shift,
@@ -65,6 +72,8 @@ def ep_updates(mean, var, residual, precision, shift, y, power=None):
         grad_var=0.5
         * (grad_mean.square() + precision / var_ratio - tilted.neg_hess / var_ratio.square()),
         grad_residual=tilted.grad_residual,
+        cavity_grad=tilted.grad,
+        cavity_weight=tilted.grad * along + by_variance / var_ratio,
     )
 
 
