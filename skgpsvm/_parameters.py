@@ -112,12 +112,15 @@ class ParameterRules:
         Numbers that a further call follows if they increase.
     solvers : dict
         Solvers by the string that stands for each; None where the data decide.
+    streaming : type or None
+        Class of the solvers that `partial_fit` needs; None is any solver.
     """
 
     uses: dict = field(default_factory=dict)
     followed: dict = field(default_factory=dict)
     growing: dict = field(default_factory=dict)
     solvers: dict = field(default_factory=dict)
+    streaming: type | None = None
 
     def check(self, estimator, continued_by=None):
         """Refuse parameters without effect, and changes that a fitted model cannot follow.
@@ -142,6 +145,20 @@ class ParameterRules:
     def solver(self, given):
         """Return a solver as an object; None where the data decide, or where it is invalid."""
         return self.solvers.get(given) if isinstance(given, str) else given
+
+    def allow_streams(self, estimator):
+        """Return True if the solver can take rows by `partial_fit`; else raise AttributeError."""
+        if self.streaming and not isinstance(estimator._solver(), self.streaming):
+            strings = [
+                repr(string)
+                for string, solver in self.solvers.items()
+                if isinstance(solver, self.streaming)
+            ]
+            raise AttributeError(
+                f"partial_fit is not available with solver={estimator.solver!r}, which needs all "
+                f"rows at once. Use solver={' or '.join(strings)}."
+            )
+        return True
 
     def solver_classes(self):
         """Return the classes of the solvers."""

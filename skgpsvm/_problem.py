@@ -12,6 +12,8 @@ from ._data import WeightedDataset
 from ._fitted_models import FittedModel
 from ._fitting import Run, Stage, State
 
+N_INDUCING = 256  # inducing points where the estimator chooses their number
+
 
 class Fitted(NamedTuple):
     """Result of the fit of one model.

@@ -11,22 +11,21 @@ from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from ._collapsed import are_points
 from ._csr import CSRRows, array_of
 from ._data import WeightedDataset
-from ._distributed import gather, n_ranks
-from ._estimators import FOLLOWED, stream
+from ._distributed import n_ranks
+from ._estimators import FOLLOWED
 from ._fitted_models import SparseModel
 from ._inference.coordinate_ascent import CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
 from ._linalg import natural_parameters
 from ._noise import Noise
 from ._parameters import ALWAYS
-from ._problem import Fitted, Problem
+from ._problem import N_INDUCING, Fitted, Problem
 from ._sites import SiteLikelihood
 from ._torch_kernels import theta_bounds, torch_kernels
 from ._validation import check_kernel
-from .exceptions import NotPositiveDefiniteError, warn
+from .exceptions import NotPositiveDefiniteError
 from .inducing import select_inducing_points
 
-N_INDUCING = 256
 LEARNING_RATE = 0.05  # default of Adam
 # A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
@@ -346,19 +345,3 @@ def sparse_attributes(estimator, models):
         "_latents": list(models),
         "_fitted_parameters": estimator._rules.memory(estimator),
     }
-
-
-def fit_or_update(estimator, X, y, sample_weight, **more):
-    """Fit or update an estimator as `stream` does; warn if the first call has few rows."""
-    is_fitted = estimator.__sklearn_is_fitted__()
-    stream(estimator, X, y, sample_weight, **more)
-    if is_fitted:
-        return estimator
-    n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
-    if n_rows < m and isinstance(estimator.inducing_points, str):
-        warn(
-            f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and the "
-            f"inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more rows to "
-            "it, or lower n_inducing."
-        )
-    return estimator

@@ -16,9 +16,10 @@ from .._distributed import (
 )
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
-from .._problem import Problem
+from .._problem import N_INDUCING, Problem
 from .._torch_kernels import latent_kernels
 from .._validation import draw_seed
+from ..exceptions import warn
 
 
 def fit_models(estimator, X, y, sample_weight, **more):
@@ -50,15 +51,30 @@ def fit_models(estimator, X, y, sample_weight, **more):
     return _run(estimator, data, previous, call, estimator._fit_model)
 
 
+def has_partial_fit(estimator):
+    """Return whether an estimator can update its models by more rows with its solver."""
+    return hasattr(estimator, "_update_model") and estimator._rules.allow_streams(estimator)
+
+
 def stream(estimator, X, y, sample_weight, **more):
     """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
 
-    The parameters are those of `fit_models`.
+    The parameters are those of `fit_models`. The first call warns if it has few rows.
     """
     check_streamed(estimator)
     check_same("a model to continue", getattr(estimator, "_latents", None))
-    fit = update_models if estimator.__sklearn_is_fitted__() else fit_models
-    return fit(estimator, X, y, sample_weight, **more)
+    if estimator.__sklearn_is_fitted__():
+        return update_models(estimator, X, y, sample_weight, **more)
+    fit_models(estimator, X, y, sample_weight, **more)
+    if isinstance(getattr(estimator, "inducing_points", None), str):
+        n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
+        if n_rows < m:
+            warn(
+                f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and "
+                f"the inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more "
+                "rows to it, or lower n_inducing."
+            )
+    return estimator
 
 
 def update_models(estimator, X, y, sample_weight, **more):

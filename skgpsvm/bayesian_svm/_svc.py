@@ -1,7 +1,6 @@
 """`BayesianSVC`: the estimator."""
 
 from dataclasses import replace
-from typing import Self
 
 import torch
 from sklearn.base import clone
@@ -9,7 +8,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .. import solvers
 from .._calibration import Calibration
-from .._estimators import GPClassifier, all_or_nothing, at_most_left_out, fit_models
+from .._estimators import GPClassifier, at_most_left_out
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel, with_one_unit
 from .._inference.leave_one_out import leave_one_out
@@ -20,7 +19,6 @@ from .._sparse import (
     SPARSE_FOLLOWED,
     SparseProblem,
     check_sparse_parameters,
-    fit_or_update,
     fit_posterior,
     sparse_attributes,
     streaming_ascent,
@@ -143,7 +141,8 @@ class BayesianSVC(GPClassifier):
     Notes
     -----
     Source: Wistuba and Rawat (2018), Scalable multi-class Bayesian support vector machines; Wenzel
-    et al. (2017) for two classes.
+    et al. (2017) for two classes; Broderick et al. (2013), streaming variational Bayes, for
+    `partial_fit`.
     Departs from the source: signs of its updates; whitening; soft contrast and quasi-Newton steps,
     damped steps with the hard one; two classes as one latent; leave-one-out choice of
     hyperparameters and calibration.
@@ -230,35 +229,6 @@ class BayesianSVC(GPClassifier):
             return self.optimizer
         return "adam" if self._by_gradient() else "leave_one_out"
 
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the loss of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : BayesianSVC
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
     def _one_vs_rest_targets(self, codes):
         """Return the targets of one model of all classes, or of one per class."""
         if self.multi_class == "ovr" and len(self.classes_) > 2:
@@ -331,34 +301,6 @@ class BayesianSVC(GPClassifier):
             "intercept_": calibration.intercept.numpy(),
             "loo_log_loss_": calibration.log_loss,
         }
-
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the posterior with more rows.
-
-        The first call does the same as `fit`. Every further call keeps kernel and inducing points,
-        and takes the posterior so far as the prior of its rows, so a row counts as often as it is
-        passed. The first rows should contain every class, as they determine kernel and points.
-        Source: Broderick et al. (2013), streaming variational Bayes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All possible classes; required in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : BayesianSVC
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` has an unknown class.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
 
 def _leave_one_out(ascent, state):

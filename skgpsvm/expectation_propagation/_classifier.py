@@ -1,13 +1,13 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import clone
 
-from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
+from .._estimators import GPClassifier, evidence_at
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
@@ -20,7 +20,6 @@ from .._sparse import (
     SparseProblem,
     check_optimizer,
     check_sparse_parameters,
-    fit_or_update,
     fit_posterior,
     optimized,
     sparse_attributes,
@@ -182,7 +181,8 @@ class EPClassifier(GPClassifier):
     mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
     generalized FITC has ``solver="gfitc"`` instead.
 
-    An update costs O(n m^2), memory is O(n + m^2).
+    An update costs O(n m^2), memory is O(n + m^2). The evidence and the leave-one-out loss
+    accumulate over calls of `partial_fit`.
 
     Examples
     --------
@@ -238,63 +238,6 @@ class EPClassifier(GPClassifier):
         self._check_choice("mean", ("zero", "constant", "linear"))
         check_optimizer(self)
         check_sparse_parameters(self)
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model to data.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Power of a row's likelihood: 0 removes the row, an integer repeats it.
-
-        Returns
-        -------
-        self : EPClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the evidence is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the posterior with more rows, as new data.
-
-        The first call is `fit`. Later calls hold the kernel and the inducing points fixed, and take
-        the current posterior as the prior of their rows. A row that is passed twice counts twice.
-        The first call should have rows of every class, since its kernel and points are final. The
-        evidence and the leave-one-out loss accumulate over the calls.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All classes of the stream. Needed in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : EPClassifier
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` has unknown classes.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""

@@ -72,6 +72,7 @@ RVM_RULES = ParameterRules(
         "partial_fit": _STREAM_FOLLOWED,
     },
     solvers=SOLVERS,
+    streaming=QuadruplyStochastic,
 )
 
 

@@ -24,23 +24,7 @@ _BATCH_SIZE = 512
 
 def by_steps(estimator):
     """Return whether an estimator is fitted by stochastic steps."""
-    return _is_stochastic(estimator._solver())
-
-
-def has_partial_fit(estimator):
-    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
-    if not by_steps(estimator):
-        solvers = estimator._rules.solvers.items()
-        strings = [repr(string) for string, solver in solvers if _is_stochastic(solver)]
-        raise AttributeError(
-            f"partial_fit is not available with solver={estimator.solver!r}, which needs all rows "
-            f"at once. Use solver={' or '.join(strings)}."
-        )
-    return True
-
-
-def _is_stochastic(solver):
-    return isinstance(solver, QuadruplyStochastic)
+    return isinstance(estimator._solver(), QuadruplyStochastic)
 
 
 def step_options(solver, rows, passes, n_dense):

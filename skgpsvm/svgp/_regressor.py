@@ -6,7 +6,7 @@ from typing import Self
 from sklearn.utils.metaestimators import available_if
 
 from .._csr import CSRRows
-from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
+from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models, stream
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
@@ -18,7 +18,6 @@ from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
     N_INDUCING,
     SPARSE_FOLLOWED,
-    fit_or_update,
     fit_posterior,
     optimized,
     streaming_ascent,
@@ -298,7 +297,7 @@ class SVGPRegressor(GPRegressor):
         -------
         self : SVGPRegressor
         """
-        return fit_or_update(self, X, y, sample_weight, noise_variance=noise_variance)
+        return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @available_if(_has_gaussian_noise)
     @isolated()
