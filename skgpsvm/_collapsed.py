@@ -369,15 +369,7 @@ def _as_bytes(X):
 
 @dataclass(kw_only=True)
 class CollapsedState(State):
-    """Hyperparameters that `CollapsedLearning` has reached.
-
-    Attributes
-    ----------
-    theta, Z, noise : Tensor
-        See `Hyperparameters`.
-    gain : float
-        Gain of the objective in the last round, nats per row.
-    """
+    """Hyperparameters of `CollapsedLearning`, and the gain of the last round, nats per row."""
 
     theta: torch.Tensor
     Z: torch.Tensor

@@ -167,16 +167,8 @@ class Run:
     def end(self, attributes, doubts=list) -> None:
         """Set the fitted attributes, tell the callbacks, and remove the checkpoint.
 
-        Parameters
-        ----------
-        attributes : dict
-        doubts : callable
-            Called once the attributes are set; returns messages to warn with.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If a stage that must converge did not, and for every doubt.
+        Warns if a stage that must converge did not, and of every doubt: ``doubts`` is called once
+        the attributes are set, and returns messages.
         """
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes

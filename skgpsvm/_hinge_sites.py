@@ -15,8 +15,6 @@ _MIN_SCALE = 1e-5
 class BinarySites(SiteLikelihood):
     """Hinge loss of two classes: b = 1 - s f with s = -1, 1 for the codes 0, 1.
 
-    Notes
-    -----
     Source: Wenzel et al. (2017); (S15).
     """
 
@@ -151,18 +149,9 @@ class ContrastSites(SiteLikelihood):
         )
 
     def tied_update(self, A, residual, y, weights, precision, linear):
-        """Add a batch's sites at the prior, where all wrong classes are equal rivals.
+        """Add a batch's sites at the prior, where all wrong classes are rivals; return the loss.
 
-        Parameters
-        ----------
-        A : Tensor of shape (b, p)
-        residual, y, weights : Tensor of shape (b,)
-        precision, linear : Tensor of shape (c, p, p), (c, p)
-            Totals, changed in place.
-
-        Returns
-        -------
-        loss : Tensor of shape ()
+        ``precision`` (c, p, p) and ``linear`` (c, p) are totals, changed in place.
         """
         scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
         share = 1 / (self.n_latents - 1)

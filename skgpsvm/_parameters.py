@@ -125,11 +125,7 @@ class ParameterRules:
     def check(self, estimator, continued_by=None):
         """Refuse parameters without effect, and changes that a fitted model cannot follow.
 
-        Parameters
-        ----------
-        estimator : GPEstimator
-        continued_by : {"fit", "partial_fit"}, optional
-            Method that continues a fitted model.
+        ``continued_by`` is the method that continues a fitted model, if any.
         """
         check_uses(estimator, self.uses)
         if continued_by is not None:
@@ -179,13 +175,9 @@ class ParameterRules:
             given.check()
 
     def with_solver_object(self, params, given):
-        """Return parameters to set, where options of a solver's name turn it into its object.
+        """Return parameters to set, where options of the name of a solver turn it into its object.
 
-        Parameters
-        ----------
-        params : dict
-        given : str or solver
-            Solver for which the parameters may have options.
+        ``given`` is the solver that they may have options of.
         """
         name = params.get("solver", given)
         options = [key for key in params if key.startswith("solver__")]
@@ -201,19 +193,9 @@ class ParameterRules:
 
 
 def check_uses(estimator, uses):
-    """Refuse a parameter that is set but has no effect with the other parameters.
+    """Refuse a parameter that is not at its default but has no effect with the other parameters.
 
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    uses : dict of str to Where or tuple of Where
-        Conditions under which each parameter has an effect. All conditions of a parameter must
-        hold. Parameters that are not in the dict always have an effect.
-
-    Raises
-    ------
-    ValueError
-        If a parameter has no effect and is not at its default.
+    All conditions of a parameter must hold. Parameters without one always have an effect.
     """
     conditions = (
         (name, use)
@@ -246,22 +228,9 @@ def remembered(estimator, names):
 def check_unchanged(estimator, before, followed, growing, advice):
     """Refuse changed parameters that a fitted model could not adopt in a further call.
 
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    before : dict
-        Parameters at the fit, as returned by `remembered`.
-    followed : dict of str to Where
-        Parameters that may change, and the conditions under which they may.
-    growing : dict of str to Where
-        Numbers that may increase, and the conditions under which they may.
-    advice : str
-        Last clause of the error message, which says what to do.
-
-    Raises
-    ------
-    ValueError
-        If any other parameter has changed.
+    ``before`` is what `remembered` returned at the fit. ``followed`` has the conditions under which
+    parameters may change, and ``growing`` those under which numbers may increase. ``advice`` ends
+    the error message: it says what to do.
     """
     changed = []
     for name, then in before.items():

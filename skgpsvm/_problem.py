@@ -98,10 +98,7 @@ class Problem:
     ) -> list[float]:
         """Run a stage, see `Run.run`.
 
-        Parameters
-        ----------
-        evaluate : callable, optional
-            Takes the state and returns a list with the model, and one with its summary.
+        ``evaluate`` takes the state and returns a list with the model, and one with its summary.
         """
         if evaluate is not None and self.attributes is not None:
             options["attributes"] = lambda state: self.attributes(*evaluate(state))

@@ -36,24 +36,11 @@ _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
 def learn_classifier(sparse, batch_size=None, learning_rate=None):
-    """Learn a classifier as a sparse GP on fewer rows.
+    """Learn a classifier as a sparse GP on fewer rows; return the model without a posterior.
 
     L-BFGS-B maximizes the ELBO of converged sites. If options of steps are given, Adam alternates
-    with natural gradients.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    batch_size, learning_rate : optional
-        Of `SparseProblem.inference`.
-
-    Returns
-    -------
-    model : SparseModel
-        Without a posterior.
-    left_out : tuple of Tensor, or None
-        Predictions of those rows without them, as `leave_one_out` returns them. None if nothing
-        is learned.
+    with natural gradients. The second result has predictions of those rows without them, as
+    `leave_one_out` returns them; None if nothing is learned.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
     free = sparse.free_parts(start)
@@ -238,15 +225,9 @@ def _at_rows(function, rows, index):
 def _held_out_rows(solve, out, means, variances, prior):
     """Return the `HeldOutRows` of all ranks.
 
-    Parameters
-    ----------
-    solve : DecoupledInference
-    out : LongTensor of shape (k,)
-        Index of this rank's held-out rows.
-    means : Tensor of shape (n, 2 t)
-        Means of all rows, those of the solution without held-out rows last.
-    variances, prior : Tensor of shape (k, t), (k, 1)
-        Latent variances of held-out rows, and projected prior variances.
+    ``out`` is the index of this rank's held-out rows, whose latent and projected prior variances
+    follow. ``means`` (n, 2 t) are those of all rows, those of the solution without held-out rows
+    last.
     """
     rows = solve.rows
     y, known = observations(rows.targets[out].double())

@@ -40,13 +40,8 @@ _GATHERED_ROWS = 20_000
 def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
     """Refuse wrong values of the parameters that all sparse GPs have.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-    chooses_number : bool
-        Whether ``n_inducing`` may be None, for a number that the estimator chooses.
-    n_kernels : int
-        Number of kernels in a `CompoundKernel`; if 1, that is refused.
+    ``chooses_number`` says whether ``n_inducing`` may be None, for a number that the estimator
+    chooses, and ``n_kernels`` how many kernels a `CompoundKernel` has, which is refused if it is 1.
     """
     estimator._check_bool("learn_inducing")
     estimator._check_bool("warm_start")
@@ -59,14 +54,7 @@ def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
 
 
 def check_optimizer(estimator, takes_function=True):
-    """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    takes_function : bool
-        Whether ``optimizer`` may be a function, see `optimized`.
-    """
+    """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel."""
     if not (takes_function and callable(estimator.optimizer)):
         estimator._check_choice("optimizer", ("auto", None))
     elif estimator.kernel is None:
@@ -84,16 +72,9 @@ def check_optimizer(estimator, takes_function=True):
 def optimized(optimizer, evaluate, model, rows):
     """Return a model with the hyperparameters of the kernel that a function finds.
 
-    Parameters
-    ----------
-    optimizer : callable
-        As of `GaussianProcessRegressor`: takes the function to minimize, the first theta and its
-        bounds; returns the best theta and its value.
-    evaluate : callable
-        As of `evidence_at`.
-    model : SparseModel
-        The inducing points are kept, and so is the noise unless the kernel has it.
-    rows : WeightedDataset
+    The optimizer is as that of `GaussianProcessRegressor`: it takes the function to minimize, the
+    first theta and its bounds, and returns the best theta and its value. ``evaluate`` is as that of
+    `evidence_at`. Inducing points are kept, and so is the noise unless the kernel has it.
     """
     kernel = model.whole_kernel
     if not kernel.n_dims:
@@ -157,16 +138,8 @@ class SparseProblem:
     def of(cls, estimator, problem, kernel, *, learns, make_prior=None, alternatives=()):
         """Return the problem that an estimator's parameters describe.
 
-        Parameters
-        ----------
-        estimator : GPEstimator
-        problem : Problem
-        kernel : Kernel
-            Initial kernel, with its noise if it has any.
-        learns : bool
-            Whether gradients learn the hyperparameters.
-        make_prior : callable, optional
-        alternatives : tuple of dicts of callables, optional
+        The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
+        hyperparameters.
         """
         kernel, template = estimator._noise_model.split(kernel)
         free = ["theta"] if learns else []
@@ -238,18 +211,8 @@ class SparseProblem:
     def inference(self, model, method, parts, *, batch_size=None, learning_rate=None):
         """Return the stage that finds the posterior, and learns some parts by gradient steps.
 
-        Parameters
-        ----------
-        model : SparseModel
-            Its start.
-        method : type
-            Of the stage: a subclass of `CoordinateInference`, or `GradientInference`.
-        parts : list of str
-            What is learned, of `free_parts`.
-        batch_size : int, optional
-            Rows in a minibatch; None is all rows.
-        learning_rate : float, optional
-            Of Adam.
+        ``method`` is its class, `GradientInference` or a subclass of `CoordinateInference`;
+        ``parts`` are some of `free_parts`. Without a batch size, steps take all rows.
         """
         rows, kernels = self.rows, torch_kernels(model.kernel)
         if method is GradientInference:
@@ -275,24 +238,12 @@ class SparseProblem:
 
 
 def fit_posterior(sparse, model, stage, summarize, learning=()):
-    """Run a stage that finds the posterior of a sparse GP.
+    """Run a stage that finds the posterior of a sparse GP, from a model, and return the `Fitted`.
 
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : SparseModel
-        Hyperparameters and inducing points; with a posterior where a fit continues.
-    stage : Stage
-        With an attribute ``is_exact``, whether one step finds the posterior, and a method
-        ``at(state)``, which returns what holds the posterior.
-    summarize : callable
-        Takes this and the state; returns the summary of the model.
-    learning : list of float
-        Objectives of learning before, to be shown in place of those of the stage.
-
-    Returns
-    -------
-    fitted : Fitted
+    The stage has an attribute ``is_exact``, whether one step finds the posterior, and a method
+    ``at(state)``, which returns what holds the posterior. ``summarize`` takes this and the state,
+    and returns the summary. The objectives of ``learning`` before, if any, are shown in place of
+    the stage's.
     """
     state = stage.init(model.state(sparse.rows.device))
 
@@ -316,15 +267,7 @@ def update_posterior(estimator, problem, stage, state, summarize):
 def streaming_ascent(problem, likelihood, sweep, tol):
     """Return the stage that updates a sparse GP by new rows, and its first state.
 
-    The posterior so far is the prior of the new rows.
-
-    Parameters
-    ----------
-    problem : Problem
-    likelihood : SiteLikelihood
-    sweep : callable
-        Method of `CoordinateAscent`.
-    tol : float
+    The posterior so far is the prior of the new rows. ``sweep`` is a method of `CoordinateAscent`.
     """
     rows, tensors = problem.rows, problem.start.state(problem.rows.device)
     ascent = CoordinateAscent(

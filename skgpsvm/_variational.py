@@ -72,19 +72,11 @@ def check_noise(estimator):
 
 
 def regression_problem(estimator, problem, mean, *, kernel=None, rougher=()):
-    """Return the `SparseProblem` of a regression.
+    """Return the `SparseProblem` of a regression, with the estimator's kernel or another.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-    problem : Problem
-    mean : str or None
-        Mean function. None is a constant, to which a choice may add a linear function.
-    kernel : Kernel, optional
-        If another than the estimator's.
-    rougher : tuple of float, default=()
-        Smoothness of the Matern kernels that may replace the default kernel. If there are any, a
-        linear mean function may be added where dense rows are fewer than features.
+    Mean None is a constant, to which a choice may add a linear function. ``rougher`` has the
+    smoothness of Matern kernels that may replace the default kernel. If there are any, a linear
+    mean function may be added where dense rows are fewer than features.
     """
     scaler = problem.scaler
     kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
@@ -106,14 +98,6 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
     the estimator's kernel is a `CompoundKernel` of both. Its mean is a parameter of the likelihood.
     A second start has noise that hardly varies: from one alone, an ascent may end at noise that
     varies too much, or not at all.
-
-    Parameters
-    ----------
-    estimator, problem, mean
-        As of `regression_problem`.
-    n_inducing : int
-    jitter : float
-        See `SparseModel`.
     """
     given = [None] if estimator.kernel is None else latent_kernels(estimator.kernel)
     sparse, of_noise = (
@@ -153,15 +137,7 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
 
 def classification_problem(estimator, problem, mean):
-    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    problem : Problem
-    mean : str
-        Mean function.
-    """
+    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance."""
     scaler = problem.scaler
     add_mean = with_mean if estimator.optimizer is None else with_learned_mean
     kernel = _kernel(estimator, scaler, CLASS_VARIANCE)
@@ -187,17 +163,7 @@ def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=()):
 
 
 def elbo_attributes(estimator, models, bound, earlier=0.0):
-    """Return the fitted attributes of a variational GP, a dict.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    models : sequence of SparseModel
-    bound : float
-        ELBO.
-    earlier : float
-        ELBO of rows before these.
-    """
+    """Return the fitted attributes of a variational GP; ``earlier`` is the ELBO of past rows."""
     return {
         **sparse_attributes(estimator, models),
         "elbo_": earlier + bound,

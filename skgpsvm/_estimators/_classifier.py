@@ -191,13 +191,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _tempered(self, log_p, targets, weights, *, streamed=False):
         """Return the fitted attributes that predictions of rows without them determine.
 
-        Parameters
-        ----------
-        log_p : Tensor of shape (n, n_classes)
-            Log probabilities of rows without them, before they are raised to the power.
-        targets, weights : Tensor of shape (n,)
-        streamed : bool
-            Whether the rows come in addition to earlier ones.
+        The log probabilities (n, n_classes) are not yet raised to the power. If ``streamed``, the
+        rows come in addition to earlier ones.
         """
         earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
         found = earlier.updated(log_p, targets, weights, learns=learns)

@@ -27,20 +27,8 @@ def fit_models(estimator, X, y, sample_weight, **more):
 
     The estimator provides ``_fit_model(problem)``, which returns a `Fitted`, and
     ``_fitted_attributes(models, summaries)``, which returns the fitted attributes, a dict. Several
-    models have the targets that ``_one_vs_rest_targets`` returns.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    X, y, sample_weight : array-like
-        As `fit` takes them.
-    **more : array-like
-        Further arguments of ``_check_training_data``: all ``classes`` that may occur, or the
-        ``noise_variance`` of each row.
-
-    Returns
-    -------
-    estimator : GPEstimator
+    models have the targets that ``_one_vs_rest_targets`` returns. ``more`` has further arguments of
+    ``_check_training_data``: all ``classes`` that may occur, or the ``noise_variance`` of each row.
     """
     previous = getattr(estimator, "_latents", None) if estimator.warm_start else None
     check_same("a model to start from", previous and [part.comparable() for part in previous])

@@ -23,15 +23,7 @@ POWER_PRIOR, LOCAL_POWER_PRIOR = 1.0, 10.0
 
 
 def held_out_units(rows, random_state, max_units=np.inf):
-    """Choose units of weight to hold out.
-
-    Returns
-    -------
-    units : ndarray
-        All units, see `WeightedDataset.units`.
-    index : ndarray
-        Those held out, at most ``max_units``.
-    """
+    """Choose units of weight to hold out; return all units, and the index of these."""
     units = rows.units()
     size = int(min(_HELD_OUT * len(units), max_units))
     return units, random_state.choice(len(units), size, replace=False)
@@ -71,16 +63,10 @@ class HeldOutRows:
     def most_likely(self, model, limits, spread=math.inf, power_prior=POWER_PRIOR):
         """Return a model with the noise and power under which these rows are most likely.
 
-        Parameters
-        ----------
-        model : ModelWithBases
-        limits : tuple of two floats
-            Bounds of the log noise.
-        spread : float
-            Standard deviation of a Gaussian prior of the change of the log noise. It is infinite
-            where the means do not solve the system exactly, as their errors look like noise.
-        power_prior : float
-            Rate of the exponential prior of the log power.
+        ``limits`` are bounds of the log noise. ``spread`` is the standard deviation of a Gaussian
+        prior of its change, infinite where the means do not solve the system exactly, as their
+        errors look like noise. ``power_prior`` is the rate of the exponential prior of the log
+        power.
         """
         noise = model.state(self.y.device)["noise"]
         k, squares = len(noise), (self.y - self.means).square()

@@ -58,14 +58,7 @@ class LengthPrior:
 
 
 def few_rows_prior(kernel, rows):
-    """Return a `LengthPrior` if there are fewer rows than features, else None.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Initial kernel of the default.
-    rows : WeightedDataset
-    """
+    """Return a `LengthPrior` if there are fewer rows than features, else None."""
     if rows.n_rows >= rows.X.shape[1]:
         return None
     parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
@@ -133,15 +126,7 @@ class SumOfPriors:
 
 
 class PriorOfParts:
-    """Product of independent priors of the parts of theta.
-
-    Parameters
-    ----------
-    priors : list
-        Of the parts, in order.
-    sizes : list of int
-        Number of entries of each part.
-    """
+    """Product of independent priors of the parts of theta, which have given sizes, in order."""
 
     def __init__(self, priors, sizes):
         self._priors, self._sizes = priors, sizes
@@ -161,15 +146,8 @@ class PriorOfParts:
 def default_prior(kernel, rows, scale):
     """Return the prior of the hyperparameters of a regression's default kernel.
 
-    It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Initial kernel of the default.
-    rows : WeightedDataset
-    scale : ndarray of shape (d,)
-        Standard deviations of the features.
+    It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features. ``scale``
+    are the standard deviations of the features.
     """
     length_prior = few_rows_prior(kernel, rows)
     if length_prior is None:
@@ -293,16 +271,8 @@ class Penalized:
 def log_prior_of_deviations(log_variance, rate):
     """Return log densities of gamma distributions of shape 2 at standard deviations.
 
-    Parameters
-    ----------
-    log_variance : Tensor
-        Logarithms of the squared standard deviations.
-    rate : float or Tensor
-
-    Returns
-    -------
-    log_density, gradient, information : Tensor
-        The second holds the derivatives in ``log_variance``, the third minus their derivatives.
+    The second and third result are their derivatives in ``log_variance``, the logarithm of the
+    square, and minus the derivatives of these.
     """
     scaled = rate * (0.5 * log_variance).exp()
     log_density = 2 * math.log(rate) + 0.5 * log_variance - scaled

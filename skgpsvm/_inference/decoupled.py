@@ -178,11 +178,6 @@ class DecoupledInference(Stage):
         Sites are computed at the posterior of the start if there is one and the noise is not
         Gaussian, else at the prior. The means are zero, with one exception: for Gaussian noise and
         bases that span the features of the inducing points, they are the optimum on the features.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            Moments of the whitened weights, ``mean`` (c, p) and ``root`` (c, p, p), if any.
         """
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
         zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
@@ -300,12 +295,7 @@ class DecoupledInference(Stage):
     def row_precisions(self, state, group=0, more_noise=0.0):
         """Return the site precisions at the index rows that a group of columns knows, (c, k).
 
-        Parameters
-        ----------
-        state : DecoupledState or ExactState
-        group : int
-        more_noise : float or Tensor of shape (c,)
-            Added to the variances of the noise that the mean is solved with.
+        ``more_noise`` is added to the variances of the noise that the mean is solved with.
         """
         own = self.rows.own(self.index)
         return self.rows.collect(self._known_precisions(state, own, group, more_noise))[0].T

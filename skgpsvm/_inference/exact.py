@@ -48,8 +48,6 @@ class ExactInference(DecoupledInference):
     :math:`\tfrac12 e^\top (K \Lambda K + K) e`, :math:`e = A^{-1} r`. That is
     :math:`\tfrac12 (r^\top \Lambda r - r^\top A^{-1} r)`.
 
-    Notes
-    -----
     Source: Artemev, Burt and van der Wilk (2021), for the bound of such a solution; Gardner et al.
     (2018) for the iteration.
     """

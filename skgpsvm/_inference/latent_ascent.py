@@ -45,15 +45,9 @@ class LatentPart:
 
     @classmethod
     def of(cls, K, precision, linear, group):
-        """Return the posterior that sites imply.
+        """Return the posterior that sites (n, k) imply under prior covariances K (u, u).
 
-        Parameters
-        ----------
-        K : Tensor of shape (u, u)
-            Prior covariance of each latent function.
-        precision, linear : Tensor of shape (n, k)
-        group : LongTensor of shape (n,)
-            The distinct row that each row equals.
+        ``group`` has the distinct row that each row equals.
         """
         sums = K.new_zeros(2, precision.shape[1], len(K))
         sums.index_add_(2, group, torch.stack([precision.T, linear.T]))

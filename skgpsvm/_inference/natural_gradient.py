@@ -131,12 +131,7 @@ class AdamSteps:
     def run(self, state, batches):
         """Take one step per minibatch; return the mean estimate of the ELBO.
 
-        Parameters
-        ----------
-        state : InterleavedState or GradientState
-            Its trained fields and its ``adam`` are replaced.
-        batches : sequence of LongTensor
-            Indices of the rows of each minibatch.
+        The trained fields of the state and its ``adam`` are replaced.
         """
         units = {name: self.units.get(name, 1.0) for name in self.trained}
         leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
@@ -262,15 +257,10 @@ class _Inference(Stage):
 
 
 class CoordinateInference(_Inference):
-    """Sweeps of coordinate ascent; before every third one, Adam steps with q held.
+    """Sweeps of coordinate ascent; before every third one, ``n_steps`` Adam steps with q held.
 
     The Adam steps hold the whitened posterior, so that the divergence does not resist a change of
     the kernel. They end when 70 % of ``max_iter`` is spent.
-
-    Attributes
-    ----------
-    n_steps : int
-        Number of Adam steps at a time.
     """
 
     n_steps = _STEPS_BETWEEN
@@ -283,18 +273,9 @@ class CoordinateInference(_Inference):
         return all_rows and self.ascent.likelihood.conjugate
 
     def init(self, start):
-        """Return the state at the prior, or at the moments of a start.
+        """Return the state at the prior, or at the moments of a start that has them.
 
         Given moments count as a pass of minibatches, so that the next step keeps most of them.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : InterleavedState
         """
         ascent = self.ascent.init(start.get("mean"), start.get("root"), start["noise"])
         ascent.n_steps *= self._n_batches
@@ -331,10 +312,7 @@ class CoordinateInference(_Inference):
     def _groups(self):
         """Return the parts of a pass between which Adam may step.
 
-        Returns
-        -------
-        groups : list
-            Each is a list of minibatches, or None for all rows at once.
+        Each is a list of minibatches, or None for all rows at once.
         """
         return [None if self.batch_size is None else self._minibatches(self.batch_size)]
 
@@ -360,8 +338,6 @@ class NaturalGradientInference(CoordinateInference):
     learning rate is halved. Where the ELBO is the mean of minibatch estimates, the fall must exceed
     0.01 nats per row.
 
-    Notes
-    -----
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
 
@@ -403,24 +379,13 @@ class NaturalGradientInference(CoordinateInference):
 class GradientInference(_Inference):
     """Adam on posterior and hyperparameters together, one epoch per iteration.
 
-    Notes
-    -----
     Source: Wistuba and Rawat (2018), section 3.2.
     """
 
     def init(self, start):
-        """Return the state at the moments of a start, or near the prior.
+        """Return the state at the moments of a start that has them, or near the prior.
 
         Small random means break the tie of the classes.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : GradientState
         """
         shape = self.ascent.likelihood.n_latents, self.ascent.basis.size
         device = start["Z"].device

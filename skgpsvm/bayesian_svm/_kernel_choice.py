@@ -96,20 +96,9 @@ class LeaveOneOutChoice:
         self.calibration = Calibration.prior(hinge.n_latents, *labels)
 
     def solve(self, theta, start=None):
-        """Fit at ``theta`` and return its leave-one-out log loss.
+        """Fit at ``theta``; return its leave-one-out log loss, summed over rows, and its sites.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (k,)
-        start : tuple (precision, linear), optional
-            Sites at other hyperparameters, from which the fit takes fewer sweeps.
-
-        Returns
-        -------
-        loss : float
-            Nats, summed over the rows.
-        sites : tuple (precision, linear)
-            Of the fit.
+        The sites of a ``start``, at other hyperparameters, save sweeps.
         """
         ascent, state = self._fit(theta, start)
         left_out = leave_one_out(ascent, state, self.rows.spaced(_SCORED_ROWS))
@@ -169,11 +158,6 @@ class PrincipalBasis:
     and a hundredth of the squared margin of each row, which is 1. Where the prior variance is
     large, a thousandth of it holds functions that exceed the margin. The dropped variance is added
     to the residual variance of each row.
-
-    Parameters
-    ----------
-    basis : WhitenedBasis
-    rows : WeightedDataset
     """
 
     def __init__(self, basis, rows):
@@ -202,10 +186,6 @@ class ParabolicSearch(Stage):
     parabola through the three losses has its minimum at the next place, in all directions together.
     The search ends when the best place is less than a step away in each direction. A log-normal
     prior of standard deviation 1/2 draws each hyperparameter to its start.
-
-    Parameters
-    ----------
-    choice : LeaveOneOutChoice
     """
 
     def __init__(self, choice):
@@ -274,13 +254,8 @@ class ParabolicSearch(Stage):
 def with_better_start(choice, alternatives):
     """Return a choice among hyperparameters of its kernel, or of an alternative's.
 
-    The leave-one-out log loss at the start of an alternative has to be clearly lower.
-
-    Parameters
-    ----------
-    choice : LeaveOneOutChoice
-    alternatives : tuple of dict of str to callable
-        See `SparseProblem`.
+    The leave-one-out log loss at the start of an alternative, see `SparseProblem`, has to be
+    clearly lower.
     """
     index = choice.rows.spaced(_SCORED_ROWS)
     for make in (make for makers in alternatives for make in makers.values()):
@@ -305,15 +280,6 @@ def chosen_kernel(sparse, model):
     only if the ratios stay.
 
     Of many classes, only the rows of the largest are used.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : SparseModel
-
-    Returns
-    -------
-    kernel : Kernel
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
     run, name, random_state = problem.run, problem.prefix, problem.random_state
@@ -359,15 +325,7 @@ def chosen_kernel(sparse, model):
 
 
 def of_largest_classes(hinge, rows, n_classes):
-    """Return the hinge of the classes of largest total weight, and their rows with new codes.
-
-    Parameters
-    ----------
-    hinge : BinarySites or ContrastSites
-    rows : WeightedDataset
-    n_classes : int
-        At least as many leave everything as it is.
-    """
+    """Return the hinge of the classes of largest total weight, and their rows with new codes."""
     if hinge.n_latents <= n_classes:
         return hinge, rows
     targets, weights = rows.collect(rows.targets, rows.weights)
@@ -385,17 +343,11 @@ def _weighted_features(basis, X, y, weights):
 
 
 def with_ratios_of(free, theta, directions):
-    """Return theta with the ratios that the entries of each hyperparameter have moved to.
+    """Return theta with the ratios that the entries of each hyperparameter have in ``free``.
 
     The mean inverse square of the ratios is one. For length scales that are multiples of the
     standard deviations, the mean squared distance of rows, in units of the length scales, stays.
     Entries may exceed their bounds.
-
-    Parameters
-    ----------
-    free, theta : Tensor of shape (k,)
-        Theta after and before the entries have moved apart.
-    directions : Tensor of shape (q, k)
     """
     shift = free - theta
     n_entries = directions.sum(1)

@@ -53,33 +53,20 @@ class StochasticBound:
     def value(self, parameters, X, y, weights, ratio, columns, part=(0, 1)):
         """Estimate the ELBO, nats, from a minibatch of rows and of columns.
 
-        If ranks share the rows, the sum of their values is the estimate. Each has its own rows of
-        the minibatch, and its part of the columns.
-
-        Parameters
-        ----------
-        parameters : dict of Tensor
-        X, y, weights : Tensor of shape (b, d), (b,) or (b, t), (b,)
-        ratio : float
-            Number of rows that each of these stands for.
-        columns : int64 Tensor of shape (s,)
-            Sampled bases of the mean, whose columns of the kernel matrix enter.
-        part : tuple of two ints
-            Number of this rank's part, and number of parts.
+        Each row stands for ``ratio`` rows. ``columns`` (s,) are sampled bases of the mean, whose
+        columns of the kernel matrix enter. If ranks share the rows, the sum of their values is the
+        estimate: each has its own rows of the minibatch, and its ``part`` of the columns: its
+        number, and the number of parts.
         """
         mean, var, divergence = self._moments(parameters, X, columns, part)
         loss = self.likelihood.at(parameters["noise"]).loss(y, mean, var)
         return -ratio * (weights * loss).sum() - divergence
 
     def posterior(self, parameters):
-        """Return the posterior of the parameters.
+        """Return the posterior of the parameters: ``mean``, ``root``, ``bases`` and ``coef``.
 
-        Returns
-        -------
-        mean, root : Tensor of shape (c, m), (c, m, m)
-            Moments of the whitened inducing variables.
-        bases, coef : Tensor of shape (M, e), (c, M)
-            Further bases of the mean, and the coefficients of the kernels there.
+        The first two are moments of the whitened inducing variables, the others further bases of
+        the mean (M, e) and the coefficients (c, M) of the kernels there.
         """
         Z, theta = parameters["Z"], parameters["theta"]
         chol = self._chol(parameters)

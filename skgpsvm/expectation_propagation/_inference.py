@@ -126,17 +126,7 @@ class SiteUpdates(Stage):
         self.rule, self.max_iter, self.tol = rule, max_iter, tol
 
     def init(self, start):
-        """Return the state without sites, or with the sites of a start's posterior.
-
-        Parameters
-        ----------
-        start : dict of str to Tensor
-            ``theta``, ``Z`` and, to continue from a posterior, ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : SiteUpdateState
-        """
+        """Return the state without sites, or with the sites of a start's posterior."""
         return SiteUpdateState(**self._initial_fields(start))
 
     def _initial_fields(self, start):
@@ -201,13 +191,7 @@ class SiteUpdates(Stage):
 
 @dataclass(kw_only=True)
 class MinibatchState(SiteUpdateState):
-    """State of `MinibatchEP`.
-
-    Attributes
-    ----------
-    generator : Tensor
-        State of the random generator of minibatches.
-    """
+    """State of `MinibatchEP`, with that of the random generator of minibatches."""
 
     generator: torch.Tensor
 

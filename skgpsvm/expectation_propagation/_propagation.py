@@ -132,11 +132,6 @@ class Propagation:
 
         The latter are those of an update whose cavities are the posterior itself, which includes
         the rows' own sites. They are close to converged where most rows are the same.
-
-        Parameters
-        ----------
-        start : dict of str to Tensor
-            ``theta``, ``Z`` and possibly ``mean`` and ``root``.
         """
         state = self.init(start["theta"], start["Z"])
         if "mean" in start:
@@ -221,27 +216,14 @@ class Propagation:
     def minibatch(self, state, index, old, basis, n_batches):
         """Update the sites of a batch of rows, and the posterior with them.
 
-        Where ranks share the rows, each has its own part of the batch. The sites of all parts
+        Features of the rows' current sites are those of ``old``, and features of their new sites
+        those of ``basis``. The sites of the state are changed in place, and its posterior is made
+        anew. Where ranks share the rows, each has its own part of the batch. The sites of all parts
         change the posterior; what is returned is of the rank's part alone.
 
-        Parameters
-        ----------
-        state : EPState
-            Its ``precision`` and ``shift`` are changed in place; its posterior is made anew.
-        index : Tensor of shape (b,)
-        old, basis : WhitenedBasis
-            Features of the rows' current sites, and features of their new sites.
-        n_batches : int
-            Number of minibatches of an epoch.
-
-        Returns
-        -------
-        log_sites : Tensor of shape ()
-            Terms of the log evidence of the rows in the batch.
-        surrogate : callable
-            Takes a basis. Returns an estimate, differentiable in the basis, of the part of the log
-            evidence that depends on theta and Z, with the cavities held. Source: (6), in whitened
-            coordinates.
+        The results are the rows' terms of the log evidence, and a function of a basis. It returns
+        an estimate, differentiable in the basis, of the part of the log evidence that depends on
+        theta and Z, with the cavities held. Source: (6), in whitened coordinates.
         """
         X, y, _ = self.rows.take(index)
         y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
@@ -307,11 +289,6 @@ class Propagation:
             \qquad H = \Sigma + \mu\mu^\top + 2 \Sigma A \Sigma + p\mu^\top + \mu p^\top,
 
         and those in the residual variances are added.
-
-        Returns
-        -------
-        gradients : dict of str to Tensor
-            ``theta``, (k,), and ``Z``, (m, d).
         """
         basis, root, mean = self.basis(state), state.root[0], state.mean[0]
         gram = torch.zeros_like(root)

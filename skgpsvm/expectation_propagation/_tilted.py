@@ -36,20 +36,10 @@ class SiteUpdate(NamedTuple):
 
 
 def ep_updates(mean, var, residual, precision, shift, y, power=None):
-    """Return the `SiteUpdate` of rows.
+    """Return the `SiteUpdate` of rows with labels y of -1 or 1; all tensors are (b,).
 
-    Parameters
-    ----------
-    mean, var : Tensor of shape (b,)
-        Posterior moments of the feature combinations h.
-    residual : Tensor of shape (b,)
-        Residual variances.
-    precision, shift : Tensor of shape (b,)
-        Natural parameters of the sites.
-    y : Tensor of shape (b,)
-        Labels, -1 or 1.
-    power : Tensor of shape (b,), optional
-        Powers of the likelihoods, one by default.
+    The moments are posterior ones of the feature combinations h. Powers of the likelihoods are one
+    by default.
     """
     var_ratio = 1 - precision * var  # of posterior to cavity
     cavity = (mean - shift * var) / var_ratio, var / var_ratio
@@ -152,17 +142,11 @@ def log_likelihood(mean, var, residual, y, power):
 
 
 def _power_terms(mean, var, residual, y, power):
-    """Return a quadrature of the expected power of a likelihood.
+    """Return nodes (k, b) of h, and logs of terms whose sum is the expected power of a likelihood.
 
     The trapezoidal rule in t, with h the width of the likelihood's step times sinh(t). Its nodes
-    are as close as that width at the step, and spread as widely as the Gaussian.
-
-    Returns
-    -------
-    nodes : Tensor of shape (k, b)
-        Values of h.
-    log_terms : Tensor of shape (k, b)
-        Logs of the terms whose sum is the expectation; differentiable, with the nodes held.
+    are as close as that width at the step, and spread as widely as the Gaussian. The terms are
+    differentiable, with the nodes held.
     """
     with torch.no_grad():
         scale, std = (1 + residual).sqrt(), var.sqrt()

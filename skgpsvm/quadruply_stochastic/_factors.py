@@ -13,27 +13,9 @@ def chevron(bases, rows, index, precision, n_dense):
 
     The diagonal columns have a closed form. Dense column r is :math:`u / \sqrt{u_1}` with
     :math:`u = A_{r:, r:}^{-1} e_1`. Preconditioned conjugate gradients solve for all dense columns
-    at once.
-
-    Parameters
-    ----------
-    bases : MeanBases
-    rows : WeightedDataset
-    index : Tensor of shape (k,)
-        Subsample of the rows that the preconditioner is computed from.
-    precision : Tensor of shape (n, c)
-        Diagonal of Lambda for each latent, sample weights included.
-    n_dense : int
-        Number of dense columns, k.
-
-    Returns
-    -------
-    diag, columns : Tensor of shape (c, M), (c, M, k)
-        See `WeightPosterior`.
-
-    Notes
-    -----
-    Source: Evans and Nair, Proposition 1.
+    at once. The ``precision`` (n, c) includes sample weights, and the preconditioner is computed
+    from the rows ``index``. Returns diagonal and columns, see `WeightPosterior`. Source: Evans and
+    Nair, Proposition 1.
     """
     c, M, k = precision.shape[1], bases.size, min(n_dense, bases.size)
     data = precision.new_zeros(c, M)

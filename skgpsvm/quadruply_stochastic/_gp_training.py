@@ -112,19 +112,9 @@ def qs_attributes(estimator, models, summaries):
 def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     """Fit a quadruply stochastic GP.
 
-    Parameters
-    ----------
-    estimator : QSGPRegressor or QSGPClassifier
-    sparse : SparseProblem
-    learn : callable
-        Takes a `SparseProblem` and returns the learned model without a posterior, and predictions
-        of rows without them, or None.
-    is_calibrated : bool
-        Whether noise and variances are fitted to held-out rows.
-
-    Returns
-    -------
-    fitted : Fitted
+    ``learn`` takes a `SparseProblem` and returns the learned model without a posterior, and
+    predictions of rows without them, or None. If ``is_calibrated``, noise and variances are fitted
+    to held-out rows.
     """
     problem, rows, others = sparse.problem, sparse.rows, None
     in_steps = by_steps(estimator)

@@ -38,13 +38,7 @@ _FACTORS = 2.0 ** np.arange(-4, 3)
 
 @dataclass
 class RelevanceModel(WeightSpaceModel):
-    """`WeightSpaceModel` whose basis functions are a `BiasedDictionary`.
-
-    Attributes
-    ----------
-    precisions : ndarray of shape (c, M), or None
-        Prior precisions of the weights; None at the start of a fit.
-    """
+    """`WeightSpaceModel` of a `BiasedDictionary`; its precisions are None at the start of a fit."""
 
     precisions: np.ndarray | None = None
 
@@ -105,18 +99,8 @@ def check_rvm_parameters(estimator):
 def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     """Fit a relevance vector machine: length scales first, then noise and precisions.
 
-    Parameters
-    ----------
-    estimator : QSRVMRegressor or QSRVMClassifier
-    problem : Problem
-    noise : tuple of float
-        Initial logarithms of the likelihood's parameters; empty if it has none.
-    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
-        Bounds of these logarithms; None if they are fixed.
-
-    Returns
-    -------
-    fitted : Fitted
+    ``noise`` are initial logarithms of the likelihood's parameters, if any, and ``noise_bounds``
+    their bounds, (c, 2) or (1, 2); None if they are fixed.
     """
     if problem.start and by_steps(estimator):
         return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
@@ -191,23 +175,8 @@ def take_rvm_steps(
 ):
     """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
 
-    Parameters
-    ----------
-    estimator : QSRVMRegressor or QSRVMClassifier
-    problem : Problem
-    model : RelevanceModel or None
-        Hyperparameters and functions; None continues the problem's start.
-    support : Tensor of shape (p, d) or None
-        Support rows; needed with a model.
-    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
-        As of `fit_rvm`.
-    streamed : bool
-        Whether the rows come in addition to earlier ones. They get one pass.
-
-    Returns
-    -------
-    fitted : Fitted
-        See `run_steps`.
+    A model without precisions needs support rows (p, d); None continues the problem's start.
+    Streamed rows come in addition to earlier ones, and get one pass.
     """
     rows, solver, start = problem.rows, estimator._solver(), model or problem.start
     problem.generator.manual_seed(problem.seed)
@@ -287,25 +256,12 @@ def _functions(rows, n_basis, random_state):
 
 
 def _select_length_scales(cross_validate, start, rows, random_state):
-    """Return latents with the longest length scales that cross-validation does not rule out.
+    """Return a model with the longest length scales that cross-validation does not rule out.
 
-    Their held-out log density is within a standard error of the best. With few rows, or few rows of
-    a rare class, differences are mostly due to chance, and long length scales are the simpler
-    model.
-
-    Parameters
-    ----------
-    cross_validate : callable
-        Takes latents, folds and the name of a stage; returns the log densities and the weights of
-        held-out rows, and the noise.
-    start : SparseModel
-    rows : WeightedDataset
-    random_state : RandomState
-
-    Returns
-    -------
-    latents : SparseModel
-        ``start`` with its length scales multiplied by one factor.
+    All are multiplied by one factor. Their held-out log density is within a standard error of the
+    best. With few rows, or few rows of a rare class, differences are mostly due to chance, and long
+    length scales are the simpler model. ``cross_validate`` takes a model, folds and the name of a
+    stage; it returns the log densities and the weights of held-out rows, and the noise.
     """
     folds = list(_folds(rows, random_state))
     densities = {}

@@ -50,25 +50,10 @@ def support_rows(rows, n_support, random_state):
 
 
 def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
-    """Run passes of steps from a state.
+    """Run passes of steps from a state; return the `Fitted`, with estimates of the ELBO as curve.
 
-    Parameters
-    ----------
-    problem : Problem
-    steps : StochasticSteps
-    state : StochasticState
-    passes : int
-    fitted : callable
-        Takes the state and returns the fitted model.
-    left_out : LeftOut or tuple of Tensor, optional
-        Of the `Summary`.
-    streamed : bool
-        Whether the rows come in addition to earlier ones.
-
-    Returns
-    -------
-    fitted : Fitted
-        Its curve has estimates of the ELBO, one per pass; its summary is the last of them.
+    ``fitted`` takes the state and returns the fitted model. ``left_out`` is that of the `Summary`.
+    If ``streamed``, the rows come in addition to earlier ones.
     """
     steps.begin(state, more=streamed)
 
