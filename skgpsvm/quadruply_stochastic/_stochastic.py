@@ -384,34 +384,9 @@ class StochasticSteps(Stage):
 
         Site parameters (b, c) are times the multiplicity of each row.
         """
-        draws, f, errors = estimates
-        coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
-        options = self._options
-        precision = with_columns(precision, k, 1)
-        linear = torch.nn.functional.pad(linear, (0, c * k))
-        shares = (1.0, 1.0) if options.symmetric else (2.0, 0.0)
-        of_rows = [
-            (precision * f[1 - i] - share * linear).T @ this.values.double()
-            for i, (this, share) in enumerate(zip(draws, shares, strict=True))
-        ]
-        gradients = []
-        for i, gradient in enumerate(self.rows.sum(*of_rows)):
-            this, other = draws[i], draws[1 - i]
-            if options.control_variate == "gram":
-                weight = state.n_seen / len(errors[0]) * state.mean_precision
-                weight = with_columns(weight, k)
-                gradient += (weight * errors[1 - i]).T @ this.support.double()
-            part = coef[:, this.coordinates]
-            if self.bases.independent:
-                prior = self.bases.prior_diag(this.coordinates).expand(c, -1)
-                gradient += with_columns(prior, k) * part
-            else:
-                S = self.bases.prior(this.coordinates, other.coordinates)
-                gradient += (other.scale * coef[:, other.coordinates]) @ S.T
-                if options.control_variate:
-                    left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
-                    gradient += left.T @ this.support.double()
-            gradients.append(0.5 * this.scale * gradient)
+        draws, options, coef = estimates.draws, self._options, state.coef
+        c, k = self.bound.n_latents, self._covariance.n_dense
+        gradients = self._coefficient_gradients(state, estimates, linear, precision)
         # Functions in both draws get the sum of both gradients.
         every = torch.cat([each.coordinates for each in draws])
         at, inverse = torch.unique(every, return_inverse=True)
@@ -440,6 +415,38 @@ class StochasticSteps(Stage):
         support = torch.cat([each.support for each in draws], 1)[:, first].double()
         state.at_support += support @ (new - old).T
         return at
+
+    def _coefficient_gradients(self, state, estimates, linear, precision):
+        """Return gradients (c + c k, u) in the coefficients of each draw's functions, two."""
+        draws, f, errors = estimates
+        coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
+        control_variate = self._options.control_variate
+        precision = with_columns(precision, k, 1)
+        linear = torch.nn.functional.pad(linear, (0, c * k))
+        shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
+        of_rows = [
+            (precision * f[1 - i] - share * linear).T @ this.values.double()
+            for i, (this, share) in enumerate(zip(draws, shares, strict=True))
+        ]
+        gradients = []
+        for i, gradient in enumerate(self.rows.sum(*of_rows)):
+            this, other = draws[i], draws[1 - i]
+            if control_variate == "gram":
+                weight = state.n_seen / len(errors[0]) * state.mean_precision
+                weight = with_columns(weight, k)
+                gradient += (weight * errors[1 - i]).T @ this.support.double()
+            part = coef[:, this.coordinates]
+            if self.bases.independent:
+                prior = self.bases.prior_diag(this.coordinates).expand(c, -1)
+                gradient += with_columns(prior, k) * part
+            else:
+                S = self.bases.prior(this.coordinates, other.coordinates)
+                gradient += (other.scale * coef[:, other.coordinates]) @ S.T
+                if control_variate:
+                    left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
+                    gradient += left.T @ this.support.double()
+            gradients.append(0.5 * this.scale * gradient)
+        return gradients
 
     def _learn_prior(self, state, at):
         """Do nothing: the prior of the weights is fixed."""
