@@ -42,20 +42,12 @@ def log_probability(logits):
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Parameters of class probabilities, fitted to the rows so far, which they summarize.
+    """Parameters of class probabilities, fitted to the rows so far, which they summarize."""
 
-    Attributes
-    ----------
-    values : tuple of k floats
-        The parameters; of scales, their logarithms.
-    precision : tuple of k tuples of k floats
-        Curvature of the penalized loss at `values`.
-    loss, weight : float
-        Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
-    """
-
-    values: tuple
-    precision: tuple
+    values: tuple  # of k floats: the parameters; of scales, their logarithms
+    precision: tuple  # of k tuples of k floats: curvature of the penalized loss at `values`
+    # loss, weight: weighted sum of the rows' negative log probabilities, in nats, and their total
+    # weight
     loss: float = 0.0
     weight: float = 0.0
 
@@ -100,15 +92,11 @@ class Calibration(_Fitted):
     determines how often they are right. The intercepts are a share of the logarithms of the class
     frequencies, and give these frequencies where the latents say nothing. The parameters are the
     logarithms of temperature and spread, and the share.
-
-    Attributes
-    ----------
-    log_frequencies : tuple of c floats
-        Of the classes; of two classes, only the log odds of the second.
     """
 
     values: tuple = (0.0, 0.0, 0.0)
     precision: tuple = tuple(map(tuple, torch.tensor(_PRIOR_STDS).pow(-2).diag().tolist()))
+    # Of c classes; of two classes, only the log odds of the second
     log_frequencies: tuple = ()
 
     @classmethod

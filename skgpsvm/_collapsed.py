@@ -27,20 +27,11 @@ _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a fe
 
 
 class Hyperparameters(NamedTuple):
-    """Arguments of the collapsed ELBO.
+    """Arguments of the collapsed ELBO."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (t,) or (1,)
-        Logarithms of the noise variances of the outputs, or of the one that they share.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    # (t,) or (1,): logarithms of the noise variances of the outputs, or of the one that they share
     noise: torch.Tensor
 
 

@@ -208,22 +208,13 @@ class _Merged(NamedTuple):
 
     The log density of all rows is that of the means ``y``, without its factor
     :math:`(2 \pi)^{-n/2}`, less half of ``misfit`` and of t times ``log_weights`` and ``size``.
-
-    Attributes
-    ----------
-    y : Tensor of shape (n, t)
-        Means of the targets.
-    var : Tensor of shape (n,)
-        Variances of the noise of the means.
-    misfit : Tensor of shape ()
-        Squared deviations of the targets from the means, in units of the noise variance.
-    log_weights, size : Tensor of shape ()
-        Normalization of the density of the deviations, and of a change of scale.
     """
 
-    y: torch.Tensor
-    var: torch.Tensor
+    y: torch.Tensor  # (n, t): means of the targets
+    var: torch.Tensor  # (n,): variances of the noise of the means
+    # (): squared deviations of the targets from the means, in units of the noise variance
     misfit: torch.Tensor
+    # log_weights, size (): normalization of the density of the deviations, and of a change of scale
     log_weights: torch.Tensor
     size: torch.Tensor
 

@@ -65,22 +65,13 @@ def counted_normals(index, n_normals, seed, start=0):
 
 @dataclass(frozen=True)
 class FourierFeatures:
-    """Specification of random Fourier features, from which they are drawn again.
+    """Specification of random Fourier features, from which they are drawn again."""
 
-    Attributes
-    ----------
-    n_pairs : int
-        Number of frequencies, each with a cosine and a sine.
-    seed : int
-    orthogonal : bool
-        Whether frequencies are orthogonal within blocks of d, the number of features of X.
-    nystroem : bool
-        Whether they model what inducing points leave unexplained, see `NystroemFourierBases`.
-    """
-
-    n_pairs: int
+    n_pairs: int  # number of frequencies, each with a cosine and a sine
     seed: int
+    # Whether frequencies are orthogonal within blocks of d, the number of features of X
     orthogonal: bool = False
+    # Whether they model what inducing points leave unexplained, see `NystroemFourierBases`
     nystroem: bool = False
 
     def normals(self, index, d):

@@ -26,14 +26,9 @@ class State:
 
     Fields of a subclass are tensors, plain values, and lists, tuples and dicts of these: what
     `torch.load` reads with ``weights_only``.
-
-    Attributes
-    ----------
-    objective : float
-        Of the last iteration, in nats; higher is better.
     """
 
-    objective: float = math.nan
+    objective: float = math.nan  # of the last iteration, in nats; higher is better
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copies of tensors."""

@@ -56,18 +56,11 @@ def noise_entries(kernel):
 
 @dataclass(frozen=True)
 class GivenNoise:
-    """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs.
+    """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs."""
 
-    Attributes
-    ----------
-    level : float
-        Variance if it is fixed, else its initial value, in squared units of the normalized y.
-    limits : tuple of two floats
-        Bounds of the log variance; equal if it is fixed.
-    """
-
+    # Variance if it is fixed, else its initial value, in squared units of the normalized y
     level: float
-    limits: tuple
+    limits: tuple  # of two floats: bounds of the log variance; equal if it is fixed
 
     @property
     def fixed(self):
@@ -126,18 +119,10 @@ class Noise:
 
 @dataclass(frozen=True)
 class RegressionNoise(Noise):
-    """Noise of a regression, as a likelihood with a variance for each output.
+    """Noise of a regression, as a likelihood with a variance for each output."""
 
-    Attributes
-    ----------
-    likelihood : str
-        A key of `LIKELIHOODS` or `VARYING_NOISE`.
-    n_outputs : int
-        Number of outputs, t.
-    """
-
-    likelihood: str = "gaussian"
-    n_outputs: int = 1
+    likelihood: str = "gaussian"  # A key of `LIKELIHOODS` or `VARYING_NOISE`
+    n_outputs: int = 1  # number of outputs, t
 
     def sites(self, variance=None):
         """Return the likelihood with the kernel's noise, or with a variance of all outputs.

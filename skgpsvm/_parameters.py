@@ -28,19 +28,13 @@ class OtherThan:
 
 @dataclass(frozen=True)
 class Where:
-    """Condition on the parameters of an estimator.
+    """Condition on the parameters of an estimator."""
 
-    Attributes
-    ----------
-    alternatives : tuple of dict
-        A dict maps parameters to their allowed values: a value, a tuple of values or `OtherThan`.
-        The condition holds if all parameters of one of the dicts have allowed values.
-    values : tuple
-        Values of a parameter to which the condition applies. If empty, it applies to every value
-        except the default.
-    """
-
+    # A dict maps parameters to their allowed values: a value, a tuple of values or
+    # `OtherThan`. The condition holds if all parameters of one of the dicts have allowed values.
     alternatives: tuple
+    # Values of a parameter to which the condition applies. If empty, it applies to every value
+    # except the default.
     values: tuple = ()
 
     def __or__(self, other):
@@ -99,27 +93,18 @@ def parameter_names(estimator):
 
 @dataclass(frozen=True)
 class ParameterRules:
-    """Rules for the parameters of an estimator that concern several of them, or several calls.
+    """Rules for the parameters of an estimator that concern several of them, or several calls."""
 
-    Attributes
-    ----------
-    uses : dict of str to Where or tuple of Where
-        Where a parameter has an effect, if not everywhere; see `check_uses`.
-    followed : dict of str to dict
-        By method, ``"fit"`` by warm start and ``"partial_fit"``, the changes of parameters that a
-        further call follows; see `check_unchanged`.
-    growing : dict of str to Where
-        Numbers that a further call follows if they increase.
-    solvers : dict
-        Solvers by the string that stands for each; None where the data decide.
-    streaming : type or None
-        Class of the solvers that `partial_fit` needs; None is any solver.
-    """
-
+    # Where a parameter has an effect, if not everywhere: a `Where` or a tuple; see `check_uses`
     uses: dict = field(default_factory=dict)
+    # By method, ``"fit"`` by warm start and ``"partial_fit"``, the changes of
+    # parameters that a further call follows; see `check_unchanged`
     followed: dict = field(default_factory=dict)
+    # Numbers that a further call follows if they increase
     growing: dict = field(default_factory=dict)
+    # Solvers by the string that stands for each; None where the data decide
     solvers: dict = field(default_factory=dict)
+    # Class of the solvers that `partial_fit` needs; None is any solver
     streaming: type | None = None
 
     def check(self, estimator, continued_by=None):

@@ -128,19 +128,12 @@ def count_quantiles(mean, variance, probability):
 
 
 class LeftOut(NamedTuple):
-    """Errors of rows that were predicted without them, for conformal intervals and sets.
+    """Errors of rows that were predicted without them, for conformal intervals and sets."""
 
-    Attributes
-    ----------
-    scores : ndarray of shape (k, t)
-        Of a regression, absolute residuals relative to the predictive standard deviation. Of a
-        classification, log losses, with t = 1.
-    weights : ndarray of shape (k,)
-        Weights of the rows.
-    """
-
+    # (k, t): Of a regression, absolute residuals relative to the predictive standard deviation. Of
+    # a classification, log losses, with t = 1.
     scores: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray  # (k,): weights of the rows
 
     @classmethod
     def of(cls, likelihood, targets, mean, var, weights):
@@ -219,17 +212,12 @@ def classification_sites(likelihood, n_classes):
 
 
 class Predictive(NamedTuple):
-    """Class probabilities of some rows.
+    """Class probabilities of some rows."""
 
-    Attributes
-    ----------
-    scores : Tensor of shape (b, n_classes), or (b, 1) for two classes
-        Values of `decision_function`, except for ties by rounding.
-    log_p, p : Tensor of shape (b, n_classes)
-        Class probabilities and their logarithms, which are finite.
-    """
-
+    # (b, n_classes), or (b, 1) for two classes: values of `decision_function`, except for ties by
+    # rounding
     scores: torch.Tensor
+    # log_p, p (b, n_classes): class probabilities and their logarithms, which are finite
     log_p: torch.Tensor
     p: torch.Tensor
 

@@ -11,23 +11,16 @@ from .likelihoods import Gaussian
 
 @dataclass
 class Sites:
-    """Gaussian sites of b rows, one for each of the k active latents of a row.
+    """Gaussian sites of b rows, one for each of the k active latents of a row."""
 
-    Attributes
-    ----------
-    loss : Tensor of shape (b,)
-        Minus the term of each row in the ELBO, nats.
-    linear, precision : Tensor of shape (b, k)
-        Natural parameters. The coordinate-ascent update adds ``linear * a`` and
-        ``precision * a a^T`` to those of the latent's weights.
-    gradient, curvature : Tensor of shape (b, k)
-        First and second derivatives of ``loss`` in the latent's mean. The curvature is smaller than
-        ``precision``, which is the curvature of the bound that the update maximizes.
-    """
-
-    loss: torch.Tensor
+    loss: torch.Tensor  # (b,): minus the term of each row in the ELBO, nats
+    # linear, precision (b, k): Natural parameters. The coordinate-ascent update adds ``linear * a``
+    # and ``precision * a a^T`` to those of the latent's weights.
     linear: torch.Tensor
     precision: torch.Tensor
+    # gradient, curvature (b, k): First and second derivatives of ``loss`` in the latent's mean. The
+    # curvature is smaller than ``precision``, which is the curvature of the bound that the update
+    # maximizes.
     gradient: torch.Tensor
     curvature: torch.Tensor
 

@@ -93,41 +93,20 @@ def optimized(optimizer, evaluate, model, rows):
 
 @dataclass(frozen=True)
 class SparseProblem:
-    """A sparse GP to fit: its data, its prior and likelihood, and what is learned.
+    """A sparse GP to fit: its data, its prior and likelihood, and what is learned."""
 
-    Attributes
-    ----------
-    problem : Problem
-        Run, start and random numbers.
-    rows : WeightedDataset
-        Of the problem, or some of them.
-    likelihood : SiteLikelihood
-    kernel : Kernel
-        Initial kernel, without noise.
-    template : Kernel or None
-        See `SparseModel`.
-    noise : Noise
-    learned : tuple of str
-        Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn.
-    make_prior : callable or None
-        Takes rows; returns the prior of theta, or None.
-    alternatives : tuple of dicts of callables
-        Each takes the kernel, and returns one with the same entries of theta that may replace it.
-        Those of a dict, by name, are tried in turn, then those of the next with the best of them.
-    n_inducing : int
-    inducing_points : str or array-like
-    max_iter : int
-    tol : float
-    """
-
-    problem: Problem
-    rows: WeightedDataset
+    problem: Problem  # run, start and random numbers
+    rows: WeightedDataset  # of the problem, or some of them
     likelihood: SiteLikelihood
-    kernel: Kernel
-    template: Kernel | None
+    kernel: Kernel  # initial kernel, without noise
+    template: Kernel | None  # see `SparseModel`
     noise: Noise
+    # Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn
     learned: tuple
-    make_prior: Callable | None
+    make_prior: Callable | None  # takes rows; returns the prior of theta, or None
+    # Each of these functions takes the kernel, and returns one with the same entries of theta
+    # that may replace it. Those of a dict, by name, are tried in turn, then those of the next with
+    # the best of them.
     alternatives: tuple
     n_inducing: int
     inducing_points: object

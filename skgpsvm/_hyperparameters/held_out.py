@@ -40,25 +40,16 @@ def training_shares(rows, random_state):
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Predictions of held-out rows, to which the noise and a power of the variances are fitted.
+    """Predictions of held-out rows, to which the noise and a power of the variances are fitted."""
 
-    Attributes
-    ----------
-    y, weights : Tensor of shape (n, t), (n,)
-    means, variances : Tensor of shape (n, t)
-        Latent moments.
-    prior : Tensor of shape (n, 1)
-        Projected prior variances.
-    known : Tensor of shape (n, t) or float
-        Known variances of the noise.
-    """
-
+    # y (n, t), weights (n,)
     y: torch.Tensor
     weights: torch.Tensor
+    # means, variances (n, t): latent moments
     means: torch.Tensor
     variances: torch.Tensor
-    prior: torch.Tensor
-    known: torch.Tensor | float = 0.0
+    prior: torch.Tensor  # (n, 1): projected prior variances
+    known: torch.Tensor | float = 0.0  # (n, t) or float: known variances of the noise
 
     def most_likely(self, model, limits, spread=math.inf, power_prior=POWER_PRIOR):
         """Return a model with the noise and power under which these rows are most likely.

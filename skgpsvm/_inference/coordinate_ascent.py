@@ -28,36 +28,20 @@ _ROUNDING = 1e-9
 
 @dataclass(kw_only=True)
 class AscentState(State):
-    """Gaussian posterior of the whitened weights, and the hyperparameters that it belongs to.
+    """Gaussian posterior of the whitened weights, and the hyperparameters that it belongs to."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (q,)
-        Logarithms of the likelihood's parameters.
-    precision, linear : Tensor of shape (c, p, p), (c, p)
-        Natural parameters.
-    mean, root : Tensor of shape (c, p), (c, p, p)
-        Moments that the natural parameters imply; the covariance is ``root @ root.mT``, and roots
-        are upper triangular.
-    n_steps : int
-        Steps taken so far.
-    change : float
-        Size of the last step of the means, relative to their norm.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    noise: torch.Tensor  # (q,): logarithms of the likelihood's parameters
+    # precision (c, p, p), linear (c, p): natural parameters
     precision: torch.Tensor
     linear: torch.Tensor
+    # mean (c, p), root (c, p, p): moments that the natural parameters imply; the covariance is
+    # ``root @ root.mT``, and roots are upper triangular
     mean: torch.Tensor
     root: torch.Tensor
-    n_steps: int
-    change: float = math.inf
+    n_steps: int  # steps taken so far
+    change: float = math.inf  # size of the last step of the means, relative to their norm
 
 
 class CoordinateAscent:

@@ -28,87 +28,47 @@ _POINT = ("coef", "means", "root", "linear", "precision")  # fields that a rejec
 
 @dataclass(frozen=True)
 class Defaults:
-    """Constants of `DecoupledInference` and `ExactInference`.
+    """Constants of `DecoupledInference` and `ExactInference`."""
 
-    Attributes
-    ----------
-    min_step_scale : float
-        Scale at which shorter steps of the sites are given up. Then only ``inner_tol`` is left to
-        gain. No evidence recorded.
-    inner_tol : float
-        Residual norm, relative to its start, at which the sites are updated. No evidence recorded.
-    inner_iterations : int
-        Iterations between site updates, beyond which the preconditioner is made anew. No evidence
-        recorded.
-    delay : int
-        Iterations whose gain estimates what was left to gain before them (decisions, "Two stopping
-        rules for conjugate gradients").
-    gram_speed : int
-        Entries of a Gram matrix product that take as long as one entry of a pass: a ratio of times.
-    dense_bases : int
-        Most bases whose dense system matrix is computed. It bounds memory.
-    factored_rows : int
-        Most rows, all of them bases, whose kernel matrix is factorized. It bounds memory.
-    landmarks : int
-        Rows of the Nystroem approximation that preconditions more rows. No evidence recorded.
-    """
-
+    # Scale at which shorter steps of the sites are given up. Then only ``inner_tol`` is left to
+    # gain. No evidence recorded.
     min_step_scale: float = 2.0**-7
+    # Residual norm, relative to its start, at which the sites are updated. No evidence recorded.
     inner_tol: float = 0.1
+    # Iterations between site updates, beyond which the preconditioner is made anew. No evidence
+    # recorded.
     inner_iterations: int = 4
+    # Iterations whose gain estimates what was left to gain before them (decisions, "Two stopping
+    # rules for conjugate gradients")
     delay: int = 10
+    # Entries of a Gram matrix product that take as long as one entry of a pass: a ratio of times
     gram_speed: int = 50
-    dense_bases: int = 4000
+    dense_bases: int = 4000  # Most bases whose dense system matrix is computed. It bounds memory.
+    # Most rows, all of them bases, whose kernel matrix is factorized. It bounds memory.
     factored_rows: int = 6000
+    # Rows of the Nystroem approximation that preconditions more rows. No evidence recorded.
     landmarks: int = 1000
 
 
 @dataclass(kw_only=True)
 class DecoupledState(PCGState):
-    """State of `DecoupledInference`.
+    """State of `DecoupledInference`; ``means`` (n, c) are those of the last sites."""
 
-    Attributes
-    ----------
-    means : Tensor of shape (n, c)
-        Latent means at the rows when the sites were last computed.
-    linear : Tensor of shape (n, c)
-        Linear terms of the sites.
-    right : Tensor of shape (q, M)
-        Right-hand side of the systems, for Gaussian noise.
-    stale : bool
-        Whether the sites are to be computed before the next iteration.
-    warm : bool
-        Whether the sites were set at another posterior, so that the first update keeps them.
-    dense : bool
-        Whether the preconditioner is the inverse of the dense system matrix.
-    n_updates : int
-        Updates of the sites so far.
-    n_inner : int
-        Iterations since the last update.
-    step_scale : float
-        Factor of the likelihood's step, halved where the ELBO fell.
-    best : float
-        Highest ELBO so far.
-    accepted : dict
-        Values of the fields `_POINT` at the last ELBO that was not a fall.
-    index_precisions : Tensor of shape (c, k) or (1, k), or None
-        Precisions that the preconditioner was made with; None before the first one.
-    gains : list of Tensor of shape (q, 1)
-        Gains of the last iterations, nats.
-    """
-
-    linear: torch.Tensor
-    right: torch.Tensor
-    stale: bool = True
+    linear: torch.Tensor  # (n, c): linear terms of the sites
+    right: torch.Tensor  # (q, M): right-hand side of the systems, for Gaussian noise
+    stale: bool = True  # whether the sites are to be computed before the next iteration
+    # Whether the sites were set at another posterior, so that the first update keeps them
     warm: bool = False
-    dense: bool = False
-    n_updates: int = 0
-    n_inner: int = 0
-    step_scale: float = 1.0
-    best: float = -math.inf
+    dense: bool = False  # whether the preconditioner is the inverse of the dense system matrix
+    n_updates: int = 0  # updates of the sites so far
+    n_inner: int = 0  # iterations since the last update
+    step_scale: float = 1.0  # factor of the likelihood's step, halved where the ELBO fell
+    best: float = -math.inf  # highest ELBO so far
+    # Values of the fields `_POINT` at the last ELBO that was not a fall
     accepted: dict = field(default_factory=dict)
+    # (c, k) or (1, k): precisions that the preconditioner was made with; None before the first one
     index_precisions: torch.Tensor | None = None
-    gains: list = field(default_factory=list)
+    gains: list = field(default_factory=list)  # (q, 1): gains of the last iterations, nats
 
 
 class DecoupledInference(Stage):

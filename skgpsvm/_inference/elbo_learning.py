@@ -25,26 +25,19 @@ _MAX_SWEEPS = 20
 
 @dataclass(kw_only=True)
 class LearningState(State):
-    """State of `ElboLearning`.
+    """State of `ElboLearning`."""
 
-    Attributes
-    ----------
-    theta, Z, noise, mean, root : Tensor
-        See `AscentState`; the posterior is that of the best evaluation.
-    precision, linear : Tensor of shape (n, c)
-        Weighted sites of the best evaluation, from which the next ones start.
-    ended : bool
-        Whether the last round ended before its last step.
-    """
-
+    # theta, Z, noise, mean, root: see `AscentState`; the posterior is that of the best evaluation
     theta: torch.Tensor
     Z: torch.Tensor
     noise: torch.Tensor
+    # precision, linear (n, c): weighted sites of the best evaluation, from which the next ones
+    # start
     precision: torch.Tensor
     linear: torch.Tensor
     mean: torch.Tensor | None = None
     root: torch.Tensor | None = None
-    ended: bool = False
+    ended: bool = False  # whether the last round ended before its last step
 
     def parameters(self):
         """Return what can be learned, by name: ``theta``, ``Z`` and ``noise``."""

@@ -14,23 +14,12 @@ from .pcg import PCGState
 
 @dataclass(kw_only=True)
 class ExactState(PCGState):
-    """State of `ExactInference`.
+    """State of `ExactInference`; ``means`` (q, n) are the kernel matrix times the coefficients."""
 
-    Attributes
-    ----------
-    means : Tensor of shape (q, n)
-        Posterior means at the rows: the kernel matrix times the coefficients.
-    target : Tensor of shape (c, n)
-        Targets of the sites, linear term over precision.
-    weight : Tensor of shape (q, n)
-        Precisions of the sites times row weights; 0 for rows that a group does not know.
-    base : float
-        ELBO of means of zero, nats.
-    """
-
-    target: torch.Tensor
+    target: torch.Tensor  # (c, n): targets of the sites, linear term over precision
+    # (q, n): precisions of the sites times row weights; 0 for rows that a group does not know
     weight: torch.Tensor
-    base: float
+    base: float  # ELBO of means of zero, nats
 
 
 class ExactInference(DecoupledInference):

@@ -31,61 +31,36 @@ _KEPT = ("adam", "n_sweeps", "n_steps", "generator")  # of a pass that is undone
 
 @dataclass(kw_only=True)
 class InterleavedState(AscentState):
-    """State of coordinate ascent or natural gradients interleaved with Adam.
+    """State of coordinate ascent or natural gradients interleaved with Adam."""
 
-    Attributes
-    ----------
-    adam : dict
-        Memory of `adam_step` for each trained parameter; empty before the first step.
-    rate_factor : float
-        Factor of Adam's learning rate, halved after each pass that is undone; natural gradients
-        only.
-    generator : Tensor
-        State of the random generator.
-    n_sweeps : int
-        Iterations so far.
-    values : list of float
-        ELBOs of the last passes, or estimates of them; natural gradients only.
-    learning_ended : bool
-        Whether Adam has stopped for good; natural gradients only.
-    """
-
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Memory of `adam_step` for each trained parameter; empty before the first step
     adam: dict = field(default_factory=dict)
+    # Factor of Adam's learning rate, halved after each pass that is undone; natural gradients only
     rate_factor: float = 1.0
-    n_sweeps: int = 0
+    n_sweeps: int = 0  # iterations so far
+    # ELBOs of the last passes, or estimates of them; natural gradients only
     values: list = field(default_factory=list)
-    learning_ended: bool = False
+    learning_ended: bool = False  # whether Adam has stopped for good; natural gradients only
 
 
 @dataclass(kw_only=True)
 class GradientState(State):
-    """State of gradient ascent on the posterior and the hyperparameters together.
+    """State of gradient ascent on the posterior and the hyperparameters together."""
 
-    Attributes
-    ----------
-    theta, Z, noise, mean, root : Tensor
-        See `AscentState`.
-    raw_root : Tensor of shape (c, p, p)
-        Root with the logarithm of its diagonal, as `upper_root` takes it.
-    adam : dict
-        Memory of `adam_step` for each trained parameter; empty before the first step.
-    generator : Tensor
-        State of the random generator.
-    change : float
-        Relative change of the means in the last epoch.
-    """
-
+    # theta, Z, noise, mean, root: see `AscentState`
     theta: torch.Tensor
     Z: torch.Tensor
     noise: torch.Tensor
     mean: torch.Tensor
     root: torch.Tensor
+    # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Memory of `adam_step` for each trained parameter; empty before the first step
     adam: dict = field(default_factory=dict)
     rate_factor = 1.0
-    change: float = math.inf
+    change: float = math.inf  # relative change of the means in the last epoch
 
 
 class AdamSteps:

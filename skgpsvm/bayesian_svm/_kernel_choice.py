@@ -41,34 +41,17 @@ _VALIDATION_SHARE = 3  # one row of so many
 
 @dataclass(kw_only=True)
 class SearchState(State):
-    """State of `ParabolicSearch`.
+    """State of `ParabolicSearch`."""
 
-    Attributes
-    ----------
-    start : Tensor of shape (k,)
-        Theta at the origin of the places.
-    place : list of float
-        Best place so far: the shift from the start in each direction.
-    theta : Tensor of shape (k,)
-        Hyperparameters there.
-    loss : float
-        Penalized leave-one-out log loss there, nats.
-    precision, linear : Tensor of shape (n, c)
-        Sites of the posterior there.
-    polled : list of (list of float, float)
-        Places that have been tried, and their losses.
-    ended : bool
-        Whether the last round moved the best place by less than a step.
-    """
-
-    start: torch.Tensor
-    place: list
-    theta: torch.Tensor
-    loss: float
+    start: torch.Tensor  # (k,): theta at the origin of the places
+    place: list  # of float: best place so far: the shift from the start in each direction
+    theta: torch.Tensor  # (k,): hyperparameters there
+    loss: float  # penalized leave-one-out log loss there, nats
+    # precision, linear (n, c): sites of the posterior there
     precision: torch.Tensor
     linear: torch.Tensor
-    polled: list
-    ended: bool = False
+    polled: list  # of (list of float, float): places that have been tried, and their losses
+    ended: bool = False  # whether the last round moved the best place by less than a step
 
 
 class LeaveOneOutChoice:

@@ -241,31 +241,17 @@ class StochasticBound:
 
 @dataclass(kw_only=True)
 class DescentState(State):
-    """State of `StochasticDescent`.
+    """State of `StochasticDescent`."""
 
-    Attributes
-    ----------
-    parameters : dict of Tensor
-        As of `StochasticBound`.
-    scale : Tensor of shape (d,)
-        Unit of all steps on the bases' positions, for each feature. Adam's moments are in it, so
-        that it stays when later rows have another scale.
-    moments : dict of list of two Tensor
-        Adam's first and second moments of each trained parameter.
-    n_steps : int
-        Minibatches so far.
-    n_seen : float
-        Total weight of the rows seen.
-    generator : Tensor
-        State of the random generator.
-    """
-
-    parameters: dict
+    parameters: dict  # of Tensor: as of `StochasticBound`
+    # (d,): Unit of all steps on the bases' positions, for each feature. Adam's moments are in it,
+    # so that it stays when later rows have another scale.
     scale: torch.Tensor
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Adam's first and second moments of each trained parameter
     moments: dict = field(default_factory=dict)
-    n_steps: int = 0
-    n_seen: float = 0.0
+    n_steps: int = 0  # minibatches so far
+    n_seen: float = 0.0  # total weight of the rows seen
 
     def to_arrays(self):
         """Return the fields by name, tensors as arrays."""

@@ -52,26 +52,15 @@ _FOLLOWED = {
 
 
 class EPEvaluation(NamedTuple):
-    """Summary of one fitted binary model.
+    """Summary of one fitted binary model."""
 
-    Attributes
-    ----------
-    evidence : float
-        Log evidence in nats.
-    cavity_probit : Tensor of shape (n,)
-        Leave-one-out probits of label 1 at the rows of the fit, those of all ranks.
-    targets : Tensor of shape (n,)
-        Labels, 0 or 1.
-    weights : Tensor of shape (n,)
-    all_cavity_probits : Tensor of shape (n_passed,)
-        The same probits by row as passed to this rank: repeated rows apart, NaN for rows of weight
-        0.
-    """
-
-    evidence: float
+    evidence: float  # log evidence in nats
+    # (n,): leave-one-out probits of label 1 at the rows of the fit, those of all ranks
     cavity_probit: torch.Tensor
-    targets: torch.Tensor
-    weights: torch.Tensor
+    targets: torch.Tensor  # (n,): labels, 0 or 1
+    weights: torch.Tensor  # (n,)
+    # (n_passed,): the same probits by row as passed to this rank: repeated rows apart, NaN for rows
+    # of weight 0
     all_cavity_probits: torch.Tensor
 
 

@@ -18,26 +18,15 @@ _MIN_GAIN = 2e-4
 
 @dataclass(frozen=True)
 class EPProblem:
-    """Expectation propagation and the hyperparameters to learn.
-
-    Attributes
-    ----------
-    propagation : Propagation
-    free : list of str
-        Names of the learned parameters, some of "theta" and "Z".
-    bounds : Tensor of shape (k, 2), optional
-        Bounds of theta, where anything is learned.
-    scale : Tensor of shape (d,), optional
-        Unit of the inducing points, for each feature; likewise.
-    prior : SignalPrior, optional
-        Prior of theta.
-    """
+    """Expectation propagation and the hyperparameters to learn."""
 
     propagation: Propagation
+    # Names of the learned parameters, some of "theta" and "Z"
     free: list = field(default_factory=list)
-    bounds: torch.Tensor | None = None
+    bounds: torch.Tensor | None = None  # (k, 2): bounds of theta, where anything is learned
+    # (d,): unit of the inducing points, for each feature; likewise
     scale: torch.Tensor | None = None
-    prior: SignalPrior | None = None
+    prior: SignalPrior | None = None  # prior of theta
 
     @property
     def flat(self):
@@ -70,27 +59,15 @@ class EPProblem:
 
 @dataclass(kw_only=True)
 class SiteUpdateState(EPState):
-    """State of `SiteUpdates`.
+    """State of `SiteUpdates`."""
 
-    Attributes
-    ----------
-    learning : bool
-        Whether hyperparameters are still learned.
-    memory : dict
-        Memory of the rule for their steps; empty before the first.
-    values : list of float
-        Objectives of the last iterations of the learning.
-    n_updates : int
-        Number of iterations taken.
-    step_factor : float
-        Factor of the hyperparameters' steps, halved after each failure.
-    """
-
-    learning: bool
+    learning: bool  # whether hyperparameters are still learned
+    # Memory of the rule for their steps; empty before the first
     memory: dict = field(default_factory=dict)
+    # Objectives of the last iterations of the learning
     values: list = field(default_factory=list)
-    n_updates: int = 0
-    step_factor: float = 1.0
+    n_updates: int = 0  # number of iterations taken
+    step_factor: float = 1.0  # factor of the hyperparameters' steps, halved after each failure
 
 
 class SiteUpdates(Stage):

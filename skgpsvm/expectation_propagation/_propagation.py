@@ -17,44 +17,23 @@ _UNDONE, _MORE_DAMPED, _MIN_DAMPING = 0.5, 0.7, 0.05
 
 @dataclass(kw_only=True)
 class EPState(State):
-    """Hyperparameters, sites and posterior of expectation propagation.
+    """Hyperparameters, sites and posterior of expectation propagation."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (0,)
-        Logarithms of the likelihood's parameters; the probit has none.
-    precision, shift : Tensor of shape (n,)
-        Natural parameters of the sites, one site a row.
-    site_gram : Tensor of shape (p, p)
-        Sum of the sites' precision matrices.
-    linear : Tensor of shape (1, p)
-        Linear natural parameter of the posterior.
-    mean, root : Tensor of shape (1, p), (1, p, p)
-        Posterior of the whitened weights; the covariance is ``root @ root.T``.
-    last_move : Tensor of shape (2 n,)
-        The last update less the sites before it.
-    damping : float
-        Share of the way to an update that the sites move.
-    change : float
-        Relative change of the posterior mean in the last update.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    noise: torch.Tensor  # (0,): logarithms of the likelihood's parameters; the probit has none
+    # precision, shift (n,): natural parameters of the sites, one site a row
     precision: torch.Tensor
     shift: torch.Tensor
-    site_gram: torch.Tensor
-    linear: torch.Tensor
+    site_gram: torch.Tensor  # (p, p): sum of the sites' precision matrices
+    linear: torch.Tensor  # (1, p): linear natural parameter of the posterior
+    # mean (1, p), root (1, p, p): posterior of the whitened weights; the covariance is ``root @
+    # root.T``
     mean: torch.Tensor
     root: torch.Tensor
-    last_move: torch.Tensor
-    damping: float = 1.0
-    change: float = math.inf
+    last_move: torch.Tensor  # (2 n,): the last update less the sites before it
+    damping: float = 1.0  # share of the way to an update that the sites move
+    change: float = math.inf  # relative change of the posterior mean in the last update
 
     def parameters(self):
         """Return what gradient steps can learn, by name: ``theta`` and ``Z``."""

@@ -11,25 +11,18 @@ _MIN_VARIANCE = 1e-12
 
 
 class SiteUpdate(NamedTuple):
-    """One parallel update of expectation propagation, before damping; all tensors are (n,).
+    """One parallel update of expectation propagation, before damping; all tensors are (n,)."""
 
-    Attributes
-    ----------
-    precision, shift : Tensor
-        Natural parameters of the new sites.
-    log_site : Tensor
-        Logarithms of the scales of the current sites: the rows' terms of the log evidence.
-    cavity_probit : Tensor
-        Probits of label 1 under the cavity distributions: the leave-one-out predictions.
-    grad_mean, grad_var, grad_residual : Tensor
-        Derivatives of `log_site` in the posterior mean and variance of the row's feature
-        combination, and in its residual variance. The first two vanish at a fixed point.
-    """
-
+    # precision, shift: natural parameters of the new sites
     precision: torch.Tensor
     shift: torch.Tensor
+    # Logarithms of the scales of the current sites: the rows' terms of the log evidence
     log_site: torch.Tensor
+    # Probits of label 1 under the cavity distributions: the leave-one-out predictions
     cavity_probit: torch.Tensor
+    # grad_mean, grad_var, grad_residual: Derivatives of `log_site` in the posterior mean and
+    # variance of the row's feature combination, and in its residual variance. The first two vanish
+    # at a fixed point.
     grad_mean: torch.Tensor
     grad_var: torch.Tensor
     grad_residual: torch.Tensor

@@ -122,21 +122,12 @@ def _exp_sine_squared(sq, length_scale):
 
 
 class Profile(NamedTuple):
-    """Function of squared scaled distances.
+    """Function of squared scaled distances."""
 
-    Attributes
-    ----------
-    factor : float
-        The function is of sq, the squared distance times this factor.
-    function : callable
-        Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m).
-    with_slope : callable, optional
-        Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``.
-    slope : float
-    """
-
-    factor: float
+    factor: float  # the function is of sq, the squared distance times this factor
+    # Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m)
     function: Callable
+    # Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``
     with_slope: Callable | None = None
     slope: float = 1.0
 

@@ -7,27 +7,13 @@ import torch
 
 @dataclass
 class Draw:
-    """A random sample of basis functions.
+    """A random sample of basis functions."""
 
-    Attributes
-    ----------
-    units : Tensor of shape (u,)
-        Sampled units, as `MeanBases.sampled` takes them.
-    coordinates : Tensor of shape (k,)
-        Indices of the coefficients that belong to these units.
-    scale : Tensor of shape (k,)
-        Inverse of each coefficient's inclusion probability.
-    values : Tensor of shape (b, k)
-        Values of the functions at the rows of the minibatch.
-    support : Tensor of shape (p, k)
-        Values of the functions at the support rows.
-    """
-
-    units: torch.Tensor
-    coordinates: torch.Tensor
-    scale: torch.Tensor
-    values: torch.Tensor
-    support: torch.Tensor
+    units: torch.Tensor  # (u,): sampled units, as `MeanBases.sampled` takes them
+    coordinates: torch.Tensor  # (k,): indices of the coefficients that belong to these units
+    scale: torch.Tensor  # (k,): inverse of each coefficient's inclusion probability
+    values: torch.Tensor  # (b, k): values of the functions at the rows of the minibatch
+    support: torch.Tensor  # (p, k): values of the functions at the support rows
 
     def sums(self, coef):
         """Estimate the functions with coefficients (q, M) at minibatch and support rows."""

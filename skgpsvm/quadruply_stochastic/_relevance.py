@@ -58,56 +58,34 @@ class RelevanceState(State):
     Sizes: c latents, M basis functions, k columns (M, or 0 for a mean-field covariance). Sums over
     rows are in units in which the noise is 1. `RelevanceSweeps.init` sets all fields that may be
     None, except ``solved_products`` and ``solved_linear``, which only two classes have.
-
-    Attributes
-    ----------
-    theta, noise : Tensor of shape (t,), (s,)
-        Logarithms of the kernel's and the likelihood's hyperparameters.
-    bases : Tensor of shape (M - 1, d)
-        Points of the functions; the last function is the constant.
-    precisions : Tensor of shape (c, M)
-        Prior precisions of the weights.
-    coef : Tensor of shape (c, M)
-        Means of the weights.
-    gamma : Tensor of shape (c, M)
-        How well the data determine each weight, between 0 and 1 (Tipping's gamma).
-    diag, columns : Tensor of shape (c, M), (c, M, k), or None
-        Covariance of the weights, see `WeightPosterior`.
-    products : Tensor of shape (1, M, M) or (c, M, M), or None
-        Sums over rows of the functions' outer products, times the site precisions.
-    linear : Tensor of shape (c, M), or None
-        Sums over rows of the functions, times the linear terms of the sites.
-    solved_products, solved_linear : Tensor or None
-        The values of ``products`` and ``linear`` that gave ``coef`` and the covariance.
-    deviation : Tensor of shape (c,), or None
-        Weighted sum of squared residuals, or of absolute deviations for Laplace noise.
-    loss : Tensor of shape (), or None
-        Negative expectation of the quadratic bound, in nats.
-    change : float
-        Absolute change of the objective in the last sweep, in nats.
-    n_pruned : int
-        Number of functions that the last sweep pruned.
-    per_weight : bool
-        Whether precisions are set one by one, see `per_weight_precisions`.
     """
 
+    # theta (t,), noise (s,): logarithms of the kernel's and the likelihood's hyperparameters
     theta: torch.Tensor
     noise: torch.Tensor
-    bases: torch.Tensor
-    precisions: torch.Tensor
-    coef: torch.Tensor
+    bases: torch.Tensor  # (M - 1, d): points of the functions; the last function is the constant
+    precisions: torch.Tensor  # (c, M): prior precisions of the weights
+    coef: torch.Tensor  # (c, M): means of the weights
+    # (c, M): how well the data determine each weight, between 0 and 1 (Tipping's gamma)
     gamma: torch.Tensor
+    # diag (c, M), columns (c, M, k): covariance of the weights, see `WeightPosterior`
     diag: torch.Tensor | None = None
     columns: torch.Tensor | None = None
+    # (1, M, M) or (c, M, M): sums over rows of the functions' outer products, times the site
+    # precisions
     products: torch.Tensor | None = None
+    # (c, M): sums over rows of the functions, times the linear terms of the sites
     linear: torch.Tensor | None = None
+    # solved_products, solved_linear: the values of ``products`` and ``linear`` that gave ``coef``
+    # and the covariance
     solved_products: torch.Tensor | None = None
     solved_linear: torch.Tensor | None = None
+    # (c,): weighted sum of squared residuals, or of absolute deviations for Laplace noise
     deviation: torch.Tensor | None = None
-    loss: torch.Tensor | None = None
-    change: float = math.inf
-    n_pruned: int = 0
-    per_weight: bool = False
+    loss: torch.Tensor | None = None  # (): negative expectation of the quadratic bound, in nats
+    change: float = math.inf  # absolute change of the objective in the last sweep, in nats
+    n_pruned: int = 0  # number of functions that the last sweep pruned
+    per_weight: bool = False  # whether precisions are set one by one, see `per_weight_precisions`
 
 
 class RelevanceSweeps(Stage):
