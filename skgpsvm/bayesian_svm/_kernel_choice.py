@@ -27,7 +27,6 @@ _SOLVE_TOL = 0.01
 _DROPPED_VARIANCE = 0.01  # per row
 _DROPPED_SHARE = 0.001  # of the prior variance
 _REACH = 1.0  # distance of polled log hyperparameters from the best ones
-_MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 6
 _MORE_ROUNDS = 1
@@ -166,7 +165,8 @@ class ParabolicSearch(Stage):
     """Search over hyperparameters for the lowest leave-one-out log loss.
 
     A round polls both neighbors of the best place in each direction, at steps of 1 in log theta. A
-    parabola through the three losses has its minimum at the next place, in all directions together.
+    parabola through the three losses has its minimum at the next place, in all directions together,
+    but not beyond the neighbors.
     The search ends when the best place is less than a step away in each direction. A log-normal
     prior of standard deviation 1/2 draws each hyperparameter to its start.
     """
@@ -202,7 +202,7 @@ class ParabolicSearch(Stage):
             )
             slope, curvature = (upper - lower) / 2, upper - 2 * center_loss + lower
             if curvature > 0:
-                move = max(-_MAX_MOVE, min(_MAX_MOVE, -slope / curvature))
+                move = max(-1.0, min(1.0, -slope / curvature))
             else:
                 move = -math.copysign(1, slope)
             minimum[i] += move * _REACH
