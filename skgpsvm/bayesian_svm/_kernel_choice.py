@@ -107,14 +107,15 @@ class LeaveOneOutChoice:
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    def search(self, run, name, state, rounds=_ROUNDS):
+    def search(self, problem, name, state, rounds=_ROUNDS):
         """Return a state of `ParabolicSearch` after a search from there."""
-        run.run(name, ParabolicSearch(self), state, rounds, must_converge=False)
+        problem.run_stage(name, ParabolicSearch(self), state, rounds, must_converge=False)
         return state
 
-    def maximize_elbo(self, run, name, theta, scale, seed, iterations, n_steps, rate):
+    def maximize_elbo(self, problem, theta, seed, steps):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
-        trained = "theta", "Z"
+        iterations, n_steps, rate = steps
+        trained, scale = ("theta", "Z"), problem.scale
         adam = AdamSteps(self.hinge, (self.kernel,), self.rows, trained, rate, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
@@ -122,7 +123,7 @@ class LeaveOneOutChoice:
         inference.n_steps = n_steps
         noise = self.hinge.parameters().to(self.Z.device)
         state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
-        run.run(name, inference, state, iterations, must_converge=False)
+        problem.run_stage("length scales", inference, state, iterations, must_converge=False)
         return state.theta
 
 
@@ -265,46 +266,57 @@ def chosen_kernel(sparse, model):
     Of many classes, only the rows of the largest are used.
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
-    run, name, random_state = problem.run, problem.prefix, problem.random_state
     hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _FEW[0]])
 
     def choice(kernel, n_rows, n_points):
         points = sparse.fewer_points(Z, n_points)
-        some = rows.subset(n_rows, random_state)
+        some = rows.subset(n_rows, problem.random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
     few = with_better_start(choice(model.kernel, *_FEW), sparse.alternatives)
-    kernel = few.initial_kernel
-    more = choice(kernel, *_MORE) if rows.n_rows > _FEW[0] else few
-    best, searched = ParabolicSearch(few).init(few.start), problem.start is None
-    if searched:
-        best = few.search(run, f"{name}kernel", best)
-    theta, n = best.theta, len(more.rows)
-    if few.directions.sum(1).max() > 1 and n >= _MIN_ROWS:
-        order = random_state.permutation(n)
-        n_validation = n // _VALIDATION_SHARE
-        validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
-        points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=rows.device)
-        training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
-        seed = int(random_state.randint(2**31))
-        steps = _FEW_STEPS if more is few else _MORE_STEPS
-        free = training.maximize_elbo(
-            run, f"{name}length scales", theta, problem.scale, seed, *steps
-        )
-        free = with_ratios_of(free, theta, few.directions).clamp(*few.bounds.T)
-        sites = (best.precision, best.linear) if more is few else None
-        tied_losses = more.log_losses(theta, validation, sites)
-        if (tied_losses - more.log_losses(free, validation, sites)).sum() > 0:
-            state = few.search(run, f"{name}kernel of these", ParabolicSearch(few).init(free))
-            sites = (state.precision, state.linear) if more is few else None
-            if is_significant_gain(tied_losses - more.log_losses(state.theta, validation, sites)):
-                theta, searched = state.theta, True
-    if not searched:
-        theta = few.search(run, f"{name}kernel", best).theta
+    more = choice(few.initial_kernel, *_MORE) if rows.n_rows > _FEW[0] else few
+    best = ParabolicSearch(few).init(few.start)
+    if problem.start is None:
+        best = few.search(problem, "kernel", best)
+    theta = theta_of_ratios(sparse, few, more, best, Z)
+    if theta is None and problem.start is None:
+        theta = best.theta
+    elif theta is None:
+        theta = few.search(problem, "kernel", best).theta
     if more is not few:
         state = ParabolicSearch(more).init(theta)
-        theta = more.search(run, f"{name}kernel, more rows", state, rounds=_MORE_ROUNDS).theta
-    return kernel.clone_with_theta(theta.cpu().numpy())
+        theta = more.search(problem, "kernel, more rows", state, rounds=_MORE_ROUNDS).theta
+    return few.initial_kernel.clone_with_theta(theta.cpu().numpy())
+
+
+def theta_of_ratios(sparse, few, more, best, Z):
+    """Return theta with learned ratios of length scales; None if they are not clearly better.
+
+    ``few`` and ``more`` are the choices on few rows and on more, and ``best`` is the state of the
+    search on the former, with tied length scales. Z are the inducing points of the model.
+    """
+    problem, n, device = sparse.problem, len(more.rows), sparse.rows.device
+    if few.directions.sum(1).max() == 1 or n < _MIN_ROWS:
+        return None
+    order = problem.random_state.permutation(n)
+    n_validation = n // _VALIDATION_SHARE
+    validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
+    points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=device)
+    training = LeaveOneOutChoice(few.initial_kernel, few.hinge, more.rows.part(train), points)
+    seed = int(problem.random_state.randint(2**31))
+    steps = _FEW_STEPS if more is few else _MORE_STEPS
+    free = training.maximize_elbo(problem, best.theta, seed, steps)
+    free = with_ratios_of(free, best.theta, few.directions).clamp(*few.bounds.T)
+
+    def log_losses(theta, state):
+        sites = (state.precision, state.linear) if more is few else None
+        return more.log_losses(theta, validation, sites)
+
+    tied = log_losses(best.theta, best)
+    if (tied - log_losses(free, best)).sum() <= 0:
+        return None
+    state = few.search(problem, "kernel of these", ParabolicSearch(few).init(free))
+    return state.theta if is_significant_gain(tied - log_losses(state.theta, state)) else None
 
 
 def of_largest_classes(hinge, rows, n_classes):
