@@ -36,11 +36,12 @@ _MAX_LOST = 0.01  # of the ELBO, relative or in nats per row, to rounding
 
 
 def learn_classifier(sparse, batch_size=None, learning_rate=None):
-    """Learn a classifier as a sparse GP on fewer rows; return the model without a posterior.
+    """Learn a classifier as a sparse GP on fewer rows.
 
     L-BFGS-B maximizes the ELBO of converged sites. If options of steps are given, Adam alternates
-    with natural gradients. The second result has predictions of those rows without them, as
-    `leave_one_out` returns them; None if nothing is learned.
+    with natural gradients. The first result is the model with the posterior of those rows; the
+    second has predictions of them without them, as `leave_one_out` returns them. If nothing is
+    learned, there is no posterior, and the second is None.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
     free = sparse.free_parts(start)
@@ -57,7 +58,7 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
         model = _learned_by_steps(some, start, **options)
     inference = some.inference(model, NaturalGradientInference, [])
     state = inference.init(model.state(some.rows.device))
-    return without_posterior(model), leave_one_out(inference.at(state), state)
+    return model, leave_one_out(inference.at(state), state)
 
 
 def learn_regressor(sparse, **options):
@@ -101,7 +102,7 @@ def fit_by_conjugate_gradients(
     ----------
     sparse : SparseProblem
     model : ModelWithBases
-        Without a posterior.
+        If it has a posterior, the first sites of likelihoods other than Gaussian are there.
     index : LongTensor of shape (k,)
         Rows that stand for all in the preconditioner.
     left_out : tuple of Tensor, optional
