@@ -24,7 +24,7 @@ from ._hyperparameters.initialization import (
     scaled_lengths,
     with_constant_noise,
 )
-from ._hyperparameters.priors import PriorOfParts, SignalPrior, default_prior
+from ._hyperparameters.priors import JointPrior, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import noise_entries
@@ -112,7 +112,8 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
     def make_prior(rows):
         parts = constant.make_prior(rows), SignalPrior(of_noise, rows.device)
-        return PriorOfParts(parts, [of_mean.n_dims, of_noise.n_dims])
+        k = of_mean.n_dims
+        return JointPrior(parts, [slice(k), slice(k, None)])
 
     sparse = replace(
         sparse,

@@ -110,37 +110,22 @@ class SlopePrior:
         return gradient
 
 
-class SumOfPriors:
-    """Product of independent priors of theta."""
+class JointPrior:
+    """Product of independent priors, each of a slice of theta."""
 
-    def __init__(self, *priors):
-        self._priors = priors
-
-    def log_density(self, theta):
-        """Return the log density up to a constant, a scalar tensor."""
-        return sum(prior.log_density(theta) for prior in self._priors)
-
-    def gradient(self, theta):
-        """Return the derivatives of the log density, (k,)."""
-        return sum(prior.gradient(theta) for prior in self._priors)
-
-
-class PriorOfParts:
-    """Product of independent priors of the parts of theta, which have given sizes, in order."""
-
-    def __init__(self, priors, sizes):
-        self._priors, self._sizes = priors, sizes
-
-    def _parts(self, theta):
-        return zip(self._priors, theta.split(self._sizes), strict=True)
+    def __init__(self, priors, slices):
+        self._parts = list(zip(priors, slices, strict=True))
 
     def log_density(self, theta):
         """Return the log density up to a constant, a scalar tensor."""
-        return sum(prior.log_density(part) for prior, part in self._parts(theta))
+        return sum(prior.log_density(theta[at]) for prior, at in self._parts)
 
     def gradient(self, theta):
         """Return the derivatives of the log density, (k,)."""
-        return torch.cat([prior.gradient(part) for prior, part in self._parts(theta)])
+        total = torch.zeros_like(theta)
+        for prior, at in self._parts:
+            total[at] += prior.gradient(theta[at])
+        return total
 
 
 def default_prior(kernel, rows, scale):
@@ -153,7 +138,7 @@ def default_prior(kernel, rows, scale):
     if length_prior is None:
         return SlopePrior(kernel, scale, rows.device)
     slope_prior = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
-    return SumOfPriors(slope_prior, length_prior)
+    return JointPrior([slope_prior, length_prior], [slice(None)] * 2)
 
 
 class SignalPrior:
@@ -244,7 +229,7 @@ class Penalized:
     Parameters
     ----------
     bound : CollapsedBound or Evidence
-    prior : LengthPrior, SlopePrior or SumOfPriors
+    prior : SlopePrior or JointPrior
     """
 
     def __init__(self, bound, prior):

@@ -135,7 +135,7 @@ class ElboLearning(Stage):
     tol : float
         Convergence tolerance. The last step is the first that gains less than a tenth of it, in
         nats per row.
-    prior : SignalPrior or PriorOfParts, optional
+    prior : SignalPrior or JointPrior, optional
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.

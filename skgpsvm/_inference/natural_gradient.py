@@ -79,7 +79,7 @@ class AdamSteps:
         Bounds of theta.
     scale : Tensor of shape (d,)
         Unit of the steps of the inducing points in each feature.
-    prior : LengthPrior, SlopePrior, SumOfPriors or None
+    prior : SlopePrior, SignalPrior, JointPrior or None
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.

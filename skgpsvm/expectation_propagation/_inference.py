@@ -59,7 +59,7 @@ class EPProblem:
 
 @dataclass(kw_only=True)
 class SiteUpdateState(EPState):
-    """State of `SiteUpdates`."""
+    """State of `SiteUpdates` and of `MinibatchEP`."""
 
     learning: bool  # whether hyperparameters are still learned
     # Memory of the rule for their steps; empty before the first
@@ -68,6 +68,7 @@ class SiteUpdateState(EPState):
     values: list = field(default_factory=list)
     n_updates: int = 0  # number of iterations taken
     step_factor: float = 1.0  # factor of the hyperparameters' steps, halved after each failure
+    generator: torch.Tensor | None = None  # state of the random generator of minibatches
 
 
 class SiteUpdates(Stage):
@@ -104,11 +105,8 @@ class SiteUpdates(Stage):
 
     def init(self, start):
         """Return the state without sites, or with the sites of a start's posterior."""
-        return SiteUpdateState(**self._initial_fields(start))
-
-    def _initial_fields(self, start):
         fields = self.propagation.first_state(start).as_dict()
-        return fields | {"learning": bool(self.problem.free)}
+        return SiteUpdateState(**fields, learning=bool(self.problem.free))
 
     def at(self, state):
         """Return the propagation, which with a state gives the summary of the model."""
@@ -166,13 +164,6 @@ class SiteUpdates(Stage):
         return not state.learning and state.change < self.tol
 
 
-@dataclass(kw_only=True)
-class MinibatchState(SiteUpdateState):
-    """State of `MinibatchEP`, with that of the random generator of minibatches."""
-
-    generator: torch.Tensor
-
-
 class MinibatchEP(SiteUpdates):
     """Epochs of minibatches: update the sites of a batch, the posterior, then hyperparameters.
 
@@ -200,9 +191,8 @@ class MinibatchEP(SiteUpdates):
         self.batch_size, self.generator = batch_size, generator
 
     def init(self, start):
-        """Return the first state, a `MinibatchState`; see `SiteUpdates.init`."""
-        generator = self.generator.get_state()
-        return MinibatchState(**self._initial_fields(start), generator=generator)
+        """Return the first state; see `SiteUpdates.init`."""
+        return replace(super().init(start), generator=self.generator.get_state())
 
     def step(self, state):
         """Take one epoch, or update all sites; the objective is the evidence or its estimate."""
