@@ -121,16 +121,8 @@ class Run:
         DivergenceError
             If an objective is not finite.
         """
-        curve, done = [], False
         outline = self._checkpoint and repr(_outline(state.as_dict()))
-        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
-        if self._checkpoint and saved and saved["outline"] != outline:
-            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
-            saved = None
-        held = gather(len(saved["curve"]) if saved else 0)
-        if saved and len(set(held)) == 1:  # else a rank was killed before it could save
-            state.restore(saved["state"])
-            curve, done = list(saved["curve"]), saved["done"]
+        curve, done = self._resumed(name, state, outline)
         shown = dict(self._shown)
         if attributes is not None:
             shown["reconstruction_attributes"] = lambda: attributes(state)
@@ -158,6 +150,18 @@ class Run:
             self._unconverged[name] = max_iter
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
+
+    def _resumed(self, name, state, outline):
+        """Restore a state from the checkpoint; return its curve, and whether its stage is done."""
+        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
+        if saved and saved["outline"] != outline:
+            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
+            saved = None
+        held = gather(len(saved["curve"]) if saved else 0)
+        if not saved or len(set(held)) > 1:  # a rank was killed before it could save
+            return [], False
+        state.restore(saved["state"])
+        return list(saved["curve"]), saved["done"]
 
     def end(self, attributes, doubts=list) -> None:
         """Set the fitted attributes, tell the callbacks, and remove the checkpoint.

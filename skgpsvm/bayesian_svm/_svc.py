@@ -260,12 +260,12 @@ class BayesianSVC(GPClassifier):
         method = GradientInference if by_gradient else CoordinateInference
         options = {"batch_size": solver.batch_size, "learning_rate": solver.learning_rate}
         stage = sparse.inference(model, method, sparse.free_parts(model), **options)
-        return fit_posterior(sparse, model, stage, _leave_one_out)
+        return fit_posterior(sparse, model, stage, leave_one_out)
 
     def _update_model(self, problem):
         tol = self._tolerance(problem.rows)
         parts = problem, self._make_likelihood(), CoordinateInference.sweep, tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), _leave_one_out)
+        return update_posterior(self, problem, *streaming_ascent(*parts), leave_one_out)
 
     def _tolerance(self, rows):
         return self.tol / (_LOO_TOL_DIVISOR if rows.n_rows < rows.X.shape[1] else 1)
@@ -301,8 +301,3 @@ class BayesianSVC(GPClassifier):
             "intercept_": calibration.intercept.numpy(),
             "loo_log_loss_": calibration.log_loss,
         }
-
-
-def _leave_one_out(ascent, state):
-    """Return leave-one-out moments of the rows, with their targets and weights."""
-    return leave_one_out(ascent, state)

@@ -47,10 +47,6 @@ _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
 
 
-def _has_gaussian_noise(estimator):
-    return estimator.likelihood == "gaussian"
-
-
 class SVGPRegressor(GPRegressor):
     r"""Gaussian-process regression: exact on few rows, sparse variational on many.
 
@@ -299,7 +295,7 @@ class SVGPRegressor(GPRegressor):
         """
         return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
-    @available_if(_has_gaussian_noise)
+    @available_if(lambda estimator: estimator.likelihood == "gaussian")
     @isolated()
     def log_marginal_likelihood(
         self,
