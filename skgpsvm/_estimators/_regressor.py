@@ -193,20 +193,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
         return self._outputs(self._noise_model.variance(parameters).numpy() * self._y_std**2)
 
-    def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
-        """Return the posterior mean and variance of the latent functions, without noise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (n,) or (n, t)
-            In units of y and squared units of y; with the axes of `predict`'s mean.
-        """
-        return super().latent_mean_and_variance(X)
-
     def _latent_moments(self, X, spread=None):
         mean, variance = (part[:, : self._n_outputs] for part in super()._latent_moments(X, spread))
         return mean * self._y_std + self._y_mean, variance * self._y_std**2
@@ -217,9 +203,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
         return means[:, : self._n_outputs] * self._y_std + self._y_mean
-
-    def _latent_outputs(self, array):
-        return self._outputs(array)
 
     def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows, without noise.
