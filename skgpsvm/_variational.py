@@ -35,6 +35,9 @@ from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
+# Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
+# latent functions ends at a linear model.
+_FIRST_TREND = 1.5
 CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent functions
 # Factor of the prior variance of the log noise variance at the second start: 0.01 with the default
 # kernel, a standard deviation of 5 % of the noise.
@@ -140,9 +143,11 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 def classification_problem(estimator, problem, mean):
     """Return the `SparseProblem` of a classification, whose linear mean has a learned variance."""
     scaler = problem.scaler
-    add_mean = with_mean if estimator.optimizer is None else with_learned_mean
-    kernel = _kernel(estimator, scaler, CLASS_VARIANCE)
-    kernel = add_mean(kernel, mean, scaler, MEAN_VARIANCE)
+    kernel, parts = _kernel(estimator, scaler, CLASS_VARIANCE), (mean, scaler, MEAN_VARIANCE)
+    if estimator.optimizer is None:
+        kernel = with_mean(kernel, *parts)
+    else:
+        kernel = with_learned_mean(kernel, *parts, _FIRST_TREND)
     n_latents = estimator._make_likelihood().n_latents
     prior = SignalPrior(kernel, problem.rows.device, n_latents)
     return _sparse_problem(estimator, problem, kernel, lambda rows: prior)

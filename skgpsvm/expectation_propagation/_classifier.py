@@ -242,7 +242,7 @@ class EPClassifier(GPClassifier):
         kernel = (
             smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
         )
-        kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE)
+        kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE, start=CLASS_VARIANCE)
         prior = SignalPrior(kernel, problem.rows.device)
         make_prior = (lambda rows: prior) if self.kernel is None and learns else None
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
