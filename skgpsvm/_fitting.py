@@ -78,6 +78,11 @@ class Run:
             shards = gather(joblib.hash(data))
             self._checkpoint = run_on_all_ranks(checkpoint.open, estimator, rank(), *shards)
 
+    @property
+    def has_converged(self):
+        """Whether all stages that must converge have done so."""
+        return not self._unconverged
+
     def checkpointed(self, name, make):
         """Return the value that ``make`` gave when the fit began, also if the fit was resumed."""
         if not self._checkpoint:

@@ -210,6 +210,11 @@ def remembered(estimator, names):
     return {name: _memory(estimator, name) for name in names}
 
 
+def are_unchanged(estimator, before):
+    """Return whether parameters are those that `remembered` returned before."""
+    return all(_same(then, _memory(estimator, name)) for name, then in before.items())
+
+
 def check_unchanged(estimator, before, followed, growing, advice):
     """Refuse changed parameters that a fitted model could not adopt in a further call.
 

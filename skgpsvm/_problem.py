@@ -36,6 +36,7 @@ class Problem:
     weights: np.ndarray
     rows: WeightedDataset  # the same with the targets of this model, on the device
     start: FittedModel | None  # the fitted model to start from, if any
+    learns: bool  # whether hyperparameters are learned; a start is kept if few rows were added
     draw_seed: Any  # returns the seed of the fit
     fit_scaler: Any  # returns the scaler of the features, which all models of an estimator share
     # Takes models and their summaries and returns the fitted attributes, for callbacks that ask for

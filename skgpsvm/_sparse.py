@@ -118,12 +118,13 @@ class SparseProblem:
         """Return the problem that an estimator's parameters describe.
 
         The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
-        hyperparameters.
+        hyperparameters where the `Problem` has them learned.
         """
         kernel, template = estimator._noise_model.split(kernel)
+        learns = learns and problem.learns
         free = ["theta"] if learns else []
         free += ["noise"] if learns and estimator._noise_model.is_free else []
-        free += ["Z"] if estimator.learn_inducing else []
+        free += ["Z"] if estimator.learn_inducing and problem.learns else []
         return cls(
             problem=problem,
             rows=problem.rows,

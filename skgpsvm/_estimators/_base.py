@@ -30,6 +30,7 @@ from .._validation import (
 from ._inputs import validated
 
 Method = TypeVar("Method", bound=Callable)
+_FITTED = "_latents", "_fitted_parameters", "_learned", "_left_out", "_tempering"
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
 FOLLOWED = dict.fromkeys(
@@ -101,9 +102,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _forget(self):
         """Become unfitted."""
         for name in [*vars(self)]:
-            if name in ("_latents", "_fitted_parameters", "_left_out", "_tempering") or (
-                name.endswith("_") and not name.startswith("_")
-            ):
+            if name in _FITTED or (name.endswith("_") and not name.startswith("_")):
                 delattr(self, name)
 
     def _torch_options(self, X):

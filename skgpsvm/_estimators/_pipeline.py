@@ -16,10 +16,14 @@ from .._distributed import (
 )
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
+from .._parameters import are_unchanged, parameter_names, remembered
 from .._problem import N_INDUCING, Problem
 from .._torch_kernels import latent_kernels
 from .._validation import draw_seed
 from ..exceptions import warn
+
+_MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters
+_OF_LEARNING = "learn_inducing", "max_iter", "optimizer", "solver", "tol"
 
 
 def fit_models(estimator, X, y, sample_weight, **more):
@@ -175,13 +179,16 @@ def _run(estimator, data, previous, call, fit, streamed=False):
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
+        rows = WeightedDataset(X, part, weights, *options, origin=origin)
+        learns = call != "fit" or not _knows_almost(estimator, rows)
         problem = Problem(
             run=run,
             prefix="" if alone else f"class {estimator.classes_[j]}: ",
             X=X,
             weights=weights,
-            rows=WeightedDataset(X, part, weights, *options, origin=origin),
+            rows=rows,
             start=previous[j] if previous else None,
+            learns=learns,
             draw_seed=seed,
             fit_scaler=fit_scaler,
             attributes=attributes if alone else None,
@@ -189,8 +196,26 @@ def _run(estimator, data, previous, call, fit, streamed=False):
         fits.append(fit(problem))
     models, curves, summaries = zip(*fits, strict=True)
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
+    if learns and not streamed:
+        estimator._learned = _learned_with(estimator, rows) if run.has_converged else None
     run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
+
+
+def _learned_with(estimator, rows):
+    """Return what hyperparameters were learned with: total weight of rows, and parameters."""
+    names = [name for name in parameter_names(estimator) if name in _OF_LEARNING]
+    return rows.total_weight, remembered(estimator, names)
+
+
+def _knows_almost(estimator, rows):
+    """Return whether hyperparameters were learned with the same parameters on almost as many rows.
+
+    Where rows are as many as before or fewer, they may be others, or learning is to go on.
+    """
+    weight, parameters = getattr(estimator, "_learned", None) or (0.0, {})
+    few_were_added = weight < rows.total_weight <= _MAX_GROWTH * weight
+    return few_were_added and are_unchanged(estimator, parameters)
 
 
 def _is_isotropic(previous, X, shown):

@@ -100,8 +100,9 @@ class BayesianSVC(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
-        change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
+        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
+        depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -253,7 +254,7 @@ class BayesianSVC(GPClassifier):
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, alternatives=alternatives)
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
-        if self._optimizer() == "leave_one_out" and model.kernel.n_dims:
+        if problem.learns and self._optimizer() == "leave_one_out" and model.kernel.n_dims:
             model = replace(model, kernel=chosen_kernel(sparse, model))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)

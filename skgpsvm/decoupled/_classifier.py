@@ -74,7 +74,8 @@ class DecoupledGPClassifier(GPClassifier):
         Factors of the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
-        continues from its whole state. A change of a parameter that such a model keeps, such as
+        continues from its whole state. Few more rows keep what was learned by "cg", see
+        :ref:`further_rows`. A change of a parameter that such a model keeps, such as
         ``kernel``, raises an error that names it.
     device : str or torch.device, default=None
         Device to compute on; None is the CPU. The fitted state is always on the CPU.

@@ -117,8 +117,9 @@ class EPClassifier(GPClassifier):
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel and the inducing points of the last fit. A changed
-        parameter that such a fit could not follow, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel and the inducing points of the last fit. Few more
+        rows keep what was learned, see :ref:`further_rows`. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -251,7 +252,7 @@ class EPClassifier(GPClassifier):
     def _fit_model(self, problem):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve = problem.start or sparse.initial_model(), ()
-        if callable(self.optimizer):
+        if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, _converged_evidence, model, rows)
         free, Z = sparse.free_parts(model), model.Z
         if free == ["theta"]:

@@ -87,7 +87,8 @@ class QSGPClassifier(GPClassifier):
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients and covariance. A parameter that such a model has fixed, for instance
+        from its coefficients and covariance. Few more rows keep what was learned before "cg", see
+        :ref:`further_rows`. A parameter that such a model has fixed, for instance
         ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.

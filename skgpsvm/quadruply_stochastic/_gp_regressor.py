@@ -104,8 +104,9 @@ class QSGPRegressor(GPRegressor):
         one, since the initial values and the limits of learning assume it.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients, covariance and calibration. A parameter that such a model has fixed,
-        for instance ``kernel``, must not change; an error names it.
+        from its coefficients, covariance and calibration. Few more rows keep what was learned
+        before "cg", see :ref:`further_rows`. A parameter that such a model has fixed, for instance
+        ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None

@@ -74,8 +74,9 @@ class SVGPClassifier(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
-        change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
+        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
+        depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None

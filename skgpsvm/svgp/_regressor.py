@@ -114,7 +114,8 @@ class SVGPRegressor(GPRegressor):
         as initial values and bounds do not depend on its scale.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
-        A change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Few more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that
+        these depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -388,7 +389,8 @@ class SVGPRegressor(GPRegressor):
             sparse = replace(sparse, n_inducing=n_rows)
         start = self._start(sparse, is_exact)
         if callable(self.optimizer):
-            start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
+            if problem.learns:
+                start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
             sparse = replace(sparse, learned=())
         solver = Exact() if is_exact else self._chosen_solver(n_rows, len(start.Z))
         if isinstance(solver, (Collapsed, Exact)):
