@@ -26,11 +26,12 @@ class PCGState(State):
     direction: torch.Tensor
     norm: torch.Tensor  # (q, 1): squared norm of the residual under the preconditioner, r^T z
     first_norm: torch.Tensor  # (q, 1): the norm that `norm` is compared with
-    # (c, p, p): upper triangular roots of the covariances of the whitened weights
-    root: torch.Tensor
-    means: torch.Tensor  # latent means at the rows
-    precision: torch.Tensor  # (n, c): precisions of the sites
     change: float = math.inf  # distance from the end, which is compared with the tolerance
+    # Of posteriors whose means are solved for. Root (c, p, p): upper triangular roots of the
+    # covariances of the whitened weights
+    root: torch.Tensor | None = None
+    means: torch.Tensor | None = None  # latent means at the rows
+    precision: torch.Tensor | None = None  # (n, c): precisions of the sites
 
     def restart(self, residual, precondition):
         """Set the residual of the iterate, and the direction to steepest descent."""

@@ -2,6 +2,7 @@
 
 import torch
 
+from .._inference.pcg import PCGState
 from ..exceptions import NumericalWarning, warn
 
 _MAX_ITERATIONS = 200
@@ -41,19 +42,13 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * rows.sum(total)[0]
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
-    z = precondition(residual)
-    solution, direction, norm = torch.zeros_like(residual), z, (residual * z).sum(1, keepdim=True)
-    first = norm
+    z, zeros = precondition(residual), torch.zeros_like(residual)
+    norm = (residual * z).sum(1, keepdim=True)
+    state = PCGState(coef=zeros, residual=residual, direction=z, norm=norm, first_norm=norm)
     for _ in range(_MAX_ITERATIONS):
-        image = product(direction)
-        curvature = (direction * image).sum(1, keepdim=True)
-        size = torch.where(curvature > 0, norm / curvature, 0.0)
-        solution, residual = solution + size * direction, residual - size * image
-        z = precondition(residual)
-        new = (residual * z).sum(1, keepdim=True)
-        if (new <= _RESIDUAL**2 * first).all():
+        state.advance(product(state.direction), precondition)
+        if state.relative_residual() <= _RESIDUAL:
             break
-        direction, norm = z + torch.where(norm > 0, new / norm, 0.0) * direction, new
     else:
         warn(
             "Conjugate gradients for the dense columns of the covariance did not converge in "
@@ -61,7 +56,7 @@ def chevron(bases, rows, index, precision, n_dense):
             "dtype='float64'.",
             NumericalWarning,
         )
-    columns = solution.view(c, k, M)
+    columns = state.coef.view(c, k, M)
     heads = columns.diagonal(dim1=1, dim2=2)
     columns = columns / heads.sqrt()[..., None]
     diag[:, :k] = heads.sqrt()
