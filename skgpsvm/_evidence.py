@@ -224,13 +224,8 @@ class _EqualNoise:
 
     Rows with the same features are one row of their total weight w and mean target, times the
     density of the deviations from it, :math:`(2 \pi \sigma^2)^{-(w - 1) / 2} w^{-1/2}
-    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`.
-
-    Parameters
-    ----------
-    y, weights : Tensor of shape (n, t), (n,)
-    group : Tensor of shape (n,)
-        Index of the distinct row that each row is merged into.
+    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`. The arguments are targets (n, t), weights, and
+    the index of the distinct row that each row is merged into.
     """
 
     def __init__(self, y, weights, group):

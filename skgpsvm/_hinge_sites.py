@@ -58,13 +58,6 @@ class ContrastSites(SiteLikelihood):
     ``"soft"`` takes the smooth maximum :math:`\frac1\gamma\log\frac1k\sum_t e^{\gamma h_t}` over
     the k wrong classes.
 
-    Parameters
-    ----------
-    n_classes : int
-    contrast : {"soft", "hard"}
-
-    Notes
-    -----
     Source: Wistuba and Rawat (2018), appendix; (S9), (S19), (S23).
     Departs from the source: the printed update with a hard contrast cycles (erratum E10). If some
     classes are left out, the loss jumps or has a kink where another becomes the strongest. Sweeps

@@ -247,15 +247,7 @@ class ClassProbabilities(ABC):
 
 
 class LikelihoodProbabilities(ClassProbabilities):
-    """Class probabilities of a likelihood.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_classes : int
-    power : float
-        Power that the probabilities are raised to, see `Tempering`.
-    """
+    """Class probabilities of a likelihood, raised to a power, see `Tempering`."""
 
     def __init__(self, likelihood, n_classes, power=1.0):
         self._likelihood, self._n_classes, self._power = likelihood, n_classes, power

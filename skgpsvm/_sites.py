@@ -98,13 +98,6 @@ class LikelihoodSites(SiteLikelihood):
     :math:`-2\,\partial E/\partial v` and linear term :math:`\partial E/\partial m + m \cdot`
     precision. Their update is a natural-gradient step. A negative precision is replaced by zero.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_latents : int
-
-    Notes
-    -----
     Source: Khan and Lin (2017), conjugate-computation variational inference; Hensman et al. (2013)
     for Gaussian noise.
     """
@@ -221,14 +214,9 @@ def dense_design(A):
 
 
 class PerLatentDesign:
-    """Features of a batch gathered per latent, so that a latent costs only its own rows.
+    """Features (b, p) of a batch gathered per latent, so that a latent costs only its own rows.
 
-    Parameters
-    ----------
-    A : Tensor of shape (b, p)
-    active : Tensor of shape (b, k)
-        Active latents of each row.
-    n_latents : int
+    The active latents of each row are an index (b, k).
     """
 
     def __init__(self, A, active, n_latents):

@@ -225,11 +225,6 @@ class Penalized:
     The log noise has a half-normal prior below a tenth of the variance of y and a flat one above:
     few rows of many features can be interpolated, as if there were no noise. `CollapsedLearning`
     can maximize the sum.
-
-    Parameters
-    ----------
-    bound : CollapsedBound or Evidence
-    prior : SlopePrior or JointPrior
     """
 
     def __init__(self, bound, prior):

@@ -45,24 +45,15 @@ class AscentState(State):
 
 
 class CoordinateAscent:
-    r"""Closed-form updates of q(weights) under Gaussian sites, for a fixed basis.
+    """Closed-form updates of q(weights) under Gaussian sites, for a fixed basis.
 
-    Its methods change an `AscentState` in place.
+    Its methods change an `AscentState` in place. The basis may be a `GroupedBasis`, except for
+    `ascend`. A sweep costs O(n p^2) for the features and, for each row, O(p^2) for each active
+    latent.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    basis : WhitenedBasis or GroupedBasis
-        `ascend` takes the former only.
-    rows : WeightedDataset
-
-    Notes
-    -----
-    Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23).
-    Departs from the source: signs of the printed updates (errata E5-E9); the contrast is chosen
-    anew in every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
-
-    A sweep costs O(n p^2) for the features and, for each row, O(p^2) for each active latent.
+    Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23). Departs
+    from the source: signs of the printed updates (errata E5-E9); the contrast is chosen anew in
+    every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
     """
 
     def __init__(self, likelihood, basis, rows):

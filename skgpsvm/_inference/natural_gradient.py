@@ -189,15 +189,8 @@ class AscentStage(Stage):
 class _Inference(Stage):
     """Base of the ways to find a posterior.
 
-    Parameters
-    ----------
-    ascent : CoordinateAscent
-    adam : AdamSteps
-    max_iter : int
-    tol : float
-        Relative change of the means at which an iteration has converged.
-    batch_size : int or None
-    generator : torch.Generator
+    An iteration has converged if the means change by less than ``tol``, relative to their norm.
+    Without a batch size, it takes all rows.
     """
 
     is_exact = False

@@ -54,18 +54,10 @@ class SearchState(State):
 
 
 class LeaveOneOutChoice:
-    r"""Choice of hyperparameters by the calibrated leave-one-out log loss.
+    """Choice of hyperparameters by the calibrated leave-one-out log loss.
 
     Each hyperparameter is one direction: the entries of one with several, such as the length scales
-    of an ARD kernel, move together.
-
-    Parameters
-    ----------
-    kernel : sklearn Kernel
-    hinge : BinarySites or ContrastSites
-    rows : WeightedDataset
-        Few enough to fit many times.
-    Z : Tensor of shape (m, d)
+    of an ARD kernel, move together. The rows must be few enough to fit many times.
     """
 
     def __init__(self, kernel, hinge, rows, Z):

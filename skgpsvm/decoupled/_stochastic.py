@@ -32,15 +32,6 @@ class StochasticBound:
     - in the hybrid and the orthogonal form ``mean`` (c, m) and ``raw_root`` (c, m, m), the moments
       of the whitened inducing variables.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    likelihood : SiteLikelihood
-    parametrization : str
-        One of `skgpsvm.solvers.PARAMETRIZATIONS`.
-
-    Notes
-    -----
     Source: Cheng and Boots (2017), eqs. 7 to 14; Salimbeni et al. (2018) for the orthogonal form;
     the user guide for the others. Departs from the source: columns of the bases' kernel matrix
     enter by value, and its diagonal exactly.

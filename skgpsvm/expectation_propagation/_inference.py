@@ -171,18 +171,6 @@ class MinibatchEP(SiteUpdates):
     an epoch moves all sites to the current features. Once the learning has ended, all sites are
     updated at once.
 
-    Parameters
-    ----------
-    problem : EPProblem
-    rule : SignRule, DecayingRule or None
-    max_iter : int
-    tol : float
-        See `SiteUpdates`.
-    batch_size : int
-    generator : torch.Generator
-
-    Notes
-    -----
     Source: the paper's minibatches, in whitened coordinates, with a refresh in each epoch.
     """
 
