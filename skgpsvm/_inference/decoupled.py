@@ -318,35 +318,14 @@ class DecoupledInference(Stage):
         If the ELBO is lower than at the last accepted sites, return to them and take half the step,
         ``again``. If the step is already very short, nothing is left to gain.
         """
-        c, before, root = self.likelihood.n_latents, state.means, state.root
+        before = state.means
         point = {name: getattr(state, name) for name in _POINT}
         size = state.step_scale * self.likelihood.step(state.n_updates)
         if state.warm:
             size, state.warm = 0.0, False
-        old_linear, old_precision = state.linear, state.precision
-        state.linear, state.precision = torch.zeros_like(old_linear), torch.zeros_like(old_linear)
-        state.means = torch.zeros_like(before)
-        sums, right = torch.zeros_like(state.coef), torch.zeros_like(state.coef)
-        gram, loss = torch.zeros_like(root), 0.0
-        for index, X, y, weights, K, f in self.bases.passes(self.rows, state.coef):
-            A, var = features(self.basis, X, root)
-            state.means[index] = f[:, :c]
-            sites = self.likelihood.sites(y, f[:, :c], var)
-            loss += (weights[:, 0] * sites.loss).sum()
-            state.linear[index] = linear = old_linear[index].lerp(sites.linear, size)
-            state.precision[index] = precision = old_precision[index].lerp(sites.precision, size)
-            if not self.conjugate:
-                add_grams(gram, A, weights * precision)
-            linear, precision = (part.repeat(1, self._n_groups) for part in (linear, precision))
-            sums += self._sum_rows(K, weights * (linear - precision * f), index)
-            if self.conjugate:
-                right += self._sum_rows(K, weights * linear, index)
-        # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
-        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
-        parts = residual, self.bases.adjoint(right), mirror(gram), loss
-        residual, right, gram, loss = self.rows.sum(*parts)
-        state.objective = value = -loss.item() - self._kl(state, state.means)
+        residual, right, gram = self._move_sites(state, size)
         if not self.conjugate:
+            value = state.objective
             if value < state.best - _ROUNDING * abs(value):
                 state.restore(state.accepted)
                 state.step_scale /= 2
@@ -373,6 +352,38 @@ class DecoupledInference(Stage):
         if self.conjugate:
             state.right = right
             state.first_norm = squared_norm(state.right, precondition)
+
+    def _move_sites(self, state, size):
+        """Take a pass in which the sites go a share of the way to those at the present moments.
+
+        It sets sites, means and objective of the state. Returns the residual and the right-hand
+        side of the systems, and what the sites add to the precisions of the covariance.
+        """
+        c, root = self.likelihood.n_latents, state.root
+        old_linear, old_precision = state.linear, state.precision
+        state.linear, state.precision = torch.zeros_like(old_linear), torch.zeros_like(old_linear)
+        state.means = torch.zeros_like(state.means)
+        sums, right = torch.zeros_like(state.coef), torch.zeros_like(state.coef)
+        gram, loss = torch.zeros_like(root), 0.0
+        for index, X, y, weights, K, f in self.bases.passes(self.rows, state.coef):
+            A, var = features(self.basis, X, root)
+            state.means[index] = f[:, :c]
+            sites = self.likelihood.sites(y, f[:, :c], var)
+            loss += (weights[:, 0] * sites.loss).sum()
+            state.linear[index] = linear = old_linear[index].lerp(sites.linear, size)
+            state.precision[index] = precision = old_precision[index].lerp(sites.precision, size)
+            if not self.conjugate:
+                add_grams(gram, A, weights * precision)
+            linear, precision = (part.repeat(1, self._n_groups) for part in (linear, precision))
+            sums += self._sum_rows(K, weights * (linear - precision * f), index)
+            if self.conjugate:
+                right += self._sum_rows(K, weights * linear, index)
+        # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
+        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
+        parts = residual, self.bases.adjoint(right), mirror(gram), loss
+        residual, right, gram, loss = self.rows.sum(*parts)
+        state.objective = -loss.item() - self._kl(state, state.means)
+        return residual, right, gram
 
     def _precondition(self, state, residual):
         """Return the preconditioned residuals (q, M); outputs of Gaussian noise share one inverse.
