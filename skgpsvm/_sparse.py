@@ -104,9 +104,9 @@ class SparseProblem:
     # Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn
     learned: tuple
     make_prior: Callable | None  # takes rows; returns the prior of theta, or None
-    # Each of these functions takes the kernel, and returns one with the same entries of theta
-    # that may replace it. Those of a dict, by name, are tried in turn, then those of the next with
-    # the best of them.
+    # Dicts of functions by name. Each takes the kernel, and returns one with the same entries of
+    # theta that may replace it. Those of a dict are tried in turn, then those of the next with the
+    # best of them.
     alternatives: tuple
     n_inducing: int
     inducing_points: object

@@ -201,8 +201,9 @@ def take_rvm_steps(
 ):
     """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
 
-    A model without precisions needs support rows (p, d); None continues the problem's start.
-    Streamed rows come in addition to earlier ones, and get one pass.
+    A model, of hyperparameters and functions, comes with support rows (p, d); without one, the
+    start of the problem is continued. Streamed rows come in addition to earlier ones, and get one
+    pass.
     """
     rows, solver, start = problem.rows, estimator._solver(), model or problem.start
     problem.generator.manual_seed(problem.seed)

@@ -33,7 +33,7 @@ class StochasticState(State):
     # (c, M): sum of the means' coefficients over averaged steps, complete up to ``last_averaged``
     coef_sum: torch.Tensor
     last_averaged: torch.Tensor  # (M,): number of averaged steps when each function was last drawn
-    n_averaged: int = 0  # number of averaged steps
+    n_averaged: int = 0
     # n_steps, first_step: steps so far, and those before the last call of `StochasticSteps.begin`
     n_steps: int = 0
     first_step: int = 0
@@ -67,7 +67,7 @@ class StepOptions:
     n_dense: int | None
     batch_size: int  # rows in a minibatch
     n_sampled: int  # units in a draw of basis functions
-    control_variate: str | None  # {"interpolating", "gram", None}
+    control_variate: str | None  # "interpolating", "gram" or None
     n_steps: int  # Total number of steps. Coefficients are averaged over the second half.
     # Whether the linear term is split between the two draws. Otherwise the first has all of it.
     symmetric: bool = True
