@@ -73,17 +73,9 @@ class MeanBases(ABC):
     def preconditioners(self, X, precisions):
         r"""Return approximate inverses of :math:`\Phi^\top \Lambda \Phi + S`, one per latent.
 
-        Parameters
-        ----------
-        X : Tensor of shape (k, d)
-            Rows that stand for all rows. If the functions are kernels at points, the points.
-        precisions : Tensor of shape (c, k)
-            Site precisions of these rows, times the number of rows that each stands for.
-
-        Returns
-        -------
-        preconditioners : list of c callables
-            Each maps residuals (q, M) to preconditioned ones.
+        Rows ``X`` (k, d) stand for all rows; if the functions are kernels at points, they are the
+        points. Their site ``precisions`` (c, k) include the number of rows that each stands for. A
+        preconditioner maps residuals (q, M) to preconditioned ones.
         """
 
     def whitened(self, sums):
@@ -103,12 +95,7 @@ class MeanBases(ABC):
 
     @abstractmethod
     def prior_trace(self, diag, columns):
-        """Return the trace of S times the covariances ``diag**2 + columns columns^T``, summed.
-
-        Parameters
-        ----------
-        diag, columns : Tensor of shape (c, M), (c, M, k)
-        """
+        """Return the trace of S times the covariances ``diag**2 + columns columns^T``, summed."""
 
     @abstractmethod
     def prior_log_det(self, c):
@@ -284,17 +271,8 @@ class KernelBases(MeanBases):
 
 
 class Dictionary(KernelBases):
-    r"""Functions :math:`k(\cdot, z_j)` whose weights are independent, each with a precision.
+    r"""Functions :math:`k(\cdot, z_j)` with independent weights of given prior precisions (c, M).
 
-    Parameters
-    ----------
-    kernel, theta, points
-        See `KernelBases`.
-    precisions : Tensor of shape (c, M)
-        Prior precisions of the weights of each latent.
-
-    Notes
-    -----
     Source: Tipping (2001), the relevance vector machine.
     """
 

@@ -42,20 +42,12 @@ def log_probability(logits):
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Parameters of class probabilities, fitted to the rows so far, which they summarize.
+    """Parameters of class probabilities, fitted to the rows so far, which they summarize."""
 
-    Attributes
-    ----------
-    values : tuple of k floats
-        The parameters; of scales, their logarithms.
-    precision : tuple of k tuples of k floats
-        Curvature of the penalized loss at `values`.
-    loss, weight : float
-        Weighted sum of the rows' negative log probabilities, in nats, and their total weight.
-    """
-
-    values: tuple
-    precision: tuple
+    values: tuple  # of k floats: the parameters; of scales, their logarithms
+    precision: tuple  # of k tuples of k floats: curvature of the penalized loss at `values`
+    # loss, weight: weighted sum of the rows' negative log probabilities, in nats, and their total
+    # weight
     loss: float = 0.0
     weight: float = 0.0
 
@@ -67,14 +59,9 @@ class _Fitted:
     def _after(self, derivatives, weight, bounds=None):
         """Return the parameters after more rows, for which the present ones are the prior.
 
-        Parameters
-        ----------
-        derivatives : callable
-            Tensor of shape (k,) to the loss of the rows, its gradient and Hessian.
-        weight : Tensor of shape ()
-            Total weight of the rows.
-        bounds : tuple of k pairs of floats, optional
-            Without them, the parameters stay.
+        ``derivatives`` takes parameters (k,) and returns the loss of the rows, its gradient and
+        Hessian; ``weight`` is the total weight of the rows. Without bounds, a pair for each, the
+        parameters stay.
         """
         best, precision = weight.new_tensor(self.values), weight.new_tensor(self.precision)
         if bounds is not None:
@@ -105,26 +92,16 @@ class Calibration(_Fitted):
     determines how often they are right. The intercepts are a share of the logarithms of the class
     frequencies, and give these frequencies where the latents say nothing. The parameters are the
     logarithms of temperature and spread, and the share.
-
-    Attributes
-    ----------
-    log_frequencies : tuple of c floats
-        Of the classes; of two classes, only the log odds of the second.
     """
 
     values: tuple = (0.0, 0.0, 0.0)
     precision: tuple = tuple(map(tuple, torch.tensor(_PRIOR_STDS).pow(-2).diag().tolist()))
+    # Of c classes; of two classes, only the log odds of the second
     log_frequencies: tuple = ()
 
     @classmethod
     def prior(cls, n_latents, targets, weights):
-        """Return the calibration before any rows, with the class frequencies of some.
-
-        Parameters
-        ----------
-        n_latents : int
-        targets, weights : Tensor of shape (n,)
-        """
+        """Return the calibration before any rows, with the class frequencies of given targets."""
         # Half a row of each class keeps the frequencies positive.
         counts = torch.bincount(targets, weights.double(), max(n_latents, 2)) + 0.5
         logs = (counts / counts.sum()).log()
@@ -155,11 +132,7 @@ class Calibration(_Fitted):
     def updated(self, mean, var, targets, weights):
         """Return the calibration after more rows; this one summarizes all rows before them.
 
-        Parameters
-        ----------
-        mean, var : Tensor of shape (n, c)
-            Leave-one-out latent moments.
-        targets, weights : Tensor of shape (n,)
+        ``mean`` and ``var`` are leave-one-out latent moments (n, c).
         """
         offset = mean.new_tensor(self.log_frequencies)
         derivatives = partial(_loss_derivatives, mean, var, offset, targets, weights)
@@ -190,13 +163,8 @@ class Tempering(_Fitted):
     def updated(self, log_p, targets, weights, *, learns=True):
         """Return the tempering after more rows; this one summarizes all rows before them.
 
-        Parameters
-        ----------
-        log_p : Tensor of shape (n, n_classes)
-            Leave-one-out log probabilities of the likelihood.
-        targets, weights : Tensor of shape (n,)
-        learns : bool
-            Whether the power is fitted. Otherwise, only the loss is summed.
+        ``log_p`` are leave-one-out log probabilities of the likelihood, (n, n_classes). Where the
+        power is not learned, only the loss is summed.
         """
         derivatives = partial(_power_derivatives, log_p, targets, weights)
         return self._after(derivatives, weights.sum(), _POWER_BOUNDS if learns else None)
@@ -205,17 +173,9 @@ class Tempering(_Fitted):
 def _minimum(function, start, bounds):
     """Minimize a function within bounds by Newton steps; return the point and the Hessian there.
 
-    Parameters
-    ----------
-    function : callable
-        Tensor of shape (k,) to value, gradient and Hessian.
-    start : Tensor of shape (k,)
-    bounds : Tensor of shape (k, 2)
-
-    Notes
-    -----
-    Negative eigenvalues of the Hessian change their sign, and steps are halved while the function
-    grows. Coordinates at a bound that the gradient points out of are held.
+    ``function`` returns value, gradient and Hessian. Negative eigenvalues of the Hessian change
+    their sign, and steps are halved while the function grows. Coordinates at a bound that the
+    gradient points out of are held.
     """
     point, (value, gradient, hessian) = start, function(start)
     for _ in range(_NEWTON_STEPS):
@@ -245,10 +205,6 @@ def _loss_derivatives(mean, var, offset, targets, weights, values):
     :math:`s = (\tau m + \beta o)\sqrt r`. The derivatives of r in the logarithms of :math:`\tau`
     and :math:`\phi` are :math:`-2rq` and :math:`-rq`. Those of s are therefore
     :math:`\tau m\sqrt r - qs` and :math:`-qs/2`, and :math:`o\sqrt r` in :math:`\beta`.
-
-    Returns
-    -------
-    loss, gradient, hessian : Tensor of shape (), (3,), (3, 3)
     """
     temperature, spread = values[:2].exp()
     r = 1 / (1 + math.pi / 8 * temperature**2 * spread * var)
@@ -280,10 +236,6 @@ def _power_derivatives(log_p, targets, weights, values):
     The derivatives of the logits :math:`\ell = s \log p` in :math:`\log s` are :math:`\ell`. With
     the tempered probabilities q, those of the loss of a row of class y are
     :math:`E_q \ell - \ell_y` and :math:`\mathrm{Var}_q \ell + E_q \ell - \ell_y`.
-
-    Returns
-    -------
-    loss, gradient, hessian : Tensor of shape (), (1,), (1, 1)
     """
     logits = values.exp() * log_p
     log_q = logits.log_softmax(1)

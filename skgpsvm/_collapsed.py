@@ -27,20 +27,11 @@ _MAX_UNITS = 10.0  # unit of the inducing points, in standard deviations of a fe
 
 
 class Hyperparameters(NamedTuple):
-    """Arguments of the collapsed ELBO.
+    """Arguments of the collapsed ELBO."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (t,) or (1,)
-        Logarithms of the noise variances of the outputs, or of the one that they share.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    # (t,) or (1,): logarithms of the noise variances of the outputs, or of the one that they share
     noise: torch.Tensor
 
 
@@ -369,15 +360,7 @@ def _as_bytes(X):
 
 @dataclass(kw_only=True)
 class CollapsedState(State):
-    """Hyperparameters that `CollapsedLearning` has reached.
-
-    Attributes
-    ----------
-    theta, Z, noise : Tensor
-        See `Hyperparameters`.
-    gain : float
-        Gain of the objective in the last round, nats per row.
-    """
+    """Hyperparameters of `CollapsedLearning`, and the gain of the last round, nats per row."""
 
     theta: torch.Tensor
     Z: torch.Tensor

@@ -119,14 +119,8 @@ class WeightedDataset:
 
         A minibatch has about ``batch_size`` rows, of which each rank has its share. A rank with
         fewer rows than there are minibatches repeats them; one without rows has empty tensors.
-
-        Parameters
-        ----------
-        batch_size : int
-        generator : torch.Generator
-            In the same state on all ranks, before and after.
-        repeat : bool
-            If False, no row is repeated, and a rank with few rows has empty tensors.
+        Without ``repeat`` no row is repeated, and a rank with few rows has empty tensors. The
+        generator is in the same state on all ranks, before and after.
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
         own = self.own_generator(generator)
@@ -234,18 +228,9 @@ class WeightedDataset:
     def passes(self, basis, size=None):
         """Return a function that iterates over all rows in chunks, each time it is called.
 
-        Parameters
-        ----------
-        basis : WhitenedBasis
-        size : int, optional
-            Number of rows in a chunk; see `chunks`.
-
-        Returns
-        -------
-        chunks : callable
-            Function that yields X, targets, weights, features and residual variances of each chunk.
-            If features and residual variances take at most 256 MiB, they are kept for the next
-            pass.
+        It yields X, targets, weights, features and residual variances of each chunk, of ``size``
+        rows if given. If features and residual variances take at most 256 MiB, they are kept for
+        the next pass.
         """
         held, fits = {}, len(self) * basis.size * self.dtype.itemsize <= _HELD_BYTES
 
@@ -310,18 +295,9 @@ class WeightedDataset:
     def subset(self, max_rows, random_state, *, by_class=False):
         """Draw at most ``max_rows`` of all ranks' rows: units of weight, without replacement.
 
-        Parameters
-        ----------
-        max_rows : int
-        random_state : RandomState
-        by_class : bool
-            If True, draw equally many units of each class, or all of a smaller class, and scale
-            their weights to the total weight of the class. Targets are then class codes. If False,
-            all units are drawn with equal probability.
-
-        Returns
-        -------
-        rows : WeightedDataset
+        All units are drawn with equal probability. With ``by_class``, for targets that are class
+        codes, equally many are drawn of each class, or all of a smaller class, and their weights
+        are scaled to the total weight of the class.
         """
         share = np.ones(self.n_rows)
         if self.n_rows > max_rows:
@@ -384,12 +360,8 @@ def merged_rows(X, targets, weights):
 
     A weight is thus equivalent to repetition, to the last bit, and repeated rows cost nothing. If X
     has more than two million numbers, as every large memmap has, the rows are returned unchanged.
-
-    Returns
-    -------
-    X, targets, weights : ndarray
-    origin : ndarray or None
-        Index of the merged row of each given row, -1 for weight 0. None if the rows are unchanged.
+    The fourth result is the index of the merged row of each given row, -1 for weight 0; None if the
+    rows are unchanged.
     """
     if X.size > _MAX_MERGED:
         return X, targets, weights, None

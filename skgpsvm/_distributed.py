@@ -119,19 +119,10 @@ def _digest(value):
 
 
 def meet(estimator, method):
-    """Check that all ranks begin the same fit.
+    """Check that all ranks begin the same fit, by the method "fit" or "partial_fit".
 
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    method : str
-        "fit" or "partial_fit".
-
-    Raises
-    ------
-    DistributedError
-        If estimator, method, parameters or callbacks are not the same on all ranks, or if torchrun
-        started several processes that have not formed a process group.
+    A `DistributedError` is raised if estimator, method, parameters or callbacks are not the same on
+    all ranks, or if torchrun started several processes that have not formed a process group.
     """
     if n_ranks() == 1:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:

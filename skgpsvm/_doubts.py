@@ -16,16 +16,8 @@ MIN_NATS = 3.0
 def on_bounds(kernel, learned=lambda name: True):
     """Describe the free hyperparameters of a fitted kernel that are on bounds set by the user.
 
-    Parameters
-    ----------
-    kernel : sklearn.gaussian_process.kernels.Kernel
-    learned : callable
-        Function that returns whether the hyperparameter with a given name was learned.
-
-    Returns
-    -------
-    descriptions : list of str
-        One for each value that is on a bound other than scikit-learn's defaults, 1e-5 and 1e5.
+    Bounds other than scikit-learn's defaults, 1e-5 and 1e5, are the user's. ``learned`` takes the
+    name of a hyperparameter and returns whether it was learned.
     """
     parts = {"kernel_": kernel}
     if isinstance(kernel, CompoundKernel):
@@ -44,14 +36,7 @@ def on_bounds(kernel, learned=lambda name: True):
 
 
 def described_end(value, bounds, defaults):
-    """Describe a value that is on one of its bounds; return None if that bound is a default.
-
-    Parameters
-    ----------
-    value : float
-        Positive.
-    bounds, defaults : pair of floats
-    """
+    """Describe a positive value that is on one of its bounds; return None if that is a default."""
     if bounds[0] == bounds[1]:
         return None
     for side, bound, default in zip(("lower", "upper"), bounds, defaults, strict=True):

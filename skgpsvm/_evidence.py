@@ -45,13 +45,7 @@ class GaussianNoiseObjective(ABC):
 
     @abstractmethod
     def value_and_gradient(self, theta, Z, noise):
-        """Return the objective and its derivatives in theta, Z and the log noise variances.
-
-        Returns
-        -------
-        value : float
-        by_theta, by_Z, by_noise : Tensor
-        """
+        """Return the objective and its derivatives in theta, Z and the log noise variances."""
 
     def gain_over_noise(self, theta, Z, noise, bounds=NOISE_BOUNDS):
         """Return the gain of the objective over a model of noise alone, nats per row.
@@ -135,27 +129,10 @@ class Evidence(GaussianNoiseObjective):
         return value.item(), by_theta, torch.zeros_like(Z), by_noise
 
     def refit_noise(self, theta, noise, rows, min_log_noise, max_log_noise=math.inf):
-        """Fit the noise to the density of other rows given these.
+        """Fit the noise to the density of other rows given these; return its log and the density.
 
-        The predictive mean is that at the given noise.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (k,)
-        noise : Tensor of shape (t,) or (1,)
-            Logarithms of the noise variances of the outputs, or of the one that they share.
-        rows : WeightedDataset
-            Validation rows.
-        min_log_noise : Tensor of shape (t,) or (1,)
-            Lower bounds of the result.
-        max_log_noise : float
-            Its upper bound.
-
-        Returns
-        -------
-        noise : Tensor of shape (t,) or (1,)
-        density : float
-            Log density of the other rows, nats, up to a constant.
+        The predictive mean is that at the given noise. The log density is in nats, up to a
+        constant.
         """
         X, targets, weights = (dense(part).double() for part in rows.take(slice(None)))
         y, known = observations(targets)
@@ -231,22 +208,13 @@ class _Merged(NamedTuple):
 
     The log density of all rows is that of the means ``y``, without its factor
     :math:`(2 \pi)^{-n/2}`, less half of ``misfit`` and of t times ``log_weights`` and ``size``.
-
-    Attributes
-    ----------
-    y : Tensor of shape (n, t)
-        Means of the targets.
-    var : Tensor of shape (n,)
-        Variances of the noise of the means.
-    misfit : Tensor of shape ()
-        Squared deviations of the targets from the means, in units of the noise variance.
-    log_weights, size : Tensor of shape ()
-        Normalization of the density of the deviations, and of a change of scale.
     """
 
-    y: torch.Tensor
-    var: torch.Tensor
+    y: torch.Tensor  # (n, t): means of the targets
+    var: torch.Tensor  # (n,): variances of the noise of the means
+    # (): squared deviations of the targets from the means, in units of the noise variance
     misfit: torch.Tensor
+    # log_weights, size (): normalization of the density of the deviations, and of a change of scale
     log_weights: torch.Tensor
     size: torch.Tensor
 
@@ -256,13 +224,8 @@ class _EqualNoise:
 
     Rows with the same features are one row of their total weight w and mean target, times the
     density of the deviations from it, :math:`(2 \pi \sigma^2)^{-(w - 1) / 2} w^{-1/2}
-    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`.
-
-    Parameters
-    ----------
-    y, weights : Tensor of shape (n, t), (n,)
-    group : Tensor of shape (n,)
-        Index of the distinct row that each row is merged into.
+    \exp(-\sum_i w_i (y_i - \bar y)^2 / 2 \sigma^2)`. The arguments are targets (n, t), weights, and
+    the index of the distinct row that each row is merged into.
     """
 
     def __init__(self, y, weights, group):
@@ -297,15 +260,8 @@ class _EqualNoise:
     def by_noise(self, log_var, merged, by_var, solved):
         """Return the derivative of the log evidence in the logarithm of the noise variance.
 
-        Parameters
-        ----------
-        log_var : Tensor of shape ()
-        merged : _Merged
-            The rows there.
-        by_var : Tensor of shape (n,)
-            Derivatives in the variances of the noise of the means.
-        solved : Tensor of shape (n, t)
-            Minus the derivatives in the means.
+        ``merged`` are the rows there, ``by_var`` the derivatives in the variances of their noise,
+        (n,), and ``solved`` minus the derivatives in their means, (n, t).
         """
         return by_var @ merged.var - solved.shape[1] * self._more + 0.5 * merged.misfit
 
@@ -316,10 +272,6 @@ class _KnownNoise:
     Its methods are those of `_EqualNoise`. The means weight rows by the precisions of their noise,
     so that they depend on the common variance. The noise of rows may differ by orders of magnitude.
     They are scaled to similar variances, as the jitter is relative to the mean of these.
-
-    Parameters
-    ----------
-    y, known, weights, group : Tensor of shape (n,)
     """
 
     def __init__(self, y, known, weights, group):

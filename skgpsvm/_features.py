@@ -27,23 +27,10 @@ _RADII, _MIXTURE = 1 << 30, 1 << 31  # counters of lengths and scale mixtures, b
 
 
 def philox(counter, key):
-    """Return the random words of Philox-4x32-10.
+    """Return four random words of 32 bits by Philox-4x32-10, int64 tensors.
 
-    Parameters
-    ----------
-    counter : sequence of four int64 tensors
-        32 bits each; the tensors broadcast.
-    key : tuple of two ints
-        32 bits each.
-
-    Returns
-    -------
-    words : list of four int64 tensors
-        32 random bits each.
-
-    Notes
-    -----
-    Source: Salmon et al. (2011). Products of 64 bits wrap around in int64, which keeps their bits.
+    The counter is four int64 tensors that broadcast, the key two integers, of 32 bits each.
+    Products of 64 bits wrap around in int64, which keeps their bits. Source: Salmon et al. (2011).
     """
     x0, x1, x2, x3 = torch.broadcast_tensors(*counter)
     k0, k1 = key
@@ -62,14 +49,7 @@ def philox(counter, key):
 def counted_normals(index, n_normals, seed, start=0):
     """Return standard normals (q, n_normals), float64, a function of each index and the seed alone.
 
-    Parameters
-    ----------
-    index : int64 Tensor of shape (q,)
-    n_normals : int
-    seed : int
-        64 bits.
-    start : int
-        First value of the counter; distinguishes the uses of an index.
+    ``start`` is the first value of the counter; it distinguishes the uses of an index.
     """
     steps = torch.arange(start, start + -(-n_normals // 4), device=index.device)
     column = index[:, None]
@@ -85,22 +65,13 @@ def counted_normals(index, n_normals, seed, start=0):
 
 @dataclass(frozen=True)
 class FourierFeatures:
-    """Specification of random Fourier features, from which they are drawn again.
+    """Specification of random Fourier features, from which they are drawn again."""
 
-    Attributes
-    ----------
-    n_pairs : int
-        Number of frequencies, each with a cosine and a sine.
-    seed : int
-    orthogonal : bool
-        Whether frequencies are orthogonal within blocks of d, the number of features of X.
-    nystroem : bool
-        Whether they model what inducing points leave unexplained, see `NystroemFourierBases`.
-    """
-
-    n_pairs: int
+    n_pairs: int  # number of frequencies, each with a cosine and a sine
     seed: int
+    # Whether frequencies are orthogonal within blocks of d, the number of features of X
     orthogonal: bool = False
+    # Whether they model what inducing points leave unexplained, see `NystroemFourierBases`
     nystroem: bool = False
 
     def normals(self, index, d):

@@ -57,30 +57,18 @@ class FittedModel(ABC):
 
 @dataclass
 class SparseModel(FittedModel):
-    """Sparse GP of one kernel and one set of inducing points: a posterior, or the start of a fit.
+    """Sparse GP of one kernel and one set of inducing points; without a posterior, a start."""
 
-    Attributes
-    ----------
-    kernel : Kernel
-        A `CompoundKernel` has one kernel for each of several groups of latent functions.
-    Z : ndarray of shape (m, d)
-        Inducing points.
-    noise : tuple of k floats
-        Logarithms of the likelihood's parameters.
-    mean, root : ndarray of shape (c, p), (c, p, p), or None
-        Posterior of the whitened weights, see `InducingPosterior`; None before there is one.
-    jitter : float
-        See `WhitenedBasis`.
-    template : Kernel or None
-        The kernel that ``kernel`` is a part of, if that has a `WhiteKernel`.
-    """
-
+    # A `CompoundKernel` has one kernel for each of several groups of latent functions
     kernel: Kernel
-    Z: np.ndarray
-    noise: tuple
+    Z: np.ndarray  # (m, d): inducing points
+    noise: tuple  # of k floats: logarithms of the likelihood's parameters
+    # mean (c, p), root (c, p, p): posterior of the whitened weights, see `InducingPosterior`; None
+    # before there is one
     mean: np.ndarray | None = None
     root: np.ndarray | None = None
-    jitter: float = 1e-6
+    jitter: float = 1e-6  # see `WhitenedBasis`
+    # The kernel that ``kernel`` is a part of, if that has a `WhiteKernel`
     template: Kernel | None = None
 
     @property
@@ -145,23 +133,13 @@ class SparseModel(FittedModel):
 
 @dataclass
 class ModelWithBases(SparseModel):
-    """Model whose mean has bases besides the inducing points, or in their place.
+    """Model whose mean has bases besides the inducing points, or in their place."""
 
-    Attributes
-    ----------
-    bases : ndarray of shape (M, d), FourierFeatures or None
-        Points at which the bases are kernels, or random features.
-    coef : ndarray of shape (c, M), or None
-        Coefficients of the bases.
-    power : float
-        See `DecoupledPosterior`; 1 changes nothing.
-    steps : dict or None
-        Arrays of the state of stochastic steps, from which a further call continues.
-    """
-
+    # Points (M, d) at which the bases are kernels, or random features
     bases: np.ndarray | FourierFeatures | None = None
-    coef: np.ndarray | None = None
-    power: float = 1.0
+    coef: np.ndarray | None = None  # (c, M): coefficients of the bases
+    power: float = 1.0  # see `DecoupledPosterior`; 1 changes nothing
+    # Arrays of the state of stochastic steps, from which a further call continues
     steps: dict | None = None
 
     @property
@@ -185,18 +163,12 @@ class ModelWithBases(SparseModel):
 
 @dataclass
 class DecoupledModel(ModelWithBases):
-    """Model whose mean has bases of its own, and whose covariance has the inducing points.
+    """Model whose mean has bases of its own, and whose covariance has the inducing points."""
 
-    Attributes
-    ----------
-    gram : ndarray of shape (c, M) or (c, M, M), or None
-        What the rows so far say about the bases, see `DecoupledStream`.
-    row_precisions, local_root : ndarray of shape (c, M), (c, p, p), or None
-        Site precisions of the rows that are the bases, and the root of `LocalVariances`; None if
-        the variances are those of the inducing points.
-    """
-
+    # (c, M) or (c, M, M): what the rows so far say about the bases, see `DecoupledStream`
     gram: np.ndarray | None = None
+    # row_precisions (c, M), local_root (c, p, p): site precisions of the rows that are the bases,
+    # and the root of `LocalVariances`; None if the variances are those of the inducing points
     row_precisions: np.ndarray | None = None
     local_root: np.ndarray | None = None
 
@@ -212,18 +184,12 @@ class DecoupledModel(ModelWithBases):
 
 @dataclass
 class WeightSpaceModel(ModelWithBases):
-    """Model with a posterior over the weights of its bases; it has no inducing points.
+    """Model with a posterior over the weights of its bases; it has no inducing points."""
 
-    Attributes
-    ----------
-    diag, columns : ndarray of shape (c, M), (c, M, k)
-        Factor of the covariance, see `WeightPosterior`.
-    rows, row_precisions : ndarray of shape (n, d), (c, n), or None
-        Rows that augment the variance, and their precisions.
-    """
-
+    # diag (c, M), columns (c, M, k): factor of the covariance, see `WeightPosterior`
     diag: np.ndarray | None = None
     columns: np.ndarray | None = None
+    # rows (n, d), row_precisions (c, n): rows that augment the variance, and their precisions
     rows: np.ndarray | None = None
     row_precisions: np.ndarray | None = None
 

@@ -26,14 +26,9 @@ class State:
 
     Fields of a subclass are tensors, plain values, and lists, tuples and dicts of these: what
     `torch.load` reads with ``weights_only``.
-
-    Attributes
-    ----------
-    objective : float
-        Of the last iteration, in nats; higher is better.
     """
 
-    objective: float = math.nan
+    objective: float = math.nan  # of the last iteration, in nats; higher is better
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copies of tensors."""
@@ -83,6 +78,11 @@ class Run:
             shards = gather(joblib.hash(data))
             self._checkpoint = run_on_all_ranks(checkpoint.open, estimator, rank(), *shards)
 
+    @property
+    def has_converged(self):
+        """Whether all stages that must converge have done so."""
+        return not self._unconverged
+
     def checkpointed(self, name, make):
         """Return the value that ``make`` gave when the fit began, also if the fit was resumed."""
         if not self._checkpoint:
@@ -126,16 +126,8 @@ class Run:
         DivergenceError
             If an objective is not finite.
         """
-        curve, done = [], False
         outline = self._checkpoint and repr(_outline(state.as_dict()))
-        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
-        if self._checkpoint and saved and saved["outline"] != outline:
-            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
-            saved = None
-        held = gather(len(saved["curve"]) if saved else 0)
-        if saved and len(set(held)) == 1:  # else a rank was killed before it could save
-            state.restore(saved["state"])
-            curve, done = list(saved["curve"]), saved["done"]
+        curve, done = self._resumed(name, state, outline)
         shown = dict(self._shown)
         if attributes is not None:
             shown["reconstruction_attributes"] = lambda: attributes(state)
@@ -164,19 +156,23 @@ class Run:
         context.call_on_fit_task_end(estimator=self._estimator, **shown)
         return curve
 
+    def _resumed(self, name, state, outline):
+        """Restore a state from the checkpoint; return its curve, and whether its stage is done."""
+        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
+        if saved and saved["outline"] != outline:
+            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
+            saved = None
+        held = gather(len(saved["curve"]) if saved else 0)
+        if not saved or len(set(held)) > 1:  # a rank was killed before it could save
+            return [], False
+        state.restore(saved["state"])
+        return list(saved["curve"]), saved["done"]
+
     def end(self, attributes, doubts=list) -> None:
         """Set the fitted attributes, tell the callbacks, and remove the checkpoint.
 
-        Parameters
-        ----------
-        attributes : dict
-        doubts : callable
-            Called once the attributes are set; returns messages to warn with.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If a stage that must converge did not, and for every doubt.
+        Warns if a stage that must converge did not, and of every doubt: ``doubts`` is called once
+        the attributes are set, and returns messages.
         """
         self._context.call_on_fit_task_end(
             estimator=self._estimator, **self._shown, reconstruction_attributes=lambda: attributes

@@ -15,8 +15,6 @@ def release_thread_pools():
     the child would wait for them forever. A child without a pool makes one of the same size, and
     so computes the same bits. Other OpenMP libraries survive a fork without help.
 
-    Notes
-    -----
     Source: OpenMP 5.0, section 3.2.43, ``omp_pause_resource_all``; in GNU's library since GCC 9.
     """
     for library in ThreadpoolController().select(prefix="libgomp").lib_controllers:

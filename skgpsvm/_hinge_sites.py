@@ -15,8 +15,6 @@ _MIN_SCALE = 1e-5
 class BinarySites(SiteLikelihood):
     """Hinge loss of two classes: b = 1 - s f with s = -1, 1 for the codes 0, 1.
 
-    Notes
-    -----
     Source: Wenzel et al. (2017); (S15).
     """
 
@@ -60,13 +58,6 @@ class ContrastSites(SiteLikelihood):
     ``"soft"`` takes the smooth maximum :math:`\frac1\gamma\log\frac1k\sum_t e^{\gamma h_t}` over
     the k wrong classes.
 
-    Parameters
-    ----------
-    n_classes : int
-    contrast : {"soft", "hard"}
-
-    Notes
-    -----
     Source: Wistuba and Rawat (2018), appendix; (S9), (S19), (S23).
     Departs from the source: the printed update with a hard contrast cycles (erratum E10). If some
     classes are left out, the loss jumps or has a kink where another becomes the strongest. Sweeps
@@ -151,18 +142,9 @@ class ContrastSites(SiteLikelihood):
         )
 
     def tied_update(self, A, residual, y, weights, precision, linear):
-        """Add a batch's sites at the prior, where all wrong classes are equal rivals.
+        """Add a batch's sites at the prior, where all wrong classes are rivals; return the loss.
 
-        Parameters
-        ----------
-        A : Tensor of shape (b, p)
-        residual, y, weights : Tensor of shape (b,)
-        precision, linear : Tensor of shape (c, p, p), (c, p)
-            Totals, changed in place.
-
-        Returns
-        -------
-        loss : Tensor of shape ()
+        ``precision`` (c, p, p) and ``linear`` (c, p) are totals, changed in place.
         """
         scale = (1 + 2 * (residual + A.square().sum(1))).sqrt()
         share = 1 / (self.n_latents - 1)

@@ -17,42 +17,16 @@ _MIN_NORM = 1e-3  # smallest denominator of a relative change
 
 
 def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
-    """Return the lower Cholesky factor of a covariance matrix, in float64.
+    """Return the lower Cholesky factor of covariance matrices (..., m, m), in float64.
 
-    `jitter` times the mean of the diagonal is always added to the diagonal. If the factorization
-    fails, the jitter grows by factors of 10 up to 1e-2, separately for each matrix of a batch.
+    Only the lower triangle is read. `jitter` times the mean of the diagonal is always added to the
+    diagonal; 0 factorizes `K` exactly as given. If the factorization fails, the jitter grows by
+    factors of 10 up to 1e-2, separately for each matrix of a batch. A `NumericalWarning` says if it
+    exceeds both `jitter` and `expected`, which is for a `K` rounded to float32. The factor is
+    differentiable, the jitter's dependence on `K` included.
 
-    Parameters
-    ----------
-    K : torch.Tensor of shape (..., m, m)
-        Symmetric; only the lower triangle is read.
-    name : str
-        Name of `K` in messages.
-    jitter : float
-        Relative to the mean of the diagonal. 0 factorizes `K` exactly as given, or raises.
-    expected : float
-        Jitter up to which no warning is issued, for a `K` rounded to float32.
-
-    Returns
-    -------
-    L : torch.Tensor of shape (..., m, m), float64
-        Lower triangular, ``L @ L.mT == K + jitter * K.diagonal().mean() * I``. Differentiable,
-        the jitter's dependence on `K` included.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If `K` holds NaN or infinity, or is not positive definite with the largest jitter.
-
-    Warns
-    -----
-    NumericalWarning
-        Once per call, if the jitter added exceeds both `jitter` and `expected`.
-
-    Notes
-    -----
-    The jitter grows by 10 up to 1e-2; the float64 default of `jitter` serves float32 input too,
-    because the algebra is float64.
+    A `NotPositiveDefiniteError` is raised if `K` holds NaN or infinity, or is not positive definite
+    with the largest jitter; `name` is that of `K` in messages.
     """
     return jittered_cholesky(K, name, jitter=jitter, expected=expected)[0]
 
@@ -131,20 +105,7 @@ def natural_parameters(mean, root):
 def gaussian_kl(mean, chol):
     """Return the Kullback–Leibler divergence from N(mean, chol chol^T) to the standard normal.
 
-    Parameters
-    ----------
-    mean : torch.Tensor of shape (..., p)
-    chol : torch.Tensor of shape (..., p, p)
-        Triangular with a positive diagonal.
-
-    Returns
-    -------
-    kl : torch.Tensor of shape (...), float64
-        In nats.
-
-    Notes
-    -----
-    Source: the divergence of two normal distributions, where the second one is standard.
+    The triangular ``chol`` (..., p, p) has a positive diagonal.
     """
     mean, chol = mean.double(), chol.double()
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -16,27 +16,19 @@ _NAME = "covariance of the residuals of the nearest rows"
 
 
 class _Rows(NamedTuple):
-    """Distinct rows, with what variances need of them.
+    """Distinct rows, with what variances need of them."""
 
-    Attributes
-    ----------
-    X : Tensor of shape (k, d)
-    features, halves : Tensor of shape (k, p), (c, k, p)
-        Features of the inducing points, alone and times the root.
-    residual : Tensor of shape (k,)
-        Prior variances that the features leave unexplained.
-    precisions, counted : Tensor of shape (c, k)
-        Precisions of the sites, and what they added to the precision along the features.
-    gain : Tensor of shape (k,)
-        The variance of a value with covariance k is reduced by ``gain * k**2``, by this row alone.
-    """
-
-    X: torch.Tensor
+    X: torch.Tensor  # (k, d)
+    # features (k, p), halves (c, k, p): features of the inducing points, alone and times the root
     features: torch.Tensor
     halves: torch.Tensor
-    residual: torch.Tensor
+    residual: torch.Tensor  # (k,): prior variances that the features leave unexplained
+    # precisions, counted (c, k): precisions of the sites, and what they added to the precision
+    # along the features
     precisions: torch.Tensor
     counted: torch.Tensor
+    # (k,): the variance of a value with covariance k is reduced by ``gain * k**2``, by this row
+    # alone
     gain: torch.Tensor
 
 

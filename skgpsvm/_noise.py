@@ -17,16 +17,8 @@ NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of that varia
 def split_noise(kernel):
     """Split the sum at the top of a kernel into functions and noise.
 
-    Parameters
-    ----------
-    kernel : sklearn.gaussian_process.kernels.Kernel
-
-    Returns
-    -------
-    functions : Kernel or None
-        The sum without its `WhiteKernel`; None where nothing is left.
-    noise : list of WhiteKernel
-        The `WhiteKernel` terms of the sum, however it is nested.
+    The former is the sum without its `WhiteKernel` terms, None where nothing is left; the latter a
+    list of these, however the sum is nested.
     """
     if type(kernel) is WhiteKernel:
         return None, [kernel]
@@ -42,14 +34,8 @@ def split_noise(kernel):
 def with_noise(template, functions, level):
     """Return the kernel with functions and noise joined again: the inverse of `split_noise`.
 
-    Parameters
-    ----------
-    template : Kernel
-        The kernel that was split. The result has its terms in the same places, with their bounds.
-    functions : Kernel or None
-        Its functions, with learned values.
-    level : float
-        Variance of the noise.
+    ``template`` is the kernel that was split. The result has its terms in the same places, with
+    their bounds. ``functions`` have learned values; ``level`` is the variance of the noise.
     """
     if type(template) is WhiteKernel:
         return WhiteKernel(level, template.noise_level_bounds)
@@ -70,18 +56,11 @@ def noise_entries(kernel):
 
 @dataclass(frozen=True)
 class GivenNoise:
-    """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs.
+    """Gaussian noise given by a `WhiteKernel`, with one variance for all outputs."""
 
-    Attributes
-    ----------
-    level : float
-        Variance if it is fixed, else its initial value, in squared units of the normalized y.
-    limits : tuple of two floats
-        Bounds of the log variance; equal if it is fixed.
-    """
-
+    # Variance if it is fixed, else its initial value, in squared units of the normalized y
     level: float
-    limits: tuple
+    limits: tuple  # of two floats: bounds of the log variance; equal if it is fixed
 
     @property
     def fixed(self):
@@ -90,22 +69,9 @@ class GivenNoise:
 
 
 def given_noise(kernel):
-    """Return the noise given by a `WhiteKernel` in a kernel's sum.
+    """Return the `GivenNoise` of a `WhiteKernel` in a kernel's sum, None if there is no such term.
 
-    Parameters
-    ----------
-    kernel : Kernel, str or None
-        The estimator's parameter `kernel`.
-
-    Returns
-    -------
-    noise : GivenNoise or None
-        None if the kernel has no such term.
-
-    Raises
-    ------
-    ValueError
-        If there are several such terms, no term of another kind, or no noise.
+    A ValueError is raised if there are several such terms, no term of another kind, or no noise.
     """
     if not isinstance(kernel, Kernel):
         return None
@@ -133,13 +99,7 @@ def given_noise(kernel):
 
 @dataclass(frozen=True)
 class Noise:
-    """Parameters of a likelihood, and what the kernel says of them.
-
-    Attributes
-    ----------
-    given : GivenNoise or None
-        Noise that a `WhiteKernel` gives.
-    """
+    """Parameters of a likelihood; ``given`` is the noise that a `WhiteKernel` gives, if any."""
 
     given: GivenNoise | None = None
 
@@ -159,18 +119,10 @@ class Noise:
 
 @dataclass(frozen=True)
 class RegressionNoise(Noise):
-    """Noise of a regression, as a likelihood with a variance for each output.
+    """Noise of a regression, as a likelihood with a variance for each output."""
 
-    Attributes
-    ----------
-    likelihood : str
-        A key of `LIKELIHOODS` or `VARYING_NOISE`.
-    n_outputs : int
-        Number of outputs, t.
-    """
-
-    likelihood: str = "gaussian"
-    n_outputs: int = 1
+    likelihood: str = "gaussian"  # A key of `LIKELIHOODS` or `VARYING_NOISE`
+    n_outputs: int = 1  # number of outputs, t
 
     def sites(self, variance=None):
         """Return the likelihood with the kernel's noise, or with a variance of all outputs.

@@ -78,23 +78,9 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
 def adam_step(memory, gradient, rate):
     """Return the next step of Adam uphill, and its new memory.
 
-    Parameters
-    ----------
-    memory : tuple of (int, Tensor, Tensor), or None
-        Number of steps so far, and the decaying sums of the gradients and of their squares. None
-        before the first step.
-    gradient : Tensor
-    rate : float
-        Learning rate of this step.
+    The memory is the number of steps so far, and the decaying sums of the gradients and of their
+    squares; None before the first step.
 
-    Returns
-    -------
-    step : Tensor
-        In the shape of the gradient.
-    memory : tuple
-
-    Notes
-    -----
     Source: Kingma and Ba (2015), Algorithm 1. The steps are those of `torch.optim.Adam` with
     ``maximize=True``, whose first use in a process imports torch's compiler, which takes a second.
     """
@@ -112,12 +98,7 @@ def adam_step(memory, gradient, rate):
 def _evaluated(value_and_gradient, point, *, required):
     """Return value and gradient at a point; the value is -inf if the point is rejected.
 
-    Parameters
-    ----------
-    value_and_gradient : callable
-    point : Tensor of shape (k,)
-    required : bool
-        Return or raise whatever comes: at a first point, which has none to go back to.
+    A ``required`` point, such as the first one, which has none to go back to, is not rejected.
     """
     try:
         value, gradient = value_and_gradient(point)

@@ -90,14 +90,9 @@ class PanelCholesky:
 
 
 class PanelFalkon:
-    r"""`CholeskyPreconditioner` of `falkon`'s estimate, whose two factors are `PanelCholesky`.
+    r"""`CholeskyPreconditioner` of `falkon`'s estimate with the diagonal ``precision``, by panels.
 
-    Parameters
-    ----------
-    factor : PanelCholesky
-        C, with :math:`CC^\top = K_\alpha`.
-    precision : Tensor of shape (M,)
-        Diagonal of D, see `falkon`.
+    ``factor`` is the `PanelCholesky` C with :math:`CC^\top = K_\alpha`.
     """
 
     def __init__(self, factor, precision):

@@ -28,19 +28,13 @@ class OtherThan:
 
 @dataclass(frozen=True)
 class Where:
-    """Condition on the parameters of an estimator.
+    """Condition on the parameters of an estimator."""
 
-    Attributes
-    ----------
-    alternatives : tuple of dict
-        A dict maps parameters to their allowed values: a value, a tuple of values or `OtherThan`.
-        The condition holds if all parameters of one of the dicts have allowed values.
-    values : tuple
-        Values of a parameter to which the condition applies. If empty, it applies to every value
-        except the default.
-    """
-
+    # A dict maps parameters to their allowed values: a value, a tuple of values or
+    # `OtherThan`. The condition holds if all parameters of one of the dicts have allowed values.
     alternatives: tuple
+    # Values of a parameter to which the condition applies. If empty, it applies to every value
+    # except the default.
     values: tuple = ()
 
     def __or__(self, other):
@@ -99,34 +93,24 @@ def parameter_names(estimator):
 
 @dataclass(frozen=True)
 class ParameterRules:
-    """Rules for the parameters of an estimator that concern several of them, or several calls.
+    """Rules for the parameters of an estimator that concern several of them, or several calls."""
 
-    Attributes
-    ----------
-    uses : dict of str to Where or tuple of Where
-        Where a parameter has an effect, if not everywhere; see `check_uses`.
-    followed : dict of str to dict
-        By method, ``"fit"`` by warm start and ``"partial_fit"``, the changes of parameters that a
-        further call follows; see `check_unchanged`.
-    growing : dict of str to Where
-        Numbers that a further call follows if they increase.
-    solvers : dict
-        Solvers by the string that stands for each; None where the data decide.
-    """
-
+    # Where a parameter has an effect, if not everywhere: a `Where` or a tuple; see `check_uses`
     uses: dict = field(default_factory=dict)
+    # By method, ``"fit"`` by warm start and ``"partial_fit"``, the changes of
+    # parameters that a further call follows; see `check_unchanged`
     followed: dict = field(default_factory=dict)
+    # Numbers that a further call follows if they increase
     growing: dict = field(default_factory=dict)
+    # Solvers by the string that stands for each; None where the data decide
     solvers: dict = field(default_factory=dict)
+    # Class of the solvers that `partial_fit` needs; None is any solver
+    streaming: type | None = None
 
     def check(self, estimator, continued_by=None):
         """Refuse parameters without effect, and changes that a fitted model cannot follow.
 
-        Parameters
-        ----------
-        estimator : GPEstimator
-        continued_by : {"fit", "partial_fit"}, optional
-            Method that continues a fitted model.
+        ``continued_by`` is the method that continues a fitted model, if any.
         """
         check_uses(estimator, self.uses)
         if continued_by is not None:
@@ -142,6 +126,20 @@ class ParameterRules:
     def solver(self, given):
         """Return a solver as an object; None where the data decide, or where it is invalid."""
         return self.solvers.get(given) if isinstance(given, str) else given
+
+    def allow_streams(self, estimator):
+        """Return True if the solver can take rows by `partial_fit`; else raise AttributeError."""
+        if self.streaming and not isinstance(estimator._solver(), self.streaming):
+            strings = [
+                repr(string)
+                for string, solver in self.solvers.items()
+                if isinstance(solver, self.streaming)
+            ]
+            raise AttributeError(
+                f"partial_fit is not available with solver={estimator.solver!r}, which needs all "
+                f"rows at once. Use solver={' or '.join(strings)}."
+            )
+        return True
 
     def solver_classes(self):
         """Return the classes of the solvers."""
@@ -162,13 +160,9 @@ class ParameterRules:
             given.check()
 
     def with_solver_object(self, params, given):
-        """Return parameters to set, where options of a solver's name turn it into its object.
+        """Return parameters to set, where options of the name of a solver turn it into its object.
 
-        Parameters
-        ----------
-        params : dict
-        given : str or solver
-            Solver for which the parameters may have options.
+        ``given`` is the solver that they may have options of.
         """
         name = params.get("solver", given)
         options = [key for key in params if key.startswith("solver__")]
@@ -184,19 +178,9 @@ class ParameterRules:
 
 
 def check_uses(estimator, uses):
-    """Refuse a parameter that is set but has no effect with the other parameters.
+    """Refuse a parameter that is not at its default but has no effect with the other parameters.
 
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    uses : dict of str to Where or tuple of Where
-        Conditions under which each parameter has an effect. All conditions of a parameter must
-        hold. Parameters that are not in the dict always have an effect.
-
-    Raises
-    ------
-    ValueError
-        If a parameter has no effect and is not at its default.
+    All conditions of a parameter must hold. Parameters without one always have an effect.
     """
     conditions = (
         (name, use)
@@ -226,25 +210,17 @@ def remembered(estimator, names):
     return {name: _memory(estimator, name) for name in names}
 
 
+def are_unchanged(estimator, before):
+    """Return whether parameters are those that `remembered` returned before."""
+    return all(_same(then, _memory(estimator, name)) for name, then in before.items())
+
+
 def check_unchanged(estimator, before, followed, growing, advice):
     """Refuse changed parameters that a fitted model could not adopt in a further call.
 
-    Parameters
-    ----------
-    estimator : BaseEstimator
-    before : dict
-        Parameters at the fit, as returned by `remembered`.
-    followed : dict of str to Where
-        Parameters that may change, and the conditions under which they may.
-    growing : dict of str to Where
-        Numbers that may increase, and the conditions under which they may.
-    advice : str
-        Last clause of the error message, which says what to do.
-
-    Raises
-    ------
-    ValueError
-        If any other parameter has changed.
+    ``before`` is what `remembered` returned at the fit. ``followed`` has the conditions under which
+    parameters may change, and ``growing`` those under which numbers may increase. ``advice`` ends
+    the error message: it says what to do.
     """
     changed = []
     for name, then in before.items():

@@ -89,19 +89,9 @@ class WhitenedBasis:
     def pull_back(self, X, left, right, residual_adjoint):
         """Return the gradient of a scalar in theta and Z through the rows, with `Kzz` held.
 
-        Parameters
-        ----------
-        X : Tensor of shape (b, d)
-        left, right : Tensor of shape (b, q), (q, p)
-            ``left @ right`` are the derivatives of the scalar in the features, including those
-            through the residual variances.
-        residual_adjoint : Tensor of shape (b,)
-            Derivatives in the residual variances.
-
-        Returns
-        -------
-        theta, Z : Tensor
-            Float64.
+        ``left @ right``, (b, q) and (q, p), are its derivatives in the features, including those
+        through the residual variances; ``residual_adjoint`` (b,) are those in the residual
+        variances.
         """
         m, by_theta, by_Z = self.n_projected, torch.zeros_like(self.theta), torch.zeros_like(self.Z)
         if self._rest:
@@ -121,21 +111,11 @@ class WhitenedBasis:
     def pull_back_projection(self, cross):
         r"""Return the gradient in theta and Z through `Kzz`.
 
-        Parameters
-        ----------
-        cross : Tensor of shape (p, p)
-            Sum over rows of the outer products of features and their adjoints, residuals included.
-            It is symmetric, since the scalar must be invariant to rotations of the features.
-
-        Returns
-        -------
-        theta, Z : Tensor
-
-        Notes
-        -----
-        Such a scalar depends on the features :math:`A^\top = L^{-1} K_{zx}` only through
-        :math:`A A^\top = K_{xz} K_{zz}^{-1} K_{zx}`. If H are its derivatives in that matrix,
-        those in A are :math:`2 H A`, and ``cross`` is :math:`C = 2 A^\top H A`. Those in `Kzz` are
+        ``cross`` (p, p) is the sum over rows of the outer products of features and their adjoints,
+        residuals included. It is symmetric, since the scalar must be invariant to rotations of the
+        features. Such a scalar depends on the features :math:`A^\top = L^{-1} K_{zx}` only through
+        :math:`A A^\top = K_{xz} K_{zz}^{-1} K_{zx}`. If H are its derivatives in that matrix, those
+        in A are :math:`2 H A`, and ``cross`` is :math:`C = 2 A^\top H A`. Those in `Kzz` are
 
         .. math:: -K_{zz}^{-1} K_{zx} H K_{xz} K_{zz}^{-1} = -\tfrac12 L^{-\top} C L^{-1}.
 
@@ -193,11 +173,6 @@ class GroupedBasis:
 
     The groups are equally large and share the inducing points. Where one has fewer features than
     another, zeros follow them, whose weights stay at the prior.
-
-    Parameters
-    ----------
-    bases : list of WhitenedBasis
-        One for each group.
     """
 
     def __init__(self, bases):
@@ -212,27 +187,13 @@ class GroupedBasis:
 
 
 def whitened_basis(kernels, theta, Z, jitter=1e-6):
-    """Return the `WhitenedBasis` of one kernel, or the `GroupedBasis` of several.
-
-    Parameters
-    ----------
-    kernels : sequence of TorchKernel
-        As `torch_kernels` returns them.
-    theta, Z, jitter
-        See `WhitenedBasis`.
-    """
+    """Return the `WhitenedBasis` of one kernel, or the `GroupedBasis` of several."""
     bases = [WhitenedBasis(kernel, theta, Z, jitter) for kernel in kernels]
     return bases[0] if len(bases) == 1 else GroupedBasis(bases)
 
 
 class IndependentPosterior(Posterior):
-    """Independent posteriors of several groups of latent functions.
-
-    Parameters
-    ----------
-    parts : list of Posterior
-        One for each group, in order.
-    """
+    """Independent posteriors of several groups of latent functions, in order."""
 
     def __init__(self, parts):
         self.parts = parts
@@ -480,14 +441,8 @@ class WeightPosterior(Posterior):
 def shrinkage(var, prior, power):
     """Return the variance correction factor (var / prior)^(power - 1), (b, c).
 
-    Parameters
-    ----------
-    var : Tensor of shape (b, c)
-    prior : Tensor of shape (b, 1)
-        Variances of the part of the prior that is projected on inducing points. That of a mean
-        function is known from all rows, near and far.
-    power : float or Tensor of shape ()
-        At least 1.
+    The prior variances (b, 1) are those of the part that is projected on inducing points. That of a
+    mean function is known from all rows, near and far.
     """
     ratio = var / prior.clamp_min(torch.finfo(var.dtype).tiny)
     return ratio.clamp(_MIN_RATIO, 1) ** (power - 1)

@@ -30,27 +30,14 @@ class CholeskyPreconditioner:
 
 
 def falkon(chol, precision):
-    r"""Return an approximation of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened.
+    r"""Return an estimate of :math:`K_{\alpha X} \Lambda K_{X \alpha}`, whitened.
+
+    Only the lower triangle is right.
 
     The sum over rows is estimated from the rows that are bases. With :math:`K_\alpha = CC^\top` the
     estimate is :math:`K_\alpha D K_\alpha = C (C^\top D C) C^\top`, which whitened is
-    :math:`C^\top D C`.
-
-    Parameters
-    ----------
-    chol : Tensor of shape (M, M)
-        C, lower triangular.
-    precision : Tensor of shape (M,)
-        Diagonal of D: site precisions at the bases, times the number of rows that each stands for.
-
-    Returns
-    -------
-    gram : Tensor of shape (M, M)
-        The lower triangle of the whitened estimate.
-
-    Notes
-    -----
-    Source: Rudi, Carratino and Rosasco (2017), FALKON.
+    :math:`C^\top D C`. The diagonal D is ``precision`` (M,): site precisions at the bases, times
+    the number of rows that each stands for. Source: Rudi, Carratino and Rosasco (2017), FALKON.
     """
     gram = torch.zeros_like(chol)
     for i in range(0, len(chol), _BLOCK):

@@ -66,15 +66,8 @@ def _gaussian_mixture(likelihood):
 def half_widths(likelihood, variance, noise, level):
     """Return half the widths of symmetric predictive intervals of y, (n, t).
 
-    Parameters
-    ----------
-    likelihood : {"gaussian", "student_t", "laplace"}
-    variance : ndarray of shape (n, t)
-        Latent variances.
-    noise : ndarray of shape (t,), or float
-        Noise variances.
-    level : float
-        Probability of the intervals.
+    ``variance`` (n, t) are latent variances, ``noise`` those of "gaussian", "student_t" or
+    "laplace" noise, and ``level`` is the probability of the intervals.
     """
     z = ndtri((1 + level) / 2)
     if likelihood == "gaussian":
@@ -89,16 +82,8 @@ def half_widths(likelihood, variance, noise, level):
 def half_widths_of_mixture(variance, noise, mean, log_variance, level):
     """Return half the widths of predictive intervals, (n, t), where noise variances are uncertain.
 
-    Parameters
-    ----------
-    variance : ndarray of shape (n, t)
-        Latent variances.
-    noise : ndarray of shape (t,), or float
-        Medians of the prior noise variances.
-    mean, log_variance : ndarray of shape (n, t)
-        Moments of the logarithms of the noise variances, relative to these.
-    level : float
-        Probability of the intervals.
+    ``noise`` are medians of the prior noise variances, and ``mean`` and ``log_variance`` moments of
+    the logarithms of the noise variances, relative to these.
     """
     nodes, weights = np.polynomial.hermite.hermgauss(_COUNT_NODES)
     z, weights = ndtri((1 + level) / 2), weights / weights.sum()
@@ -131,14 +116,7 @@ def _quantiles(variance, noise, weights, z):
 
 
 def count_quantiles(mean, variance, probability):
-    """Return quantiles (n, t) of Poisson counts whose log means are Gaussian, by bisection.
-
-    Parameters
-    ----------
-    mean, variance : ndarray of shape (n, t)
-        Moments of the log means.
-    probability : float
-    """
+    """Return quantiles (n, t) of Poisson counts by bisection, given moments of their log means."""
     nodes, weights = np.polynomial.hermite.hermgauss(_COUNT_NODES)
     rates = np.exp(mean[..., None] + np.sqrt(2 * variance)[..., None] * nodes)
     low, high = np.full(mean.shape, -1.0), np.ceil(2 * rates.max(-1) + _MOST_OF_FEW)
@@ -150,32 +128,19 @@ def count_quantiles(mean, variance, probability):
 
 
 class LeftOut(NamedTuple):
-    """Errors of rows that were predicted without them, for conformal intervals and sets.
+    """Errors of rows that were predicted without them, for conformal intervals and sets."""
 
-    Attributes
-    ----------
-    scores : ndarray of shape (k, t)
-        Of a regression, absolute residuals relative to the predictive standard deviation. Of a
-        classification, log losses, with t = 1.
-    weights : ndarray of shape (k,)
-        Weights of the rows.
-    """
-
+    # (k, t): Of a regression, absolute residuals relative to the predictive standard deviation. Of
+    # a classification, log losses, with t = 1.
     scores: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray  # (k,): weights of the rows
 
     @classmethod
     def of(cls, likelihood, targets, mean, var, weights):
-        """Return the residuals of a regression.
+        """Return the residuals of a regression, relative to predictive standard deviations.
 
-        Parameters
-        ----------
-        likelihood : Likelihood
-        targets : Tensor of shape (k, t) or (k, t, 2)
-            See `observations`.
-        mean, var : Tensor of shape (k, t)
-            Moments of the latent functions without the row itself.
-        weights : Tensor of shape (k,)
+        ``mean`` and ``var`` are moments (k, t) of the latent functions without the row itself. The
+        targets are those of `observations`.
         """
         y, known = observations(targets.double())
         mean, total = likelihood.predict(mean, var)
@@ -185,14 +150,7 @@ class LeftOut(NamedTuple):
 
     @classmethod
     def of_classes(cls, log_p, targets, weights):
-        """Return the log losses of a classification.
-
-        Parameters
-        ----------
-        log_p : Tensor of shape (k, n_classes)
-            Log probabilities without the row itself.
-        targets, weights : Tensor of shape (k,)
-        """
+        """Return the log losses of a classification, by log probabilities without the row."""
         losses = -log_p.gather(1, targets[:, None])
         return cls(losses.double().cpu().numpy(), weights.double().cpu().numpy())
 
@@ -229,16 +187,9 @@ class Summary(NamedTuple):
 
 
 def regression_sites(likelihood, variance, n_outputs=None):
-    """Return a likelihood of regression as sites.
+    """Return a likelihood of regression, a key of `LIKELIHOODS` or `VARYING_NOISE`, as sites.
 
-    Parameters
-    ----------
-    likelihood : str
-        A key of `LIKELIHOODS` or `VARYING_NOISE`.
-    variance : ndarray of shape (t,) or (1,)
-        Noise variance of each output, or one for all outputs.
-    n_outputs : int, optional
-        Number of outputs, t, where ``variance`` is shared.
+    The noise ``variance`` is that of each output, or one that ``n_outputs`` outputs share.
     """
     made = (LIKELIHOODS | VARYING_NOISE)[likelihood](variance)
     return LikelihoodSites(made, made.latents_per_output * (n_outputs or len(variance)))
@@ -248,11 +199,6 @@ def classification_sites(likelihood, n_classes):
     """Return a likelihood of classification as sites.
 
     Two classes have one latent function, except with "robust_max".
-
-    Parameters
-    ----------
-    likelihood : {"softmax", "probit", "robust_max"}
-    n_classes : int
     """
     if likelihood == "robust_max":
         return LikelihoodSites(RobustMax(), n_classes)
@@ -266,17 +212,12 @@ def classification_sites(likelihood, n_classes):
 
 
 class Predictive(NamedTuple):
-    """Class probabilities of some rows.
+    """Class probabilities of some rows."""
 
-    Attributes
-    ----------
-    scores : Tensor of shape (b, n_classes), or (b, 1) for two classes
-        Values of `decision_function`, except for ties by rounding.
-    log_p, p : Tensor of shape (b, n_classes)
-        Class probabilities and their logarithms, which are finite.
-    """
-
+    # (b, n_classes), or (b, 1) for two classes: values of `decision_function`, except for ties by
+    # rounding
     scores: torch.Tensor
+    # log_p, p (b, n_classes): class probabilities and their logarithms, which are finite
     log_p: torch.Tensor
     p: torch.Tensor
 
@@ -292,13 +233,7 @@ class Predictive(NamedTuple):
 
 
 class ClassProbabilities(ABC):
-    """A map from latent functions to class probabilities.
-
-    Attributes
-    ----------
-    spread : float
-        Factor that latent variances are multiplied by before they come here.
-    """
+    """Map from latent functions, their variances times ``spread``, to class probabilities."""
 
     spread = 1.0
 
@@ -312,15 +247,7 @@ class ClassProbabilities(ABC):
 
 
 class LikelihoodProbabilities(ClassProbabilities):
-    """Class probabilities of a likelihood.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_classes : int
-    power : float
-        Power that the probabilities are raised to, see `Tempering`.
-    """
+    """Class probabilities of a likelihood, raised to a power, see `Tempering`."""
 
     def __init__(self, likelihood, n_classes, power=1.0):
         self._likelihood, self._n_classes, self._power = likelihood, n_classes, power

@@ -12,57 +12,35 @@ from ._data import WeightedDataset
 from ._fitted_models import FittedModel
 from ._fitting import Run, Stage, State
 
+N_INDUCING = 256  # inducing points where the estimator chooses their number
+
 
 class Fitted(NamedTuple):
-    """Result of the fit of one model.
+    """Result of the fit of one model."""
 
-    Attributes
-    ----------
-    model : FittedModel, or list of these
-        One for each latent function, if they are fitted together.
-    curve : list of float
-        Objectives of all iterations.
-    summary : object
-        What the fitted attributes need besides the model: its ELBO, or leave-one-out predictions.
-    """
-
+    # A `FittedModel`, or a list: one for each latent function, if they are fitted together
     model: Any
-    curve: list
+    curve: list  # of float: objectives of all iterations
+    # What the fitted attributes need besides the model: its ELBO, or leave-one-out predictions
     summary: Any
 
 
 @dataclass
 class Problem:
-    """One model to fit: its rows, its random numbers, and the run that it is a part of.
-
-    Attributes
-    ----------
-    run : Run
-    prefix : str
-        Of the names of its stages; not empty where an estimator fits several models.
-    X, weights : ndarray of shape (n, d), (n,)
-        Validated features and weights.
-    rows : WeightedDataset
-        The same with the targets of this model, on the device.
-    start : FittedModel or None
-        The fitted model to start from, if any.
-    draw_seed : callable
-        Returns the seed of the fit.
-    fit_scaler : callable
-        Returns the scaler of the features, which all models of an estimator share.
-    attributes : callable or None
-        Takes models and their summaries and returns the fitted attributes, for callbacks that ask
-        for the estimator in the middle of a fit. None where one model is not the whole estimator.
-    """
+    """One model to fit: its rows, its random numbers, and the run that it is a part of."""
 
     run: Run
-    prefix: str
+    prefix: str  # of the names of its stages; not empty where an estimator fits several models
+    # X (n, d), weights (n,): validated features and weights
     X: np.ndarray
     weights: np.ndarray
-    rows: WeightedDataset
-    start: FittedModel | None
-    draw_seed: Any
-    fit_scaler: Any
+    rows: WeightedDataset  # the same with the targets of this model, on the device
+    start: FittedModel | None  # the fitted model to start from, if any
+    learns: bool  # whether hyperparameters are learned; a start is kept if few rows were added
+    draw_seed: Any  # returns the seed of the fit
+    fit_scaler: Any  # returns the scaler of the features, which all models of an estimator share
+    # Takes models and their summaries and returns the fitted attributes, for callbacks that ask for
+    # the estimator in the middle of a fit. None where one model is not the whole estimator.
     attributes: Any = None
 
     @cached_property
@@ -96,10 +74,7 @@ class Problem:
     ) -> list[float]:
         """Run a stage, see `Run.run`.
 
-        Parameters
-        ----------
-        evaluate : callable, optional
-            Takes the state and returns a list with the model, and one with its summary.
+        ``evaluate`` takes the state and returns a list with the model, and one with its summary.
         """
         if evaluate is not None and self.attributes is not None:
             options["attributes"] = lambda state: self.attributes(*evaluate(state))

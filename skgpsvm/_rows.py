@@ -32,18 +32,10 @@ def is_source(X):
 
 
 def checked_rows(source, dtypes=FLOATS, transform=None, **options):
-    """Return `Rows` that are checked by scikit-learn's `check_array` whenever they are read.
+    """Return `Rows` of a source that `check_array` checks, with options, whenever they are read.
 
-    Parameters
-    ----------
-    source : object
-        See `is_source`.
-    dtypes : sequence of type
-        Types that stay; any other becomes the first.
-    transform : callable, optional
-        Takes flat rows (b, d) of the source, and returns those that are checked.
-    **options : dict
-        Options of `check_array`.
+    The first of ``dtypes`` replaces all others. ``transform`` takes flat rows (b, d) of the source,
+    and returns those that are checked.
     """
     if isinstance(source, Dataset):
         source = DatasetArray(source)
@@ -181,16 +173,10 @@ class Rows:
             pass
 
     def shuffled(self, kept, generator):
-        """Return a random order of rows, a tensor (k,) of places in an index.
+        """Return a random order of rows, a tensor (k,) of places in the sorted index ``kept``.
 
         Rows that are read in blocks are shuffled in groups: a group has all rows of random blocks
         that take half the memory for blocks. Thus each block is read about once.
-
-        Parameters
-        ----------
-        kept : ndarray of shape (k,), or None
-            Sorted index of the rows; None is all rows.
-        generator : torch.Generator
         """
         n = len(self) if kept is None else len(kept)
         if self._is_indexed or 2 * len(self._ends) <= self._n_held:

@@ -75,8 +75,6 @@ def fisher_scoring(evaluate, start, bounds, max_iter, least_gain):
 def _corrected(hess, pairs):
     """Return a matrix (k, k) after BFGS updates by pairs of steps and falls of the gradient.
 
-    Notes
-    -----
     Source: Nocedal and Wright (2006), procedure 18.2, for the damping that keeps it positive.
     """
     for step, fall in pairs:
@@ -92,8 +90,6 @@ def _corrected(hess, pairs):
 def _bounded_step(gradient, hess, ends):
     """Return the step s (k,) within bounds (k, 2) that maximizes g^T s - s^T H s / 2.
 
-    Notes
-    -----
     Source: Nocedal and Wright (2006), section 16.5. Departs from the source: all entries that leave
     their bounds are held there at once.
     """

@@ -11,23 +11,16 @@ from .likelihoods import Gaussian
 
 @dataclass
 class Sites:
-    """Gaussian sites of b rows, one for each of the k active latents of a row.
+    """Gaussian sites of b rows, one for each of the k active latents of a row."""
 
-    Attributes
-    ----------
-    loss : Tensor of shape (b,)
-        Minus the term of each row in the ELBO, nats.
-    linear, precision : Tensor of shape (b, k)
-        Natural parameters. The coordinate-ascent update adds ``linear * a`` and
-        ``precision * a a^T`` to those of the latent's weights.
-    gradient, curvature : Tensor of shape (b, k)
-        First and second derivatives of ``loss`` in the latent's mean. The curvature is smaller than
-        ``precision``, which is the curvature of the bound that the update maximizes.
-    """
-
-    loss: torch.Tensor
+    loss: torch.Tensor  # (b,): minus the term of each row in the ELBO, nats
+    # linear, precision (b, k): Natural parameters. The coordinate-ascent update adds ``linear * a``
+    # and ``precision * a a^T`` to those of the latent's weights.
     linear: torch.Tensor
     precision: torch.Tensor
+    # gradient, curvature (b, k): First and second derivatives of ``loss`` in the latent's mean. The
+    # curvature is smaller than ``precision``, which is the curvature of the bound that the update
+    # maximizes.
     gradient: torch.Tensor
     curvature: torch.Tensor
 
@@ -105,13 +98,6 @@ class LikelihoodSites(SiteLikelihood):
     :math:`-2\,\partial E/\partial v` and linear term :math:`\partial E/\partial m + m \cdot`
     precision. Their update is a natural-gradient step. A negative precision is replaced by zero.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_latents : int
-
-    Notes
-    -----
     Source: Khan and Lin (2017), conjugate-computation variational inference; Hensman et al. (2013)
     for Gaussian noise.
     """
@@ -228,14 +214,9 @@ def dense_design(A):
 
 
 class PerLatentDesign:
-    """Features of a batch gathered per latent, so that a latent costs only its own rows.
+    """Features (b, p) of a batch gathered per latent, so that a latent costs only its own rows.
 
-    Parameters
-    ----------
-    A : Tensor of shape (b, p)
-    active : Tensor of shape (b, k)
-        Active latents of each row.
-    n_latents : int
+    The active latents of each row are an index (b, k).
     """
 
     def __init__(self, A, active, n_latents):

@@ -39,21 +39,9 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
     """Learn a classifier as a sparse GP on fewer rows.
 
     L-BFGS-B maximizes the ELBO of converged sites. If options of steps are given, Adam alternates
-    with natural gradients.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    batch_size, learning_rate : optional
-        Of `SparseProblem.inference`.
-
-    Returns
-    -------
-    model : SparseModel
-        Without a posterior.
-    left_out : tuple of Tensor, or None
-        Predictions of those rows without them, as `leave_one_out` returns them. None if nothing
-        is learned.
+    with natural gradients. The first result is the model with the posterior of those rows; the
+    second has predictions of them without them, as `leave_one_out` returns them. If nothing is
+    learned, there is no posterior, and the second is None.
     """
     start = without_posterior(sparse.problem.start or sparse.initial_model())
     free = sparse.free_parts(start)
@@ -70,7 +58,7 @@ def learn_classifier(sparse, batch_size=None, learning_rate=None):
         model = _learned_by_steps(some, start, **options)
     inference = some.inference(model, NaturalGradientInference, [])
     state = inference.init(model.state(some.rows.device))
-    return without_posterior(model), leave_one_out(inference.at(state), state)
+    return model, leave_one_out(inference.at(state), state)
 
 
 def learn_regressor(sparse, **options):
@@ -114,7 +102,7 @@ def fit_by_conjugate_gradients(
     ----------
     sparse : SparseProblem
     model : ModelWithBases
-        Without a posterior.
+        If it has a posterior, the first sites of likelihoods other than Gaussian are there.
     index : LongTensor of shape (k,)
         Rows that stand for all in the preconditioner.
     left_out : tuple of Tensor, optional
@@ -238,15 +226,9 @@ def _at_rows(function, rows, index):
 def _held_out_rows(solve, out, means, variances, prior):
     """Return the `HeldOutRows` of all ranks.
 
-    Parameters
-    ----------
-    solve : DecoupledInference
-    out : LongTensor of shape (k,)
-        Index of this rank's held-out rows.
-    means : Tensor of shape (n, 2 t)
-        Means of all rows, those of the solution without held-out rows last.
-    variances, prior : Tensor of shape (k, t), (k, 1)
-        Latent variances of held-out rows, and projected prior variances.
+    ``out`` is the index of this rank's held-out rows, whose latent and projected prior variances
+    follow. ``means`` (n, 2 t) are those of all rows, those of the solution without held-out rows
+    last.
     """
     rows = solve.rows
     y, known = observations(rows.targets[out].double())

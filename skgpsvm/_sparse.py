@@ -11,22 +11,21 @@ from sklearn.gaussian_process.kernels import CompoundKernel, Kernel
 from ._collapsed import are_points
 from ._csr import CSRRows, array_of
 from ._data import WeightedDataset
-from ._distributed import gather, n_ranks
-from ._estimators import FOLLOWED, stream
+from ._distributed import n_ranks
+from ._estimators import FOLLOWED
 from ._fitted_models import SparseModel
 from ._inference.coordinate_ascent import CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
 from ._linalg import natural_parameters
 from ._noise import Noise
 from ._parameters import ALWAYS
-from ._problem import Fitted, Problem
+from ._problem import N_INDUCING, Fitted, Problem
 from ._sites import SiteLikelihood
 from ._torch_kernels import theta_bounds, torch_kernels
 from ._validation import check_kernel
-from .exceptions import NotPositiveDefiniteError, warn
+from .exceptions import NotPositiveDefiniteError
 from .inducing import select_inducing_points
 
-N_INDUCING = 256
 LEARNING_RATE = 0.05  # default of Adam
 # A warm start honors changes of these parameters, besides those that every further call honors.
 MORE_FOLLOWED = dict.fromkeys(
@@ -41,13 +40,8 @@ _GATHERED_ROWS = 20_000
 def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
     """Refuse wrong values of the parameters that all sparse GPs have.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-    chooses_number : bool
-        Whether ``n_inducing`` may be None, for a number that the estimator chooses.
-    n_kernels : int
-        Number of kernels in a `CompoundKernel`; if 1, that is refused.
+    ``chooses_number`` says whether ``n_inducing`` may be None, for a number that the estimator
+    chooses, and ``n_kernels`` how many kernels a `CompoundKernel` has, which is refused if it is 1.
     """
     estimator._check_bool("learn_inducing")
     estimator._check_bool("warm_start")
@@ -60,14 +54,7 @@ def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
 
 
 def check_optimizer(estimator, takes_function=True):
-    """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    takes_function : bool
-        Whether ``optimizer`` may be a function, see `optimized`.
-    """
+    """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel."""
     if not (takes_function and callable(estimator.optimizer)):
         estimator._check_choice("optimizer", ("auto", None))
     elif estimator.kernel is None:
@@ -85,16 +72,9 @@ def check_optimizer(estimator, takes_function=True):
 def optimized(optimizer, evaluate, model, rows):
     """Return a model with the hyperparameters of the kernel that a function finds.
 
-    Parameters
-    ----------
-    optimizer : callable
-        As of `GaussianProcessRegressor`: takes the function to minimize, the first theta and its
-        bounds; returns the best theta and its value.
-    evaluate : callable
-        As of `evidence_at`.
-    model : SparseModel
-        The inducing points are kept, and so is the noise unless the kernel has it.
-    rows : WeightedDataset
+    The optimizer is as that of `GaussianProcessRegressor`: it takes the function to minimize, the
+    first theta and its bounds, and returns the best theta and its value. ``evaluate`` is as that of
+    `evidence_at`. Inducing points are kept, and so is the noise unless the kernel has it.
     """
     kernel = model.whole_kernel
     if not kernel.n_dims:
@@ -113,41 +93,20 @@ def optimized(optimizer, evaluate, model, rows):
 
 @dataclass(frozen=True)
 class SparseProblem:
-    """A sparse GP to fit: its data, its prior and likelihood, and what is learned.
+    """A sparse GP to fit: its data, its prior and likelihood, and what is learned."""
 
-    Attributes
-    ----------
-    problem : Problem
-        Run, start and random numbers.
-    rows : WeightedDataset
-        Of the problem, or some of them.
-    likelihood : SiteLikelihood
-    kernel : Kernel
-        Initial kernel, without noise.
-    template : Kernel or None
-        See `SparseModel`.
-    noise : Noise
-    learned : tuple of str
-        Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn.
-    make_prior : callable or None
-        Takes rows; returns the prior of theta, or None.
-    alternatives : tuple of dicts of callables
-        Each takes the kernel, and returns one with the same entries of theta that may replace it.
-        Those of a dict, by name, are tried in turn, then those of the next with the best of them.
-    n_inducing : int
-    inducing_points : str or array-like
-    max_iter : int
-    tol : float
-    """
-
-    problem: Problem
-    rows: WeightedDataset
+    problem: Problem  # run, start and random numbers
+    rows: WeightedDataset  # of the problem, or some of them
     likelihood: SiteLikelihood
-    kernel: Kernel
-    template: Kernel | None
+    kernel: Kernel  # initial kernel, without noise
+    template: Kernel | None  # see `SparseModel`
     noise: Noise
+    # Which of ``theta``, ``noise`` and ``Z`` are learned where there is anything to learn
     learned: tuple
-    make_prior: Callable | None
+    make_prior: Callable | None  # takes rows; returns the prior of theta, or None
+    # Dicts of functions by name. Each takes the kernel, and returns one with the same entries of
+    # theta that may replace it. Those of a dict are tried in turn, then those of the next with the
+    # best of them.
     alternatives: tuple
     n_inducing: int
     inducing_points: object
@@ -158,21 +117,14 @@ class SparseProblem:
     def of(cls, estimator, problem, kernel, *, learns, make_prior=None, alternatives=()):
         """Return the problem that an estimator's parameters describe.
 
-        Parameters
-        ----------
-        estimator : GPEstimator
-        problem : Problem
-        kernel : Kernel
-            Initial kernel, with its noise if it has any.
-        learns : bool
-            Whether gradients learn the hyperparameters.
-        make_prior : callable, optional
-        alternatives : tuple of dicts of callables, optional
+        The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
+        hyperparameters where the `Problem` has them learned.
         """
         kernel, template = estimator._noise_model.split(kernel)
+        learns = learns and problem.learns
         free = ["theta"] if learns else []
         free += ["noise"] if learns and estimator._noise_model.is_free else []
-        free += ["Z"] if estimator.learn_inducing else []
+        free += ["Z"] if estimator.learn_inducing and problem.learns else []
         return cls(
             problem=problem,
             rows=problem.rows,
@@ -239,18 +191,8 @@ class SparseProblem:
     def inference(self, model, method, parts, *, batch_size=None, learning_rate=None):
         """Return the stage that finds the posterior, and learns some parts by gradient steps.
 
-        Parameters
-        ----------
-        model : SparseModel
-            Its start.
-        method : type
-            Of the stage: a subclass of `CoordinateInference`, or `GradientInference`.
-        parts : list of str
-            What is learned, of `free_parts`.
-        batch_size : int, optional
-            Rows in a minibatch; None is all rows.
-        learning_rate : float, optional
-            Of Adam.
+        ``method`` is its class, `GradientInference` or a subclass of `CoordinateInference`;
+        ``parts`` are some of `free_parts`. Without a batch size, steps take all rows.
         """
         rows, kernels = self.rows, torch_kernels(model.kernel)
         if method is GradientInference:
@@ -276,24 +218,12 @@ class SparseProblem:
 
 
 def fit_posterior(sparse, model, stage, summarize, learning=()):
-    """Run a stage that finds the posterior of a sparse GP.
+    """Run a stage that finds the posterior of a sparse GP, from a model, and return the `Fitted`.
 
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : SparseModel
-        Hyperparameters and inducing points; with a posterior where a fit continues.
-    stage : Stage
-        With an attribute ``is_exact``, whether one step finds the posterior, and a method
-        ``at(state)``, which returns what holds the posterior.
-    summarize : callable
-        Takes this and the state; returns the summary of the model.
-    learning : list of float
-        Objectives of learning before, to be shown in place of those of the stage.
-
-    Returns
-    -------
-    fitted : Fitted
+    The stage has an attribute ``is_exact``, whether one step finds the posterior, and a method
+    ``at(state)``, which returns what holds the posterior. ``summarize`` takes this and the state,
+    and returns the summary. The objectives of ``learning`` before, if any, are shown in place of
+    the stage's.
     """
     state = stage.init(model.state(sparse.rows.device))
 
@@ -317,15 +247,7 @@ def update_posterior(estimator, problem, stage, state, summarize):
 def streaming_ascent(problem, likelihood, sweep, tol):
     """Return the stage that updates a sparse GP by new rows, and its first state.
 
-    The posterior so far is the prior of the new rows.
-
-    Parameters
-    ----------
-    problem : Problem
-    likelihood : SiteLikelihood
-    sweep : callable
-        Method of `CoordinateAscent`.
-    tol : float
+    The posterior so far is the prior of the new rows. ``sweep`` is a method of `CoordinateAscent`.
     """
     rows, tensors = problem.rows, problem.start.state(problem.rows.device)
     ascent = CoordinateAscent(
@@ -346,19 +268,3 @@ def sparse_attributes(estimator, models):
         "_latents": list(models),
         "_fitted_parameters": estimator._rules.memory(estimator),
     }
-
-
-def fit_or_update(estimator, X, y, sample_weight, **more):
-    """Fit or update an estimator as `stream` does; warn if the first call has few rows."""
-    is_fitted = estimator.__sklearn_is_fitted__()
-    stream(estimator, X, y, sample_weight, **more)
-    if is_fitted:
-        return estimator
-    n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
-    if n_rows < m and isinstance(estimator.inducing_points, str):
-        warn(
-            f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and the "
-            f"inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more rows to "
-            "it, or lower n_inducing."
-        )
-    return estimator

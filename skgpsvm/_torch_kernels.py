@@ -64,31 +64,11 @@ def register_torch_kernel(kernel_class):
 
 
 def torch_kernel(kernel, start=0):
-    """Return the torch form of a scikit-learn kernel.
+    """Return the torch form of a scikit-learn kernel, a function of ``(X, Z, theta)``.
 
-    Parameters
-    ----------
-    kernel : sklearn.gaussian_process.kernels.Kernel
-        Read once and not kept: fixed hyperparameters become constants, the others are entries of
-        `theta`, in the order and the (natural) logarithm of ``kernel.theta``.
-    start : int, default=0
-        Entry of `theta` that is its first, where the kernel is part of another.
-
-    Returns
-    -------
-    torch_kernel : TorchKernel
-        Function of ``(X, Z, theta)``.
-
-    Raises
-    ------
-    TypeError
-        If the type of the kernel, or of a part of it, has no registered torch form.
-    ValueError
-        If a hyperparameter has a value that its torch form does not cover.
-
-    Notes
-    -----
-    Source: Rasmussen and Williams (2006), chapter 4, in the parametrisation of scikit-learn.
+    The kernel is read once and not kept: fixed hyperparameters become constants, the others are
+    entries of `theta` from ``start`` on, in the order and the natural logarithm of
+    ``kernel.theta``. A TypeError is raised if a part of the kernel has no registered torch form.
     """
     if type(kernel) not in _REGISTRY:
         known = ", ".join(sorted(kernel_class.__name__ for kernel_class in _REGISTRY))

@@ -72,15 +72,8 @@ def check_kernel(kernel, n_parts=1):
 def check_hyperparameters(kernel):
     """Raise ValueError if values or bounds of a kernel's hyperparameters are invalid.
 
-    Parameters
-    ----------
-    kernel : sklearn.gaussian_process.kernels.Kernel
-
-    Raises
-    ------
-    ValueError
-        If a value is not one finite number, or one for each element, positive where it is free and
-        not negative where it is fixed; or if bounds are not ascending pairs of numbers.
+    A value is one finite number, or one for each element, positive where it is free and not
+    negative where it is fixed. Bounds are ascending pairs of numbers.
     """
     values = kernel.get_params()
     for parameter in kernel.hyperparameters:

@@ -24,7 +24,7 @@ from ._hyperparameters.initialization import (
     scaled_lengths,
     with_constant_noise,
 )
-from ._hyperparameters.priors import PriorOfParts, SignalPrior, default_prior
+from ._hyperparameters.priors import JointPrior, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
 from ._noise import noise_entries
@@ -35,6 +35,9 @@ from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
+# Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
+# latent functions ends at a linear model.
+_FIRST_TREND = 1.5
 CLASS_VARIANCE = 5.0  # initial prior variance of a classifier's latent functions
 # Factor of the prior variance of the log noise variance at the second start: 0.01 with the default
 # kernel, a standard deviation of 5 % of the noise.
@@ -72,19 +75,11 @@ def check_noise(estimator):
 
 
 def regression_problem(estimator, problem, mean, *, kernel=None, rougher=()):
-    """Return the `SparseProblem` of a regression.
+    """Return the `SparseProblem` of a regression, with the estimator's kernel or another.
 
-    Parameters
-    ----------
-    estimator : GPEstimator
-    problem : Problem
-    mean : str or None
-        Mean function. None is a constant, to which a choice may add a linear function.
-    kernel : Kernel, optional
-        If another than the estimator's.
-    rougher : tuple of float, default=()
-        Smoothness of the Matern kernels that may replace the default kernel. If there are any, a
-        linear mean function may be added where dense rows are fewer than features.
+    Mean None is a constant, to which a choice may add a linear function. ``rougher`` has the
+    smoothness of Matern kernels that may replace the default kernel. If there are any, a linear
+    mean function may be added where dense rows are fewer than features.
     """
     scaler = problem.scaler
     kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
@@ -106,14 +101,6 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
     the estimator's kernel is a `CompoundKernel` of both. Its mean is a parameter of the likelihood.
     A second start has noise that hardly varies: from one alone, an ascent may end at noise that
     varies too much, or not at all.
-
-    Parameters
-    ----------
-    estimator, problem, mean
-        As of `regression_problem`.
-    n_inducing : int
-    jitter : float
-        See `SparseModel`.
     """
     given = [None] if estimator.kernel is None else latent_kernels(estimator.kernel)
     sparse, of_noise = (
@@ -128,7 +115,8 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
     def make_prior(rows):
         parts = constant.make_prior(rows), SignalPrior(of_noise, rows.device)
-        return PriorOfParts(parts, [of_mean.n_dims, of_noise.n_dims])
+        k = of_mean.n_dims
+        return JointPrior(parts, [slice(k), slice(k, None)])
 
     sparse = replace(
         sparse,
@@ -153,19 +141,13 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
 
 
 def classification_problem(estimator, problem, mean):
-    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    problem : Problem
-    mean : str
-        Mean function.
-    """
+    """Return the `SparseProblem` of a classification, whose linear mean has a learned variance."""
     scaler = problem.scaler
-    add_mean = with_mean if estimator.optimizer is None else with_learned_mean
-    kernel = _kernel(estimator, scaler, CLASS_VARIANCE)
-    kernel = add_mean(kernel, mean, scaler, MEAN_VARIANCE)
+    kernel, parts = _kernel(estimator, scaler, CLASS_VARIANCE), (mean, scaler, MEAN_VARIANCE)
+    if estimator.optimizer is None:
+        kernel = with_mean(kernel, *parts)
+    else:
+        kernel = with_learned_mean(kernel, *parts, _FIRST_TREND)
     n_latents = estimator._make_likelihood().n_latents
     prior = SignalPrior(kernel, problem.rows.device, n_latents)
     return _sparse_problem(estimator, problem, kernel, lambda rows: prior)
@@ -187,17 +169,7 @@ def _sparse_problem(estimator, problem, kernel, make_prior, alternatives=()):
 
 
 def elbo_attributes(estimator, models, bound, earlier=0.0):
-    """Return the fitted attributes of a variational GP, a dict.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    models : sequence of SparseModel
-    bound : float
-        ELBO.
-    earlier : float
-        ELBO of rows before these.
-    """
+    """Return the fitted attributes of a variational GP; ``earlier`` is the ELBO of past rows."""
     return {
         **sparse_attributes(estimator, models),
         "elbo_": earlier + bound,

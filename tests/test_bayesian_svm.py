@@ -35,12 +35,12 @@ from skgpsvm.bayesian_svm._kernel_choice import (
 
 
 class Loop:
-    """Loop that runs the stages of a choice without callbacks, and records the hyperparameters."""
+    """Problem that runs the stages of a choice without callbacks, and records hyperparameters."""
 
     def __init__(self):
         self.theta = {}
 
-    def run(self, name, stage, state, max_iter, must_converge):
+    def run_stage(self, name, stage, state, max_iter, must_converge):
         assert not must_converge
         for _ in range(max_iter):
             stage.step(state)
@@ -62,10 +62,11 @@ def choice_of(kernel, X, y, hinge=None, weights=None, n_inducing=25):
 
 def chosen(kernel, X, y, loop=None, start=None):
     """Return theta of the result of `chosen_kernel`."""
-    random_state = np.random.RandomState(0)
-    parts = {"run": loop or Loop(), "prefix": "", "scale": t64(X.std(0)), "start": start}
+    problem = loop or Loop()
+    problem.scale, problem.start = t64(X.std(0)), start
+    problem.random_state = np.random.RandomState(0)
     sparse = SimpleNamespace(
-        problem=SimpleNamespace(**parts, random_state=random_state),
+        problem=problem,
         likelihood=BinarySites(),
         rows=rows_of(X, y),
         alternatives=(),
@@ -162,9 +163,9 @@ def test_rows_that_judge_are_not_those_that_teach(monkeypatch):
     index_of = {tuple(x): i for i, x in enumerate(waves(90, seed=1)[0])}
 
     class Spy(Loop):
-        def run(self, name, stage, state, max_iter, must_converge):
+        def run_stage(self, name, stage, state, max_iter, must_converge):
             before = getattr(state, "Z", None)
-            super().run(name, stage, state, max_iter, must_converge)
+            super().run_stage(name, stage, state, max_iter, must_converge)
             if name == "length scales":
                 moved.append(not torch.equal(before, state.Z))
 

@@ -10,6 +10,7 @@ from oracles import collapsed, means_at
 from problems import EDGES, given, set_constants, sinc, t64, waves
 from scipy.stats import norm
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -170,6 +171,17 @@ def test_too_few_iterations_are_warned_of(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="reached max_iter=2 before its change"):
         model.fit(X, y)
     assert model.n_iter_ == 2
+
+
+def test_conjugate_gradients_of_classifiers_start_from_the_posterior_of_learning():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:200, 20:44:2], y[:200]
+    sparse = SVGPClassifier(n_inducing=30, random_state=0).fit(X, y)
+    model = DecoupledGPClassifier(n_inducing=30, random_state=0).fit(X, y)
+    # Bases at all rows span the features of the inducing points, so their optimum is higher.
+    assert model.elbo_ > sparse.elbo_
+    # From sites at the prior, there are 50 iterations, and the bound ends below the sparse one.
+    assert model.n_iter_ < 20
 
 
 def test_conjugate_gradients_raise_the_bound_to_its_end():

@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_softmax
 from sklearn import config_context
-from sklearn.base import clone, is_regressor
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -897,6 +897,60 @@ def test_warm_start_continues(mode):
     assert len(warm) <= len(cold)
     # The objective fluctuates a little in steps of Adam and of minibatches.
     assert warm[0] > cold[0] + 0.8 * (cold[-1] - cold[0])
+
+
+def waves_and_labels(estimator, n):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=n)
+    return X, (y > 0).astype(int) if is_classifier(estimator) else y
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        BayesianSVC(),
+        DecoupledGPClassifier(),
+        DecoupledGPRegressor(),
+        EPClassifier(),
+        QSGPClassifier(n_basis=60),
+        QSGPRegressor(n_basis=60),
+        SVGPClassifier(),
+        SVGPRegressor(),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_warm_start_learns_again_once_rows_have_grown_by_a_fifth(estimator):
+    model = clone(estimator).set_params(n_inducing=10, warm_start=True, random_state=0)
+    X, y = waves_and_labels(model, 57)
+    theta = model.fit(X[:40], y[:40]).kernel_.theta
+    predict = getattr(model, "predict_proba", model.predict)
+    before = predict(X)
+    assert_array_equal(model.fit(X[:48], y[:48]).kernel_.theta, theta)
+    assert not np.array_equal(predict(X), before)
+    # 57 rows are less than a fifth more than 48, but not than 40.
+    assert not np.array_equal(model.fit(X, y).kernel_.theta, theta)
+
+
+@pytest.mark.parametrize(
+    ("rows", "change"), [(slice(20, 60), {}), (slice(15, 60), {"tol": 1e-3}), (slice(30, 60), {})]
+)
+def test_warm_start_learns_from_other_rows_and_with_other_parameters(rows, change):
+    model = SVGPClassifier(n_inducing=10, warm_start=True, random_state=0)
+    X, y = waves_and_labels(model, 60)
+    theta = model.fit(X[:40], y[:40]).kernel_.theta
+    model.set_params(**change).fit(X[rows], y[rows])
+    assert not np.array_equal(model.kernel_.theta, theta)
+
+
+def test_warm_start_learns_again_where_learning_did_not_converge():
+    model = SVGPClassifier(n_inducing=10, warm_start=True, solver="natural_gradient", max_iter=2)
+    X, y = waves_and_labels(model, 42)
+    for n_rows in (40, 42):
+        before = model.kernel_.theta if n_rows > 40 else None
+        with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+            model.fit(X[:n_rows], y[:n_rows])
+    assert not np.array_equal(model.kernel_.theta, before)
 
 
 def test_warm_start_keeps_the_classes():

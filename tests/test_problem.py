@@ -27,7 +27,13 @@ class Told:
 def problem(**parts):
     X, weights = np.arange(8.0).reshape(4, 2) ** 2, np.array([1.0, 2.0, 0.0, 1.0])
     rows = WeightedDataset(X, np.zeros((4, 1)), weights, torch.device("cpu"), torch.float64)
-    given = {"run": Told([]), "prefix": "class a: ", "start": None, "draw_seed": lambda: 7}
+    given = {
+        "run": Told([]),
+        "prefix": "class a: ",
+        "start": None,
+        "learns": True,
+        "draw_seed": lambda: 7,
+    }
     given["fit_scaler"] = partial(feature_scales, X, weights)
     return Problem(X=X, weights=weights, rows=rows, **given | parts)
 

@@ -30,6 +30,7 @@ from .._validation import (
 from ._inputs import validated
 
 Method = TypeVar("Method", bound=Callable)
+_FITTED = "_latents", "_fitted_parameters", "_learned", "_left_out", "_tempering"
 _DOUBTED_ROWS = 2000  # rows that are predicted to see whether a fit explains anything
 # Parameters whose change a fitted model follows in every further call.
 FOLLOWED = dict.fromkeys(
@@ -101,9 +102,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _forget(self):
         """Become unfitted."""
         for name in [*vars(self)]:
-            if name in ("_latents", "_fitted_parameters", "_left_out", "_tempering") or (
-                name.endswith("_") and not name.startswith("_")
-            ):
+            if name in _FITTED or (name.endswith("_") and not name.startswith("_")):
                 delattr(self, name)
 
     def _torch_options(self, X):
@@ -264,12 +263,13 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         Returns
         -------
         mean, variance : ndarray of shape (n,) or (n, c)
-            One column for each latent function, and no second axis where there is only one. A
-            single latent function of a classifier is positive for ``classes_[1]``. A model that is
-            calibrated by ``spread_`` multiplies the variance by it, as `predict_proba` does.
+            Of a regressor, in units of y and squared units of y, with the axes of `predict`'s mean.
+            Of a classifier, one column for each latent function, and no second axis where there is
+            only one, which is positive for ``classes_[1]``. A model that is calibrated by
+            ``spread_`` multiplies the variance by it, as `predict_proba` does.
         """
         mean, variance = self._latent_moments(X)
-        return self._latent_outputs(mean), self._latent_outputs(variance)
+        return self._outputs(mean), self._outputs(variance)
 
     def _latent_moments(self, X, spread=None):
         """Return posterior means and variances of the latent functions, (n, c) each."""
@@ -277,7 +277,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         mean, variance = np.split(moments, 2, axis=1)
         return mean, variance
 
-    def _latent_outputs(self, array):
+    def _outputs(self, array):
         """Return an array (..., c) with the axes that users see."""
         return array[..., 0] if array.shape[-1] == 1 else array
 
@@ -295,7 +295,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
             Covariance of each latent function, in the units of `latent_mean_and_variance`, whose
             variances are the diagonal. Different latent functions have none.
         """
-        return self._latent_outputs(self._latent_cov(X))
+        return self._outputs(self._latent_cov(X))
 
     @isolated()
     def _latent_cov(self, X):

@@ -1,14 +1,14 @@
 """Base class of classifiers: labels, class weights and class probabilities."""
 
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import torch
 from scipy.special import xlogy
-from sklearn.base import (
-    ClassifierMixin,
-)
+from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,7 +19,8 @@ from .._inference.leave_one_out import MAX_LEFT_OUT
 from .._isolation import isolated
 from .._predictive import LeftOut, LikelihoodProbabilities, classification_sites
 from .._validation import check_choice, check_labels, check_level, kind_of_labels
-from ._base import GPEstimator, checked_latents
+from ._base import GPEstimator, all_or_nothing, checked_latents
+from ._pipeline import fit_models, has_partial_fit, stream
 
 
 def at_most_left_out(*parts):
@@ -39,6 +40,76 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     _tempering = Tempering()
     _left_out = None  # `LeftOut` log losses of the last fit
+
+    @all_or_nothing
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A :ref:`source <sources>`, such as a memmap, is read in blocks. Some estimators take
+            :ref:`sparse X <sparse_X>`.
+        y : array-like of shape (n,)
+            Labels: strings, integers or booleans.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log likelihood of each row, or its loss: 0 removes it, an integer repeats
+            it.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            If the objective is no longer finite, or stochastic steps end at one far below the
+            prior's. The estimator is then unfitted or, with ``warm_start``, unchanged.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the fit reaches ``max_iter`` before it converges.
+        """
+        return fit_models(self, X, y, sample_weight)
+
+    @available_if(has_partial_fit)
+    @all_or_nothing
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
+        """Update the model with more rows, as new data.
+
+        The first call does the same as `fit`, and should have rows of every class: further calls
+        keep its kernel and inducing points or basis functions. They take the posterior so far as
+        the prior of their rows, so a row counts as often as it is passed. Quadruply stochastic
+        steps make one pass over the rows, in which earlier rows count in proportion to their
+        number. Hybrid networks, and solvers that need all rows at once, have no `partial_fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        classes : array-like of shape (c,), default=None
+            All possible classes; required in the first call if its ``y`` lacks some.
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        AttributeError
+            If the solver needs all rows at once.
+        ValueError
+            If parameters, data or weights are invalid, or ``y`` has an unknown class.
+        DivergenceError
+            See `fit`. The estimator is then unchanged.
+        """
+        return stream(self, X, y, sample_weight, classes=classes)
 
     def _check_training_data(self, X, y, sample_weight, *, classes=None, reset=True):
         """`merged_rows` with class codes as targets; sets ``classes_`` where ``reset``."""
@@ -120,13 +191,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _tempered(self, log_p, targets, weights, *, streamed=False):
         """Return the fitted attributes that predictions of rows without them determine.
 
-        Parameters
-        ----------
-        log_p : Tensor of shape (n, n_classes)
-            Log probabilities of rows without them, before they are raised to the power.
-        targets, weights : Tensor of shape (n,)
-        streamed : bool
-            Whether the rows come in addition to earlier ones.
+        The log probabilities (n, n_classes) are not yet raised to the power. If ``streamed``, the
+        rows come in addition to earlier ones.
         """
         earlier, learns = self._earlier_tempering(streamed), self.optimizer is not None
         found = earlier.updated(log_p, targets, weights, learns=learns)

@@ -16,9 +16,14 @@ from .._distributed import (
 )
 from .._fitting import Run
 from .._hyperparameters.default_kernels import feature_scales
-from .._problem import Problem
+from .._parameters import are_unchanged, parameter_names, remembered
+from .._problem import N_INDUCING, Problem
 from .._torch_kernels import latent_kernels
 from .._validation import draw_seed
+from ..exceptions import warn
+
+_MAX_GROWTH = 1.2  # of the rows, up to which a warm start keeps hyperparameters
+_OF_LEARNING = "learn_inducing", "max_iter", "optimizer", "solver", "tol"
 
 
 def fit_models(estimator, X, y, sample_weight, **more):
@@ -26,20 +31,8 @@ def fit_models(estimator, X, y, sample_weight, **more):
 
     The estimator provides ``_fit_model(problem)``, which returns a `Fitted`, and
     ``_fitted_attributes(models, summaries)``, which returns the fitted attributes, a dict. Several
-    models have the targets that ``_one_vs_rest_targets`` returns.
-
-    Parameters
-    ----------
-    estimator : GPEstimator
-    X, y, sample_weight : array-like
-        As `fit` takes them.
-    **more : array-like
-        Further arguments of ``_check_training_data``: all ``classes`` that may occur, or the
-        ``noise_variance`` of each row.
-
-    Returns
-    -------
-    estimator : GPEstimator
+    models have the targets that ``_one_vs_rest_targets`` returns. ``more`` has further arguments of
+    ``_check_training_data``: all ``classes`` that may occur, or the ``noise_variance`` of each row.
     """
     previous = getattr(estimator, "_latents", None) if estimator.warm_start else None
     check_same("a model to start from", previous and [part.comparable() for part in previous])
@@ -50,15 +43,30 @@ def fit_models(estimator, X, y, sample_weight, **more):
     return _run(estimator, data, previous, call, estimator._fit_model)
 
 
+def has_partial_fit(estimator):
+    """Return whether an estimator can update its models by more rows with its solver."""
+    return hasattr(estimator, "_update_model") and estimator._rules.allow_streams(estimator)
+
+
 def stream(estimator, X, y, sample_weight, **more):
     """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
 
-    The parameters are those of `fit_models`.
+    The parameters are those of `fit_models`. The first call warns if it has few rows.
     """
     check_streamed(estimator)
     check_same("a model to continue", getattr(estimator, "_latents", None))
-    fit = update_models if estimator.__sklearn_is_fitted__() else fit_models
-    return fit(estimator, X, y, sample_weight, **more)
+    if estimator.__sklearn_is_fitted__():
+        return update_models(estimator, X, y, sample_weight, **more)
+    fit_models(estimator, X, y, sample_weight, **more)
+    if isinstance(getattr(estimator, "inducing_points", None), str):
+        n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
+        if n_rows < m:
+            warn(
+                f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and "
+                f"the inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more "
+                "rows to it, or lower n_inducing."
+            )
+    return estimator
 
 
 def update_models(estimator, X, y, sample_weight, **more):
@@ -171,13 +179,16 @@ def _run(estimator, data, previous, call, fit, streamed=False):
     attributes = partial(estimator._fitted_attributes, streamed=streamed)
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
+        rows = WeightedDataset(X, part, weights, *options, origin=origin)
+        learns = call != "fit" or not _knows_almost(estimator, rows)
         problem = Problem(
             run=run,
             prefix="" if alone else f"class {estimator.classes_[j]}: ",
             X=X,
             weights=weights,
-            rows=WeightedDataset(X, part, weights, *options, origin=origin),
+            rows=rows,
             start=previous[j] if previous else None,
+            learns=learns,
             draw_seed=seed,
             fit_scaler=fit_scaler,
             attributes=attributes if alone else None,
@@ -185,8 +196,26 @@ def _run(estimator, data, previous, call, fit, streamed=False):
         fits.append(fit(problem))
     models, curves, summaries = zip(*fits, strict=True)
     doubts = list if streamed else partial(estimator._doubts, X, targets, weights)
+    if learns and not streamed:
+        estimator._learned = _learned_with(estimator, rows) if run.has_converged else None
     run.end(attributes(models, summaries) | history(*curves), doubts)
     return estimator
+
+
+def _learned_with(estimator, rows):
+    """Return what hyperparameters were learned with: total weight of rows, and parameters."""
+    names = [name for name in parameter_names(estimator) if name in _OF_LEARNING]
+    return rows.total_weight, remembered(estimator, names)
+
+
+def _knows_almost(estimator, rows):
+    """Return whether hyperparameters were learned with the same parameters on almost as many rows.
+
+    Where rows are as many as before or fewer, they may be others, or learning is to go on.
+    """
+    weight, parameters = getattr(estimator, "_learned", None) or (0.0, {})
+    few_were_added = weight < rows.total_weight <= _MAX_GROWTH * weight
+    return few_were_added and are_unchanged(estimator, parameters)
 
 
 def _is_isotropic(previous, X, shown):

@@ -1,5 +1,7 @@
 """Base class of regressors: normalized targets, noise, and predictions in units of y."""
 
+from typing import Self
+
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
@@ -14,7 +16,8 @@ from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
 from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
-from ._base import GPEstimator
+from ._base import GPEstimator, all_or_nothing
+from ._pipeline import fit_models, has_partial_fit, stream
 
 # A mean weight above this, or below its inverse, warns. On a sine of 100 rows with noise of
 # standard deviation .1 to .5 and weights proportional to inverse variances, 95 % intervals of the
@@ -31,6 +34,74 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     """
 
     _left_out = None  # `LeftOut` residuals of the last fit
+
+    @all_or_nothing
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A :ref:`source <sources>`, such as a memmap, is read in blocks. Some estimators take
+            :ref:`sparse X <sparse_X>`.
+        y : array-like of shape (n,) or (n, t)
+            Several outputs share the kernel and the inducing points or basis functions.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
+            inverse variances by their mean, as weights count rows. With Gaussian noise, weights
+            above 1 on average are scaled to a mean of 1 for learning hyperparameters: copies of a
+            row have no scatter, and would be evidence of little noise.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            If the objective is no longer finite, or stochastic steps end at one far below the
+            prior's. The estimator is then unfitted or, with ``warm_start``, unchanged.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the fit reaches ``max_iter`` before it converges.
+        """
+        return fit_models(self, X, y, sample_weight)
+
+    @available_if(has_partial_fit)
+    @all_or_nothing
+    def partial_fit(self, X, y, sample_weight=None) -> Self:
+        """Update the model with more rows, as new data.
+
+        The first call does the same as `fit`. Further calls keep its kernel, noise and basis
+        functions. They make one pass of stochastic steps, in which earlier rows count in proportion
+        to their number. Hybrid networks, and solvers that need all rows at once, have none.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,) or (n, t)
+        sample_weight : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        AttributeError
+            If the solver needs all rows at once.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            See `fit`. The estimator is then unchanged.
+        """
+        return stream(self, X, y, sample_weight)
 
     def _has_noise(self):
         """Return whether y has noise to learn; weights of counts are exposures."""
@@ -122,20 +193,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
         return self._outputs(self._noise_model.variance(parameters).numpy() * self._y_std**2)
 
-    def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
-        """Return the posterior mean and variance of the latent functions, without noise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (n,) or (n, t)
-            In units of y and squared units of y; with the axes of `predict`'s mean.
-        """
-        return super().latent_mean_and_variance(X)
-
     def _latent_moments(self, X, spread=None):
         mean, variance = (part[:, : self._n_outputs] for part in super()._latent_moments(X, spread))
         return mean * self._y_std + self._y_mean, variance * self._y_std**2
@@ -146,9 +203,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         means = self._map_rows(lambda rows: torch.cat([p.means(rows) for p in posteriors], 1), X)
         return means[:, : self._n_outputs] * self._y_std + self._y_mean
-
-    def _latent_outputs(self, array):
-        return self._outputs(array)
 
     def sample_latent(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
         """Draw joint samples of the latent functions at all rows, without noise.

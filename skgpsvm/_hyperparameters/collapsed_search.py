@@ -339,15 +339,9 @@ class CollapsedSearch:
     def _best_attempt(self, lengths, others):
         """Return the hyperparameters of the best of several attempts.
 
-        That is the first attempt whose ELBO beats a model of noise alone, else the first of all. A
-        later attempt replaces it if it gains more.
-
-        Parameters
-        ----------
-        lengths : sequence of float
-            Factors of the length scales, tried until one beats a model of noise alone.
-        others : sequence of tuple of float
-            Factors, see `_scaled`, tried in any case.
+        Factors of the length scales are tried until one beats a model of noise alone; if none does,
+        the first attempt stays. The other factors, see `_scaled`, are tried in any case and replace
+        it if they gain more.
         """
         tried = []
         for factor in lengths:

@@ -108,17 +108,17 @@ def with_mean(kernel, mean, scaler, variance):
     return kernel
 
 
-def with_learned_mean(kernel, mean, scaler, variance):
+def with_learned_mean(kernel, mean, scaler, variance, start):
     """Return a kernel as `with_mean` does, with the variance of the linear term free.
 
-    The variance starts from ``variance`` and falls to nothing where the rows show no trend. If it
-    were fixed, each slope would add about 1 / (2 n) to the log loss of new rows, even for an
+    That variance begins at ``start`` and falls to nothing where the rows show no trend. If it were
+    fixed, each slope would add about 1 / (2 n) to the log loss of new rows, even for an
     irrelevant feature.
     """
     if mean != "linear":
         return with_mean(kernel, mean, scaler, variance)
     kernel = with_mean(kernel, "constant", scaler, variance)
-    return kernel + ConstantKernel(variance, _LEARNED_BOUNDS) * linear_kernel(scaler, 1.0)
+    return kernel + ConstantKernel(start, _LEARNED_BOUNDS) * linear_kernel(scaler, 1.0)
 
 
 def _n_varying(scaler):

@@ -20,14 +20,6 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
     finds. If these explain little, the smoothest kernel of the prior is tried too, or where the
     likelihood is redescending, the model learned with the softmax. Under such a likelihood, rows
     that are misfitted at the start may stay so.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    start : SparseModel
-        With a posterior where a fit continues.
-    name : str
-        Of the stages.
     """
     free, rows, problem = sparse.free_parts(start), sparse.rows, sparse.problem
     if not free:
@@ -64,11 +56,6 @@ def learn_from_best(sparse, starts):
     """Return the model learned from the best of some starts, and the curve of objectives.
 
     Starts are compared after one round on at most 1,000 rows.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    starts : list of SparseModel
     """
     free, problem, rows = sparse.free_parts(starts[0]), sparse.problem, sparse.rows
     if not free:
@@ -123,16 +110,7 @@ def _every_row(sparse, model, free):
 
 
 def better_start(learning, tensors, prior):
-    """Return the better state after one round: from some tensors, or at the smoothest kernel.
-
-    Parameters
-    ----------
-    learning : Stage
-        Its states have an objective.
-    tensors : dict of str to Tensor
-        Start of the stage, with ``theta``.
-    prior : SignalPrior
-    """
+    """Return the better state after one round: from some tensors, or at the smoothest kernel."""
     states = [learning.init({**tensors, "theta": t}) for t in (tensors["theta"], prior.smoothest())]
     for state in states:
         learning.step(state)

@@ -21,16 +21,6 @@ def refine_on_evidence(sparse, model):
     Those with the higher density of validation rows are kept, and the noise is refitted there. A
     second comparison decides on a common scaling learned on more rows. Sparse processes learn too
     long length scales for data that their inducing points do not resolve.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-        Of a regression with Gaussian noise.
-    model : SparseModel
-
-    Returns
-    -------
-    model : SparseModel
     """
     free = {"theta": model.kernel.n_dims > 0, "noise": True}
     parts = [part for part in free if free[part] and part in sparse.learned]
@@ -75,21 +65,8 @@ def refine_on_evidence(sparse, model):
 def _select_by_predictive_density(evidence, before, after, rows, max_log_noise):
     """Return the hyperparameters with the higher density of other rows, their noise refitted.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        Of the training rows.
-    before, after : Hyperparameters
-        The noise of ``after`` is the lower bound of the refitted noise.
-    rows : WeightedDataset
-        Validation rows.
-    max_log_noise : float
-        Upper bound of the logarithm of the noise variance.
-
-    Returns
-    -------
-    best : Hyperparameters
-        ``after`` where both are equally good.
+    The noise of ``after`` is the lower bound of the refitted noise. Where both are equally good,
+    ``after`` is returned.
     """
     scored = []
     for point in (before, after):

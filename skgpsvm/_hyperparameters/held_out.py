@@ -23,15 +23,7 @@ POWER_PRIOR, LOCAL_POWER_PRIOR = 1.0, 10.0
 
 
 def held_out_units(rows, random_state, max_units=np.inf):
-    """Choose units of weight to hold out.
-
-    Returns
-    -------
-    units : ndarray
-        All units, see `WeightedDataset.units`.
-    index : ndarray
-        Those held out, at most ``max_units``.
-    """
+    """Choose some units of weight to hold out; return all units, and the index of these."""
     units = rows.units()
     size = int(min(_HELD_OUT * len(units), max_units))
     return units, random_state.choice(len(units), size, replace=False)
@@ -48,39 +40,24 @@ def training_shares(rows, random_state):
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Predictions of held-out rows, to which the noise and a power of the variances are fitted.
+    """Predictions of held-out rows, to which the noise and a power of the variances are fitted."""
 
-    Attributes
-    ----------
-    y, weights : Tensor of shape (n, t), (n,)
-    means, variances : Tensor of shape (n, t)
-        Latent moments.
-    prior : Tensor of shape (n, 1)
-        Projected prior variances.
-    known : Tensor of shape (n, t) or float
-        Known variances of the noise.
-    """
-
+    # y (n, t), weights (n,)
     y: torch.Tensor
     weights: torch.Tensor
+    # means, variances (n, t): latent moments
     means: torch.Tensor
     variances: torch.Tensor
-    prior: torch.Tensor
-    known: torch.Tensor | float = 0.0
+    prior: torch.Tensor  # (n, 1): projected prior variances
+    known: torch.Tensor | float = 0.0  # (n, t) or float: known variances of the noise
 
     def most_likely(self, model, limits, spread=math.inf, power_prior=POWER_PRIOR):
         """Return a model with the noise and power under which these rows are most likely.
 
-        Parameters
-        ----------
-        model : ModelWithBases
-        limits : tuple of two floats
-            Bounds of the log noise.
-        spread : float
-            Standard deviation of a Gaussian prior of the change of the log noise. It is infinite
-            where the means do not solve the system exactly, as their errors look like noise.
-        power_prior : float
-            Rate of the exponential prior of the log power.
+        ``limits`` are bounds of the log noise. ``spread`` is the standard deviation of a Gaussian
+        prior of its change, infinite where the means do not solve the system exactly, as their
+        errors look like noise. ``power_prior`` is the rate of the exponential prior of the log
+        power.
         """
         noise = model.state(self.y.device)["noise"]
         k, squares = len(noise), (self.y - self.means).square()

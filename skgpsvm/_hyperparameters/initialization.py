@@ -65,22 +65,9 @@ def shrink_length_scales(start, sites, rows, random_state):
     """Shrink the initial length scales until the ELBO beats the class frequencies.
 
     The ELBO is that of a few sweeps with the hyperparameters held. If the function varies over
-    shorter distances than the length scales, learning would end at a model of noise alone.
-
-    Parameters
-    ----------
-    start : SparseModel
-    sites : LikelihoodSites
-    rows : WeightedDataset
-        With class codes as targets.
-    random_state : RandomState
-
-    Returns
-    -------
-    start : SparseModel
-        Unchanged if no shorter length scales explain more, or none are free.
-    is_clear : bool
-        Whether its ELBO is clearly higher.
+    shorter distances than the length scales, learning would end at a model of noise alone. Returns
+    the start, unchanged if no shorter length scales explain more or none are free, and whether its
+    ELBO is clearly higher.
     """
     if not free_lengths(start.kernel).any():
         return start, False
@@ -111,15 +98,7 @@ def _elbo_of_sweeps(start, sites, rows, enough):
 
 
 def at_gaussian_posterior(start, variance, rows):
-    """Return a start with the posterior under Gaussian noise.
-
-    Parameters
-    ----------
-    start : SparseModel
-    variance : Tensor of shape (t,) or (1,)
-        Noise variances of the outputs, or the one that they share.
-    rows : WeightedDataset
-    """
+    """Return a start with the posterior under Gaussian noise of variance (t,) or (1,)."""
     n_outputs = rows.targets.shape[1]
     sites = LikelihoodSites(Gaussian(variance.cpu()), n_outputs).at(variance.log())
     ascent = CoordinateAscent(sites, start.basis(rows.device), rows)
@@ -129,16 +108,7 @@ def at_gaussian_posterior(start, variance, rows):
 
 
 def at_points(model, Z, likelihood, rows):
-    """Return a model at other inducing points, with the posterior that its sites have there.
-
-    Parameters
-    ----------
-    model : SparseModel
-        With a posterior.
-    Z : ndarray of shape (m, d)
-    likelihood : LikelihoodSites
-    rows : WeightedDataset
-    """
+    """Return a model at other inducing points, with the posterior that its sites have there."""
     state = model.state(rows.device)
     at_noise = likelihood.at(state["noise"])
     ascent = CoordinateAscent(at_noise, model.basis(rows.device), rows)
@@ -149,14 +119,9 @@ def at_points(model, Z, likelihood, rows):
 
 
 def with_constant_noise(start, kernel):
-    """Return a start for noise that varies, at a posterior of noise that does not.
+    """Return a start for noise that varies, at a posterior of the means with noise that does not.
 
-    Parameters
-    ----------
-    start : SparseModel
-        Of the means of the outputs, with a posterior.
-    kernel : Kernel
-        Of the log noise variances. Their posterior is their prior.
+    The posterior of the log noise variances, with the given kernel, is their prior.
     """
     mean, eye = np.zeros_like(start.mean), np.eye(start.mean.shape[1])
     return replace(

@@ -11,22 +11,11 @@ _OVERSAMPLING = 4  # frequencies tried within the width of a peak
 
 
 def most_likely_periods(kernel, rows, point):
-    r"""Return theta with the periods of highest evidence, each in turn with the others held.
+    """Return theta with the periods of highest evidence, each in turn with the others held.
 
     The evidence of n rows, whose largest distance is D, has a peak of width 1 / D in the frequency
     for each period that explains them, and gradients lead to the nearest. So it is evaluated at the
     frequencies :math:`j / (4 D)` up to n / (2 D). The given period stays if none of them is better.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    rows : WeightedDataset
-        At most `ROWS`.
-    point : Hyperparameters
-
-    Returns
-    -------
-    theta : Tensor of shape (k,)
     """
     evidence = Evidence(torch_kernel(kernel), rows)
     X, low_high = rows.take(slice(None))[0].double(), theta_bounds(kernel, rows.device)

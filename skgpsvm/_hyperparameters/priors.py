@@ -58,14 +58,7 @@ class LengthPrior:
 
 
 def few_rows_prior(kernel, rows):
-    """Return a `LengthPrior` if there are fewer rows than features, else None.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Initial kernel of the default.
-    rows : WeightedDataset
-    """
+    """Return a `LengthPrior` if there are fewer rows than features, else None."""
     if rows.n_rows >= rows.X.shape[1]:
         return None
     parts = scaled_lengths(kernel, _MEDIAN_LENGTH), free_lengths(kernel)
@@ -117,65 +110,35 @@ class SlopePrior:
         return gradient
 
 
-class SumOfPriors:
-    """Product of independent priors of theta."""
+class JointPrior:
+    """Product of independent priors, each of a slice of theta."""
 
-    def __init__(self, *priors):
-        self._priors = priors
-
-    def log_density(self, theta):
-        """Return the log density up to a constant, a scalar tensor."""
-        return sum(prior.log_density(theta) for prior in self._priors)
-
-    def gradient(self, theta):
-        """Return the derivatives of the log density, (k,)."""
-        return sum(prior.gradient(theta) for prior in self._priors)
-
-
-class PriorOfParts:
-    """Product of independent priors of the parts of theta.
-
-    Parameters
-    ----------
-    priors : list
-        Of the parts, in order.
-    sizes : list of int
-        Number of entries of each part.
-    """
-
-    def __init__(self, priors, sizes):
-        self._priors, self._sizes = priors, sizes
-
-    def _parts(self, theta):
-        return zip(self._priors, theta.split(self._sizes), strict=True)
+    def __init__(self, priors, slices):
+        self._parts = list(zip(priors, slices, strict=True))
 
     def log_density(self, theta):
         """Return the log density up to a constant, a scalar tensor."""
-        return sum(prior.log_density(part) for prior, part in self._parts(theta))
+        return sum(prior.log_density(theta[at]) for prior, at in self._parts)
 
     def gradient(self, theta):
         """Return the derivatives of the log density, (k,)."""
-        return torch.cat([prior.gradient(part) for prior, part in self._parts(theta)])
+        total = torch.zeros_like(theta)
+        for prior, at in self._parts:
+            total[at] += prior.gradient(theta[at])
+        return total
 
 
 def default_prior(kernel, rows, scale):
     """Return the prior of the hyperparameters of a regression's default kernel.
 
-    It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Initial kernel of the default.
-    rows : WeightedDataset
-    scale : ndarray of shape (d,)
-        Standard deviations of the features.
+    It is a `SlopePrior`, with a `LengthPrior` where there are fewer rows than features. ``scale``
+    are the standard deviations of the features.
     """
     length_prior = few_rows_prior(kernel, rows)
     if length_prior is None:
         return SlopePrior(kernel, scale, rows.device)
     slope_prior = SlopePrior(kernel, scale, rows.device, _NO_SLOPES_OF_FEW_ROWS)
-    return SumOfPriors(slope_prior, length_prior)
+    return JointPrior([slope_prior, length_prior], [slice(None)] * 2)
 
 
 class SignalPrior:
@@ -262,11 +225,6 @@ class Penalized:
     The log noise has a half-normal prior below a tenth of the variance of y and a flat one above:
     few rows of many features can be interpolated, as if there were no noise. `CollapsedLearning`
     can maximize the sum.
-
-    Parameters
-    ----------
-    bound : CollapsedBound or Evidence
-    prior : LengthPrior, SlopePrior or SumOfPriors
     """
 
     def __init__(self, bound, prior):
@@ -293,16 +251,8 @@ class Penalized:
 def log_prior_of_deviations(log_variance, rate):
     """Return log densities of gamma distributions of shape 2 at standard deviations.
 
-    Parameters
-    ----------
-    log_variance : Tensor
-        Logarithms of the squared standard deviations.
-    rate : float or Tensor
-
-    Returns
-    -------
-    log_density, gradient, information : Tensor
-        The second holds the derivatives in ``log_variance``, the third minus their derivatives.
+    The second and third result are their derivatives in ``log_variance``, the logarithm of the
+    square, and minus the derivatives of these.
     """
     scaled = rate * (0.5 * log_variance).exp()
     log_density = 2 * math.log(rate) + 0.5 * log_variance - scaled

@@ -28,57 +28,32 @@ _ROUNDING = 1e-9
 
 @dataclass(kw_only=True)
 class AscentState(State):
-    """Gaussian posterior of the whitened weights, and the hyperparameters that it belongs to.
+    """Gaussian posterior of the whitened weights, and the hyperparameters that it belongs to."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (q,)
-        Logarithms of the likelihood's parameters.
-    precision, linear : Tensor of shape (c, p, p), (c, p)
-        Natural parameters.
-    mean, root : Tensor of shape (c, p), (c, p, p)
-        Moments that the natural parameters imply; the covariance is ``root @ root.mT``, and roots
-        are upper triangular.
-    n_steps : int
-        Steps taken so far.
-    change : float
-        Size of the last step of the means, relative to their norm.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    noise: torch.Tensor  # (q,): logarithms of the likelihood's parameters
+    # precision (c, p, p), linear (c, p): natural parameters
     precision: torch.Tensor
     linear: torch.Tensor
+    # mean (c, p), root (c, p, p): moments that the natural parameters imply; the covariance is
+    # ``root @ root.mT``, and roots are upper triangular
     mean: torch.Tensor
     root: torch.Tensor
-    n_steps: int
-    change: float = math.inf
+    n_steps: int  # steps taken so far
+    change: float = math.inf  # size of the last step of the means, relative to their norm
 
 
 class CoordinateAscent:
-    r"""Closed-form updates of q(weights) under Gaussian sites, for a fixed basis.
+    """Closed-form updates of q(weights) under Gaussian sites, for a fixed basis.
 
-    Its methods change an `AscentState` in place.
+    Its methods change an `AscentState` in place. The basis may be a `GroupedBasis`, except for
+    `ascend`. A sweep costs O(n p^2) for the features and, for each row, O(p^2) for each active
+    latent.
 
-    Parameters
-    ----------
-    likelihood : SiteLikelihood
-    basis : WhitenedBasis or GroupedBasis
-        `ascend` takes the former only.
-    rows : WeightedDataset
-
-    Notes
-    -----
-    Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23).
-    Departs from the source: signs of the printed updates (errata E5-E9); the contrast is chosen
-    anew in every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
-
-    A sweep costs O(n p^2) for the features and, for each row, O(p^2) for each active latent.
+    Source: Wistuba and Rawat (2018), Algorithm 1, in whitened coordinates; (S20)-(S23). Departs
+    from the source: signs of the printed updates (errata E5-E9); the contrast is chosen anew in
+    every sweep (E10), and steps are damped (`sweep`) or quasi-Newton (`ascend`).
     """
 
     def __init__(self, likelihood, basis, rows):
@@ -115,18 +90,10 @@ class CoordinateAscent:
         self._known = _NOTHING_KNOWN
 
     def init(self, mean=None, root=None, noise=None):
-        """Return the state at the prior, or at given moments.
+        """Return the state at the prior, or at given moments (c, p) and (c, p, p).
 
-        Parameters
-        ----------
-        mean, root : Tensor of shape (c, p), (c, p, p), optional
-            Given moments count as one step already taken, so that the next step is damped.
-        noise : Tensor of shape (q,), optional
-            Logarithms of the likelihood's parameters; by default those of the likelihood.
-
-        Returns
-        -------
-        state : AscentState
+        Given moments count as one step already taken, so that the next step is damped. ``noise``
+        has the logarithms of the likelihood's parameters, by default its own.
         """
         if mean is None:
             return self._state(*self.prior, 0, noise)
@@ -153,16 +120,9 @@ class CoordinateAscent:
         return state
 
     def posterior_of(self, precision, linear):
-        """Return the state that some sites imply; it counts as a step.
+        """Return the state that the sites (n, c) of all rows imply; it counts as a step.
 
-        Parameters
-        ----------
-        precision, linear : Tensor of shape (n, c)
-            Of all rows, as from `sites`; the kernel may have changed since.
-
-        Returns
-        -------
-        state : AscentState
+        They may be from `sites` at another kernel.
         """
         total, shift = map(torch.zeros_like, self.prior)
         for index in self.rows.chunks():
@@ -270,12 +230,7 @@ class CoordinateAscent:
     def _step_of_covariances(self, state):
         """Move the precisions towards those of the sites, with means held.
 
-        Returns
-        -------
-        value : float
-            ELBO before the step.
-        loss : callable
-            As `_mean_loss` returns it.
+        Return the ELBO before the step, and the `_mean_loss`.
         """
         start, sizes = state.precision, [0.5**k for k in range(_MAX_HALVINGS)]
         (target, _), value = self._target(state, self.rows.chunks(), 1.0)
@@ -304,14 +259,7 @@ class CoordinateAscent:
         return self.rows.sum(mirror(total))[0]
 
     def _ascend_means(self, state, loss):
-        """Maximize the ELBO over the means, with covariances held; see `ascend_means`.
-
-        Parameters
-        ----------
-        state : AscentState
-        loss : callable
-            As `_mean_loss` returns it.
-        """
+        """Maximize the ELBO over the means, with covariances held; ``loss`` is a `_mean_loss`."""
         precision, linear = self.prior
 
         def value_and_gradient(mean):
@@ -384,14 +332,7 @@ class CoordinateAscent:
         return self.ascend(state) if self.likelihood.redescending else self.uphill_sweep(state)
 
     def stochastic_sweep(self, state, batches):
-        """Take a step of decreasing size for each minibatch; return the mean estimate of the ELBO.
-
-        Parameters
-        ----------
-        state : AscentState
-        batches : list of LongTensor
-            Indices of the rows of each minibatch.
-        """
+        """Take a step of decreasing size for each minibatch; return the mean ELBO estimate."""
         values = []
         for index in batches:
             step = (state.n_steps + 1) ** -0.6
@@ -405,14 +346,9 @@ class CoordinateAscent:
         return value
 
     def _target(self, state, indices, scale, latents=slice(None)):
-        """Return what the sites of the rows of ``indices`` imply, for some latents or for all.
+        """Return what the sites of the rows of ``indices`` imply, and an estimate of the ELBO.
 
-        Returns
-        -------
-        target : tuple (precision, linear)
-            Natural parameters; only those of the latents are right.
-        value : Tensor of shape ()
-            Estimate of the ELBO, nats.
+        The former is (precision, linear), of which only the parts of the given latents are right.
         """
         mean, root = state.mean, state.root
         at_prior = self.likelihood.tied and not state.n_steps and not mean.any()
@@ -428,14 +364,7 @@ class CoordinateAscent:
     def _move(self, state, start, target, step, latents=slice(None)):
         """Put a state between the natural parameters of a start and a target (precision, linear).
 
-        Parameters
-        ----------
-        state, start : AscentState
-        target : tuple (precision, linear)
-        step : float
-            0 is the start, 1 the target.
-        latents : slice
-            Those that move.
+        Step 0 is the start, 1 the target; only the given latents move.
         """
         pairs = (start.precision, target[0]), (start.linear, target[1])
         moved = [torch.lerp(first[latents], last[latents], step) for first, last in pairs]

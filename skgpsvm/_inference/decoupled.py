@@ -28,87 +28,47 @@ _POINT = ("coef", "means", "root", "linear", "precision")  # fields that a rejec
 
 @dataclass(frozen=True)
 class Defaults:
-    """Constants of `DecoupledInference` and `ExactInference`.
+    """Constants of `DecoupledInference` and `ExactInference`."""
 
-    Attributes
-    ----------
-    min_step_scale : float
-        Scale at which shorter steps of the sites are given up. Then only ``inner_tol`` is left to
-        gain. No evidence recorded.
-    inner_tol : float
-        Residual norm, relative to its start, at which the sites are updated. No evidence recorded.
-    inner_iterations : int
-        Iterations between site updates, beyond which the preconditioner is made anew. No evidence
-        recorded.
-    delay : int
-        Iterations whose gain estimates what was left to gain before them (decisions, "Two stopping
-        rules for conjugate gradients").
-    gram_speed : int
-        Entries of a Gram matrix product that take as long as one entry of a pass: a ratio of times.
-    dense_bases : int
-        Most bases whose dense system matrix is computed. It bounds memory.
-    factored_rows : int
-        Most rows, all of them bases, whose kernel matrix is factorized. It bounds memory.
-    landmarks : int
-        Rows of the Nystroem approximation that preconditions more rows. No evidence recorded.
-    """
-
+    # Scale at which shorter steps of the sites are given up. Then only ``inner_tol`` is left to
+    # gain. No evidence recorded.
     min_step_scale: float = 2.0**-7
+    # Residual norm, relative to its start, at which the sites are updated. No evidence recorded.
     inner_tol: float = 0.1
+    # Iterations between site updates, beyond which the preconditioner is made anew. No evidence
+    # recorded.
     inner_iterations: int = 4
+    # Iterations whose gain estimates what was left to gain before them (decisions, "Two stopping
+    # rules for conjugate gradients")
     delay: int = 10
+    # Entries of a Gram matrix product that take as long as one entry of a pass: a ratio of times
     gram_speed: int = 50
-    dense_bases: int = 4000
+    dense_bases: int = 4000  # Most bases whose dense system matrix is computed. It bounds memory.
+    # Most rows, all of them bases, whose kernel matrix is factorized. It bounds memory.
     factored_rows: int = 6000
+    # Rows of the Nystroem approximation that preconditions more rows. No evidence recorded.
     landmarks: int = 1000
 
 
 @dataclass(kw_only=True)
 class DecoupledState(PCGState):
-    """State of `DecoupledInference`.
+    """State of `DecoupledInference`; ``means`` (n, c) are those of the last sites."""
 
-    Attributes
-    ----------
-    means : Tensor of shape (n, c)
-        Latent means at the rows when the sites were last computed.
-    linear : Tensor of shape (n, c)
-        Linear terms of the sites.
-    right : Tensor of shape (q, M)
-        Right-hand side of the systems, for Gaussian noise.
-    stale : bool
-        Whether the sites are to be computed before the next iteration.
-    warm : bool
-        Whether the sites were set at another posterior, so that the first update keeps them.
-    dense : bool
-        Whether the preconditioner is the inverse of the dense system matrix.
-    n_updates : int
-        Updates of the sites so far.
-    n_inner : int
-        Iterations since the last update.
-    step_scale : float
-        Factor of the likelihood's step, halved where the ELBO fell.
-    best : float
-        Highest ELBO so far.
-    accepted : dict
-        Values of the fields `_POINT` at the last ELBO that was not a fall.
-    index_precisions : Tensor of shape (c, k) or (1, k), or None
-        Precisions that the preconditioner was made with; None before the first one.
-    gains : list of Tensor of shape (q, 1)
-        Gains of the last iterations, nats.
-    """
-
-    linear: torch.Tensor
-    right: torch.Tensor
-    stale: bool = True
+    linear: torch.Tensor  # (n, c): linear terms of the sites
+    right: torch.Tensor  # (q, M): right-hand side of the systems, for Gaussian noise
+    stale: bool = True  # whether the sites are to be computed before the next iteration
+    # Whether the sites were set at another posterior, so that the first update keeps them
     warm: bool = False
-    dense: bool = False
-    n_updates: int = 0
-    n_inner: int = 0
-    step_scale: float = 1.0
-    best: float = -math.inf
+    dense: bool = False  # whether the preconditioner is the inverse of the dense system matrix
+    n_updates: int = 0  # updates of the sites so far
+    n_inner: int = 0  # iterations since the last update
+    step_scale: float = 1.0  # factor of the likelihood's step, halved where the ELBO fell
+    best: float = -math.inf  # highest ELBO so far
+    # Values of the fields `_POINT` at the last ELBO that was not a fall
     accepted: dict = field(default_factory=dict)
+    # (c, k) or (1, k): precisions that the preconditioner was made with; None before the first one
     index_precisions: torch.Tensor | None = None
-    gains: list = field(default_factory=list)
+    gains: list = field(default_factory=list)  # (q, 1): gains of the last iterations, nats
 
 
 class DecoupledInference(Stage):
@@ -178,11 +138,6 @@ class DecoupledInference(Stage):
         Sites are computed at the posterior of the start if there is one and the noise is not
         Gaussian, else at the prior. The means are zero, with one exception: for Gaussian noise and
         bases that span the features of the inducing points, they are the optimum on the features.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            Moments of the whitened weights, ``mean`` (c, p) and ``root`` (c, p, p), if any.
         """
         n, c, p = len(self.rows), self.likelihood.n_latents, self.basis.size
         zeros = torch.zeros(n, c, dtype=torch.float64, device=self.rows.device)
@@ -300,12 +255,7 @@ class DecoupledInference(Stage):
     def row_precisions(self, state, group=0, more_noise=0.0):
         """Return the site precisions at the index rows that a group of columns knows, (c, k).
 
-        Parameters
-        ----------
-        state : DecoupledState or ExactState
-        group : int
-        more_noise : float or Tensor of shape (c,)
-            Added to the variances of the noise that the mean is solved with.
+        ``more_noise`` is added to the variances of the noise that the mean is solved with.
         """
         own = self.rows.own(self.index)
         return self.rows.collect(self._known_precisions(state, own, group, more_noise))[0].T
@@ -368,35 +318,14 @@ class DecoupledInference(Stage):
         If the ELBO is lower than at the last accepted sites, return to them and take half the step,
         ``again``. If the step is already very short, nothing is left to gain.
         """
-        c, before, root = self.likelihood.n_latents, state.means, state.root
+        before = state.means
         point = {name: getattr(state, name) for name in _POINT}
         size = state.step_scale * self.likelihood.step(state.n_updates)
         if state.warm:
             size, state.warm = 0.0, False
-        old_linear, old_precision = state.linear, state.precision
-        state.linear, state.precision = torch.zeros_like(old_linear), torch.zeros_like(old_linear)
-        state.means = torch.zeros_like(before)
-        sums, right = torch.zeros_like(state.coef), torch.zeros_like(state.coef)
-        gram, loss = torch.zeros_like(root), 0.0
-        for index, X, y, weights, K, f in self.bases.passes(self.rows, state.coef):
-            A, var = features(self.basis, X, root)
-            state.means[index] = f[:, :c]
-            sites = self.likelihood.sites(y, f[:, :c], var)
-            loss += (weights[:, 0] * sites.loss).sum()
-            state.linear[index] = linear = old_linear[index].lerp(sites.linear, size)
-            state.precision[index] = precision = old_precision[index].lerp(sites.precision, size)
-            if not self.conjugate:
-                add_grams(gram, A, weights * precision)
-            linear, precision = (part.repeat(1, self._n_groups) for part in (linear, precision))
-            sums += self._sum_rows(K, weights * (linear - precision * f), index)
-            if self.conjugate:
-                right += self._sum_rows(K, weights * linear, index)
-        # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
-        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
-        parts = residual, self.bases.adjoint(right), mirror(gram), loss
-        residual, right, gram, loss = self.rows.sum(*parts)
-        state.objective = value = -loss.item() - self._kl(state, state.means)
+        residual, right, gram = self._move_sites(state, size)
         if not self.conjugate:
+            value = state.objective
             if value < state.best - _ROUNDING * abs(value):
                 state.restore(state.accepted)
                 state.step_scale /= 2
@@ -423,6 +352,38 @@ class DecoupledInference(Stage):
         if self.conjugate:
             state.right = right
             state.first_norm = squared_norm(state.right, precondition)
+
+    def _move_sites(self, state, size):
+        """Take a pass in which the sites go a share of the way to those at the present moments.
+
+        It sets sites, means and objective of the state. Returns the residual and the right-hand
+        side of the systems, and what the sites add to the precisions of the covariance.
+        """
+        c, root = self.likelihood.n_latents, state.root
+        old_linear, old_precision = state.linear, state.precision
+        state.linear, state.precision = torch.zeros_like(old_linear), torch.zeros_like(old_linear)
+        state.means = torch.zeros_like(state.means)
+        sums, right = torch.zeros_like(state.coef), torch.zeros_like(state.coef)
+        gram, loss = torch.zeros_like(root), 0.0
+        for index, X, y, weights, K, f in self.bases.passes(self.rows, state.coef):
+            A, var = features(self.basis, X, root)
+            state.means[index] = f[:, :c]
+            sites = self.likelihood.sites(y, f[:, :c], var)
+            loss += (weights[:, 0] * sites.loss).sum()
+            state.linear[index] = linear = old_linear[index].lerp(sites.linear, size)
+            state.precision[index] = precision = old_precision[index].lerp(sites.precision, size)
+            if not self.conjugate:
+                add_grams(gram, A, weights * precision)
+            linear, precision = (part.repeat(1, self._n_groups) for part in (linear, precision))
+            sums += self._sum_rows(K, weights * (linear - precision * f), index)
+            if self.conjugate:
+                right += self._sum_rows(K, weights * linear, index)
+        # Phi^T b - (Phi^T Lambda Phi + S) a, with the mean f = Phi a of the pass
+        residual = self.bases.adjoint(sums) - self.bases.prior_share(state.coef, *self.rows.shard)
+        parts = residual, self.bases.adjoint(right), mirror(gram), loss
+        residual, right, gram, loss = self.rows.sum(*parts)
+        state.objective = -loss.item() - self._kl(state, state.means)
+        return residual, right, gram
 
     def _precondition(self, state, residual):
         """Return the preconditioned residuals (q, M); outputs of Gaussian noise share one inverse.

@@ -25,26 +25,19 @@ _MAX_SWEEPS = 20
 
 @dataclass(kw_only=True)
 class LearningState(State):
-    """State of `ElboLearning`.
+    """State of `ElboLearning`."""
 
-    Attributes
-    ----------
-    theta, Z, noise, mean, root : Tensor
-        See `AscentState`; the posterior is that of the best evaluation.
-    precision, linear : Tensor of shape (n, c)
-        Weighted sites of the best evaluation, from which the next ones start.
-    ended : bool
-        Whether the last round ended before its last step.
-    """
-
+    # theta, Z, noise, mean, root: see `AscentState`; the posterior is that of the best evaluation
     theta: torch.Tensor
     Z: torch.Tensor
     noise: torch.Tensor
+    # precision, linear (n, c): weighted sites of the best evaluation, from which the next ones
+    # start
     precision: torch.Tensor
     linear: torch.Tensor
     mean: torch.Tensor | None = None
     root: torch.Tensor | None = None
-    ended: bool = False
+    ended: bool = False  # whether the last round ended before its last step
 
     def parameters(self):
         """Return what can be learned, by name: ``theta``, ``Z`` and ``noise``."""
@@ -60,13 +53,7 @@ class DifferentiableAscent(CoordinateAscent):
     def noise_gradient(self, state, likelihood, noise):
         """Return the gradient of the ELBO in the likelihood's parameters, posterior held, (q,).
 
-        Parameters
-        ----------
-        state : AscentState
-        likelihood : SiteLikelihood
-            That of the ascent, at any parameters.
-        noise : Tensor of shape (q,)
-            Logarithms of its parameters.
+        The likelihood is that of the ascent, at any parameters, and ``noise`` their logarithms.
         """
         noise, loss = noise.detach().requires_grad_(), 0.0
         with torch.enable_grad():
@@ -88,15 +75,8 @@ class DifferentiableAscent(CoordinateAscent):
         .. math:: -\sum_j (g_{ij} \mu_j + h_{ij} S_j a_i),
 
         and in its residual variance :math:`-\tfrac12 \sum_j h_{ij}`. Where the sites have
-        converged, the ELBO is stationary in the posterior, so that this is the whole gradient.
-
-        Returns
-        -------
-        value : float
-        gradients : dict of str to Tensor
-            ``theta``, (k,), and ``Z``, (m, d).
-        sites : list of Tensor of shape (n, c)
-            As of `sites`.
+        converged, the ELBO is stationary in the posterior, so that this is the whole gradient. The
+        gradient is a dict with ``theta`` and ``Z``; the sites are those of `sites`.
         """
         basis, root, bases = self.basis, state.root, self.basis.groups
         moments = state.mean.chunk(len(bases)), (root @ root.mT).chunk(len(bases))
@@ -155,7 +135,7 @@ class ElboLearning(Stage):
     tol : float
         Convergence tolerance. The last step is the first that gains less than a tenth of it, in
         nats per row.
-    prior : SignalPrior or PriorOfParts, optional
+    prior : SignalPrior or JointPrior, optional
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.
@@ -192,17 +172,7 @@ class ElboLearning(Stage):
         self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
     def init(self, start):
-        """Return the state with the sites at the prior, or at a start's posterior.
-
-        Parameters
-        ----------
-        start : dict of str to Tensor
-            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : LearningState
-        """
+        """Return the state with the sites at the prior, or at the posterior of a start."""
         theta, Z, noise = (start[name] for name in ("theta", "Z", "noise"))
         ascent = self._whitened(theta, Z, noise)
         sites = ascent.sites(ascent.init(start.get("mean"), start.get("root"), noise))

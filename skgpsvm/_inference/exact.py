@@ -14,23 +14,12 @@ from .pcg import PCGState
 
 @dataclass(kw_only=True)
 class ExactState(PCGState):
-    """State of `ExactInference`.
+    """State of `ExactInference`; ``means`` (q, n) are the kernel matrix times the coefficients."""
 
-    Attributes
-    ----------
-    means : Tensor of shape (q, n)
-        Posterior means at the rows: the kernel matrix times the coefficients.
-    target : Tensor of shape (c, n)
-        Targets of the sites, linear term over precision.
-    weight : Tensor of shape (q, n)
-        Precisions of the sites times row weights; 0 for rows that a group does not know.
-    base : float
-        ELBO of means of zero, nats.
-    """
-
-    target: torch.Tensor
+    target: torch.Tensor  # (c, n): targets of the sites, linear term over precision
+    # (q, n): precisions of the sites times row weights; 0 for rows that a group does not know
     weight: torch.Tensor
-    base: float
+    base: float  # ELBO of means of zero, nats
 
 
 class ExactInference(DecoupledInference):
@@ -48,8 +37,6 @@ class ExactInference(DecoupledInference):
     :math:`\tfrac12 e^\top (K \Lambda K + K) e`, :math:`e = A^{-1} r`. That is
     :math:`\tfrac12 (r^\top \Lambda r - r^\top A^{-1} r)`.
 
-    Notes
-    -----
     Source: Artemev, Burt and van der Wilk (2021), for the bound of such a solution; Gardner et al.
     (2018) for the iteration.
     """

@@ -20,40 +20,27 @@ _LEAST_PRECISION = 1e-9  # of a site, relative to the mean precision of the prio
 
 @dataclass(frozen=True)
 class LatentPart:
-    """Posterior of the values of k latent functions with one prior at u distinct rows.
+    """Posterior of the values of k latent functions with one prior at u distinct rows."""
 
-    Attributes
-    ----------
-    precision, linear : Tensor of shape (n, k)
-        Weighted sites of the rows.
-    mean, variance, weights : Tensor of shape (k, u)
-        Marginal moments, and the products of the inverse prior covariance with the means.
-    scale, inverse : Tensor of shape (k, u), (k, u, u)
-        Square roots of the precisions of distinct rows, and the inverse of B, see `LatentAscent`.
-    kl : Tensor of shape ()
-        Kullback-Leibler divergence to the prior, nats.
-    """
-
+    # precision, linear (n, k): weighted sites of the rows
     precision: torch.Tensor
     linear: torch.Tensor
+    # mean, variance, weights (k, u): marginal moments, and the products of the inverse prior
+    # covariance with the means
     mean: torch.Tensor
     variance: torch.Tensor
     weights: torch.Tensor
+    # scale (k, u), inverse (k, u, u): square roots of the precisions of distinct rows, and the
+    # inverse of B, see `LatentAscent`
     scale: torch.Tensor
     inverse: torch.Tensor
-    kl: torch.Tensor
+    kl: torch.Tensor  # (): Kullback-Leibler divergence to the prior, nats
 
     @classmethod
     def of(cls, K, precision, linear, group):
-        """Return the posterior that sites imply.
+        """Return the posterior that sites (n, k) imply under prior covariances K (u, u).
 
-        Parameters
-        ----------
-        K : Tensor of shape (u, u)
-            Prior covariance of each latent function.
-        precision, linear : Tensor of shape (n, k)
-        group : LongTensor of shape (n,)
-            The distinct row that each row equals.
+        ``group`` has the distinct row that each row equals.
         """
         sums = K.new_zeros(2, precision.shape[1], len(K))
         sums.index_add_(2, group, torch.stack([precision.T, linear.T]))
@@ -79,20 +66,12 @@ class LatentPart:
 
 @dataclass
 class LatentPosterior:
-    """Posterior of all latent functions, with the sites at its moments.
+    """Posterior of all latent functions, with the sites at its moments."""
 
-    Attributes
-    ----------
-    parts : list of LatentPart
-        Of the first latent functions of the outputs, of the second ones, and so on.
-    sites : Sites
-    value : float
-        ELBO, nats.
-    """
-
+    # Of the first latent functions of the outputs, of the second ones, and so on
     parts: list
     sites: Sites
-    value: float
+    value: float  # ELBO, nats
 
 
 class LatentAscent:

@@ -9,9 +9,10 @@ MAX_LEFT_OUT = 3000  # rows
 
 
 def leave_one_out(ascent, state, left_out=None):
-    r"""Return latent moments of rows under the model fitted without them.
+    r"""Return latent moments of rows under the model without them, their targets and weights.
 
-    They take one Newton step from the posterior of all rows.
+    They take one Newton step from the posterior of all rows. ``left_out`` are indices among the
+    rows of all ranks; None is every row, or 3000 equally spaced ones.
 
     With the loss's gradient g and curvature H at a row, and :math:`u = a^\top(\Lambda_H)^{-1}a`
     where :math:`\Lambda_H` is the Hessian of the whole objective in the mean,
@@ -19,25 +20,12 @@ def leave_one_out(ascent, state, left_out=None):
     .. math:: m_{-n} = m + \frac{u g}{1 - H u}, \qquad
               v_{-n} = \tilde k + \frac{v}{1 - \beta v}.
 
-    The variance removes the row's site. It is at most that of the prior, which matters where
-    damped steps do not yet hold the whole site. A row of weight above one loses one copy.
+    The variance removes the row's site. It is at most that of the prior, which matters where damped
+    steps do not yet hold the whole site. A row of weight above one loses one copy.
 
-    Parameters
-    ----------
-    state : AscentState
-    left_out : LongTensor of shape (n_left_out,), default=None
-        Indices among the rows of all ranks. None is every row, or 3000 equally spaced ones.
-
-    Returns
-    -------
-    mean, var : Tensor of shape (n_left_out, c)
-    targets, weights : Tensor of shape (n_left_out,)
-
-    Notes
-    -----
-    Cavity means of the sites themselves would be too optimistic: their precision is the
-    curvature of a bound, which exceeds that of the loss. Off-diagonal curvature between latents
-    is taken as that of a complete graph, which scales the diagonal by c / (c - 1).
+    Cavity means of the sites themselves would be too optimistic: their precision is the curvature
+    of a bound, which exceeds that of the loss. Off-diagonal curvature between latents is taken as
+    that of a complete graph, which scales the diagonal by c / (c - 1).
     """
     newton_root = state.root if ascent.likelihood.conjugate else _newton_root(ascent, state)
     chosen = ascent.rows.own(ascent.rows.spaced(MAX_LEFT_OUT) if left_out is None else left_out)

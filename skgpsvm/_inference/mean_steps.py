@@ -10,33 +10,17 @@ _PRECISION = 0.1  # the predicted gain of the last step is its square, relative 
 
 
 def ascend_means(value_and_gradient, mean, precondition, slack):
-    """Maximize the part of the ELBO that depends on the means.
+    """Maximize the part of the ELBO that depends on the means (c, p), a concave function.
+
+    ``value_and_gradient`` takes means. ``precondition`` is as `preconditioner` returns it, and
+    ``slack`` takes a value and returns its rounding error.
 
     The steps end once the predicted gain of the next one is at most a hundredth of that of the
     first, or the rounding error of the value. At least one is taken. A step that lowers the value
     by more than that error is shortened to where the slope along it vanishes, by interpolation.
+    Returns the means of the last step, and those to which the first step, of full length, would
+    lead.
 
-    Parameters
-    ----------
-    value_and_gradient : callable
-        Takes means (c, p), and returns the value, a tensor, and the gradient (c, p). The function
-        is concave.
-    mean : Tensor of shape (c, p)
-        Start.
-    precondition : callable
-        As `preconditioner` returns it.
-    slack : callable
-        Takes a value and returns its rounding error.
-
-    Returns
-    -------
-    mean : Tensor of shape (c, p)
-        Means of the last step.
-    first : Tensor of shape (c, p)
-        Means to which the first step, of full length, would lead.
-
-    Notes
-    -----
     Source: Nocedal and Wright (2006), Numerical Optimization, algorithm 7.4.
     """
     pairs, value, gradient = [], *value_and_gradient(mean)
@@ -67,19 +51,12 @@ def ascend_means(value_and_gradient, mean, precondition, slack):
 def preconditioner(root, prior_precision, relative):
     r"""Return a function that multiplies gradients (c, p) with an approximate inverse Hessian.
 
-    It multiplies with the covariances :math:`\Lambda_j^{-1}` of the latents' weights, the
-    closed-form step of the sites. If the loss depends on differences of latents only, this is done
-    for differences from the mean over latents. The Hessian of a common shift of all latents is that
-    of the prior, :math:`\sum_j \Lambda_{0j}`, which is far smaller than the precisions of the
-    sites. Without this, steps along a common shift would be too short by their ratio.
-
-    Parameters
-    ----------
-    root : Tensor of shape (c, p, p)
-        The covariances are ``root @ root.mT``.
-    prior_precision : Tensor of shape (c, p, p)
-    relative : bool
-        Whether the loss depends on differences of latents only.
+    It multiplies with the covariances ``root @ root.mT``, :math:`\Lambda_j^{-1}`, of the latents'
+    weights, the closed-form step of the sites. If the loss is ``relative``, depending on
+    differences of latents only, this is done for differences from the mean over latents. The
+    Hessian of a common shift of all latents is that of the prior, :math:`\sum_j \Lambda_{0j}`,
+    which is far smaller than the precisions of the sites. Without this, steps along a common shift
+    would be too short by their ratio.
     """
 
     def by_covariances(gradient):
@@ -106,14 +83,9 @@ def times(matrices, vectors):
 def _bfgs_step(gradient, pairs, precondition):
     """Return the product of a gradient (c, p) with a limited-memory BFGS matrix.
 
-    Parameters
-    ----------
-    gradient : Tensor of shape (c, p)
-    pairs : list of (Tensor, Tensor, Tensor), of shapes (c, p), (c, p) and ()
-        Differences of means, and of gradients with the sign reversed, over the last steps, and
-        their scalar product, which is positive.
-    precondition : callable
-        Multiplies with the matrix from which the updates start.
+    ``precondition`` multiplies with the matrix from which the updates start. ``pairs`` are the
+    differences of means, and of gradients with the sign reversed, over the last steps, and their
+    scalar products, which are positive.
     """
     shares = []
     for shift, change_of_gradient, curvature in reversed(pairs):

@@ -31,61 +31,36 @@ _KEPT = ("adam", "n_sweeps", "n_steps", "generator")  # of a pass that is undone
 
 @dataclass(kw_only=True)
 class InterleavedState(AscentState):
-    """State of coordinate ascent or natural gradients interleaved with Adam.
+    """State of coordinate ascent or natural gradients interleaved with Adam."""
 
-    Attributes
-    ----------
-    adam : dict
-        Memory of `adam_step` for each trained parameter; empty before the first step.
-    rate_factor : float
-        Factor of Adam's learning rate, halved after each pass that is undone; natural gradients
-        only.
-    generator : Tensor
-        State of the random generator.
-    n_sweeps : int
-        Iterations so far.
-    values : list of float
-        ELBOs of the last passes, or estimates of them; natural gradients only.
-    learning_ended : bool
-        Whether Adam has stopped for good; natural gradients only.
-    """
-
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Memory of `adam_step` for each trained parameter; empty before the first step
     adam: dict = field(default_factory=dict)
+    # Factor of Adam's learning rate, halved after each pass that is undone; natural gradients only
     rate_factor: float = 1.0
-    n_sweeps: int = 0
+    n_sweeps: int = 0  # iterations so far
+    # ELBOs of the last passes, or estimates of them; natural gradients only
     values: list = field(default_factory=list)
-    learning_ended: bool = False
+    learning_ended: bool = False  # whether Adam has stopped for good; natural gradients only
 
 
 @dataclass(kw_only=True)
 class GradientState(State):
-    """State of gradient ascent on the posterior and the hyperparameters together.
+    """State of gradient ascent on the posterior and the hyperparameters together."""
 
-    Attributes
-    ----------
-    theta, Z, noise, mean, root : Tensor
-        See `AscentState`.
-    raw_root : Tensor of shape (c, p, p)
-        Root with the logarithm of its diagonal, as `upper_root` takes it.
-    adam : dict
-        Memory of `adam_step` for each trained parameter; empty before the first step.
-    generator : Tensor
-        State of the random generator.
-    change : float
-        Relative change of the means in the last epoch.
-    """
-
+    # theta, Z, noise, mean, root: see `AscentState`
     theta: torch.Tensor
     Z: torch.Tensor
     noise: torch.Tensor
     mean: torch.Tensor
     root: torch.Tensor
+    # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Memory of `adam_step` for each trained parameter; empty before the first step
     adam: dict = field(default_factory=dict)
     rate_factor = 1.0
-    change: float = math.inf
+    change: float = math.inf  # relative change of the means in the last epoch
 
 
 class AdamSteps:
@@ -104,7 +79,7 @@ class AdamSteps:
         Bounds of theta.
     scale : Tensor of shape (d,)
         Unit of the steps of the inducing points in each feature.
-    prior : LengthPrior, SlopePrior, SumOfPriors or None
+    prior : SlopePrior, SignalPrior, JointPrior or None
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.
@@ -131,12 +106,7 @@ class AdamSteps:
     def run(self, state, batches):
         """Take one step per minibatch; return the mean estimate of the ELBO.
 
-        Parameters
-        ----------
-        state : InterleavedState or GradientState
-            Its trained fields and its ``adam`` are replaced.
-        batches : sequence of LongTensor
-            Indices of the rows of each minibatch.
+        The trained fields of the state and its ``adam`` are replaced.
         """
         units = {name: self.units.get(name, 1.0) for name in self.trained}
         leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
@@ -219,15 +189,8 @@ class AscentStage(Stage):
 class _Inference(Stage):
     """Base of the ways to find a posterior.
 
-    Parameters
-    ----------
-    ascent : CoordinateAscent
-    adam : AdamSteps
-    max_iter : int
-    tol : float
-        Relative change of the means at which an iteration has converged.
-    batch_size : int or None
-    generator : torch.Generator
+    An iteration has converged if the means change by less than ``tol``, relative to their norm.
+    Without a batch size, it takes all rows.
     """
 
     is_exact = False
@@ -262,15 +225,10 @@ class _Inference(Stage):
 
 
 class CoordinateInference(_Inference):
-    """Sweeps of coordinate ascent; before every third one, Adam steps with q held.
+    """Sweeps of coordinate ascent; before every third one, ``n_steps`` Adam steps with q held.
 
     The Adam steps hold the whitened posterior, so that the divergence does not resist a change of
     the kernel. They end when 70 % of ``max_iter`` is spent.
-
-    Attributes
-    ----------
-    n_steps : int
-        Number of Adam steps at a time.
     """
 
     n_steps = _STEPS_BETWEEN
@@ -283,18 +241,9 @@ class CoordinateInference(_Inference):
         return all_rows and self.ascent.likelihood.conjugate
 
     def init(self, start):
-        """Return the state at the prior, or at the moments of a start.
+        """Return the state at the prior, or at the moments of a start that has them.
 
         Given moments count as a pass of minibatches, so that the next step keeps most of them.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : InterleavedState
         """
         ascent = self.ascent.init(start.get("mean"), start.get("root"), start["noise"])
         ascent.n_steps *= self._n_batches
@@ -331,10 +280,7 @@ class CoordinateInference(_Inference):
     def _groups(self):
         """Return the parts of a pass between which Adam may step.
 
-        Returns
-        -------
-        groups : list
-            Each is a list of minibatches, or None for all rows at once.
+        Each is a list of minibatches, or None for all rows at once.
         """
         return [None if self.batch_size is None else self._minibatches(self.batch_size)]
 
@@ -360,8 +306,6 @@ class NaturalGradientInference(CoordinateInference):
     learning rate is halved. Where the ELBO is the mean of minibatch estimates, the fall must exceed
     0.01 nats per row.
 
-    Notes
-    -----
     Source: Hensman et al. (2013); Salimbeni et al. (2018) for the alternation.
     """
 
@@ -403,24 +347,13 @@ class NaturalGradientInference(CoordinateInference):
 class GradientInference(_Inference):
     """Adam on posterior and hyperparameters together, one epoch per iteration.
 
-    Notes
-    -----
     Source: Wistuba and Rawat (2018), section 3.2.
     """
 
     def init(self, start):
-        """Return the state at the moments of a start, or near the prior.
+        """Return the state at the moments of a start that has them, or near the prior.
 
         Small random means break the tie of the classes.
-
-        Parameters
-        ----------
-        start : dict of Tensor
-            ``theta``, ``Z`` and ``noise``, and where a fit continues also ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : GradientState
         """
         shape = self.ascent.likelihood.n_latents, self.ascent.basis.size
         device = start["Z"].device

@@ -18,35 +18,20 @@ class PCGState(State):
     :math:`\alpha = r^\top z / d^\top A d`. A step lowers the quadratic
     :math:`\tfrac12 x^\top A x - b^\top x` by :math:`\tfrac12 \alpha r^\top z`. Its minimum is lower
     by :math:`\tfrac12 r^\top A^{-1} r \approx \tfrac12 r^\top z`.
-
-    Attributes
-    ----------
-    coef : Tensor of shape (q, M)
-        The iterate: coefficients of the mean's bases.
-    residual, direction : Tensor of shape (q, M)
-    norm : Tensor of shape (q, 1)
-        Squared norm of the residual under the preconditioner, r^T z.
-    first_norm : Tensor of shape (q, 1)
-        The norm that `norm` is compared with.
-    root : Tensor of shape (c, p, p)
-        Upper triangular roots of the covariances of the whitened weights.
-    means : Tensor
-        Latent means at the rows.
-    precision : Tensor of shape (n, c)
-        Precisions of the sites.
-    change : float
-        Distance from the end, which is compared with the tolerance.
     """
 
-    coef: torch.Tensor
+    coef: torch.Tensor  # (q, M): the iterate: coefficients of the mean's bases
+    # residual, direction (q, M)
     residual: torch.Tensor
     direction: torch.Tensor
-    norm: torch.Tensor
-    first_norm: torch.Tensor
-    root: torch.Tensor
-    means: torch.Tensor
-    precision: torch.Tensor
-    change: float = math.inf
+    norm: torch.Tensor  # (q, 1): squared norm of the residual under the preconditioner, r^T z
+    first_norm: torch.Tensor  # (q, 1): the norm that `norm` is compared with
+    change: float = math.inf  # distance from the end, which is compared with the tolerance
+    # Of posteriors whose means are solved for. Root (c, p, p): upper triangular roots of the
+    # covariances of the whitened weights
+    root: torch.Tensor | None = None
+    means: torch.Tensor | None = None  # latent means at the rows
+    precision: torch.Tensor | None = None  # (n, c): precisions of the sites
 
     def restart(self, residual, precondition):
         """Set the residual of the iterate, and the direction to steepest descent."""

@@ -71,20 +71,11 @@ def epig(classifier, X, targets=None, n_samples: int = 128, random_state=0) -> n
 
 
 class _Targets:
-    """Draws of the latents at the targets, and of those at other rows given them.
+    r"""Draws of the latents at the targets, and of those at other rows given them.
 
-    Parameters
-    ----------
-    classifier : fitted classifier
-    rows : table of shape (t, d)
-    n_samples : int
-    rng : RandomState
-
-    Notes
-    -----
-    With the covariance :math:`U\\Lambda U^\\top` of a latent function at the targets, its draws
-    there are :math:`m_*+U\\Lambda^{1/2}z`. At a row whose covariances with the targets are k, its
-    values given these have the mean :math:`m+w^\\top z` with :math:`w=\\Lambda^{-1/2}U^\\top k`,
+    With the covariance :math:`U\Lambda U^\top` of a latent function at the targets, its draws
+    there are :math:`m_*+U\Lambda^{1/2}z`. At a row whose covariances with the targets are k, its
+    values given these have the mean :math:`m+w^\top z` with :math:`w=\Lambda^{-1/2}U^\top k`,
     and the variance :math:`v-|w|^2`. Eigenvectors serve where targets occur repeatedly, and a
     Cholesky factor does not exist.
     """

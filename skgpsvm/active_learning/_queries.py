@@ -183,20 +183,11 @@ def _drawn(classifier, X, scores, n_instances, rng):
 def _accepted(index, cov, n_known, most, rng):
     """Return known points and those accepted of the others, at most so many, an array of indices.
 
-    A point is accepted with a probability that is the share of its variance left, given the known
-    points and those accepted before.
+    The first ``n_known`` points of ``index`` (k,) are known; others may occur repeatedly. A point
+    is accepted with a probability that is the share of its variance left, given the known points
+    and those accepted before. Variances are summed over the latent functions, with covariances
+    (c, k, k).
 
-    Parameters
-    ----------
-    index : ndarray of shape (k,)
-        Indices of points, of which the first ``n_known`` are known. Others may occur repeatedly.
-    cov : ndarray of shape (c, k, k)
-        Covariances of the latent functions at these points.
-    n_known, most : int
-    rng : RandomState
-
-    Notes
-    -----
     Given the value at one more point a, a covariance :math:`k(x, x')` becomes
     :math:`k(x, x') - k(x, a) k(a, x') / k(a, a)`. The rows :math:`k(a, x') / k(a, a)^{1/2}` are
     those of a Cholesky factor; only these and the variances left are computed.

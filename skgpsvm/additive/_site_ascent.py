@@ -1,6 +1,6 @@
 """The stage that learns additive models of any likelihood, by Gaussian sites of the rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -16,6 +16,8 @@ _N_NEWTON_STEPS = 20  # for the initial constant
 # Newton's steps in the logarithms of the likelihood's parameters: finite difference, longest step.
 _DIFFERENCE, _MAX_STEP = 0.05, 0.5
 _MIN_PRECISION = 1e-12
+_SITES = "gram", "cross"
+_MOVED = *_SITES, "length", "variance", "noise"
 
 
 @dataclass(kw_only=True)
@@ -34,8 +36,10 @@ class SiteState(AdditiveState):
     n_steps : int
         Number of natural-gradient steps so far, see `SiteAscent.init`.
     share : float
-        Fraction of the likelihood's step size that is taken. It halves when the ELBO falls, and
-        doubles, up to one, when it rises.
+        Fraction of the likelihood's step size that is taken. It halves when the objective falls,
+        and doubles, up to one, when it rises.
+    before : dict
+        Tensors that the last move from all rows changed, as they were before it, by name.
     """
 
     gram: torch.Tensor
@@ -43,6 +47,7 @@ class SiteState(AdditiveState):
     generator: torch.Tensor
     n_steps: int = 0
     share: float = 1.0
+    before: dict = field(default_factory=dict)
 
 
 class SiteAscent(AdditiveAscent):
@@ -153,10 +158,13 @@ class SiteAscent(AdditiveAscent):
         return level
 
     def step(self, state):
-        """Take a pass of steps on the sites, then on the rest; set the objective before them."""
+        """Take a pass of steps on the sites, then on the rest; set the objective before them.
+
+        With all rows in a batch, a move that lowered the objective is undone but for half the step
+        on the sites, which is a natural-gradient step; the next pass tests that.
+        """
         self._generator.set_state(state.generator)
-        total = log_prior = self._log_priors(state)
-        batches = [None]
+        log_prior, objective, batches = self._log_priors(state), 0.0, [None]
         if self._n_batches() > 1:
             batches = self.rows.minibatches(self._batch_size, self._generator)
         for index in batches:
@@ -164,16 +172,36 @@ class SiteAscent(AdditiveAscent):
             moments = partial(self._row_moments, posteriors)
             gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
             kl = sum(posterior.kl() for posterior in posteriors)
-            total += (self._expected_earlier(posteriors) - loss - kl) / len(batches)
+            elbo = self._expected_earlier(posteriors) - loss - kl
+            objective += (log_prior + elbo.item()) / len(batches)
+            if state.before and objective < state.objective:
+                self._retreat(state, objective)
+                return
+            if len(batches) == 1:
+                state.before = {name: getattr(state, name) for name in _MOVED}
             self._move(state, gram, cross, len(batches))
             if self._learns_noise and state.n_steps >= self._n_first_steps():
                 state.noise = (state.noise + _newton(*shifted)).clamp(*PARAMETER_BOUNDS)
         if self.learned and state.n_steps >= self._n_first_steps():
             self._learn_hyperparameters(state)
         state.generator = self._generator.get_state()
-        change = 0.5 if total < state.objective else 2.0
+        change = 0.5 if objective < state.objective else 2.0
         state.share = min(1.0, change * state.share)
-        self._record(state, total.item(), log_prior)
+        self._record(state, objective, log_prior)
+
+    def _retreat(self, state, objective):
+        """Undo the last move but for half the step on the sites; keep the objective before it."""
+        state.gain = (objective - state.objective) / self.rows.total_weight
+        halves = {
+            name: torch.lerp(state.before[name], getattr(state, name), 0.5) for name in _SITES
+        }
+        for name, value in (state.before | halves).items():
+            setattr(state, name, value)
+        state.share *= 0.5
+
+    def drop(self, state, going):
+        super().drop(state, going)
+        state.before = {}
 
     def residuals(self, state, rows):
         """Return X, derivatives of log densities in the latents, and precisions, (n, c) each."""

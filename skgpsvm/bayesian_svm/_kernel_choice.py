@@ -27,7 +27,6 @@ _SOLVE_TOL = 0.01
 _DROPPED_VARIANCE = 0.01  # per row
 _DROPPED_SHARE = 0.001  # of the prior variance
 _REACH = 1.0  # distance of polled log hyperparameters from the best ones
-_MAX_MOVE = 1.5  # of the minimum of a parabola, in units of the reach
 _SHIFT_PRECISION = 4.0
 _ROUNDS = 6
 _MORE_ROUNDS = 1
@@ -41,49 +40,24 @@ _VALIDATION_SHARE = 3  # one row of so many
 
 @dataclass(kw_only=True)
 class SearchState(State):
-    """State of `ParabolicSearch`.
+    """State of `ParabolicSearch`."""
 
-    Attributes
-    ----------
-    start : Tensor of shape (k,)
-        Theta at the origin of the places.
-    place : list of float
-        Best place so far: the shift from the start in each direction.
-    theta : Tensor of shape (k,)
-        Hyperparameters there.
-    loss : float
-        Penalized leave-one-out log loss there, nats.
-    precision, linear : Tensor of shape (n, c)
-        Sites of the posterior there.
-    polled : list of (list of float, float)
-        Places that have been tried, and their losses.
-    ended : bool
-        Whether the last round moved the best place by less than a step.
-    """
-
-    start: torch.Tensor
-    place: list
-    theta: torch.Tensor
-    loss: float
+    start: torch.Tensor  # (k,): theta at the origin of the places
+    place: list  # of float: best place so far: the shift from the start in each direction
+    theta: torch.Tensor  # (k,): hyperparameters there
+    loss: float  # penalized leave-one-out log loss there, nats
+    # precision, linear (n, c): sites of the posterior there
     precision: torch.Tensor
     linear: torch.Tensor
-    polled: list
-    ended: bool = False
+    polled: list  # of (list of float, float): places that have been tried, and their losses
+    ended: bool = False  # whether the last round moved the best place by less than a step
 
 
 class LeaveOneOutChoice:
-    r"""Choice of hyperparameters by the calibrated leave-one-out log loss.
+    """Choice of hyperparameters by the calibrated leave-one-out log loss.
 
     Each hyperparameter is one direction: the entries of one with several, such as the length scales
-    of an ARD kernel, move together.
-
-    Parameters
-    ----------
-    kernel : sklearn Kernel
-    hinge : BinarySites or ContrastSites
-    rows : WeightedDataset
-        Few enough to fit many times.
-    Z : Tensor of shape (m, d)
+    of an ARD kernel, move together. The rows must be few enough to fit many times.
     """
 
     def __init__(self, kernel, hinge, rows, Z):
@@ -96,20 +70,9 @@ class LeaveOneOutChoice:
         self.calibration = Calibration.prior(hinge.n_latents, *labels)
 
     def solve(self, theta, start=None):
-        """Fit at ``theta`` and return its leave-one-out log loss.
+        """Fit at ``theta``; return its leave-one-out log loss, summed over rows, and its sites.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (k,)
-        start : tuple (precision, linear), optional
-            Sites at other hyperparameters, from which the fit takes fewer sweeps.
-
-        Returns
-        -------
-        loss : float
-            Nats, summed over the rows.
-        sites : tuple (precision, linear)
-            Of the fit.
+        The sites of a ``start``, at other hyperparameters, save sweeps.
         """
         ascent, state = self._fit(theta, start)
         left_out = leave_one_out(ascent, state, self.rows.spaced(_SCORED_ROWS))
@@ -136,14 +99,15 @@ class LeaveOneOutChoice:
     def _basis(self, theta):
         return WhitenedBasis(self.kernel, theta, self.Z)
 
-    def search(self, run, name, state, rounds=_ROUNDS):
+    def search(self, problem, name, state, rounds=_ROUNDS):
         """Return a state of `ParabolicSearch` after a search from there."""
-        run.run(name, ParabolicSearch(self), state, rounds, must_converge=False)
+        problem.run_stage(name, ParabolicSearch(self), state, rounds, must_converge=False)
         return state
 
-    def maximize_elbo(self, run, name, theta, scale, seed, iterations, n_steps, rate):
+    def maximize_elbo(self, problem, theta, seed, steps):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
-        trained = "theta", "Z"
+        iterations, n_steps, rate = steps
+        trained, scale = ("theta", "Z"), problem.scale
         adam = AdamSteps(self.hinge, (self.kernel,), self.rows, trained, rate, self.bounds, scale)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
@@ -151,7 +115,7 @@ class LeaveOneOutChoice:
         inference.n_steps = n_steps
         noise = self.hinge.parameters().to(self.Z.device)
         state = inference.init({"theta": theta, "Z": self.Z, "noise": noise})
-        run.run(name, inference, state, iterations, must_converge=False)
+        problem.run_stage("length scales", inference, state, iterations, must_converge=False)
         return state.theta
 
 
@@ -169,11 +133,6 @@ class PrincipalBasis:
     and a hundredth of the squared margin of each row, which is 1. Where the prior variance is
     large, a thousandth of it holds functions that exceed the margin. The dropped variance is added
     to the residual variance of each row.
-
-    Parameters
-    ----------
-    basis : WhitenedBasis
-    rows : WeightedDataset
     """
 
     def __init__(self, basis, rows):
@@ -199,13 +158,10 @@ class ParabolicSearch(Stage):
     """Search over hyperparameters for the lowest leave-one-out log loss.
 
     A round polls both neighbors of the best place in each direction, at steps of 1 in log theta. A
-    parabola through the three losses has its minimum at the next place, in all directions together.
+    parabola through the three losses has its minimum at the next place, in all directions together,
+    but not beyond the neighbors.
     The search ends when the best place is less than a step away in each direction. A log-normal
     prior of standard deviation 1/2 draws each hyperparameter to its start.
-
-    Parameters
-    ----------
-    choice : LeaveOneOutChoice
     """
 
     def __init__(self, choice):
@@ -239,7 +195,7 @@ class ParabolicSearch(Stage):
             )
             slope, curvature = (upper - lower) / 2, upper - 2 * center_loss + lower
             if curvature > 0:
-                move = max(-_MAX_MOVE, min(_MAX_MOVE, -slope / curvature))
+                move = max(-1.0, min(1.0, -slope / curvature))
             else:
                 move = -math.copysign(1, slope)
             minimum[i] += move * _REACH
@@ -274,13 +230,8 @@ class ParabolicSearch(Stage):
 def with_better_start(choice, alternatives):
     """Return a choice among hyperparameters of its kernel, or of an alternative's.
 
-    The leave-one-out log loss at the start of an alternative has to be clearly lower.
-
-    Parameters
-    ----------
-    choice : LeaveOneOutChoice
-    alternatives : tuple of dict of str to callable
-        See `SparseProblem`.
+    The leave-one-out log loss at the start of an alternative, see `SparseProblem`, has to be
+    clearly lower.
     """
     index = choice.rows.spaced(_SCORED_ROWS)
     for make in (make for makers in alternatives for make in makers.values()):
@@ -305,69 +256,63 @@ def chosen_kernel(sparse, model):
     only if the ratios stay.
 
     Of many classes, only the rows of the largest are used.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : SparseModel
-
-    Returns
-    -------
-    kernel : Kernel
     """
     problem, hinge, rows, Z = sparse.problem, sparse.likelihood, sparse.rows, model.Z
-    run, name, random_state = problem.run, problem.prefix, problem.random_state
     hinge, rows = of_largest_classes(hinge, rows, _MAX_CLASSES[rows.n_rows > _FEW[0]])
 
     def choice(kernel, n_rows, n_points):
         points = sparse.fewer_points(Z, n_points)
-        some = rows.subset(n_rows, random_state)
+        some = rows.subset(n_rows, problem.random_state)
         return LeaveOneOutChoice(kernel, hinge, some, torch.tensor(points, device=rows.device))
 
     few = with_better_start(choice(model.kernel, *_FEW), sparse.alternatives)
-    kernel = few.initial_kernel
-    more = choice(kernel, *_MORE) if rows.n_rows > _FEW[0] else few
-    best, searched = ParabolicSearch(few).init(few.start), problem.start is None
-    if searched:
-        best = few.search(run, f"{name}kernel", best)
-    theta, n = best.theta, len(more.rows)
-    if few.directions.sum(1).max() > 1 and n >= _MIN_ROWS:
-        order = random_state.permutation(n)
-        n_validation = n // _VALIDATION_SHARE
-        validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
-        points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=rows.device)
-        training = LeaveOneOutChoice(kernel, hinge, more.rows.part(train), points)
-        seed = int(random_state.randint(2**31))
-        steps = _FEW_STEPS if more is few else _MORE_STEPS
-        free = training.maximize_elbo(
-            run, f"{name}length scales", theta, problem.scale, seed, *steps
-        )
-        free = with_ratios_of(free, theta, few.directions).clamp(*few.bounds.T)
-        sites = (best.precision, best.linear) if more is few else None
-        tied_losses = more.log_losses(theta, validation, sites)
-        if (tied_losses - more.log_losses(free, validation, sites)).sum() > 0:
-            state = few.search(run, f"{name}kernel of these", ParabolicSearch(few).init(free))
-            sites = (state.precision, state.linear) if more is few else None
-            if is_significant_gain(tied_losses - more.log_losses(state.theta, validation, sites)):
-                theta, searched = state.theta, True
-    if not searched:
-        theta = few.search(run, f"{name}kernel", best).theta
+    more = choice(few.initial_kernel, *_MORE) if rows.n_rows > _FEW[0] else few
+    best = ParabolicSearch(few).init(few.start)
+    if problem.start is None:
+        best = few.search(problem, "kernel", best)
+    theta = theta_of_ratios(sparse, few, more, best, Z)
+    if theta is None and problem.start is None:
+        theta = best.theta
+    elif theta is None:
+        theta = few.search(problem, "kernel", best).theta
     if more is not few:
         state = ParabolicSearch(more).init(theta)
-        theta = more.search(run, f"{name}kernel, more rows", state, rounds=_MORE_ROUNDS).theta
-    return kernel.clone_with_theta(theta.cpu().numpy())
+        theta = more.search(problem, "kernel, more rows", state, rounds=_MORE_ROUNDS).theta
+    return few.initial_kernel.clone_with_theta(theta.cpu().numpy())
+
+
+def theta_of_ratios(sparse, few, more, best, Z):
+    """Return theta with learned ratios of length scales; None if they are not clearly better.
+
+    ``few`` and ``more`` are the choices on few rows and on more, and ``best`` is the state of the
+    search on the former, with tied length scales. Z are the inducing points of the model.
+    """
+    problem, n, device = sparse.problem, len(more.rows), sparse.rows.device
+    if few.directions.sum(1).max() == 1 or n < _MIN_ROWS:
+        return None
+    order = problem.random_state.permutation(n)
+    n_validation = n // _VALIDATION_SHARE
+    validation, train = torch.tensor(order[:n_validation]), order[n_validation:]
+    points = torch.tensor(sparse.fewer_points(Z, _ELBO_POINTS), device=device)
+    training = LeaveOneOutChoice(few.initial_kernel, few.hinge, more.rows.part(train), points)
+    seed = int(problem.random_state.randint(2**31))
+    steps = _FEW_STEPS if more is few else _MORE_STEPS
+    free = training.maximize_elbo(problem, best.theta, seed, steps)
+    free = with_ratios_of(free, best.theta, few.directions).clamp(*few.bounds.T)
+
+    def log_losses(theta, state):
+        sites = (state.precision, state.linear) if more is few else None
+        return more.log_losses(theta, validation, sites)
+
+    tied = log_losses(best.theta, best)
+    if (tied - log_losses(free, best)).sum() <= 0:
+        return None
+    state = few.search(problem, "kernel of these", ParabolicSearch(few).init(free))
+    return state.theta if is_significant_gain(tied - log_losses(state.theta, state)) else None
 
 
 def of_largest_classes(hinge, rows, n_classes):
-    """Return the hinge of the classes of largest total weight, and their rows with new codes.
-
-    Parameters
-    ----------
-    hinge : BinarySites or ContrastSites
-    rows : WeightedDataset
-    n_classes : int
-        At least as many leave everything as it is.
-    """
+    """Return the hinge of the classes of largest total weight, and their rows with new codes."""
     if hinge.n_latents <= n_classes:
         return hinge, rows
     targets, weights = rows.collect(rows.targets, rows.weights)
@@ -385,17 +330,11 @@ def _weighted_features(basis, X, y, weights):
 
 
 def with_ratios_of(free, theta, directions):
-    """Return theta with the ratios that the entries of each hyperparameter have moved to.
+    """Return theta with the ratios that the entries of each hyperparameter have in ``free``.
 
     The mean inverse square of the ratios is one. For length scales that are multiples of the
     standard deviations, the mean squared distance of rows, in units of the length scales, stays.
     Entries may exceed their bounds.
-
-    Parameters
-    ----------
-    free, theta : Tensor of shape (k,)
-        Theta after and before the entries have moved apart.
-    directions : Tensor of shape (q, k)
     """
     shift = free - theta
     n_entries = directions.sum(1)

@@ -1,7 +1,6 @@
 """`BayesianSVC`: the estimator."""
 
 from dataclasses import replace
-from typing import Self
 
 import torch
 from sklearn.base import clone
@@ -9,7 +8,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from .. import solvers
 from .._calibration import Calibration
-from .._estimators import GPClassifier, all_or_nothing, at_most_left_out, fit_models
+from .._estimators import GPClassifier, at_most_left_out
 from .._hinge_sites import BinarySites, ContrastSites
 from .._hyperparameters.default_kernels import linear_kernel, smooth_kernel, with_one_unit
 from .._inference.leave_one_out import leave_one_out
@@ -20,7 +19,6 @@ from .._sparse import (
     SPARSE_FOLLOWED,
     SparseProblem,
     check_sparse_parameters,
-    fit_or_update,
     fit_posterior,
     sparse_attributes,
     streaming_ascent,
@@ -102,8 +100,9 @@ class BayesianSVC(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
-        change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
+        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
+        depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -143,7 +142,8 @@ class BayesianSVC(GPClassifier):
     Notes
     -----
     Source: Wistuba and Rawat (2018), Scalable multi-class Bayesian support vector machines; Wenzel
-    et al. (2017) for two classes.
+    et al. (2017) for two classes; Broderick et al. (2013), streaming variational Bayes, for
+    `partial_fit`.
     Departs from the source: signs of its updates; whitening; soft contrast and quasi-Newton steps,
     damped steps with the hard one; two classes as one latent; leave-one-out choice of
     hyperparameters and calibration.
@@ -230,35 +230,6 @@ class BayesianSVC(GPClassifier):
             return self.optimizer
         return "adam" if self._by_gradient() else "leave_one_out"
 
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the loss of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : BayesianSVC
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
     def _one_vs_rest_targets(self, codes):
         """Return the targets of one model of all classes, or of one per class."""
         if self.multi_class == "ovr" and len(self.classes_) > 2:
@@ -283,19 +254,19 @@ class BayesianSVC(GPClassifier):
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, alternatives=alternatives)
         sparse = replace(sparse, tol=self._tolerance(problem.rows))
         model = problem.start or sparse.initial_model()
-        if self._optimizer() == "leave_one_out" and model.kernel.n_dims:
+        if problem.learns and self._optimizer() == "leave_one_out" and model.kernel.n_dims:
             model = replace(model, kernel=chosen_kernel(sparse, model))
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)
         method = GradientInference if by_gradient else CoordinateInference
         options = {"batch_size": solver.batch_size, "learning_rate": solver.learning_rate}
         stage = sparse.inference(model, method, sparse.free_parts(model), **options)
-        return fit_posterior(sparse, model, stage, _leave_one_out)
+        return fit_posterior(sparse, model, stage, leave_one_out)
 
     def _update_model(self, problem):
         tol = self._tolerance(problem.rows)
         parts = problem, self._make_likelihood(), CoordinateInference.sweep, tol
-        return update_posterior(self, problem, *streaming_ascent(*parts), _leave_one_out)
+        return update_posterior(self, problem, *streaming_ascent(*parts), leave_one_out)
 
     def _tolerance(self, rows):
         return self.tol / (_LOO_TOL_DIVISOR if rows.n_rows < rows.X.shape[1] else 1)
@@ -331,36 +302,3 @@ class BayesianSVC(GPClassifier):
             "intercept_": calibration.intercept.numpy(),
             "loo_log_loss_": calibration.log_loss,
         }
-
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the posterior with more rows.
-
-        The first call does the same as `fit`. Every further call keeps kernel and inducing points,
-        and takes the posterior so far as the prior of its rows, so a row counts as often as it is
-        passed. The first rows should contain every class, as they determine kernel and points.
-        Source: Broderick et al. (2013), streaming variational Bayes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All possible classes; required in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : BayesianSVC
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` has an unknown class.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
-
-
-def _leave_one_out(ascent, state):
-    """Return leave-one-out moments of the rows, with their targets and weights."""
-    return leave_one_out(ascent, state)

@@ -2,11 +2,10 @@
 
 from typing import Self
 
-from .._estimators import GPClassifier, all_or_nothing, fit_models, update_models
+from .._estimators import GPClassifier, all_or_nothing, stream, update_models
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier
-from .._sparse import fit_or_update
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
 from ._training import (
     DECOUPLED_FOLLOWED,
@@ -75,7 +74,8 @@ class DecoupledGPClassifier(GPClassifier):
         Factors of the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
-        continues from its whole state. A change of a parameter that such a model keeps, such as
+        continues from its whole state. Few more rows keep what was learned by "cg", see
+        :ref:`further_rows`. A change of a parameter that such a model keeps, such as
         ``kernel``, raises an error that names it.
     device : str or torch.device, default=None
         Device to compute on; None is the CPU. The fitted state is always on the CPU.
@@ -171,35 +171,6 @@ class DecoupledGPClassifier(GPClassifier):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Features. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Factors of the log likelihood of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : DecoupledGPClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is not supported.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the ELBO is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, as it was before the call.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @all_or_nothing
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Update the model with more rows, as new data.
 
@@ -225,7 +196,7 @@ class DecoupledGPClassifier(GPClassifier):
         ValueError
             If parameters, data or weights are invalid, or ``y`` contains an unknown class.
         """
-        call = update_models if by_steps(self) else fit_or_update
+        call = update_models if by_steps(self) else stream
         return call(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._estimators import GPRegressor, all_or_nothing, fit_models, stream, update_models
 from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
 from .._solved import (
@@ -11,7 +11,6 @@ from .._solved import (
     is_calibrated,
     learn_regressor,
 )
-from .._sparse import fit_or_update
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import StochasticGradient
 from ._training import (
@@ -97,7 +96,8 @@ class DecoupledGPRegressor(GPRegressor):
         initial values and limits of hyperparameters assume that.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters and inducing points of the last fit; "sgd"
-        continues from its whole state. A change of a parameter that such a model keeps, such as
+        continues from its whole state. Few more rows keep what was learned by "cg", see
+        :ref:`further_rows`. A change of a parameter that such a model keeps, such as
         ``kernel``, raises an error that names it.
     device : str or torch.device, default=None
         Device to compute on; None is the CPU. The fitted state is always on the CPU.
@@ -268,7 +268,7 @@ class DecoupledGPRegressor(GPRegressor):
         -------
         self : DecoupledGPRegressor
         """
-        call = update_models if by_steps(self) else fit_or_update
+        call = update_models if by_steps(self) else stream
         return call(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _check_parameters(self):

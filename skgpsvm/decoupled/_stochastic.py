@@ -32,15 +32,6 @@ class StochasticBound:
     - in the hybrid and the orthogonal form ``mean`` (c, m) and ``raw_root`` (c, m, m), the moments
       of the whitened inducing variables.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    likelihood : SiteLikelihood
-    parametrization : str
-        One of `skgpsvm.solvers.PARAMETRIZATIONS`.
-
-    Notes
-    -----
     Source: Cheng and Boots (2017), eqs. 7 to 14; Salimbeni et al. (2018) for the orthogonal form;
     the user guide for the others. Departs from the source: columns of the bases' kernel matrix
     enter by value, and its diagonal exactly.
@@ -53,33 +44,20 @@ class StochasticBound:
     def value(self, parameters, X, y, weights, ratio, columns, part=(0, 1)):
         """Estimate the ELBO, nats, from a minibatch of rows and of columns.
 
-        If ranks share the rows, the sum of their values is the estimate. Each has its own rows of
-        the minibatch, and its part of the columns.
-
-        Parameters
-        ----------
-        parameters : dict of Tensor
-        X, y, weights : Tensor of shape (b, d), (b,) or (b, t), (b,)
-        ratio : float
-            Number of rows that each of these stands for.
-        columns : int64 Tensor of shape (s,)
-            Sampled bases of the mean, whose columns of the kernel matrix enter.
-        part : tuple of two ints
-            Number of this rank's part, and number of parts.
+        Each row stands for ``ratio`` rows. ``columns`` (s,) are sampled bases of the mean, whose
+        columns of the kernel matrix enter. If ranks share the rows, the sum of their values is the
+        estimate: each has its own rows of the minibatch, and its ``part`` of the columns: its
+        number, and the number of parts.
         """
         mean, var, divergence = self._moments(parameters, X, columns, part)
         loss = self.likelihood.at(parameters["noise"]).loss(y, mean, var)
         return -ratio * (weights * loss).sum() - divergence
 
     def posterior(self, parameters):
-        """Return the posterior of the parameters.
+        """Return the posterior of the parameters: ``mean``, ``root``, ``bases`` and ``coef``.
 
-        Returns
-        -------
-        mean, root : Tensor of shape (c, m), (c, m, m)
-            Moments of the whitened inducing variables.
-        bases, coef : Tensor of shape (M, e), (c, M)
-            Further bases of the mean, and the coefficients of the kernels there.
+        The first two are moments of the whitened inducing variables, the others further bases of
+        the mean (M, e) and the coefficients (c, M) of the kernels there.
         """
         Z, theta = parameters["Z"], parameters["theta"]
         chol = self._chol(parameters)
@@ -254,31 +232,17 @@ class StochasticBound:
 
 @dataclass(kw_only=True)
 class DescentState(State):
-    """State of `StochasticDescent`.
+    """State of `StochasticDescent`."""
 
-    Attributes
-    ----------
-    parameters : dict of Tensor
-        As of `StochasticBound`.
-    scale : Tensor of shape (d,)
-        Unit of all steps on the bases' positions, for each feature. Adam's moments are in it, so
-        that it stays when later rows have another scale.
-    moments : dict of list of two Tensor
-        Adam's first and second moments of each trained parameter.
-    n_steps : int
-        Minibatches so far.
-    n_seen : float
-        Total weight of the rows seen.
-    generator : Tensor
-        State of the random generator.
-    """
-
-    parameters: dict
+    parameters: dict  # of Tensor: as of `StochasticBound`
+    # (d,): Unit of all steps on the bases' positions, for each feature. Adam's moments are in it,
+    # so that it stays when later rows have another scale.
     scale: torch.Tensor
-    generator: torch.Tensor
+    generator: torch.Tensor  # state of the random generator
+    # Adam's first and second moments of each trained parameter
     moments: dict = field(default_factory=dict)
-    n_steps: int = 0
-    n_seen: float = 0.0
+    n_steps: int = 0  # minibatches so far
+    n_seen: float = 0.0  # total weight of the rows seen
 
     def to_arrays(self):
         """Return the fields by name, tensors as arrays."""

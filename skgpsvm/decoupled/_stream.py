@@ -14,44 +14,28 @@ from .._preconditioners import falkon
 
 @dataclass(kw_only=True)
 class StreamState(State):
-    """State of `DecoupledStream`.
+    """State of `DecoupledStream`."""
 
-    Attributes
-    ----------
-    theta, noise : Tensor of shape (k,)
-        Logarithms of the hyperparameters, which stay.
-    gram : Tensor of shape (c, M, M)
-        Precision that all rows add to the whitened coefficients.
-    white, coef : Tensor of shape (c, M)
-        Whitened coefficients of the mean, and coefficients of the kernels.
-    root : Tensor of shape (c, p, p)
-        Upper triangular roots of the covariances of the whitened inducing variables.
-    local_root : Tensor of shape (c, p, p) or None
-        The root of `LocalVariances`.
-    new_gram, new_cross : Tensor of shape (c, M, M), (c, M)
-        What the sites of the new rows add to ``gram`` and to the linear term of the whitened
-        coefficients.
-    new_inner, new_local : Tensor of shape (c, p, p)
-        What they add to the precision of the whitened inducing variables, and to that of
-        ``local_root``.
-    n_steps : int
-    change : float
-        Relative change of ``white`` in the last step.
-    """
-
+    # theta, noise (k,): logarithms of the hyperparameters, which stay
     theta: torch.Tensor
     noise: torch.Tensor
-    gram: torch.Tensor
+    gram: torch.Tensor  # (c, M, M): precision that all rows add to the whitened coefficients
+    # white, coef (c, M): whitened coefficients of the mean, and coefficients of the kernels
     white: torch.Tensor
     coef: torch.Tensor
+    # (c, p, p): upper triangular roots of the covariances of the whitened inducing variables
     root: torch.Tensor
-    local_root: torch.Tensor | None
+    local_root: torch.Tensor | None  # (c, p, p): the root of `LocalVariances`
+    # new_gram (c, M, M), new_cross (c, M): what the sites of the new rows add to ``gram`` and to
+    # the linear term of the whitened coefficients
     new_gram: torch.Tensor
     new_cross: torch.Tensor
+    # new_inner, new_local (c, p, p): what they add to the precision of the whitened inducing
+    # variables, and to that of ``local_root``
     new_inner: torch.Tensor
     new_local: torch.Tensor
     n_steps: int = 0
-    change: float = math.inf
+    change: float = math.inf  # relative change of ``white`` in the last step
 
 
 class DecoupledStream(Stage):

@@ -89,19 +89,8 @@ def _summary(_, state):
 def fit_by_stochastic_gradients(estimator, problem, variance, *, streamed=False):
     """Fit a decoupled GP by stochastic gradients, in one pass if rows are streamed.
 
-    Parameters
-    ----------
-    estimator : DecoupledGPRegressor or DecoupledGPClassifier
-    problem : Problem
-        Where it has a start, its state is continued.
-    variance : float
-        Of the default kernel.
-    streamed : bool
-        Whether the rows come in addition to earlier ones.
-
-    Returns
-    -------
-    fitted : Fitted
+    The state of the problem's start, if any, is continued. ``variance`` is that of the default
+    kernel.
     """
     rows, device, noise = problem.rows, problem.rows.device, estimator._noise_model
     solver = estimator._solver()

@@ -1,13 +1,13 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import clone
 
-from .._estimators import GPClassifier, all_or_nothing, evidence_at, fit_models
+from .._estimators import GPClassifier, evidence_at
 from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
@@ -20,7 +20,6 @@ from .._sparse import (
     SparseProblem,
     check_optimizer,
     check_sparse_parameters,
-    fit_or_update,
     fit_posterior,
     optimized,
     sparse_attributes,
@@ -53,26 +52,15 @@ _FOLLOWED = {
 
 
 class EPEvaluation(NamedTuple):
-    """Summary of one fitted binary model.
+    """Summary of one fitted binary model."""
 
-    Attributes
-    ----------
-    evidence : float
-        Log evidence in nats.
-    cavity_probit : Tensor of shape (n,)
-        Leave-one-out probits of label 1 at the rows of the fit, those of all ranks.
-    targets : Tensor of shape (n,)
-        Labels, 0 or 1.
-    weights : Tensor of shape (n,)
-    all_cavity_probits : Tensor of shape (n_passed,)
-        The same probits by row as passed to this rank: repeated rows apart, NaN for rows of weight
-        0.
-    """
-
-    evidence: float
+    evidence: float  # log evidence in nats
+    # (n,): leave-one-out probits of label 1 at the rows of the fit, those of all ranks
     cavity_probit: torch.Tensor
-    targets: torch.Tensor
-    weights: torch.Tensor
+    targets: torch.Tensor  # (n,): labels, 0 or 1
+    weights: torch.Tensor  # (n,)
+    # (n_passed,): the same probits by row as passed to this rank: repeated rows apart, NaN for rows
+    # of weight 0
     all_cavity_probits: torch.Tensor
 
 
@@ -129,8 +117,9 @@ class EPClassifier(GPClassifier):
     class_weight : dict or "balanced", default=None
         Factors of the sample weights, by class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel and the inducing points of the last fit. A changed
-        parameter that such a fit could not follow, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel and the inducing points of the last fit. Few more
+        rows keep what was learned, see :ref:`further_rows`. A changed parameter that such a fit
+        could not follow, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Where to compute; None is the CPU. Fitted state is on the CPU in any case.
     dtype : {"float32", "float64"}, default=None
@@ -182,7 +171,8 @@ class EPClassifier(GPClassifier):
     mean="zero", inducing_points="random", learn_inducing=True)``, with your own kernel. Its
     generalized FITC has ``solver="gfitc"`` instead.
 
-    An update costs O(n m^2), memory is O(n + m^2).
+    An update costs O(n m^2), memory is O(n + m^2). The evidence and the leave-one-out loss
+    accumulate over calls of `partial_fit`.
 
     Examples
     --------
@@ -239,63 +229,6 @@ class EPClassifier(GPClassifier):
         check_optimizer(self)
         check_sparse_parameters(self)
 
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model to data.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Power of a row's likelihood: 0 removes the row, an integer repeats it.
-
-        Returns
-        -------
-        self : EPClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the evidence is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the posterior with more rows, as new data.
-
-        The first call is `fit`. Later calls hold the kernel and the inducing points fixed, and take
-        the current posterior as the prior of their rows. A row that is passed twice counts twice.
-        The first call should have rows of every class, since its kernel and points are final. The
-        evidence and the leave-one-out loss accumulate over the calls.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All classes of the stream. Needed in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : EPClassifier
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` has unknown classes.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
-
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
         if len(self.classes_) == 2:
@@ -310,7 +243,7 @@ class EPClassifier(GPClassifier):
         kernel = (
             smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
         )
-        kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE)
+        kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE, start=CLASS_VARIANCE)
         prior = SignalPrior(kernel, problem.rows.device)
         make_prior = (lambda rows: prior) if self.kernel is None and learns else None
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
@@ -319,7 +252,7 @@ class EPClassifier(GPClassifier):
     def _fit_model(self, problem):
         sparse, rows = self._sparse_problem(problem), problem.rows
         model, curve = problem.start or sparse.initial_model(), ()
-        if callable(self.optimizer):
+        if callable(self.optimizer) and problem.learns:
             model = optimized(self.optimizer, _converged_evidence, model, rows)
         free, Z = sparse.free_parts(model), model.Z
         if free == ["theta"]:

@@ -20,13 +20,7 @@ _SITE_TOL = {torch.float64: 1e-6, torch.float32: 2e-4}
 
 @dataclass(kw_only=True)
 class EvidenceState(EPState):
-    """State of `EvidenceLearning`.
-
-    Attributes
-    ----------
-    ended : bool
-        Whether the last round ended before its last step.
-    """
+    """State of `EvidenceLearning`; ``ended`` if the last round ended before its last step."""
 
     ended: bool = False
 
@@ -92,26 +86,11 @@ class EvidenceLearning(Stage):
 
 
 def run_ep_to_convergence(propagation, state, tol=0.0):
-    """Update the sites of a state until they have converged.
+    """Update the sites of a state until they have converged; return the last update.
 
-    Parameters
-    ----------
-    propagation : Propagation
-    state : EPState
-        Its sites and posterior are changed.
-    tol : float
-        The sites have converged when an update would move all natural parameters by less. Smaller
-        values than the precision of the rows allows are replaced by that.
-
-    Returns
-    -------
-    update : SiteUpdate
-        The update at the converged sites, which would hardly move them.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If the sites have not converged in 200 updates.
+    They have converged when an update would move all natural parameters by less than ``tol``, or by
+    the precision of the rows if that is more. A ConvergenceWarning says if 200 updates do not
+    suffice.
     """
     state.damping, state.last_move = 1.0, torch.zeros_like(state.last_move)
     tol = max(tol, _SITE_TOL[propagation.rows.dtype])

@@ -18,28 +18,16 @@ _MIN_GAIN = 2e-4
 
 @dataclass(frozen=True)
 class EPProblem:
-    """Expectation propagation and the hyperparameters to learn.
-
-    Attributes
-    ----------
-    propagation : Propagation
-    free : list of str
-        Names of the learned parameters, some of "theta" and "Z".
-    bounds : Tensor of shape (k, 2), optional
-        Bounds of theta, where anything is learned.
-    scale : Tensor of shape (d,), optional
-        Unit of the inducing points, for each feature; likewise.
-    prior : SignalPrior, optional
-        Prior of theta.
-    approximate : bool
-        Whether gradients are those of the source's eq. 4; see `Propagation.gradient`.
-    """
+    """Expectation propagation and the hyperparameters to learn."""
 
     propagation: Propagation
+    # Names of the learned parameters, some of "theta" and "Z"
     free: list = field(default_factory=list)
-    bounds: torch.Tensor | None = None
+    bounds: torch.Tensor | None = None  # (k, 2): bounds of theta, where anything is learned
+    # (d,): unit of the inducing points, for each feature; likewise
     scale: torch.Tensor | None = None
-    prior: SignalPrior | None = None
+    prior: SignalPrior | None = None  # prior of theta
+    # Whether gradients are those of the source\'s eq. 4; see `Propagation.gradient`
     approximate: bool = False
 
     @property
@@ -74,27 +62,16 @@ class EPProblem:
 
 @dataclass(kw_only=True)
 class SiteUpdateState(EPState):
-    """State of `SiteUpdates`.
+    """State of `SiteUpdates` and of `MinibatchEP`."""
 
-    Attributes
-    ----------
-    learning : bool
-        Whether hyperparameters are still learned.
-    memory : dict
-        Memory of the rule for their steps; empty before the first.
-    values : list of float
-        Objectives of the last iterations of the learning.
-    n_updates : int
-        Number of iterations taken.
-    step_factor : float
-        Factor of the hyperparameters' steps, halved after each failure.
-    """
-
-    learning: bool
+    learning: bool  # whether hyperparameters are still learned
+    # Memory of the rule for their steps; empty before the first
     memory: dict = field(default_factory=dict)
+    # Objectives of the last iterations of the learning
     values: list = field(default_factory=list)
-    n_updates: int = 0
-    step_factor: float = 1.0
+    n_updates: int = 0  # number of iterations taken
+    step_factor: float = 1.0  # factor of the hyperparameters' steps, halved after each failure
+    generator: torch.Tensor | None = None  # state of the random generator of minibatches
 
 
 class SiteUpdates(Stage):
@@ -130,22 +107,9 @@ class SiteUpdates(Stage):
         self.rule, self.max_iter, self.tol = rule, max_iter, tol
 
     def init(self, start):
-        """Return the state without sites, or with the sites of a start's posterior.
-
-        Parameters
-        ----------
-        start : dict of str to Tensor
-            ``theta``, ``Z`` and, to continue from a posterior, ``mean`` and ``root``.
-
-        Returns
-        -------
-        state : SiteUpdateState
-        """
-        return SiteUpdateState(**self._initial_fields(start))
-
-    def _initial_fields(self, start):
+        """Return the state without sites, or with the sites of a start's posterior."""
         fields = self.propagation.first_state(start).as_dict()
-        return fields | {"learning": bool(self.problem.free)}
+        return SiteUpdateState(**fields, learning=bool(self.problem.free))
 
     def at(self, state):
         """Return the propagation, which with a state gives the summary of the model."""
@@ -203,19 +167,6 @@ class SiteUpdates(Stage):
         return not state.learning and state.change < self.tol
 
 
-@dataclass(kw_only=True)
-class MinibatchState(SiteUpdateState):
-    """State of `MinibatchEP`.
-
-    Attributes
-    ----------
-    generator : Tensor
-        State of the random generator of minibatches.
-    """
-
-    generator: torch.Tensor
-
-
 class MinibatchEP(SiteUpdates):
     """Epochs of minibatches: update the sites of a batch, the posterior, then hyperparameters.
 
@@ -223,18 +174,6 @@ class MinibatchEP(SiteUpdates):
     an epoch moves all sites to the current features. Once the learning has ended, all sites are
     updated at once.
 
-    Parameters
-    ----------
-    problem : EPProblem
-    rule : SignRule, DecayingRule or None
-    max_iter : int
-    tol : float
-        See `SiteUpdates`.
-    batch_size : int
-    generator : torch.Generator
-
-    Notes
-    -----
     Source: the paper's minibatches, in whitened coordinates, with a refresh in each epoch.
     """
 
@@ -243,9 +182,8 @@ class MinibatchEP(SiteUpdates):
         self.batch_size, self.generator = batch_size, generator
 
     def init(self, start):
-        """Return the first state, a `MinibatchState`; see `SiteUpdates.init`."""
-        generator = self.generator.get_state()
-        return MinibatchState(**self._initial_fields(start), generator=generator)
+        """Return the first state; see `SiteUpdates.init`."""
+        return replace(super().init(start), generator=self.generator.get_state())
 
     def step(self, state):
         """Take one epoch, or update all sites; the objective is the evidence or its estimate."""

@@ -6,13 +6,7 @@ from .._predictive import ClassProbabilities, Predictive
 
 
 class ProbitProbabilities(ClassProbabilities):
-    """Class probabilities of one-vs-rest probit models, normalized to sum to one.
-
-    Parameters
-    ----------
-    power : float
-        Power that the probabilities are raised to, see `Tempering`.
-    """
+    """Class probabilities of one-vs-rest probit models, normalized and raised to a power."""
 
     def __init__(self, power):
         self._power = power

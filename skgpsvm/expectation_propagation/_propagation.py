@@ -17,44 +17,23 @@ _UNDONE, _MORE_DAMPED, _MIN_DAMPING = 0.5, 0.7, 0.05
 
 @dataclass(kw_only=True)
 class EPState(State):
-    """Hyperparameters, sites and posterior of expectation propagation.
+    """Hyperparameters, sites and posterior of expectation propagation."""
 
-    Attributes
-    ----------
-    theta : Tensor of shape (k,)
-        Logarithms of the kernel's free hyperparameters.
-    Z : Tensor of shape (m, d)
-        Inducing points.
-    noise : Tensor of shape (0,)
-        Logarithms of the likelihood's parameters; the probit has none.
-    precision, shift : Tensor of shape (n,)
-        Natural parameters of the sites, one site a row.
-    site_gram : Tensor of shape (p, p)
-        Sum of the sites' precision matrices.
-    linear : Tensor of shape (1, p)
-        Linear natural parameter of the posterior.
-    mean, root : Tensor of shape (1, p), (1, p, p)
-        Posterior of the whitened weights; the covariance is ``root @ root.T``.
-    last_move : Tensor of shape (2 n,)
-        The last update less the sites before it.
-    damping : float
-        Share of the way to an update that the sites move.
-    change : float
-        Relative change of the posterior mean in the last update.
-    """
-
-    theta: torch.Tensor
-    Z: torch.Tensor
-    noise: torch.Tensor
+    theta: torch.Tensor  # (k,): logarithms of the kernel's free hyperparameters
+    Z: torch.Tensor  # (m, d): inducing points
+    noise: torch.Tensor  # (0,): logarithms of the likelihood's parameters; the probit has none
+    # precision, shift (n,): natural parameters of the sites, one site a row
     precision: torch.Tensor
     shift: torch.Tensor
-    site_gram: torch.Tensor
-    linear: torch.Tensor
+    site_gram: torch.Tensor  # (p, p): sum of the sites' precision matrices
+    linear: torch.Tensor  # (1, p): linear natural parameter of the posterior
+    # mean (1, p), root (1, p, p): posterior of the whitened weights; the covariance is ``root @
+    # root.T``
     mean: torch.Tensor
     root: torch.Tensor
-    last_move: torch.Tensor
-    damping: float = 1.0
-    change: float = math.inf
+    last_move: torch.Tensor  # (2 n,): the last update less the sites before it
+    damping: float = 1.0  # share of the way to an update that the sites move
+    change: float = math.inf  # relative change of the posterior mean in the last update
 
     def parameters(self):
         """Return what gradient steps can learn, by name: ``theta`` and ``Z``."""
@@ -132,11 +111,6 @@ class Propagation:
 
         The latter are those of an update whose cavities are the posterior itself, which includes
         the rows' own sites. They are close to converged where most rows are the same.
-
-        Parameters
-        ----------
-        start : dict of str to Tensor
-            ``theta``, ``Z`` and possibly ``mean`` and ``root``.
         """
         state = self.init(start["theta"], start["Z"])
         if "mean" in start:
@@ -225,27 +199,14 @@ class Propagation:
     def minibatch(self, state, index, old, basis, n_batches):
         """Update the sites of a batch of rows, and the posterior with them.
 
-        Where ranks share the rows, each has its own part of the batch. The sites of all parts
+        Features of the rows' current sites are those of ``old``, and features of their new sites
+        those of ``basis``. The sites of the state are changed in place, and its posterior is made
+        anew. Where ranks share the rows, each has its own part of the batch. The sites of all parts
         change the posterior; what is returned is of the rank's part alone.
 
-        Parameters
-        ----------
-        state : EPState
-            Its ``precision`` and ``shift`` are changed in place; its posterior is made anew.
-        index : Tensor of shape (b,)
-        old, basis : WhitenedBasis
-            Features of the rows' current sites, and features of their new sites.
-        n_batches : int
-            Number of minibatches of an epoch.
-
-        Returns
-        -------
-        log_sites : Tensor of shape ()
-            Terms of the log evidence of the rows in the batch.
-        surrogate : callable
-            Takes a basis. Returns an estimate, differentiable in the basis, of the part of the log
-            evidence that depends on theta and Z, with the cavities held. Source: (6), in whitened
-            coordinates.
+        The results are the rows' terms of the log evidence, and a function of a basis. It returns
+        an estimate, differentiable in the basis, of the part of the log evidence that depends on
+        theta and Z, with the cavities held. Source: (6), in whitened coordinates.
         """
         X, y, _ = self.rows.take(index)
         y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
@@ -319,18 +280,6 @@ class Propagation:
         :math:`r_i = \alpha_i \mu + \zeta_i \Sigma a_i`, and those in :math:`K_{zz}` have
         :math:`-\frac12 L^{-\top} (I - \Sigma - \mu\mu^\top + \sum a_i r_i^\top) L^{-1}` more, made
         symmetric. Both agree at converged sites.
-
-        Parameters
-        ----------
-        state : EPState
-        update : SiteUpdate
-            The `site_update` at the state.
-        approximate : bool, default=False
-
-        Returns
-        -------
-        gradients : dict of str to Tensor
-            ``theta``, (k,), and ``Z``, (m, d).
         """
         basis, root, mean = self.basis(state), state.root[0], state.mean[0]
         cov, eye = root @ root.T, torch.eye(len(root)).to(root)

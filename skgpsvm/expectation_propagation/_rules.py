@@ -27,20 +27,9 @@ class SignRule:
         self.learning_rate = learning_rate
 
     def step(self, memory, gradient, progress):
-        """Return the next step and the rule's new memory.
+        """Return the next step for a gradient (k,), and the new memory, which is empty at first.
 
-        Parameters
-        ----------
-        memory : dict
-            Empty before the first step.
-        gradient : Tensor of shape (k,)
-        progress : float
-            Share of the learning that is done, from 0 to 1.
-
-        Returns
-        -------
-        step : Tensor of shape (k,)
-        memory : dict
+        ``progress`` is the share of the learning that is done, from 0 to 1.
         """
         rate = memory.get("rate", torch.full_like(gradient, self.learning_rate))
         if memory:
@@ -51,13 +40,9 @@ class SignRule:
 
 
 class DecayingRule:
-    """A rule whose learning rate decays to zero in the last 40 % of the learning.
+    """Steps whose learning rate decays to zero in the last 40 % of the learning.
 
-    Parameters
-    ----------
-    steps : callable
-        Takes a memory or None, a gradient and a learning rate; returns a step and a new memory.
-    learning_rate : float
+    ``steps`` takes a memory or None, a gradient and a rate; returns a step and a new memory.
     """
 
     stops_at_standstill = True
@@ -75,8 +60,6 @@ class DecayingRule:
 def adadelta_step(memory, gradient, rate):
     """Return the next step of Adadelta uphill, and its new memory; see `adam_step`.
 
-    Notes
-    -----
     Source: Zeiler (2012), Algorithm 1.
     """
     zeros = torch.zeros_like(gradient)

@@ -48,11 +48,6 @@ def with_fewer_points(sparse, start):
 
     The hyperparameters hardly depend on their number, but the cost is proportional to its square.
     The points are centers of clusters of the given ones.
-
-    Parameters
-    ----------
-    sparse : SparseProblem
-    start : SparseModel
     """
     if not start.uses_points or len(start.Z) <= _LEARNING_POINTS:
         return start

@@ -11,56 +11,39 @@ _MIN_VARIANCE = 1e-12
 
 
 class SiteUpdate(NamedTuple):
-    """One parallel update of expectation propagation, before damping; all tensors are (n,).
+    """One parallel update of expectation propagation, before damping; all tensors are (n,)."""
 
-    Attributes
-    ----------
-    precision, shift : Tensor
-        Natural parameters of the new sites.
-    log_site : Tensor
-        Logarithms of the scales of the current sites: the rows' terms of the log evidence.
-    cavity_probit : Tensor
-        Probits of label 1 under the cavity distributions: the leave-one-out predictions.
-    grad_mean, grad_var, grad_residual : Tensor
-        Derivatives of `log_site` in the posterior mean and variance of the row's feature
-        combination, and in its residual variance. The first two vanish at a fixed point.
-    cavity_grad, cavity_weight : Tensor
-        With the cavity of the weights held, ``cavity_grad * mean + cavity_weight * cov @ a`` is
-        the derivative of the log of the expected likelihood in the features a of the row.
-    """
-
+    # precision, shift: natural parameters of the new sites
     precision: torch.Tensor
     shift: torch.Tensor
+    # Logarithms of the scales of the current sites: the rows' terms of the log evidence
     log_site: torch.Tensor
+    # Probits of label 1 under the cavity distributions: the leave-one-out predictions
     cavity_probit: torch.Tensor
+    # grad_mean, grad_var, grad_residual: Derivatives of `log_site` in the posterior mean and
+    # variance of the row's feature combination, and in its residual variance. The first two vanish
+    # at a fixed point.
     grad_mean: torch.Tensor
     grad_var: torch.Tensor
     grad_residual: torch.Tensor
+    # With the cavity of the weights held, ``cavity_grad * mean + cavity_weight * cov @ a`` is the
+    # derivative of the log of the expected likelihood in the features a of the row.
     cavity_grad: torch.Tensor
     cavity_weight: torch.Tensor
 
 
 def ep_updates(mean, var, residual, precision, shift, y, power=None):
-    """Return the `SiteUpdate` of rows.
+    """Return the `SiteUpdate` of rows with labels y of -1 or 1; all tensors are (b,).
 
-    Parameters
-    ----------
-    mean, var : Tensor of shape (b,)
-        Posterior moments of the feature combinations h.
-    residual : Tensor of shape (b,)
-        Residual variances.
-    precision, shift : Tensor of shape (b,)
-        Natural parameters of the sites.
-    y : Tensor of shape (b,)
-        Labels, -1 or 1.
-    power : Tensor of shape (b,), optional
-        Powers of the likelihoods, one by default.
+    The moments are posterior ones of the feature combinations h. Powers of the likelihoods are one
+    by default.
     """
     var_ratio = 1 - precision * var  # of posterior to cavity
     cavity = (mean - shift * var) / var_ratio, var / var_ratio
     tilted = TiltedMoments(*cavity, residual, y, power)
     fit = shift.square() * var - 2 * shift * mean + precision * mean.square()
-    along = (precision * mean - shift) / var_ratio  # the cavity's mean less that of the posterior
+    # The cavity's mean less that of the posterior, in units of the latter's variance
+    along = (precision * mean - shift) / var_ratio
     grad_mean = tilted.grad / var_ratio + along
     by_variance = tilted.grad.square() - tilted.neg_hess  # twice the derivative
     return SiteUpdate(
@@ -161,17 +144,11 @@ def log_likelihood(mean, var, residual, y, power):
 
 
 def _power_terms(mean, var, residual, y, power):
-    """Return a quadrature of the expected power of a likelihood.
+    """Return nodes (k, b) of h, and logs of terms whose sum is the expected power of a likelihood.
 
     The trapezoidal rule in t, with h the width of the likelihood's step times sinh(t). Its nodes
-    are as close as that width at the step, and spread as widely as the Gaussian.
-
-    Returns
-    -------
-    nodes : Tensor of shape (k, b)
-        Values of h.
-    log_terms : Tensor of shape (k, b)
-        Logs of the terms whose sum is the expectation; differentiable, with the nodes held.
+    are as close as that width at the step, and spread as widely as the Gaussian. The terms are
+    differentiable, with the nodes held.
     """
     with torch.no_grad():
         scale, std = (1 + residual).sqrt(), var.sqrt()

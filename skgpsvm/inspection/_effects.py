@@ -72,20 +72,21 @@ def component_effects(estimator, X, features, level, n_points, latent):
     derived = basis.masses | basis.steps
     used = sorted({j for term in terms.values() for j in term} - derived.keys())
     sentinels = {j: basis.features[j].sentinels for j in used}
-    axes = {
-        j: _Axis.of_levels(names[j], levels[j])
-        if j in levels
-        else _Axis.of_fit(names[j], basis.features[j], n_points)
-        if X is None
-        else _Axis.of_rows(names[j], column(X, j), sentinels[j], n_points)
-        for j in used
-    }
+
+    def axis(j):
+        if j in levels:
+            return _Axis.of_levels(names[j], levels[j])
+        if X is None:
+            return _Axis.of_fit(names[j], basis.features[j], n_points)
+        return _Axis.of_rows(names[j], column(X, j), sentinels[j], n_points)
+
+    axes = {j: axis(j) for j in used}
     moments, d = _moments(estimator, latent, norm.ppf((1 + level) / 2)), estimator.n_features_in_
     alone = [place for place, term in terms.items() if len(term) == 1 and term[0] in axes]
     singles, found = _on_singles(moments, alone, axes, d, n_points), []
     for place in places:
         term = terms[place]
-        own, missing, mass = [axes[j] for j in term if j in axes], None, None
+        own, missing = [axes[j] for j in term if j in axes], None
         if len(term) == 2:
             own = [axis.coarser() for axis in own]
             curves = _on_pair(moments, term, own, d, place)
@@ -95,11 +96,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
                 missing = singles[:, -1, alone.index(place)]
         else:
             j = estimator.terms_[place][0]
-            if term[0] in basis.steps:
-                own = [_Axis.of_steps(names[j], basis.features[j], basis.features[term[0]].edges)]
-            else:
-                mass = basis.masses[term[0]][1]
-                own = [_Axis.of_mass(names[j], mass)]
+            own = [_derived_axis(basis, term[0], j, names[j])]
             rows = np.zeros((len(own[0].values), d))
             rows[:, j] = own[0].values
             curves = moments(rows, [place])[..., 0]
@@ -115,7 +112,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
                 rug=own[0].rug if len(term) == 1 else None,
                 missing=missing,
                 sentinels=tuple(sentinels.get(j, ()) for j in term),
-                point_mass=mass,
+                point_mass=basis.masses[term[0]][1] if term[0] in basis.masses else None,
             )
         )
     return found
@@ -175,6 +172,13 @@ class _Axis:
             self.values,
         )
         return replace(self, values=half, labels=half)
+
+
+def _derived_axis(basis, i, j, name):
+    """Return the grid of feature i of a basis: the steps, or the point mass, of column j."""
+    if i in basis.steps:
+        return _Axis.of_steps(name, basis.features[j], basis.features[i].edges)
+    return _Axis.of_mass(name, basis.masses[i][1])
 
 
 def feature_names(estimator):

@@ -28,31 +28,7 @@ class _OneFeature(Kernel):
 
     @isolated()
     def __call__(self, X, Y=None, eval_gradient=False):
-        """Return the kernel k(X, Y) and optionally its gradient.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Left argument of the returned kernel k(X, Y).
-        Y : ndarray of shape (m, d), default=None
-            Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
-        eval_gradient : bool, default=False
-            Whether to return the gradient with respect to the logarithm of the hyperparameter
-            too. Only supported when Y is None.
-
-        Returns
-        -------
-        K : ndarray of shape (n, m)
-            Kernel k(X, Y).
-        K_gradient : ndarray of shape (n, n, n_dims), optional
-            Gradient of k(X, X). Only returned when `eval_gradient` is True.
-
-        Raises
-        ------
-        ValueError
-            If `eval_gradient` is True and Y is given, if X has no column `feature`, or if another
-            parameter of the kernel has a value that is not allowed.
-        """
+        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
         k, theta, X, Z = self._tensors(X, X if Y is None else Y)
@@ -69,29 +45,10 @@ class _OneFeature(Kernel):
 
     @isolated()
     def diag(self, X) -> np.ndarray:
-        """Return the diagonal of the kernel k(X, X).
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Argument of the kernel.
-
-        Returns
-        -------
-        K_diag : ndarray of shape (n,)
-            Diagonal of k(X, X).
-        """
         k, theta, X = self._tensors(X)
         return k.diag(X, theta).numpy()
 
     def is_stationary(self) -> bool:
-        """Return whether the kernel is stationary.
-
-        Returns
-        -------
-        stationary : bool
-            Always False.
-        """
         return False
 
 

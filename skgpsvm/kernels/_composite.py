@@ -235,21 +235,11 @@ def _exponentiation(kernel, start):
 def exact_and_rest(kernel, d, max_features):
     """Split the top-level sum into terms with a small exact feature map and the others.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-    d : int
-        Number of columns of X.
-    max_features : int
-        Most features that terms of free hyperparameters may have. They are taken in order; one
-        that no longer fits is left to the rest, and smaller later ones are still taken. Each that
-        is held, as of a mean function, whose prior may be vague, may have four times as many, or
-        500 if that is more.
-
-    Returns
-    -------
-    exact, rest : TorchKernel or None
-        ``k = exact + rest``; either is None if it has no term. Both take the full `theta`.
+    Either is None if it has no term; both take the full `theta`. Terms of free hyperparameters may
+    have at most ``max_features`` features, of X with d columns. They are taken in order; one that
+    no longer fits is left to the rest, and smaller later ones are still taken. Each that is held,
+    as of a mean function, whose prior may be vague, may have four times as many, or 500 if that is
+    more.
     """
     exact, rest, left = [], [], max_features
     most_held = max(_MAX_HELD, _HELD_SHARE * max_features)

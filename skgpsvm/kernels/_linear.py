@@ -63,31 +63,7 @@ class Linear(LengthScaleKernel):
         return (X - offset) / length_scale
 
     def __call__(self, X, Y=None, eval_gradient=False):
-        """Return the kernel k(X, Y) and optionally its gradient.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Left argument of the returned kernel k(X, Y).
-        Y : ndarray of shape (m, d), default=None
-            Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
-        eval_gradient : bool, default=False
-            Whether to return the gradient with respect to the logarithm of `length_scale` too.
-            Only supported when Y is None.
-
-        Returns
-        -------
-        K : ndarray of shape (n, m)
-            Kernel k(X, Y).
-        K_gradient : ndarray of shape (n, n, n_dims), optional
-            Gradient of k(X, X). Only returned when `eval_gradient` is True.
-
-        Raises
-        ------
-        ValueError
-            If `eval_gradient` is True and Y is given, or if the features of X do not fit the
-            kernel.
-        """
+        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
         F = self._features(X)
@@ -102,28 +78,9 @@ class Linear(LengthScaleKernel):
         return K, -2 * F[:, np.newaxis] * F
 
     def diag(self, X) -> np.ndarray:
-        """Return the diagonal of the kernel k(X, X).
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Argument of the kernel.
-
-        Returns
-        -------
-        K_diag : ndarray of shape (n,)
-            Diagonal of k(X, X).
-        """
         return np.square(self._features(X)).sum(1)
 
     def is_stationary(self) -> bool:
-        """Return whether the kernel is stationary.
-
-        Returns
-        -------
-        stationary : bool
-            Always False.
-        """
         return False
 
     def __repr__(self):

@@ -75,31 +75,7 @@ class MultiscaleRBF(LengthScaleKernel):
         return _check_columns(self.n_features, np.size(self.length_scale), *arrays)
 
     def __call__(self, X, Y=None, eval_gradient=False):
-        """Return the kernel k(X, Y) and optionally its gradient.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d) or (n, 2 d)
-            Left argument of the returned kernel k(X, Y), with or without multipliers.
-        Y : ndarray of shape (m, d) or (m, 2 d), default=None
-            Right argument of the returned kernel k(X, Y). If None, k(X, X) is evaluated.
-        eval_gradient : bool, default=False
-            Whether to return the gradient with respect to the logarithm of `length_scale` too.
-            Only supported when Y is None.
-
-        Returns
-        -------
-        K : ndarray of shape (n, m)
-            Kernel k(X, Y).
-        K_gradient : ndarray of shape (n, n, n_dims), optional
-            Gradient of k(X, X). Only returned when `eval_gradient` is True.
-
-        Raises
-        ------
-        ValueError
-            If `eval_gradient` is True and Y is given, or if the columns of X or Y do not fit the
-            kernel.
-        """
+        """Return k(X, Y), and on request the gradient of k(X, X) in theta."""
         if eval_gradient and Y is not None:
             raise ValueError("Gradient can only be evaluated when Y is None.")
         X = np.atleast_2d(X)
@@ -121,30 +97,11 @@ class MultiscaleRBF(LengthScaleKernel):
         return K, 2 * K[:, :, np.newaxis] * np.moveaxis(exponents[: self.n_dims], 0, 2)
 
     def diag(self, X) -> np.ndarray:
-        """Return the diagonal of the kernel k(X, X).
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d) or (n, 2 d)
-            Argument of the kernel.
-
-        Returns
-        -------
-        K_diag : ndarray of shape (n,)
-            Diagonal of k(X, X), which is one.
-        """
         X = np.atleast_2d(X)
         self._n_features(X)
         return np.ones(len(X))
 
     def is_stationary(self) -> bool:
-        """Return whether the kernel is stationary.
-
-        Returns
-        -------
-        stationary : bool
-            Always False: between rows with multipliers it is more than a function of differences.
-        """
         return False
 
     def __repr__(self):

@@ -15,13 +15,7 @@ _POLYNOMIALS = {
 
 
 class Profile(ABC):
-    """Even function g with g(0) = 1, of distances in a unit of its own.
-
-    Attributes
-    ----------
-    unit : float
-        The unit of distance, in length scales.
-    """
+    """Even function g with g(0) = 1, of distances in units of ``unit`` length scales."""
 
     unit = 1.0
 

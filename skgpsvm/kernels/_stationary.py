@@ -121,39 +121,30 @@ def _exp_sine_squared(sq, length_scale):
     return (-2 * (torch.sin(_root(sq)) / length_scale).square()).exp_()
 
 
-class Profile(NamedTuple):
-    """Function of squared scaled distances.
+class RadialProfile(NamedTuple):
+    """Function of squared scaled distances."""
 
-    Attributes
-    ----------
-    factor : float
-        The function is of sq, the squared distance times this factor.
-    function : callable
-        Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m).
-    with_slope : callable, optional
-        Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``.
-    slope : float
-    """
-
-    factor: float
+    factor: float  # the function is of sq, the squared distance times this factor
+    # Takes sq (n, m), which it may overwrite, and shape parameters; returns values (n, m)
     function: Callable
+    # Takes sq alone; returns the values, and the derivatives in sq divided by ``slope``
     with_slope: Callable | None = None
     slope: float = 1.0
 
 
-RBF_PROFILE = Profile(
+RBF_PROFILE = RadialProfile(
     1 / math.log(4), _squared_exponential, _squared_exponential_slope, -math.log(2)
 )
 _MATERN_PROFILES = {
-    0.5: Profile(1 / math.log(2) ** 2, _matern12, _matern12_slope, -math.log(2) / 2),
-    1.5: Profile(3.0, _matern32, _matern32_slope, -1 / 2),
-    2.5: Profile(5.0, _matern52, _matern52_slope, -1 / 6),
+    0.5: RadialProfile(1 / math.log(2) ** 2, _matern12, _matern12_slope, -math.log(2) / 2),
+    1.5: RadialProfile(3.0, _matern32, _matern32_slope, -1 / 2),
+    2.5: RadialProfile(5.0, _matern52, _matern52_slope, -1 / 6),
     math.inf: RBF_PROFILE,
 }
 
 
 def stationary(profile, X, Z, scale, *shape):
-    """Return values (n, m) of a `Profile` of scaled distances."""
+    """Return values (n, m) of a `RadialProfile` of scaled distances."""
     scale = scale / math.sqrt(profile.factor)
     if X.is_sparse:
         return profile.function(_distance_to_sparse(X, Z, scale), *shape)
@@ -240,12 +231,12 @@ def _matern(kernel, start):
 
 register_torch_kernel(sk.RBF)(partial(_Stationary, profile=RBF_PROFILE, dof=math.inf))
 register_torch_kernel(sk.RationalQuadratic)(
-    partial(_Stationary, profile=Profile(0.5, _rational_quadratic), shape=("alpha",))
+    partial(_Stationary, profile=RadialProfile(0.5, _rational_quadratic), shape=("alpha",))
 )
 register_torch_kernel(sk.ExpSineSquared)(
     partial(
         _Stationary,
-        profile=Profile(math.pi**2, _exp_sine_squared),
+        profile=RadialProfile(math.pi**2, _exp_sine_squared),
         scale="periodicity",
         shape=("length_scale",),
     )

@@ -12,18 +12,9 @@ _MAX_LOG_PRECISION = 20.0  # of the noise of y of order one; with squares of 1e8
 
 
 def observations(y):
-    """Split the targets of a regression.
+    """Split targets (b, c) or (b, c, 2) of a regression into observations and known noise.
 
-    Parameters
-    ----------
-    y : Tensor of shape (b, c) or (b, c, 2)
-        Observations, or pairs of an observation and the known variance of its noise.
-
-    Returns
-    -------
-    observed : Tensor of shape (b, c)
-    known : Tensor of shape (b, c) or None
-        Known variances of the noise; None if there are none.
+    The latter are variances (b, c), or None if there are none.
     """
     return y.unbind(-1) if y.ndim == 3 else (y, None)
 

@@ -17,12 +17,7 @@ from .._posteriors import WeightPosterior, WhitenedBasis
 
 @dataclass(frozen=True)
 class NystroemSum:
-    """Covariance in the features of inducing points: a running precision-weighted Gram matrix.
-
-    Attributes
-    ----------
-    basis : WhitenedBasis
-    """
+    """Covariance in the features of inducing points: a running precision-weighted Gram matrix."""
 
     basis: WhitenedBasis
     n_dense = 0
@@ -74,15 +69,9 @@ class NystroemSum:
 
 @dataclass(frozen=True)
 class ChevronSum:
-    """Covariance of all basis functions by a chevron: a diagonal, and a few dense columns.
+    """Covariance of all basis functions by a chevron: a diagonal, and ``n_dense`` dense columns.
 
     The diagonal is a running sum; the dense columns are coefficients that take gradient steps.
-
-    Attributes
-    ----------
-    bases : MeanBases
-    n_dense : int
-        Number of dense columns of each latent, k.
     """
 
     bases: MeanBases
@@ -122,16 +111,8 @@ class ChevronSum:
     def variances(self, state, X, first, values, f):
         """Estimate the latent variances (b, c) at rows.
 
-        Parameters
-        ----------
-        state : StochasticState
-        X : Tensor of shape (b, d)
-        first : Draw
-            The draw that the diagonal columns' part is estimated from.
-        values : Tensor of shape (b, u)
-            Values of its functions.
-        f : list of two Tensor of shape (b, c + c k)
-            Estimates with both draws; those of the dense columns are used.
+        The diagonal columns' part is estimated from the draw ``first`` with its ``values`` (b, u),
+        that of the dense columns from the estimates ``f`` (b, c + c k) with both draws.
         """
         c, k = len(state.mean_precision), self.n_dense
         diag = (first.coordinates >= k) * self.diag(state, first.coordinates).square()

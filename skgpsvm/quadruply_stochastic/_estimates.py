@@ -7,36 +7,16 @@ import torch
 
 @dataclass
 class Draw:
-    """A random sample of basis functions.
+    """A random sample of basis functions."""
 
-    Attributes
-    ----------
-    units : Tensor of shape (u,)
-        Sampled units, as `MeanBases.sampled` takes them.
-    coordinates : Tensor of shape (k,)
-        Indices of the coefficients that belong to these units.
-    scale : Tensor of shape (k,)
-        Inverse of each coefficient's inclusion probability.
-    values : Tensor of shape (b, k)
-        Values of the functions at the rows of the minibatch.
-    support : Tensor of shape (p, k)
-        Values of the functions at the support rows.
-    """
-
-    units: torch.Tensor
-    coordinates: torch.Tensor
-    scale: torch.Tensor
-    values: torch.Tensor
-    support: torch.Tensor
+    units: torch.Tensor  # (u,): sampled units, as `MeanBases.sampled` takes them
+    coordinates: torch.Tensor  # (k,): indices of the coefficients that belong to these units
+    scale: torch.Tensor  # (k,): inverse of each coefficient's inclusion probability
+    values: torch.Tensor  # (b, k): values of the functions at the rows of the minibatch
+    support: torch.Tensor  # (p, k): values of the functions at the support rows
 
     def sums(self, coef):
-        """Estimate the functions with coefficients (q, M) at minibatch and support rows.
-
-        Returns
-        -------
-        f : Tensor of shape (b, q)
-        f_support : Tensor of shape (p, q)
-        """
+        """Estimate the functions with coefficients (q, M) at minibatch and support rows."""
         part = self.scale * coef[:, self.coordinates]
         return self.values @ part.T.to(self.values), self.support @ part.T.to(self.support)
 
@@ -46,17 +26,6 @@ def draw(bases, support_bases, n_units, X, support, generator):
 
     The strata are disjoint, so no unit is drawn twice. At the support rows ``support_bases`` are
     evaluated: the same functions, possibly at other hyperparameters.
-
-    Parameters
-    ----------
-    bases, support_bases : MeanBases
-    n_units : int
-    X, support : Tensor of shape (b, d), (p, d)
-    generator : torch.Generator
-
-    Returns
-    -------
-    draw : Draw
     """
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
@@ -75,17 +44,9 @@ def draw(bases, support_bases, n_units, X, support, generator):
 def rows_term(f, f_tilde, var, linear, precision):
     r"""Estimate the rows' term of :math:`\mathcal L_\mu + \mathcal L_\Sigma`, times -2, in nats.
 
-    Parameters
-    ----------
-    f, f_tilde, var : Tensor of shape (b, c)
-        Two independent estimates of the latent means, and one of their variances.
-    linear, precision : Tensor of shape (b, c)
-        Site parameters, times the multiplicity of each row.
-
-    Notes
-    -----
-    Source: Evans and Nair, Theorems 1 and 2. Departs from the source: the linear term is split
-    between the two estimates.
+    ``f`` and ``f_tilde`` are independent estimates of the latent means. Site parameters are times
+    the multiplicity of each row. Source: Evans and Nair, Theorems 1 and 2. Departs from the source:
+    the linear term is split between the two estimates.
     """
     return (precision * (f * f_tilde + var) - linear * (f + f_tilde)).sum()
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from .._inference.pcg import PCGState
 from ..exceptions import NumericalWarning, warn
 
 _MAX_ITERATIONS = 200
@@ -13,27 +14,9 @@ def chevron(bases, rows, index, precision, n_dense):
 
     The diagonal columns have a closed form. Dense column r is :math:`u / \sqrt{u_1}` with
     :math:`u = A_{r:, r:}^{-1} e_1`. Preconditioned conjugate gradients solve for all dense columns
-    at once.
-
-    Parameters
-    ----------
-    bases : MeanBases
-    rows : WeightedDataset
-    index : Tensor of shape (k,)
-        Subsample of the rows that the preconditioner is computed from.
-    precision : Tensor of shape (n, c)
-        Diagonal of Lambda for each latent, sample weights included.
-    n_dense : int
-        Number of dense columns, k.
-
-    Returns
-    -------
-    diag, columns : Tensor of shape (c, M), (c, M, k)
-        See `WeightPosterior`.
-
-    Notes
-    -----
-    Source: Evans and Nair, Proposition 1.
+    at once. The ``precision`` (n, c) includes sample weights, and the preconditioner is computed
+    from the rows ``index``. Returns diagonal and columns, see `WeightPosterior`. Source: Evans and
+    Nair, Proposition 1.
     """
     c, M, k = precision.shape[1], bases.size, min(n_dense, bases.size)
     data = precision.new_zeros(c, M)
@@ -59,19 +42,13 @@ def chevron(bases, rows, index, precision, n_dense):
         return below * rows.sum(total)[0]
 
     residual = torch.eye(M, dtype=data.dtype, device=data.device)[:k].repeat(c, 1)
-    z = precondition(residual)
-    solution, direction, norm = torch.zeros_like(residual), z, (residual * z).sum(1, keepdim=True)
-    first = norm
+    z, zeros = precondition(residual), torch.zeros_like(residual)
+    norm = (residual * z).sum(1, keepdim=True)
+    state = PCGState(coef=zeros, residual=residual, direction=z, norm=norm, first_norm=norm)
     for _ in range(_MAX_ITERATIONS):
-        image = product(direction)
-        curvature = (direction * image).sum(1, keepdim=True)
-        size = torch.where(curvature > 0, norm / curvature, 0.0)
-        solution, residual = solution + size * direction, residual - size * image
-        z = precondition(residual)
-        new = (residual * z).sum(1, keepdim=True)
-        if (new <= _RESIDUAL**2 * first).all():
+        state.advance(product(state.direction), precondition)
+        if state.relative_residual() <= _RESIDUAL:
             break
-        direction, norm = z + torch.where(norm > 0, new / norm, 0.0) * direction, new
     else:
         warn(
             "Conjugate gradients for the dense columns of the covariance did not converge in "
@@ -79,7 +56,7 @@ def chevron(bases, rows, index, precision, n_dense):
             "dtype='float64'.",
             NumericalWarning,
         )
-    columns = solution.view(c, k, M)
+    columns = state.coef.view(c, k, M)
     heads = columns.diagonal(dim1=1, dim2=2)
     columns = columns / heads.sqrt()[..., None]
     diag[:, :k] = heads.sqrt()

@@ -1,16 +1,13 @@
 """Quadruply stochastic Gaussian-process classifier."""
 
 from functools import partial
-from typing import Self
 
-from sklearn.utils.metaestimators import available_if
-
-from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import learn_classifier
-from .._sparse import fit_or_update
 from .._variational import classification_problem
+from ..solvers import QuadruplyStochastic
 from ._gp_training import (
     QS_FOLLOWED,
     SOLVERS,
@@ -21,7 +18,7 @@ from ._gp_training import (
     qs_attributes,
     take_steps,
 )
-from ._step_runs import by_steps, has_partial_fit
+from ._step_runs import by_steps
 
 
 class QSGPClassifier(GPClassifier):
@@ -90,7 +87,8 @@ class QSGPClassifier(GPClassifier):
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients and covariance. A parameter that such a model has fixed, for instance
+        from its coefficients and covariance. Few more rows keep what was learned before "cg", see
+        :ref:`further_rows`. A parameter that such a model has fixed, for instance
         ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
@@ -150,7 +148,7 @@ class QSGPClassifier(GPClassifier):
     True
     """
 
-    _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS)
+    _rules = ParameterRules(USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
 
     likelihood = "softmax"
 
@@ -196,67 +194,6 @@ class QSGPClassifier(GPClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Class labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : QSGPClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid, or the kernel has no known spectrum.
-        DivergenceError
-            If the objective is not finite, or stochastic steps end at one far below the prior's.
-            The estimator is then not fitted or, with ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @available_if(has_partial_fit)
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the model with more rows, by one pass of stochastic steps.
-
-        The first call is the same as `fit`. Later calls keep the kernel and the basis functions.
-        Earlier rows count in proportion to their number. ``solver="cg"`` needs all rows at once and
-        has no `partial_fit`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All classes that may occur. The first call needs them if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : QSGPClassifier
-
-        Raises
-        ------
-        AttributeError
-            If ``solver="cg"``.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            See `fit`. The estimator is then unchanged.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_qs_parameters(self)

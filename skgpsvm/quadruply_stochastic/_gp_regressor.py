@@ -1,14 +1,9 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
-from typing import Self
-
-from sklearn.utils.metaestimators import available_if
-
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._estimators import GPRegressor
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor
-from .._sparse import fit_or_update
 from .._variational import check_regression_parameters, regression_problem
 from ..solvers import QuadruplyStochastic
 from ._gp_training import (
@@ -21,7 +16,7 @@ from ._gp_training import (
     qs_attributes,
     take_steps,
 )
-from ._step_runs import by_steps, has_partial_fit
+from ._step_runs import by_steps
 
 # The smoothness is chosen for few rows, whose variances are not calibrated. Random features of
 # rougher kernels are poor, and in many rows those of this one.
@@ -109,8 +104,9 @@ class QSGPRegressor(GPRegressor):
         one, since the initial values and the limits of learning assume it.
     warm_start : bool, default=False
         Whether `fit` starts from the hyperparameters of the previous fit, and stochastic steps also
-        from its coefficients, covariance and calibration. A parameter that such a model has fixed,
-        for instance ``kernel``, must not change; an error names it.
+        from its coefficients, covariance and calibration. Few more rows keep what was learned
+        before "cg", see :ref:`further_rows`. A parameter that such a model has fixed, for instance
+        ``kernel``, must not change; an error names it.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. Fitted attributes are always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -170,7 +166,7 @@ class QSGPRegressor(GPRegressor):
     array([1. , 0.1])
     """
 
-    _rules = ParameterRules(_USES, QS_FOLLOWED, solvers=SOLVERS)
+    _rules = ParameterRules(_USES, QS_FOLLOWED, solvers=SOLVERS, streaming=QuadruplyStochastic)
     _default_dtype = "float64"
 
     def __init__(
@@ -219,73 +215,6 @@ class QSGPRegressor(GPRegressor):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Targets. Several outputs share the kernel and the basis functions.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Divide inverse variances by their mean, as weights count rows. With Gaussian noise,
-            weights above 1 on average are scaled to a mean of 1 for learning hyperparameters:
-            copies of a row have no scatter, and would be evidence of little noise.
-
-        Returns
-        -------
-        self : QSGPRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid, or the kernel has no known spectrum.
-        DivergenceError
-            If the objective is not finite, or stochastic steps end at one far below the prior's.
-            The estimator is then not fitted or, with ``warm_start``, unchanged.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If conjugate gradients reach ``max_iter``.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @available_if(has_partial_fit)
-    @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None) -> Self:
-        """Update the model with more rows, by one pass of stochastic steps.
-
-        The first call is the same as `fit`. Later calls keep the kernel, the noise and the basis
-        functions. Earlier rows count in proportion to their number. ``solver="cg"`` needs all rows
-        at once and has no `partial_fit`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,) or (n, t)
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : QSGPRegressor
-
-        Raises
-        ------
-        AttributeError
-            If ``solver="cg"``.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            See `fit`. The estimator is then unchanged.
-        """
-        return fit_or_update(self, X, y, sample_weight)
 
     def _check_parameters(self):
         check_qs_parameters(self)

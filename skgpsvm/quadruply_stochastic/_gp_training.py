@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from .._collapsed import JITTER
+from .._data import WeightedDataset
 from .._estimators import FOLLOWED
 from .._features import FourierFeatures
+from .._fitted_models import ModelWithBases
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
@@ -112,19 +115,9 @@ def qs_attributes(estimator, models, summaries):
 def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
     """Fit a quadruply stochastic GP.
 
-    Parameters
-    ----------
-    estimator : QSGPRegressor or QSGPClassifier
-    sparse : SparseProblem
-    learn : callable
-        Takes a `SparseProblem` and returns the learned model without a posterior, and predictions
-        of rows without them, or None.
-    is_calibrated : bool
-        Whether noise and variances are fitted to held-out rows.
-
-    Returns
-    -------
-    fitted : Fitted
+    ``learn`` takes a `SparseProblem` and returns the learned model without a posterior, and
+    predictions of rows without them, or None. If ``is_calibrated``, noise and variances are fitted
+    to held-out rows.
     """
     problem, rows, others = sparse.problem, sparse.rows, None
     in_steps = by_steps(estimator)
@@ -144,7 +137,8 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
         n_support = estimator._solver().n_support
         support = support_rows(rows, n_support, problem.random_state)
         model = replace(model, jitter=JITTER[rows.dtype], mean=None, root=None)
-        return take_steps(estimator, problem, model, support, rows, others, left_out)
+        first = StepsStart(model, support, rows, others, left_out)
+        return take_steps(estimator, problem, first)
     if is_calibrated and estimator.covariance == "nystroem":
         return calibrated_fit(sparse, model, index)
     finish = None
@@ -206,52 +200,31 @@ def _with_weight_posterior(model, parts):
     return model.with_weights(parts | {"mean": None, "root": None})
 
 
-def take_steps(
-    estimator,
-    problem,
-    model=None,
-    support=None,
-    rows=None,
-    others=None,
-    left_out=None,
-    *,
-    streamed=False,
-):
-    """Fit by stochastic steps from the prior, or continue a fitted model.
+class StepsStart(NamedTuple):
+    """Model that stochastic steps start from, and their rows."""
 
-    Parameters
-    ----------
-    estimator : QSGPRegressor or QSGPClassifier
-    problem : Problem
-    model : ModelWithBases or None
-        Hyperparameters, inducing points and basis functions; None continues the problem's start.
-    support : Tensor of shape (p, d) or None
-        Support rows; needed with a model.
-    rows : WeightedDataset or None
-        Rows to learn from; None is all rows of the problem.
-    others : WeightedDataset or None
-        Held-out rows for calibration.
-    left_out : tuple of Tensor or None
-        Predictions of rows without them for the `Summary`, see `learn_classifier`.
-    streamed : bool
-        Whether the rows come in addition to earlier ones. They get one pass.
+    model: ModelWithBases  # hyperparameters, inducing points and basis functions
+    support: torch.Tensor | None  # (p, d): support rows; None where steps continue
+    rows: WeightedDataset  # rows to learn from
+    others: WeightedDataset | None = None  # held-out rows for calibration
+    left_out: tuple | None = None  # predictions of rows without them, see `learn_classifier`
 
-    Returns
-    -------
-    fitted : Fitted
-        See `run_steps`.
+
+def take_steps(estimator, problem, first=None, *, streamed=False):
+    """Fit by stochastic steps from the prior, or continue the fitted model of a problem.
+
+    Rows that are streamed come in addition to earlier ones, and get one pass.
     """
-    rows = problem.rows if rows is None else rows
-    start = problem.start if model is None else model
+    start, support, rows, others, left_out = first or StepsStart(problem.start, None, problem.rows)
     # Independent of draws by the learning, which may be resumed.
     problem.generator.manual_seed(problem.seed)
     passes = 1 if streamed else estimator.max_iter
     steps = _steps(estimator, problem, start, rows, passes, streamed)
     given, augment = start.state(rows.device), estimator.augment
-    if model is None:
-        state = stored_state(StochasticState, start.steps, rows.device)
-    else:
+    if first:
         state = steps.init(given["theta"], given["noise"], support)
+    else:
+        state = stored_state(StochasticState, start.steps, rows.device)
     # Calibration has changed the noise of predictions since the state was stored.
     log_noise_change = given["noise"] - state.noise
 

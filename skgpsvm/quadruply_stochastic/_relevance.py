@@ -27,15 +27,7 @@ _MIN_SHARE = 1e-14
 
 
 class BiasedDictionary(Dictionary):
-    r"""`Dictionary` whose last function is the constant 1.
-
-    Parameters
-    ----------
-    kernel, theta, points
-        See `Dictionary`.
-    precisions : Tensor of shape (c, M)
-        Prior precisions of the weights of each latent. M is the number of points plus one.
-    """
+    """`Dictionary` whose last function is the constant 1; M is the number of points plus one."""
 
     def __init__(self, kernel, theta, points, precisions):
         super().__init__(kernel, theta, points, precisions)
@@ -66,56 +58,34 @@ class RelevanceState(State):
     Sizes: c latents, M basis functions, k columns (M, or 0 for a mean-field covariance). Sums over
     rows are in units in which the noise is 1. `RelevanceSweeps.init` sets all fields that may be
     None, except ``solved_products`` and ``solved_linear``, which only two classes have.
-
-    Attributes
-    ----------
-    theta, noise : Tensor of shape (t,), (s,)
-        Logarithms of the kernel's and the likelihood's hyperparameters.
-    bases : Tensor of shape (M - 1, d)
-        Points of the functions; the last function is the constant.
-    precisions : Tensor of shape (c, M)
-        Prior precisions of the weights.
-    coef : Tensor of shape (c, M)
-        Means of the weights.
-    gamma : Tensor of shape (c, M)
-        How well the data determine each weight, between 0 and 1 (Tipping's gamma).
-    diag, columns : Tensor of shape (c, M), (c, M, k), or None
-        Covariance of the weights, see `WeightPosterior`.
-    products : Tensor of shape (1, M, M) or (c, M, M), or None
-        Sums over rows of the functions' outer products, times the site precisions.
-    linear : Tensor of shape (c, M), or None
-        Sums over rows of the functions, times the linear terms of the sites.
-    solved_products, solved_linear : Tensor or None
-        The values of ``products`` and ``linear`` that gave ``coef`` and the covariance.
-    deviation : Tensor of shape (c,), or None
-        Weighted sum of squared residuals, or of absolute deviations for Laplace noise.
-    loss : Tensor of shape (), or None
-        Negative expectation of the quadratic bound, in nats.
-    change : float
-        Absolute change of the objective in the last sweep, in nats.
-    n_pruned : int
-        Number of functions that the last sweep pruned.
-    per_weight : bool
-        Whether precisions are set one by one, see `per_weight_precisions`.
     """
 
+    # theta (t,), noise (s,): logarithms of the kernel's and the likelihood's hyperparameters
     theta: torch.Tensor
     noise: torch.Tensor
-    bases: torch.Tensor
-    precisions: torch.Tensor
-    coef: torch.Tensor
+    bases: torch.Tensor  # (M - 1, d): points of the functions; the last function is the constant
+    precisions: torch.Tensor  # (c, M): prior precisions of the weights
+    coef: torch.Tensor  # (c, M): means of the weights
+    # (c, M): how well the data determine each weight, between 0 and 1 (Tipping's gamma)
     gamma: torch.Tensor
+    # diag (c, M), columns (c, M, k): covariance of the weights, see `WeightPosterior`
     diag: torch.Tensor | None = None
     columns: torch.Tensor | None = None
+    # (1, M, M) or (c, M, M): sums over rows of the functions' outer products, times the site
+    # precisions
     products: torch.Tensor | None = None
+    # (c, M): sums over rows of the functions, times the linear terms of the sites
     linear: torch.Tensor | None = None
+    # solved_products, solved_linear: the values of ``products`` and ``linear`` that gave ``coef``
+    # and the covariance
     solved_products: torch.Tensor | None = None
     solved_linear: torch.Tensor | None = None
+    # (c,): weighted sum of squared residuals, or of absolute deviations for Laplace noise
     deviation: torch.Tensor | None = None
-    loss: torch.Tensor | None = None
-    change: float = math.inf
-    n_pruned: int = 0
-    per_weight: bool = False
+    loss: torch.Tensor | None = None  # (): negative expectation of the quadratic bound, in nats
+    change: float = math.inf  # absolute change of the objective in the last sweep, in nats
+    n_pruned: int = 0  # number of functions that the last sweep pruned
+    per_weight: bool = False  # whether precisions are set one by one, see `per_weight_precisions`
 
 
 class RelevanceSweeps(Stage):
@@ -218,23 +188,10 @@ class RelevanceSweeps(Stage):
     def noise_by_predictive_density(self, noise, moments):
         """Learn the noise on held-out rows of several fits, by their predictive density.
 
-        A model of few functions has too small variances to assess its means by.
-
-        Parameters
-        ----------
-        noise : Tensor of shape (c,)
-            Initial value.
-        moments : list
-            The result of `moments` for each fit.
-
-        Returns
-        -------
-        densities : Tensor of shape (n,)
-            Log predictive density of each held-out row, in nats, at the learned noise.
-        weights : Tensor of shape (n,)
-            Sample weights of the held-out rows.
-        noise : Tensor of shape (c,)
-            The learned noise, or the initial one if it is fixed.
+        A model of few functions has too small variances to assess its means by. ``moments`` has the
+        result of `moments` for each fit. Returns the log predictive density of each held-out row at
+        the learned noise, nats, the rows' weights, and this noise, which is the initial one if that
+        is fixed.
         """
         y, weights, *moments = (torch.cat(part) for part in zip(*moments, strict=True))
 
@@ -406,20 +363,8 @@ class RelevanceSweeps(Stage):
 def joint_precisions(coef, data):
     r"""Return the prior precisions s that are jointly optimal with the variances of the weights.
 
-    Parameters
-    ----------
-    coef, data : Tensor
-        Means of the weights, and the data's contribution d to their posterior precisions. The
-        variance of a weight is 1 / (d + s).
-
-    Returns
-    -------
-    precisions : Tensor
-        Infinite where the mean is zero.
-
-    Notes
-    -----
-    Source: the fixed point :math:`s \mu^2 + s / (d + s) = 1`.
+    They solve :math:`s \mu^2 + s / (d + s) = 1`, with the data's contribution d to the posterior
+    precision of a weight of mean :math:`\mu`; infinite where the mean is zero.
     """
     squares = coef.square()
     return 2 / (squares + (squares.square() + 4 * squares / data.clamp_min(_TINY)).sqrt())
@@ -428,41 +373,17 @@ def joint_precisions(coef, data):
 def fixed_point(coef, gamma):
     r"""Take a step of the fixed-point iteration :math:`s = (1 - s \Sigma_{ii}) / \mu^2`.
 
-    Parameters
-    ----------
-    coef, gamma : Tensor
-        Means of the weights, and the numerators.
-
-    Returns
-    -------
-    precisions : Tensor
-
-    Notes
-    -----
-    Source: Tipping (2001), eq. 16.
+    ``gamma`` are the numerators. Source: Tipping (2001), eq. 16.
     """
     return gamma.clamp_min(_TINY**0.5) / coef.square().clamp_min(_TINY)
 
 
 def per_weight_precisions(precisions, coef, columns):
-    r"""Maximize the evidence over one prior precision after the other.
+    """Maximize the evidence over one prior precision (M,) after the other, within `PRECISIONS`.
 
-    Parameters
-    ----------
-    precisions, coef : Tensor of shape (M,)
-        Current prior precisions, and the posterior means that they give.
-    columns : Tensor of shape (M, M)
-        Root of the posterior covariance that they give.
-
-    Returns
-    -------
-    precisions : Tensor of shape (M,)
-        Within `PRECISIONS`.
-
-    Notes
-    -----
-    Source: Tipping and Faul (2003), eqs. 18 to 21. The quality and the sparsity of a function
-    follow from the posterior mean and variance of its weight. A rank-1 update keeps these current.
+    The means and the root of the covariance, ``columns`` (M, M), are those that the current ones
+    give. The quality and the sparsity of a function follow from the posterior mean and variance of
+    its weight. A rank-1 update keeps these current. Source: Tipping and Faul (2003), eqs. 18 to 21.
     """
     low, high = PRECISIONS
     updated, coef = precisions.tolist(), coef.cpu().clone()

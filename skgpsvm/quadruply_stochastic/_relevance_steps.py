@@ -15,18 +15,10 @@ _FIXED_SHARE = 0.1  # of the steps, before the precisions are learned
 
 @dataclass(kw_only=True)
 class RelevanceStepsState(StochasticState):
-    """`StochasticState` whose functions have learned prior precisions.
+    """`StochasticState` whose functions have learned prior precisions."""
 
-    Attributes
-    ----------
-    bases : Tensor of shape (M - 1, d)
-        Points of the functions; the last function is the constant.
-    precisions : Tensor of shape (c, M)
-        Prior precisions of the weights.
-    """
-
-    bases: torch.Tensor
-    precisions: torch.Tensor
+    bases: torch.Tensor  # (M - 1, d): points of the functions; the last function is the constant
+    precisions: torch.Tensor  # (c, M): prior precisions of the weights
 
 
 class RelevanceSteps(StochasticSteps):

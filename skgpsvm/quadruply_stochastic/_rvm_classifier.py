@@ -1,10 +1,6 @@
 """Relevance vector machine for classification."""
 
-from typing import Self
-
-from sklearn.utils.metaestimators import available_if
-
-from .._estimators import GPClassifier, all_or_nothing, fit_models, stream
+from .._estimators import GPClassifier
 from .._predictive import classification_sites
 from ._rvm_training import (
     RVM_RULES,
@@ -14,7 +10,6 @@ from ._rvm_training import (
     rvm_attributes,
     take_rvm_steps,
 )
-from ._step_runs import has_partial_fit
 
 
 class QSRVMClassifier(GPClassifier):
@@ -59,6 +54,7 @@ class QSRVMClassifier(GPClassifier):
         fixed, and so are length scales if there are fewer than 3 rows.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
+        `partial_fit` takes one pass, which learns the precisions further and prunes functions.
     tol : float, default=1e-4
         Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     class_weight : dict or "balanced", default=None
@@ -163,72 +159,6 @@ class QSRVMClassifier(GPClassifier):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Class labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : QSRVMClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is not finite, or stochastic steps end at one far below the prior's.
-            The estimator is then not fitted or, with ``warm_start``, unchanged.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If the sweeps reach ``max_iter``.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @available_if(has_partial_fit)
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the model with more rows, by one pass of stochastic steps.
-
-        The first call is the same as `fit`. Later calls keep the kernel; precisions are learned
-        further, and functions are pruned. Earlier rows count in proportion to their number.
-        ``solver="sweeps"`` needs all rows at once and has no `partial_fit`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All classes that may occur. The first call needs them if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : QSRVMClassifier
-
-        Raises
-        ------
-        AttributeError
-            If ``solver="sweeps"``.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            See `fit`. The estimator is then unchanged.
-        """
-        return stream(self, X, y, sample_weight, classes=classes)
 
     def _check_parameters(self):
         check_rvm_parameters(self)

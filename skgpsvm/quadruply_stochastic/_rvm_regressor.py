@@ -1,12 +1,9 @@
 """Relevance vector machine for regression."""
 
-from typing import Self
-
 import numpy as np
 import torch
-from sklearn.utils.metaestimators import available_if
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models, stream
+from .._estimators import GPRegressor
 from .._noise import NOISE_BOUNDS
 from .._validation import differs
 from .._variational import check_noise
@@ -18,7 +15,6 @@ from ._rvm_training import (
     rvm_attributes,
     take_rvm_steps,
 )
-from ._step_runs import has_partial_fit
 
 _LIKELIHOODS = ("gaussian", "laplace")
 
@@ -70,6 +66,7 @@ class QSRVMRegressor(GPRegressor):
         density of held-out rows: those of all three folds, or of one if there are more than 500.
     max_iter : int, default=300
         Maximum number of sweeps over the weights, or number of passes of minibatches over the rows.
+        `partial_fit` takes one pass, which learns the precisions further and prunes functions.
     tol : float, default=1e-5
         Stop when a sweep prunes no function and changes the bound by less, in nats per row.
     normalize_y : bool, default=True
@@ -180,72 +177,6 @@ class QSRVMRegressor(GPRegressor):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Training rows. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Targets. Several outputs share the kernel and the basis functions.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it.
-            Divide inverse variances by their mean, as weights count rows: copies of a row are
-            evidence of little noise.
-
-        Returns
-        -------
-        self : QSRVMRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is not finite, or stochastic steps end at one far below the prior's.
-            The estimator is then not fitted or, with ``warm_start``, unchanged.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If the sweeps reach ``max_iter``.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @available_if(has_partial_fit)
-    @all_or_nothing
-    def partial_fit(self, X, y, sample_weight=None) -> Self:
-        """Update the model with more rows, by one pass of stochastic steps.
-
-        The first call is the same as `fit`. Later calls keep the kernel and the noise; precisions
-        are learned further, and functions are pruned. Earlier rows count in proportion to their
-        number. ``solver="sweeps"`` needs all rows at once and has no `partial_fit`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,) or (n, t)
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : QSRVMRegressor
-
-        Raises
-        ------
-        AttributeError
-            If ``solver="sweeps"``.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            See `fit`. The estimator is then unchanged.
-        """
-        return stream(self, X, y, sample_weight)
 
     def _check_parameters(self):
         check_rvm_parameters(self)

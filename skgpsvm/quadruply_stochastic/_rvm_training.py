@@ -38,13 +38,7 @@ _FACTORS = 2.0 ** np.arange(-4, 3)
 
 @dataclass
 class RelevanceModel(WeightSpaceModel):
-    """`WeightSpaceModel` whose basis functions are a `BiasedDictionary`.
-
-    Attributes
-    ----------
-    precisions : ndarray of shape (c, M), or None
-        Prior precisions of the weights; None at the start of a fit.
-    """
+    """`WeightSpaceModel` of a `BiasedDictionary`; its precisions are None at the start of a fit."""
 
     precisions: np.ndarray | None = None
 
@@ -72,6 +66,7 @@ RVM_RULES = ParameterRules(
         "partial_fit": _STREAM_FOLLOWED,
     },
     solvers=SOLVERS,
+    streaming=QuadruplyStochastic,
 )
 
 
@@ -104,62 +99,23 @@ def check_rvm_parameters(estimator):
 def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     """Fit a relevance vector machine: length scales first, then noise and precisions.
 
-    Parameters
-    ----------
-    estimator : QSRVMRegressor or QSRVMClassifier
-    problem : Problem
-    noise : tuple of float
-        Initial logarithms of the likelihood's parameters; empty if it has none.
-    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
-        Bounds of these logarithms; None if they are fixed.
-
-    Returns
-    -------
-    fitted : Fitted
+    ``noise`` are initial logarithms of the likelihood's parameters, if any, and ``noise_bounds``
+    their bounds, (c, 2) or (1, 2); None if they are fixed.
     """
-    if problem.start and by_steps(estimator):
+    in_steps = by_steps(estimator)
+    if problem.start and in_steps:
         return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
     rows, random_state = problem.rows, problem.random_state
-    start = problem.start
-    if not start:
-        kernel = _median_kernel(estimator.kernel, problem)
-        kernel, template = estimator._noise_model.split(kernel)
-        points = np.empty((0, problem.X.shape[1]))
-        start = RelevanceModel(kernel, points, noise, template=template)
-
-    def initialize(start, rows):
-        """Return sweeps on rows and their initial state, with the kernel of a model."""
-        functions = _functions(rows, estimator.n_basis, random_state)
-        sweeps = RelevanceSweeps(
-            estimator._make_likelihood(),
-            torch_kernel(start.kernel),
-            rows,
-            mean_field=estimator.covariance == "mean_field",
-            threshold=estimator.relevance_threshold,
-            tol=estimator.tol,
-            noise_bounds=noise_bounds,
-        )
-        given = start.state(rows.device)
-        return sweeps, sweeps.init(given["theta"], given["noise"], functions)
-
-    def cross_validate(start, folds, stage):
-        """Return `RelevanceSweeps.noise_by_predictive_density` of the held-out rows."""
-        moments = []
-        for i, (training_rows, held_out_rows) in enumerate(folds):
-            sweeps, state = initialize(start, training_rows)
-            name = f"{stage}, fold {i}"
-            problem.run_stage(name, sweeps, state, _CV_SWEEPS, must_converge=False)
-            moments.append(sweeps.moments(state, held_out_rows))
-        return sweeps.noise_by_predictive_density(state.noise, moments)
-
+    fits = RelevanceFits(estimator, problem, noise_bounds)
+    start = problem.start or _initial_model(estimator, problem, noise)
     learns = estimator.optimizer is not None and rows.n_rows >= _N_FOLDS
-    in_steps, has_lengths = by_steps(estimator), _has_lengths(start.kernel)
+    has_lengths = _has_lengths(start.kernel)
     if learns and not problem.start and (in_steps or has_lengths):
         subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
         if has_lengths:
-            start = _select_length_scales(cross_validate, start, subset, random_state)
+            start = fits.select_length_scales(start, subset)
         if in_steps and noise_bounds is not None:
-            *_, held_out = cross_validate(start, _folds(subset, random_state), "noise")
+            *_, held_out = fits.cross_validate(start, _folds(subset, random_state), "noise")
             start = replace(start, noise=tuple(held_out.tolist()))
     if in_steps:
         functions = _functions(rows, estimator.n_basis, random_state).cpu().numpy()
@@ -168,12 +124,12 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         support = support_rows(rows, estimator._solver().n_support, random_state)
         bounds = noise_bounds if learns else None
         return take_rvm_steps(estimator, problem, model, support, noise_bounds=bounds)
-    sweeps, state = initialize(start, rows)
+    sweeps, state = fits.initialize(start, rows)
     min_noise = torch.full_like(state.noise, -math.inf)
     if learns and noise_bounds is not None:
         n_folds = 1 if rows.n_rows > _CV_ROWS else _N_FOLDS
         folds = islice(_folds(rows, random_state), n_folds)
-        *_, min_noise = cross_validate(start, folds, "noise")
+        *_, min_noise = fits.cross_validate(start, folds, "noise")
 
     def evaluate(state):
         # The ELBO keeps its noise; predictions have at least that of the held-out rows.
@@ -185,28 +141,69 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     return Fitted(model, curve, summary)
 
 
+class RelevanceFits:
+    """Relevance sweeps on some rows, and their cross-validation."""
+
+    def __init__(self, estimator, problem, noise_bounds):
+        self.estimator, self.problem, self.noise_bounds = estimator, problem, noise_bounds
+
+    def initialize(self, start, rows):
+        """Return sweeps on rows and their initial state, with the kernel of a model."""
+        estimator = self.estimator
+        functions = _functions(rows, estimator.n_basis, self.problem.random_state)
+        sweeps = RelevanceSweeps(
+            estimator._make_likelihood(),
+            torch_kernel(start.kernel),
+            rows,
+            mean_field=estimator.covariance == "mean_field",
+            threshold=estimator.relevance_threshold,
+            tol=estimator.tol,
+            noise_bounds=self.noise_bounds,
+        )
+        given = start.state(rows.device)
+        return sweeps, sweeps.init(given["theta"], given["noise"], functions)
+
+    def cross_validate(self, start, folds, stage):
+        """Return `RelevanceSweeps.noise_by_predictive_density` of the held-out rows."""
+        moments = []
+        for i, (training_rows, held_out_rows) in enumerate(folds):
+            sweeps, state = self.initialize(start, training_rows)
+            name = f"{stage}, fold {i}"
+            self.problem.run_stage(name, sweeps, state, _CV_SWEEPS, must_converge=False)
+            moments.append(sweeps.moments(state, held_out_rows))
+        return sweeps.noise_by_predictive_density(state.noise, moments)
+
+    def select_length_scales(self, start, rows):
+        """Return a model with the longest length scales that cross-validation does not rule out.
+
+        All are multiplied by one factor. Their held-out log density is within a standard error of
+        the best. With few rows, or few rows of a rare class, differences are mostly due to chance,
+        and long length scales are the simpler model.
+        """
+        folds = list(_folds(rows, self.problem.random_state))
+        models = [with_lengths(start, factor) for factor in _FACTORS]
+        found = [
+            self.cross_validate(model, folds, f"length scales times {factor:.3g}")
+            for factor, model in zip(_FACTORS, models, strict=True)
+        ]
+        densities, weights = [values for values, *_ in found], found[0][1]
+        highest = max(densities, key=lambda values: (weights @ values).item())
+        longest = max(
+            i
+            for i, values in enumerate(densities)
+            if _is_within_standard_error(values, highest, weights)
+        )
+        return models[longest]
+
+
 def take_rvm_steps(
     estimator, problem, model=None, support=None, *, noise_bounds=None, streamed=False
 ):
     """Fit a relevance vector machine by stochastic steps, or continue a fitted one.
 
-    Parameters
-    ----------
-    estimator : QSRVMRegressor or QSRVMClassifier
-    problem : Problem
-    model : RelevanceModel or None
-        Hyperparameters and functions; None continues the problem's start.
-    support : Tensor of shape (p, d) or None
-        Support rows; needed with a model.
-    noise_bounds : Tensor of shape (c, 2) or (1, 2), or None
-        As of `fit_rvm`.
-    streamed : bool
-        Whether the rows come in addition to earlier ones. They get one pass.
-
-    Returns
-    -------
-    fitted : Fitted
-        See `run_steps`.
+    A model, of hyperparameters and functions, comes with support rows (p, d); without one, the
+    start of the problem is continued. Streamed rows come in addition to earlier ones, and get one
+    pass.
     """
     rows, solver, start = problem.rows, estimator._solver(), model or problem.start
     problem.generator.manual_seed(problem.seed)
@@ -267,12 +264,15 @@ def is_learned(name):
     return name.endswith(("length_scale", "noise_level"))
 
 
-def _median_kernel(kernel, problem):
-    """Return the given kernel, or an RBF with length scales from the median distance."""
-    if kernel is not None:
-        return clone(kernel)
-    scales = median_scales(problem.rows, problem.scaler, problem.random_state)
-    return RBF(scales, np.outer(scales, (1e-3, 1e3)))
+def _initial_model(estimator, problem, noise):
+    """Return a model without functions; default length scales are from the median distance."""
+    if estimator.kernel is not None:
+        kernel = clone(estimator.kernel)
+    else:
+        scales = median_scales(problem.rows, problem.scaler, problem.random_state)
+        kernel = RBF(scales, np.outer(scales, (1e-3, 1e3)))
+    kernel, template = estimator._noise_model.split(kernel)
+    return RelevanceModel(kernel, np.empty((0, problem.X.shape[1])), noise, template=template)
 
 
 def _functions(rows, n_basis, random_state):
@@ -283,41 +283,6 @@ def _functions(rows, n_basis, random_state):
     own = rows.own(torch.as_tensor(index)).to(rows.device)
     (points,) = rows.collect(rows.take(own)[0])
     return torch.unique(points.double(), dim=0)
-
-
-def _select_length_scales(cross_validate, start, rows, random_state):
-    """Return latents with the longest length scales that cross-validation does not rule out.
-
-    Their held-out log density is within a standard error of the best. With few rows, or few rows of
-    a rare class, differences are mostly due to chance, and long length scales are the simpler
-    model.
-
-    Parameters
-    ----------
-    cross_validate : callable
-        Takes latents, folds and the name of a stage; returns the log densities and the weights of
-        held-out rows, and the noise.
-    start : SparseModel
-    rows : WeightedDataset
-    random_state : RandomState
-
-    Returns
-    -------
-    latents : SparseModel
-        ``start`` with its length scales multiplied by one factor.
-    """
-    folds = list(_folds(rows, random_state))
-    densities = {}
-    for factor in _FACTORS:
-        stage = f"length scales times {factor:.3g}"
-        densities[factor], weights, _ = cross_validate(with_lengths(start, factor), folds, stage)
-    highest = max(densities.values(), key=lambda values: (weights @ values).item())
-    best = max(
-        factor
-        for factor, values in densities.items()
-        if _is_within_standard_error(values, highest, weights)
-    )
-    return with_lengths(start, best)
 
 
 def _is_within_standard_error(values, highest, weights):

@@ -24,23 +24,7 @@ _BATCH_SIZE = 512
 
 def by_steps(estimator):
     """Return whether an estimator is fitted by stochastic steps."""
-    return _is_stochastic(estimator._solver())
-
-
-def has_partial_fit(estimator):
-    """Return True if an estimator has `partial_fit`; raise an `AttributeError` otherwise."""
-    if not by_steps(estimator):
-        solvers = estimator._rules.solvers.items()
-        strings = [repr(string) for string, solver in solvers if _is_stochastic(solver)]
-        raise AttributeError(
-            f"partial_fit is not available with solver={estimator.solver!r}, which needs all rows "
-            f"at once. Use solver={' or '.join(strings)}."
-        )
-    return True
-
-
-def _is_stochastic(solver):
-    return isinstance(solver, QuadruplyStochastic)
+    return isinstance(estimator._solver(), QuadruplyStochastic)
 
 
 def step_options(solver, rows, passes, n_dense):
@@ -66,25 +50,10 @@ def support_rows(rows, n_support, random_state):
 
 
 def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
-    """Run passes of steps from a state.
+    """Run passes of steps from a state; return the `Fitted`, with estimates of the ELBO as curve.
 
-    Parameters
-    ----------
-    problem : Problem
-    steps : StochasticSteps
-    state : StochasticState
-    passes : int
-    fitted : callable
-        Takes the state and returns the fitted model.
-    left_out : LeftOut or tuple of Tensor, optional
-        Of the `Summary`.
-    streamed : bool
-        Whether the rows come in addition to earlier ones.
-
-    Returns
-    -------
-    fitted : Fitted
-        Its curve has estimates of the ELBO, one per pass; its summary is the last of them.
+    ``fitted`` takes the state and returns the fitted model. ``left_out`` is that of the `Summary`.
+    If ``streamed``, the rows come in addition to earlier ones.
     """
     steps.begin(state, more=streamed)
 

@@ -79,18 +79,7 @@ class StochasticSteps(Stage):
         self._min_weight = 0.0 if self._fixed_precision else _MIN_WEIGHT
 
     def init(self, theta, noise, support):
-        """Return the prior as a state, which `begin` prepares for the first `step`.
-
-        Parameters
-        ----------
-        theta, noise : Tensor of shape (t,), (s,)
-            Hyperparameters of the kernel and of the likelihood.
-        support : Tensor of shape (p, d)
-
-        Returns
-        -------
-        state : StochasticState
-        """
+        """Return the prior as a state, which `begin` prepares for the first `step`."""
         c, M, k = self.bound.n_latents, self.bases.size, self._covariance.n_dense
         zeros = support.new_zeros
         coef = zeros(c * (1 + k), M)
@@ -119,13 +108,8 @@ class StochasticSteps(Stage):
     def begin(self, state, more=False):
         """Start on these rows from the last iterate.
 
-        The average of the coefficients starts anew: in slow directions it lags behind the iterates.
-
-        Parameters
-        ----------
-        state : StochasticState
-        more : bool
-            Whether the rows come in addition to those seen before, or replace them.
+        They replace those seen before, or come in addition if they are ``more``. The average of the
+        coefficients starts anew: in slow directions it lags behind the iterates.
         """
         if self._limits is not None and state.hyper_gradient is None:
             zeros = state.coef.new_zeros(3, len(self._limits))
@@ -151,19 +135,10 @@ class StochasticSteps(Stage):
         state.objective = (value / len(batches)).item() - self._covariance.kl(state)
 
     def update(self, state, index):
-        """Take a step on one minibatch.
+        """Take a step on one minibatch; return an estimate of the ELBO before it, in nats.
 
-        Parameters
-        ----------
-        state : StochasticState
-        index : Tensor of shape (b,)
-            Rows of the minibatch; where ranks share the rows, this rank's part of it.
-
-        Returns
-        -------
-        value : Tensor of shape ()
-            Estimate of the ELBO before the step, in nats, without the covariance's divergence from
-            the prior; where ranks share the rows, this rank's part of it.
+        It is without the covariance's divergence from the prior. Where ranks share the rows, it is
+        this rank's part of it, and ``index`` its part of the minibatch.
         """
         c = self.bound.n_latents
         X, y, weights = self.rows.take(index)
@@ -204,13 +179,10 @@ class StochasticSteps(Stage):
         return {"coef": coef, **self._covariance.posterior(state)}
 
     def check(self, state):
-        """Raise an error if the state is far worse than the prior.
+        """Raise a `DivergenceError` if the state is far worse than the prior.
 
-        Raises
-        ------
-        DivergenceError
-            If the objective is below the prior's by more than ten times the sum of the prior's
-            absolute objective and 1 nat per row.
+        Its objective is then below the prior's by more than ten times the sum of the prior's
+        absolute objective and 1 nat per row.
         """
         prior, share = 0.0, state.n_seen / self.rows.total_weight
         for index in self.rows.chunks():
@@ -410,41 +382,11 @@ class StochasticSteps(Stage):
     def _update_coefficients(self, state, estimates, linear, precision):
         """Take a gradient step on the coefficients of the drawn functions; return their indices.
 
-        Parameters
-        ----------
-        state : StochasticState
-        estimates : LatentEstimates
-        linear, precision : Tensor of shape (b, c)
-            Site parameters, times the multiplicity of each row.
+        Site parameters (b, c) are times the multiplicity of each row.
         """
-        draws, f, errors = estimates
-        coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
-        options = self._options
-        precision = with_columns(precision, k, 1)
-        linear = torch.nn.functional.pad(linear, (0, c * k))
-        shares = (1.0, 1.0) if options.symmetric else (2.0, 0.0)
-        of_rows = [
-            (precision * f[1 - i] - share * linear).T @ this.values.double()
-            for i, (this, share) in enumerate(zip(draws, shares, strict=True))
-        ]
-        gradients = []
-        for i, gradient in enumerate(self.rows.sum(*of_rows)):
-            this, other = draws[i], draws[1 - i]
-            if options.control_variate == "gram":
-                weight = state.n_seen / len(errors[0]) * state.mean_precision
-                weight = with_columns(weight, k)
-                gradient += (weight * errors[1 - i]).T @ this.support.double()
-            part = coef[:, this.coordinates]
-            if self.bases.independent:
-                prior = self.bases.prior_diag(this.coordinates).expand(c, -1)
-                gradient += with_columns(prior, k) * part
-            else:
-                S = self.bases.prior(this.coordinates, other.coordinates)
-                gradient += (other.scale * coef[:, other.coordinates]) @ S.T
-                if options.control_variate:
-                    left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
-                    gradient += left.T @ this.support.double()
-            gradients.append(0.5 * this.scale * gradient)
+        draws, options, coef = estimates.draws, self._options, state.coef
+        c, k = self.bound.n_latents, self._covariance.n_dense
+        gradients = self._coefficient_gradients(state, estimates, linear, precision)
         # Functions in both draws get the sum of both gradients.
         every = torch.cat([each.coordinates for each in draws])
         at, inverse = torch.unique(every, return_inverse=True)
@@ -474,6 +416,38 @@ class StochasticSteps(Stage):
         state.at_support += support @ (new - old).T
         return at
 
+    def _coefficient_gradients(self, state, estimates, linear, precision):
+        """Return gradients (c + c k, u) in the coefficients of each draw's functions, two."""
+        draws, f, errors = estimates
+        coef, c, k = state.coef, self.bound.n_latents, self._covariance.n_dense
+        control_variate = self._options.control_variate
+        precision = with_columns(precision, k, 1)
+        linear = torch.nn.functional.pad(linear, (0, c * k))
+        shares = (1.0, 1.0) if self._options.symmetric else (2.0, 0.0)
+        of_rows = [
+            (precision * f[1 - i] - share * linear).T @ this.values.double()
+            for i, (this, share) in enumerate(zip(draws, shares, strict=True))
+        ]
+        gradients = []
+        for i, gradient in enumerate(self.rows.sum(*of_rows)):
+            this, other = draws[i], draws[1 - i]
+            if control_variate == "gram":
+                weight = state.n_seen / len(errors[0]) * state.mean_precision
+                weight = with_columns(weight, k)
+                gradient += (weight * errors[1 - i]).T @ this.support.double()
+            part = coef[:, this.coordinates]
+            if self.bases.independent:
+                prior = self.bases.prior_diag(this.coordinates).expand(c, -1)
+                gradient += with_columns(prior, k) * part
+            else:
+                S = self.bases.prior(this.coordinates, other.coordinates)
+                gradient += (other.scale * coef[:, other.coordinates]) @ S.T
+                if control_variate:
+                    left = torch.cholesky_solve(errors[1 - i], self._prior_chol)
+                    gradient += left.T @ this.support.double()
+            gradients.append(0.5 * this.scale * gradient)
+        return gradients
+
     def _learn_prior(self, state, at):
         """Do nothing: the prior of the weights is fixed."""
 
@@ -486,15 +460,9 @@ def with_columns(values, k, axis=0):
 def _with_barrier(columns, at, rate):
     """Return dense columns (c, k, u) with zeros above the diagonal and a positive diagonal.
 
-    The diagonal takes a proximal step of its logarithmic barrier, which has a closed form.
-
-    Parameters
-    ----------
-    columns : Tensor of shape (c, k, u)
-        Columns after the gradient step, at the functions ``at``.
-    at : Tensor of shape (u,)
-    rate : Tensor of shape (c, k, u)
-        Learning rates times the share of the barrier in a step.
+    ``columns`` are those after the gradient step, at the functions ``at``. The diagonal takes a
+    proximal step of its logarithmic barrier, which has a closed form; ``rate`` is the learning rate
+    times the share of the barrier in a step.
     """
     order = torch.arange(columns.shape[1], device=at.device)[:, None]
     kept = columns.where(at >= order, 0.0)

@@ -1,8 +1,6 @@
 """`SVGPClassifier`: the estimator."""
 
-from typing import Self
-
-from .._estimators import GPClassifier, all_or_nothing, fit_models
+from .._estimators import GPClassifier
 from .._hyperparameters.elbo_search import learn_on_elbo
 from .._hyperparameters.initialization import shrink_length_scales
 from .._inference.natural_gradient import NaturalGradientInference
@@ -10,7 +8,6 @@ from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._sparse import (
     SPARSE_FOLLOWED,
-    fit_or_update,
     fit_posterior,
     streaming_ascent,
     update_posterior,
@@ -77,8 +74,9 @@ class SVGPClassifier(GPClassifier):
     class_weight : dict or "balanced", default=None
         Multiplies the sample weights of each class.
     warm_start : bool, default=False
-        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. A
-        change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Whether `fit` starts from the kernel, inducing points and posterior of the last fit. Few
+        more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that these
+        depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -171,62 +169,6 @@ class SVGPClassifier(GPClassifier):
     def _check_parameters(self):
         self._check_choice("likelihood", CLASSIFIER_LIKELIHOODS)
         check_variational_parameters(self)
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,)
-            Labels: strings, integers or booleans.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log likelihood of each row: 0 removes it, an integer repeats it.
-
-        Returns
-        -------
-        self : SVGPClassifier
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight)
-
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the posterior with more rows.
-
-        The first call does the same as `fit`. Every further call keeps kernel and inducing points,
-        and takes the posterior so far as the prior of its rows, so a row counts as often as it is
-        passed. The first rows should contain every class, as they determine kernel and points.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All possible classes; required in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : SVGPClassifier
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` has an unknown class.
-        """
-        return fit_or_update(self, X, y, sample_weight, classes=classes)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

@@ -6,7 +6,7 @@ from typing import Self
 from sklearn.utils.metaestimators import available_if
 
 from .._csr import CSRRows
-from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models
+from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models, stream
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
@@ -18,7 +18,6 @@ from .._predictive import LIKELIHOODS, VARYING_NOISE
 from .._sparse import (
     N_INDUCING,
     SPARSE_FOLLOWED,
-    fit_or_update,
     fit_posterior,
     optimized,
     streaming_ascent,
@@ -46,10 +45,6 @@ _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
 _MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
-
-
-def _has_gaussian_noise(estimator):
-    return estimator.likelihood == "gaussian"
 
 
 class SVGPRegressor(GPRegressor):
@@ -119,7 +114,8 @@ class SVGPRegressor(GPRegressor):
         as initial values and bounds do not depend on its scale.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
-        A change of a parameter that these depend on, such as ``kernel``, raises an error.
+        Few more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that
+        these depend on, such as ``kernel``, raises an error.
     device : str or torch.device, default=None
         Device of the computation; None is the CPU. The fitted state is always on the CPU.
     dtype : {"float32", "float64"}, default=None
@@ -298,9 +294,9 @@ class SVGPRegressor(GPRegressor):
         -------
         self : SVGPRegressor
         """
-        return fit_or_update(self, X, y, sample_weight, noise_variance=noise_variance)
+        return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
-    @available_if(_has_gaussian_noise)
+    @available_if(lambda estimator: estimator.likelihood == "gaussian")
     @isolated()
     def log_marginal_likelihood(
         self,
@@ -393,7 +389,8 @@ class SVGPRegressor(GPRegressor):
             sparse = replace(sparse, n_inducing=n_rows)
         start = self._start(sparse, is_exact)
         if callable(self.optimizer):
-            start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
+            if problem.learns:
+                start = optimized(self.optimizer, collapsed_elbo_at, start, problem.rows)
             sparse = replace(sparse, learned=())
         solver = Exact() if is_exact else self._chosen_solver(n_rows, len(start.Z))
         if isinstance(solver, (Collapsed, Exact)):

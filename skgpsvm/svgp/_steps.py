@@ -13,13 +13,7 @@ MAX_FULL_BATCH, _MINIBATCH = 10_000, 1024  # rows
 def posterior_stage(sparse, model, solver, *, in_batches=True):
     """Return the stage of a solver that finds the posterior and learns what is free.
 
-    Parameters
-    ----------
-    sparse : SparseProblem
-    model : SparseModel
-    solver : NaturalGradient or Gradient
-    in_batches : bool
-        Whether natural gradients on many rows take minibatches by default.
+    If ``in_batches``, natural gradients on many rows take minibatches by default.
     """
     method, batch_size = GradientInference, solver.batch_size
     if isinstance(solver, NaturalGradient):
