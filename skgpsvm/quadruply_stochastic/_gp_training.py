@@ -211,7 +211,7 @@ class StepsStart(NamedTuple):
 
 
 def take_steps(estimator, problem, first=None, *, streamed=False):
-    """Fit by stochastic steps from the prior, or continue the fitted model of a problem.
+    """Fit by stochastic steps from a `StepsStart`, or continue the fitted model of a problem.
 
     Rows that are streamed come in addition to earlier ones, and get one pass.
     """
