@@ -138,6 +138,21 @@ class Calibration(_Fitted):
         derivatives = partial(_loss_derivatives, mean, var, offset, targets, weights)
         return self._after(derivatives, weights.sum(), _BOUNDS)
 
+    def informed(self, mean, var, targets, weights, worth):
+        """Return a prior with the calibration of some rows, which counts as few of them.
+
+        Parameters
+        ----------
+        mean, var, targets, weights
+            See `updated`.
+        worth : float
+            Number of rows whose information the prior has at most.
+        """
+        fitted = self.updated(mean, var, targets, weights)
+        before, after = torch.tensor(self.precision), torch.tensor(fitted.precision)
+        precision = before.lerp(after, min(worth / fitted.weight, 1.0)).tolist()
+        return replace(self, values=fitted.values, precision=tuple(map(tuple, precision)))
+
 
 @dataclass(frozen=True)
 class Tempering(_Fitted):

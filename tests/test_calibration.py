@@ -293,3 +293,16 @@ def test_leave_one_out_loss_is_that_of_refits(n_classes, tolerance):
         losses.append(-refit.predict_log_proba(X[i : i + 1])[0, y[i]])
     assert model.loo_log_loss_ == pytest.approx(np.mean(losses), rel=tolerance)
     assert model.temperature_ == 1
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_prior_of_other_rows_counts_as_the_given_number_of_rows(c):
+    rows = logistic_rows(150, c, 0)
+    start, weight = prior(rows), rows[3].sum().item()
+    whole = start.updated(*rows)
+    for worth in (0.0, 20.0, 1e6):
+        found, share = start.informed(*rows, worth), min(worth / weight, 1)
+        assert found.values == pytest.approx(whole.values)
+        expected = (1 - share) * np.array(start.precision) + share * np.array(whole.precision)
+        assert np.array(found.precision) == pytest.approx(expected)
+        assert (found.loss, found.weight) == (0, 0)  # of rows before

@@ -107,8 +107,8 @@ MODES = {
         module_params={"hidden_layer_sizes": (4,)},
         n_inducing=6,
         max_iter=12,
-        n_iter_no_change=1,
-        learning_rate=0.02,
+        n_iter_no_change=2,
+        learning_rate=0.003,
         random_state=0,
     ),
     "decoupled, stochastic gradients": DecoupledGPClassifier(

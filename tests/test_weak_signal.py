@@ -8,9 +8,9 @@ weak_signal = pytest.importorskip(
 )
 
 N, D, DRAWS = 200, 5, 3
-# Networks use a fifth of the rows to decide when to stop, and miss the benchmark's margin. They
-# reach .014, .020 and .064.
-REACHED = {"HybridBayesianSVC": 0.02, "HybridSVGPClassifier": 0.03, "HybridSVGPRegressor": 0.07}
+# A network of a regression has 20 held-out rows to decide when to stop, and misses the benchmark's
+# margin. It reaches .021 on noise, and .045 on weak linear functions.
+REACHED = {"HybridSVGPRegressor": 0.05}
 CASES = [
     (task, name) for task in ("regression", "2 classes") for name in weak_signal.estimators(task)
 ]
@@ -42,9 +42,19 @@ def test_no_worse_than_a_constant_and_a_linear_model(task, method, problem):
         assert low <= coverage <= high
 
 
-# Without intercepts of the probabilities, and with larger prior variances, it was .075 or more with
-# four classes; it reaches .010.
-@pytest.mark.parametrize(("task", "margin"), [("2 classes", 0.005), ("4 classes", 0.015)])
-def test_bayesian_svm_keeps_the_frequencies_of_rare_classes(task, margin):
-    mean, error, _ = excess(task, "noise 1:3", "BayesianSVC")
+# The probabilities of a Bayesian SVM have intercepts, and networks start from a head that knows the
+# frequencies. Without that it was .075 or more (BayesianSVC), .061 and .036; it reaches .010, .008
+# and .000.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # networks
+@pytest.mark.parametrize(
+    ("method", "task", "margin"),
+    [
+        ("BayesianSVC", "2 classes", 0.005),
+        ("BayesianSVC", "4 classes", 0.015),
+        ("HybridBayesianSVC", "4 classes", 0.015),
+        ("HybridSVGPClassifier", "4 classes", 0.005),
+    ],
+)
+def test_frequencies_of_rare_classes_are_kept(method, task, margin):
+    mean, error, _ = excess(task, "noise 1:3", method)
     assert mean <= max(margin, weak_signal.STANDARD_ERRORS * error)

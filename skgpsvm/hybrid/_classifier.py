@@ -43,7 +43,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent functions of the features, each normalized to mean zero and
         variance one. Its values are where optimization starts; its bounds and "fixed" marks are
-        respected. None is a squared exponential.
+        respected. None is a squared exponential plus a constant.
     likelihood : {"softmax", "probit", "robust_max"}, default="softmax"
         Likelihood of the labels; see `SVGPClassifier`.
     n_inducing : int, default=64
@@ -58,7 +58,7 @@ class HybridSVGPClassifier(HybridMixin, GPClassifier):
         decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
         Whether training ends when the loss of the held-out rows no longer falls. The weights of
-        the best epoch are kept.
+        the best epoch are kept, or the initial ones if no epoch is better.
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, with ``early_stopping``.
     n_iter_no_change : int, default=5

@@ -9,15 +9,19 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel
 
+from .._csr import array_of
+from .._data import WeightedDataset
 from .._distributed import run_on_all_ranks
-from .._inference.natural_gradient import START_STD
+from .._hyperparameters.priors import SignalPrior
 from .._isolation import PrivateRandom
-from .._posteriors import WhitenedBasis
 from .._sites import SiteLikelihood
 from .._torch_kernels import torch_kernel
+from .._variational import MEAN_VARIANCE
 from ..inducing import select_inducing_points
+from ._head import solve_head
 from ._network import (
     EXTRACTED_ROWS,
+    HEAD,
     FeatureMap,
     HybridNetwork,
     average_buffers,
@@ -25,7 +29,7 @@ from ._network import (
 )
 from ._state import HybridLatents, build_extractor
 
-_INIT_ROWS = 4096  # inducing points are chosen from the features of so many rows
+_INIT_ROWS = 4096  # the head starts from the features of so many rows
 
 
 @dataclass
@@ -41,10 +45,15 @@ class NetworkDesign:
     row_shape : tuple of int
         Shape of a row as the extractor takes it.
     kernel : Kernel or None
-        Kernel of the features without its noise; None is a squared exponential.
+        Kernel of the features without its noise; None is a squared exponential and a constant.
     prior_variance : float
-        Initial variance of the default kernel.
+        Initial variance of the squared exponential.
     likelihood : SiteLikelihood
+    noise_bounds : tuple of two floats
+        Bounds of the logarithms of its parameters.
+    solved : tuple of str
+        Parameters of the head that training starts with solved, see `solve_head`. The others start
+        at the prior.
     """
 
     module: object
@@ -53,9 +62,11 @@ class NetworkDesign:
     kernel: Kernel | None
     prior_variance: float
     likelihood: SiteLikelihood
+    noise_bounds: tuple
+    solved: tuple
 
     @classmethod
-    def of(cls, estimator, prior_variance):
+    def of(cls, estimator, prior_variance, solved=HEAD):
         """Return the design of an estimator whose number of features is known."""
         module, n_features = estimator.module, estimator.n_features_in_
         kernel = estimator.kernel
@@ -66,6 +77,8 @@ class NetworkDesign:
             None if kernel is None else estimator._noise_model.split(clone(kernel))[0],
             prior_variance,
             estimator._make_likelihood(),
+            estimator._noise_model.limits(),
+            solved,
         )
 
     def start_kernel(self, n_outputs):
@@ -73,14 +86,17 @@ class NetworkDesign:
         if self.kernel is not None:
             return self.kernel
         variance = ConstantKernel(self.prior_variance, (1e-3, 1e5))
-        return variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
+        smooth = variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
+        return smooth + ConstantKernel(MEAN_VARIANCE, "fixed")
 
     def model(self, kernel, seed, threshold):
         """Return a `HybridLatents` without weights."""
         return HybridLatents(self.build, self.row_shape, kernel, {}, seed, threshold)
 
     def initial(self, problem, rows, threshold, n_inducing):
-        """Return a `HybridLatents` without weights, and the initial network.
+        """Return a `HybridLatents` without weights, the initial network, and what its head is of.
+
+        The last is the ascent and the state that `solve_head` returns.
 
         Parameters
         ----------
@@ -104,15 +120,22 @@ class NetworkDesign:
         before = {name: buffer.clone() for name, buffer in extractor.named_buffers()}
         with torch.no_grad(), PrivateRandom(seed):
             raw = run_on_all_ranks(self._raw_features, extractor, rows)
-            (raw,) = rows.collect(raw)
+            raw, *labels = rows.collect(raw, rows.targets, rows.weights)
             average_buffers(extractor, before, rows)
             moments = raw.mean(0), raw.var(0, correction=0)
             network = FeatureMap(extractor, self.row_shape, *moments).eval()
             features = network.normalizer(raw).double().cpu().numpy()
         Z = select_inducing_points(features, n_inducing, random_state=random_state)
         model.kernel = self.start_kernel(features.shape[1])
-        kernel, head = torch_kernel(model.kernel), self._head(model.kernel, Z, problem.generator)
-        return model, HybridNetwork(network, kernel, head).to(rows.device)
+        parts = features, *map(array_of, labels), rows.device, torch.float64
+        rows = WeightedDataset(*parts, shared=False)
+        prior = None
+        if self.kernel is None:
+            prior = SignalPrior(model.kernel, rows.device, self.likelihood.n_latents)
+        parts = model.kernel, torch.tensor(Z), self.likelihood, rows, self.noise_bounds, prior
+        head, *solution = solve_head(*parts, self.solved)
+        network = HybridNetwork(network, torch_kernel(model.kernel), head).to(rows.device)
+        return model, network, solution
 
     def _raw_features(self, extractor, rows):
         """Return the features of this rank's rows; of shape (0,) if there are none."""
@@ -121,16 +144,3 @@ class NetworkDesign:
         parts = torch.arange(len(rows)).tensor_split(math.ceil(len(rows) / EXTRACTED_ROWS))
         raw = [raw_features(extractor, rows.take(i)[0], self.row_shape) for i in parts]
         return torch.cat(raw)
-
-    def _head(self, kernel, Z, generator):
-        """Return the initial parameters of the head, by name."""
-        theta, Z = torch.tensor(kernel.theta), torch.tensor(Z)
-        shape = self.likelihood.n_latents, WhitenedBasis(torch_kernel(kernel), theta, Z).size
-        draws = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        return {
-            "theta": theta,
-            "noise": self.likelihood.parameters(),
-            "Z": Z,
-            "mean": START_STD * draws,
-            "raw_root": torch.zeros(*shape, shape[1], dtype=torch.float64),
-        }

@@ -9,13 +9,16 @@ import torch
 
 from .._data import chunk_rows
 from .._distributed import run_on_all_ranks
+from .._inference.leave_one_out import leave_one_out
 from .._optim import by_autograd, lbfgs
 
 _NONE_HELD = -1.0  # threshold below the hash of any row
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
 _NOISE_STEPS = 50
 # Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
-_NOISE_PRIOR_STD = 1.0
+_NOISE_PRIOR_STD = 0.5
+# Number of held-out rows that the calibration of the initial network counts as.
+_PRIOR_ROWS = 20.0
 
 
 def split(rows, share, salt, threshold):
@@ -121,6 +124,17 @@ def _own_moments(network, rows):
 class HeldOutCriterion(ABC):
     """Criterion of held-out rows: it ends the training, and fits noise or calibration to them."""
 
+    def informed(self, ascent, state):
+        """Return the criterion with what training rows tell before the network is trained.
+
+        Parameters
+        ----------
+        ascent : CoordinateAscent
+            Ascent on the initial features, which do not know the targets.
+        state : AscentState
+        """
+        return self
+
     @abstractmethod
     def losses(self, network, moments):
         """Return the validation losses that early stopping compares.
@@ -159,6 +173,10 @@ class CalibratedLoss(HeldOutCriterion):
 
     def __init__(self, prior):
         self._prior = prior
+
+    def informed(self, ascent, state):
+        left_out = leave_one_out(ascent, state)
+        return CalibratedLoss(self._prior.informed(*left_out, _PRIOR_ROWS))
 
     def losses(self, network, moments):
         return [self._prior.updated(*moments).log_loss]

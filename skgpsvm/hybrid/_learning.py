@@ -34,9 +34,10 @@ class TrainingState(State):
     n_epochs : int
         Number of epochs taken.
     best_weights : dict of str to Tensor, or None
-        Weights of the epoch with the lowest first validation loss; None without early stopping.
+        Weights with the lowest first validation loss, the initial ones or those after an epoch;
+        None without early stopping.
     lowest_losses : Tensor of shape () or (k,)
-        Lowest validation losses so far; one infinity before the first epoch.
+        Lowest validation losses so far; one infinity without early stopping.
     n_worse : int
         Number of successive epochs in which no validation loss fell.
     """
@@ -69,8 +70,8 @@ class JointTraining(Stage):
         Function that takes a batch of inputs (b, *row_shape) and returns one of the same shape.
     validation_losses : callable or None
         For early stopping: function of the network that returns a list of its validation losses.
-        The weights of the epoch with the lowest first loss are kept. None trains for ``max_iter``
-        epochs.
+        The weights with the lowest first loss are kept, the initial ones or those after an epoch.
+        None trains for ``max_iter`` epochs.
     patience : int
         Number of successive epochs without a falling loss that ends training.
     generator : torch.Generator
@@ -106,11 +107,14 @@ class JointTraining(Stage):
 
     def init(self):
         """Return the state before the first epoch, a `TrainingState`."""
-        return TrainingState(
+        state = TrainingState(
             weights=self._weights(),
             generator=self.generator.get_state(),
             lowest_losses=torch.tensor(math.inf),
         )
+        if self.validation_losses is not None:
+            self._validate(state)
+        return state
 
     def step(self, state):
         """Train for one epoch; the objective is the mean of the estimates from its batches.
@@ -157,7 +161,7 @@ class JointTraining(Stage):
         return self.network.eval()
 
     def best(self, state):
-        """Return the network of the best epoch with early stopping, else of the last epoch."""
+        """Return the network with the best weights with early stopping, else of the last epoch."""
         weights = state.weights if state.best_weights is None else state.best_weights
         self.network.load_state_dict(weights)
         return self.network.eval()

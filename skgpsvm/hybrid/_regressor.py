@@ -47,7 +47,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         Prior covariance of the latent functions of the features, each normalized to mean zero and
         variance one. Its values are where optimization starts; its bounds and "fixed" marks are
         respected. A `WhiteKernel` in its sum is the noise, in squared units of the normalized y.
-        None is a squared exponential.
+        None is a squared exponential plus a constant.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Likelihood of the targets; see `SVGPRegressor`.
     normalize_y : bool, default=True
@@ -65,7 +65,8 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         decay to zero as a cosine over ``max_iter`` epochs.
     early_stopping : bool, default=True
         Whether training ends when the loss of the held-out rows no longer falls, neither with the
-        refitted noise nor with that of the ELBO. The weights of the best epoch are kept.
+        refitted noise nor with that of the ELBO. The weights of the best epoch are kept, or the
+        initial ones if no epoch is better.
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, with ``early_stopping``. The noise is
         refitted to them.
@@ -210,7 +211,8 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         return self._noise_model.sites()
 
     def _network_design(self):
-        return NetworkDesign.of(self, 1.0)
+        # From a solved posterior, features of the network would be learned less well.
+        return NetworkDesign.of(self, 1.0, solved=("noise", "Z"))
 
     def _fit_model(self, problem):
         design = self._network_design()

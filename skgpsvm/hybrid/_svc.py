@@ -50,7 +50,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     kernel : kernel of sklearn.gaussian_process.kernels, default=None
         Prior covariance of the latent functions of the features, each normalized to mean zero and
         variance one. Its values are where optimization starts; its bounds and "fixed" marks are
-        respected. None is a squared exponential.
+        respected. None is a squared exponential plus a constant.
     contrast : {"soft", "hard"}, default="soft"
         How the loss compares classes. "soft" compares each row with all wrong classes;
         "hard", as in the paper, with the strongest one.
@@ -68,12 +68,13 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     learning_rate : float, default=1e-3
         Initial learning rate of Adam for the module; that of the head is ten times higher. Both
         decay to zero as a cosine over ``max_iter`` epochs.
-    early_stopping : bool, default=False
+    early_stopping : bool, default=True
         Whether training ends when the loss of the held-out rows no longer falls. The weights of
-        the best epoch are kept.
+        the best epoch are kept, or the initial ones if no epoch is better.
     validation_fraction : float, default=0.1
         Share of the rows that are held out of training, for the calibration of probabilities and
-        for early stopping. With 0, probabilities are a softmax that is not calibrated.
+        for early stopping. With 0, which needs ``early_stopping=False``, probabilities are a
+        softmax that is not calibrated.
     n_iter_no_change : int, default=5
         With ``early_stopping``, the number of epochs without improvement that ends training.
     class_weight : dict or "balanced", default=None
@@ -121,9 +122,9 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
     -----
     Source: Wistuba and Rawat (2018), section 3.4.
 
-    Departs from the source: features are normalized and the inducing points start from k-means of
-    them, without which training stays on the plateau where all latents are zero; the soft
-    contrast; calibration.
+    Departs from the source: features are normalized, the inducing points start from k-means of
+    them, and the posterior from its optimum on the features of the untrained network; the soft
+    contrast; calibration; early stopping.
 
     A step costs as much as the module, and O(b m (D + m)) for each latent that a row uses. X is
     held on the device if it takes at most 256 MiB, and is otherwise read in minibatches.
@@ -158,7 +159,7 @@ class HybridBayesianSVC(HybridMixin, GPClassifier):
         max_iter=50,
         batch_size=None,
         learning_rate=1e-3,
-        early_stopping=False,
+        early_stopping=True,
         validation_fraction=0.1,
         n_iter_no_change=5,
         class_weight=None,

@@ -84,7 +84,9 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
     salt, threshold = (problem.seed, None) if start is None else (start.seed, start.threshold)
     trained_on, held_out, threshold = split(rows, held_out_share, salt, threshold)
     if start is None:
-        start, network = design.initial(problem, trained_on, threshold, estimator.n_inducing)
+        parts = problem, trained_on, threshold, estimator.n_inducing
+        start, network, solution = design.initial(*parts)
+        criterion = criterion if held_out is None else criterion.informed(*solution)
     else:
         network = start.network(rows.device)
         network.features.to(rows.dtype)
@@ -99,7 +101,7 @@ def fit_network(estimator, problem, design, criterion, held_out_share):
         trained_on,
         bounds={
             "theta": theta_bounds(start.kernel, rows.device).unbind(-1),
-            "noise": estimator._noise_model.limits(),
+            "noise": design.noise_bounds,
         },
         max_iter=estimator.max_iter,
         batch_size=_batch_size(estimator, trained_on.n_rows),
