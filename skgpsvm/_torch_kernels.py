@@ -91,8 +91,8 @@ def latent_kernels(kernel):
 def torch_kernels(kernel):
     """Return the torch forms of `latent_kernels`, a tuple of functions of the whole theta."""
     parts = latent_kernels(kernel)
-    starts = np.cumsum([0, *(part.n_dims for part in parts)]).tolist()
-    return tuple(torch_kernel(part, start) for part, start in zip(parts, starts, strict=False))
+    starts = np.cumsum([0, *(part.n_dims for part in parts[:-1])]).tolist()
+    return tuple(torch_kernel(part, start) for part, start in zip(parts, starts, strict=True))
 
 
 def take_sparse(kernel):

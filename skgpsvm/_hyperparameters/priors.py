@@ -1,6 +1,7 @@
 """Priors of hyperparameters."""
 
 import math
+from functools import lru_cache
 
 import torch
 from scipy.optimize import brentq
@@ -207,16 +208,19 @@ class SignalPrior:
     def _split(self, theta):
         """Return the log of the most likely common factor, a float, and of the ratios, (d,)."""
         logs = (theta - self._median)[self._lengths]
-        values = logs.tolist()
-        if not values:
-            return 0.0, logs
-
-        def slope(c):
-            signs = sum((value - c) / math.hypot(value - c, _ROUNDING) for value in values)
-            return self._rate * signs - _LENGTH_PRECISION * c
-
-        c = brentq(slope, min(0.0, *values), max(0.0, *values), xtol=_PRECISION)
+        c = _common_factor(self._rate, tuple(logs.tolist()))
         return c, logs - c
+
+
+@lru_cache(maxsize=8)  # the density and its gradient need the same one
+def _common_factor(rate, logs):
+    """Return the most likely log factor of the `SignalPrior`, given logarithms of length scales."""
+
+    def slope(c):
+        signs = sum((log - c) / math.hypot(log - c, _ROUNDING) for log in logs)
+        return rate * signs - _LENGTH_PRECISION * c
+
+    return brentq(slope, min(0.0, *logs), max(0.0, *logs), xtol=_PRECISION) if logs else 0.0
 
 
 class Penalized:
