@@ -16,6 +16,7 @@ from sklearn.gaussian_process import kernels as k
 
 import skgpsvm
 from skgpsvm import exceptions
+from skgpsvm._rates import RATES
 from skgpsvm.kernels import Linear
 
 ESTIMATORS = sorted(name for name in skgpsvm.__all__ if name[0].isupper())
@@ -84,8 +85,8 @@ _VALUES = {
 }
 _REGRESSION = ("gaussian", "student_t", "laplace")
 _OF = {
-    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, "poisson"),
-    ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic"),
+    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, *RATES),
+    ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic", *RATES),
     ("BayesianSVC", "optimizer"): ("auto", "leave_one_out", "adam", None),
     ("QSRVMRegressor", "covariance"): ("full", "mean_field"),
     ("QSRVMClassifier", "covariance"): ("full", "mean_field"),

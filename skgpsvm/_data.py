@@ -288,8 +288,13 @@ class WeightedDataset:
 
     def winsorized(self):
         """Return these rows with `winsorized` targets."""
-        part, arrays = copy(self), (self.targets.cpu().numpy(), self.weights.cpu().numpy())
-        part.targets = self._tensor(winsorized(*arrays))
+        arrays = self.targets.cpu().numpy(), self.weights.cpu().numpy()
+        return self.with_targets(self._tensor(winsorized(*arrays)))
+
+    def with_targets(self, targets):
+        """Return these rows with other targets, a tensor (n, ...)."""
+        part = copy(self)
+        part.targets = targets
         return part
 
     def subset(self, max_rows, random_state, *, by_class=False):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri, pdtr, roots_genlaguerre, softmax
+from scipy.special import ndtr, ndtri, roots_genlaguerre, softmax
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
 from ._sites import LikelihoodSites
@@ -50,7 +50,7 @@ _MIXTURES = {
 # 1e-4, and of .999 to 1e-3, relative to their length.
 _NODES = 128
 _NEWTON_STEPS, _NEWTON_TOL = 50, 1e-10
-_COUNT_NODES, _MOST_OF_FEW = 32, 100  # nodes of Gaussian logarithms; a count above that of rate 0
+_NOISE_NODES = 32  # of Gaussian logarithms of the noise
 _INTERVAL_ROWS = 4096  # whose intervals are computed at a time
 _ROUNDING = 1e-9  # of sums of weights
 
@@ -85,7 +85,7 @@ def half_widths_of_mixture(variance, noise, mean, log_variance, level):
     ``noise`` are medians of the prior noise variances, and ``mean`` and ``log_variance`` moments of
     the logarithms of the noise variances, relative to these.
     """
-    nodes, weights = np.polynomial.hermite.hermgauss(_COUNT_NODES)
+    nodes, weights = np.polynomial.hermite.hermgauss(_NOISE_NODES)
     z, weights = ndtri((1 + level) / 2), weights / weights.sum()
     parts = []
     for start in range(0, len(variance), _INTERVAL_ROWS):
@@ -113,18 +113,6 @@ def _quantiles(variance, noise, weights, z):
         if (np.abs(step) <= _NEWTON_TOL * quantile).all():
             break
     return quantile
-
-
-def count_quantiles(mean, variance, probability):
-    """Return quantiles (n, t) of Poisson counts by bisection, given moments of their log means."""
-    nodes, weights = np.polynomial.hermite.hermgauss(_COUNT_NODES)
-    rates = np.exp(mean[..., None] + np.sqrt(2 * variance)[..., None] * nodes)
-    low, high = np.full(mean.shape, -1.0), np.ceil(2 * rates.max(-1) + _MOST_OF_FEW)
-    while (high - low > 1).any():
-        middle = np.floor((low + high) / 2)
-        reached = pdtr(middle[..., None], rates) @ (weights / weights.sum()) >= probability
-        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-    return high
 
 
 class LeftOut(NamedTuple):

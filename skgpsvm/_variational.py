@@ -23,18 +23,21 @@ from ._hyperparameters.initialization import (
     free_constants,
     scaled_lengths,
     with_constant_noise,
+    with_lengths,
 )
 from ._hyperparameters.priors import JointPrior, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
-from ._noise import noise_entries
+from ._noise import RegressionNoise, noise_entries
 from ._parameters import where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
+from ._rates import RATES
 from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
 from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
+_MEAN_VARIANCE_OF_LOGS = 100.0  # the same where y is not normalized, and the latents are its logs
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
 _FIRST_TREND = 1.5
@@ -74,7 +77,9 @@ def check_noise(estimator):
         )
 
 
-def regression_problem(estimator, problem, mean, *, kernel=None, rougher=()):
+def regression_problem(
+    estimator, problem, mean, *, kernel=None, rougher=(), mean_variance=MEAN_VARIANCE
+):
     """Return the `SparseProblem` of a regression, with the estimator's kernel or another.
 
     Mean None is a constant, to which a choice may add a linear function. ``rougher`` has the
@@ -83,12 +88,12 @@ def regression_problem(estimator, problem, mean, *, kernel=None, rougher=()):
     """
     scaler = problem.scaler
     kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
-    kernel = with_mean(kernel, mean or "constant", scaler, MEAN_VARIANCE)
+    kernel = with_mean(kernel, mean or "constant", scaler, mean_variance)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
     alternatives = (rougher_kernels(rougher),) if rougher else ()
     few = problem.rows.n_rows < problem.X.shape[1] and not isinstance(problem.X, CSRRows)
     if rougher and mean is None and few:
-        linear = linear_kernel(scaler, MEAN_VARIANCE)
+        linear = linear_kernel(scaler, mean_variance)
         alternatives += ({"linear": lambda kernel: kernel + linear},)
     return _sparse_problem(estimator, problem, kernel, prior, alternatives)
 
@@ -138,6 +143,46 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
         little = scaled_lengths(of_noise, 1.0, _LITTLE_NOISE)
         kernels.append(of_noise.clone_with_theta(little))
     return sparse, [with_constant_noise(start, kernel) for kernel in kernels]
+
+
+def rate_problem(estimator, problem, mean, n_inducing, jitter):
+    """Return the `SparseProblem` of a regression of rates, and a list of its start.
+
+    A cold fit starts from a Gaussian process of the logarithms of y: at its kernel and posterior,
+    in units of the logarithms, with the variance of its noise as dispersion.
+    """
+    options = {"rougher": ROUGHER, "mean_variance": _MEAN_VARIANCE_OF_LOGS}
+    sparse = regression_problem(estimator, problem, mean, **options)
+    sparse = replace(sparse, n_inducing=n_inducing)
+    learned = sparse.make_prior and (lambda rows: SignalPrior(sparse.kernel, rows.device))
+    rates = replace(sparse, make_prior=learned)
+    if problem.start is not None:
+        return rates, [problem.start]
+    rows = problem.rows
+    logs = rows.with_targets(_logs(rows, RATES[estimator.likelihood].is_count))
+    means = rows.sum(rows.weights @ logs.targets)[0] / rows.total_weight
+    squares = rows.sum(rows.weights @ (logs.targets - means).square())[0]
+    scale = (squares / rows.total_weight).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    noise = RegressionNoise(likelihood="gaussian", n_outputs=len(scale))
+    normalized = rows.with_targets((logs.targets - means) / scale)
+    constant = replace(sparse.on(normalized), likelihood=noise.sites(), noise=noise)
+    search = CollapsedSearch(constant, constant.initial_model(), jitter)
+    start = search.start
+    if search.is_needed:
+        start = search.start_of_other_noise()
+        unit = scale.square().mean().item()
+        start = replace(start, kernel=with_lengths(start, 1.0, unit).kernel)
+    variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
+    dispersions = variance.log().tolist() if len(sparse.likelihood.parameters()) else ()
+    start = replace(start, noise=tuple(dispersions), mean=None, root=None)
+    return rates, [at_gaussian_posterior(start, variance, logs)]
+
+
+def _logs(rows, is_count):
+    """Return the logarithms of targets (n, t), half a count added where they are counts."""
+    half = 0.5 / rows.weights[:, None] if is_count else 0.0
+    return (rows.targets + half).log()
 
 
 def classification_problem(estimator, problem, mean):

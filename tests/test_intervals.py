@@ -96,21 +96,6 @@ def test_intervals_hold_draws_of_the_model(likelihood):
     assert_allclose(held, 0.8, atol=5 * np.sqrt(0.16 / 4000))
 
 
-@pytest.mark.parametrize("level", [0.5, 0.9])
-def test_intervals_of_counts_are_quantiles_of_draws(level):
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    y = np.random.default_rng(1).poisson(np.exp(X[:, 0] + 1))
-    model = AdditiveGPRegressor(likelihood="poisson").fit(X, y)
-    lower, upper = model.predict_interval(X, level)
-    draws = model.sample_y(X, 4000)
-    error = 4 * np.sqrt(0.25 / 4000)
-    for bound, p in ((lower, (1 - level) / 2), (upper, (1 + level) / 2)):
-        assert ((draws <= bound[:, None]).mean(1) > p - error).all()
-        assert ((draws < bound[:, None]).mean(1) < p + error).all()
-    with pytest.raises(ValueError, match="has no residuals of rows"):
-        model.predict_interval(X, method="conformal")
-
-
 # Conformal intervals
 
 

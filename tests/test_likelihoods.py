@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from problems import t64
+from scipy import stats
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.special import erfcx, log_ndtr, ndtr
@@ -21,12 +22,14 @@ from skgpsvm import likelihoods
 from skgpsvm._quadrature import gauss_hermite, normal_points
 from skgpsvm.likelihoods import (
     BinaryHinge,
+    Gamma,
     Gaussian,
     Heteroscedastic,
     Laplace,
     Likelihood,
     Logistic,
     MulticlassHinge,
+    NegativeBinomial,
     Poisson,
     Probit,
     RobustMax,
@@ -41,6 +44,8 @@ LIKELIHOODS = {
     "Laplace": lambda: Laplace(0.7),
     "StudentT": lambda: StudentT(0.7),
     "Poisson": Poisson,
+    "NegativeBinomial": lambda: NegativeBinomial(0.6),
+    "Gamma": lambda: Gamma(0.4),
     "Probit": Probit,
     "Logistic": Logistic,
     "Softmax": Softmax,
@@ -48,7 +53,8 @@ LIKELIHOODS = {
     "BinaryHinge": BinaryHinge,
     "MulticlassHinge": MulticlassHinge,
 }
-REGRESSION = (Gaussian, Heteroscedastic, Laplace, StudentT, Poisson)
+RATES = (Poisson, NegativeBinomial, Gamma)
+REGRESSION = (Gaussian, Heteroscedastic, Laplace, StudentT, *RATES)
 MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
 
 
@@ -71,8 +77,11 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
         y = torch.randint(max(n_latents, 2), (b,), generator=generator)
     if isinstance(likelihood, Heteroscedastic):
         mean[:, 1] /= 2
-    if isinstance(likelihood, Poisson):
+    if isinstance(likelihood, RATES):
         y, mean = (1.5 * y).square().floor(), mean / 2
+    if isinstance(likelihood, Gamma):
+        y = y + 0.5
+        mean = mean / 2 + y.log()
     return y, mean.to(dtype), var.to(dtype)
 
 
@@ -167,8 +176,9 @@ def test_predictions_are_distributions(likelihood):
     assert isinstance(prediction, typing.get_origin(annotation) or annotation)
     if isinstance(likelihood, REGRESSION):
         predicted_mean, predicted_var = prediction
-        if isinstance(likelihood, Poisson):
-            mean, var = torch.exp(mean + var / 2), predicted_mean
+        if isinstance(likelihood, RATES):
+            mean = torch.exp(mean + var / 2)
+            var = 0.4 * mean.square() if isinstance(likelihood, Gamma) else predicted_mean
         t = y.shape[1]
         mean, var = mean[:, :t], var[:, :t]
         assert torch.equal(predicted_mean, mean)
@@ -186,6 +196,8 @@ def test_parameters_are_named_and_trainable(likelihood):
         "Heteroscedastic": {"log_noise_var"},
         "Laplace": {"log_scale"},
         "StudentT": {"log_scale"},
+        "NegativeBinomial": {"log_dispersion"},
+        "Gamma": {"log_dispersion"},
     }
     assert names == expected.get(type(likelihood).__name__, set())
     y, mean, var = rows(likelihood)
@@ -224,7 +236,7 @@ def gaussian_expectation(function, mean, var, kinks):
 
 
 @pytest.mark.parametrize(
-    "name", ["Gaussian", "Laplace", "Poisson", "Probit", "Logistic", "BinaryHinge"]
+    "name", ["Gaussian", "Laplace", "Poisson", "Gamma", "Probit", "Logistic", "BinaryHinge"]
 )
 def test_closed_forms_equal_quadrature(name):
     likelihood = LIKELIHOODS[name]()
@@ -386,7 +398,55 @@ def test_varying_noise_by_nested_quadrature():
         assert float(predicted[i]) == pytest.approx(v + noise, rel=1e-9)
 
 
-# Counts
+# Counts and amounts
+
+# The distributions of scipy at a log mean, with the dispersions above.
+DISTRIBUTIONS = {
+    "Poisson": lambda f: stats.poisson(np.exp(f)),
+    "NegativeBinomial": lambda f: stats.nbinom(1 / 0.6, 1 / (1 + 0.6 * np.exp(f))),
+    "Gamma": lambda f: stats.gamma(1 / 0.4, scale=0.4 * np.exp(f)),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_rates_have_the_distributions_of_scipy(name):
+    likelihood, distribution = LIKELIHOODS[name](), DISTRIBUTIONS[name]
+    y, f, var = (part[:, :1] for part in rows(likelihood))
+    given, values = distribution(f.numpy()), y.numpy()
+    log_prob = given.logpdf(values) if name == "Gamma" else given.logpmf(values)
+    np.testing.assert_allclose(likelihood.log_prob(y, f).detach(), log_prob[:, 0], rtol=1e-12)
+    moments = [part.detach().numpy() for part in likelihood.predict(f, torch.zeros_like(f))]
+    np.testing.assert_allclose(moments, given.stats("mv"), rtol=1e-12)
+    # The law of total variance, by quadrature over f.
+    nodes, weights = gauss_hermite(32, f)
+    mean, variance = distribution((f + var.sqrt() * nodes).numpy()).stats("mv")
+    expected = mean @ weights.numpy()
+    total = (variance + mean**2) @ weights.numpy() - expected**2
+    moments = [part.detach().numpy()[:, 0] for part in likelihood.predict(f, var)]
+    np.testing.assert_allclose(moments, (expected, total), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 60.0])  # on either side of where the rate becomes linear
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_derivatives_of_rates_are_those_of_their_expectation(name, shift):
+    likelihood = LIKELIHOODS[name]()
+    y, mean, var = rows(likelihood)
+    shift = -shift if name == "Gamma" else shift
+    closed = likelihood.expected_derivatives(y, mean + shift, var)
+    by_autograd = Likelihood.expected_derivatives(likelihood, y, mean + shift, var)
+    # The second derivative of the quadrature in the variance errs by 1e-5.
+    tolerance = 1e-4 if name == "NegativeBinomial" else 1e-14
+    for value, expected in zip(closed, by_autograd, strict=True):
+        torch.testing.assert_close(value.detach(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_counts_of_little_dispersion_are_poisson():
+    y, mean, var = rows(Poisson())
+    little = NegativeBinomial(1e-6)
+    for method in ("expected_log_prob", "log_marginal"):
+        value = getattr(little, method)(y, mean, var).detach()
+        expected = getattr(Poisson(), method)(y, mean, var)
+        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_published_terms_of_poisson():
@@ -397,15 +457,6 @@ def test_published_terms_of_poisson():
     assert value == pytest.approx(-2.1068998880, abs=half_digit)
     assert float(second) == pytest.approx(-2.0137527075, abs=half_digit)
     assert float(first) == pytest.approx(2 - math.exp(0.7), rel=1e-15)
-
-
-@pytest.mark.parametrize("shift", [0.0, 60.0])  # on either side of where the rate becomes linear
-def test_poisson_derivatives_are_those_of_its_expectation(shift):
-    y, mean, var = rows(Poisson())
-    closed = Poisson().expected_derivatives(y, mean + shift, var)
-    by_autograd = Likelihood.expected_derivatives(Poisson(), y, mean + shift, var)
-    for value, expected in zip(closed, by_autograd, strict=True):
-        torch.testing.assert_close(value, expected, rtol=1e-14, atol=1e-14)
 
 
 def test_poisson_is_a_distribution_over_counts():

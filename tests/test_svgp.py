@@ -352,7 +352,7 @@ def test_minibatches_keep_what_the_start_has_learned(likelihood):
         ({"solver": "collapsed", "likelihood": "laplace"}, "needs Gaussian noise"),
         ({"noise_variance": 0}, "noise_variance=0 must be a number above 0, or None"),
         ({"noise_variance": -1.0}, "noise_variance=-1.0 must be a number above 0, or None"),
-        ({"likelihood": "poisson"}, "not one of 'gaussian', 'student_t', 'laplace'"),
+        ({"likelihood": "binomial"}, "not one of 'gaussian', 'student_t', 'laplace'"),
         ({"mean": "quadratic"}, "not one of 'zero', 'constant', 'linear'"),
         ({"optimizer": "adam"}, "not one of 'auto', None"),
         ({"normalize_y": "yes"}, "must be True or False"),

@@ -263,7 +263,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         Returns
         -------
         mean, variance : ndarray of shape (n,) or (n, c)
-            Of a regressor, in units of y and squared units of y, with the axes of `predict`'s mean.
+            Of a regressor, in units of y and squared units of y, or of the logarithm of the mean of
+            counts and amounts, with the axes of `predict`'s mean.
             Of a classifier, one column for each latent function, and no second axis where there is
             only one, which is positive for ``classes_[1]``. A model that is calibrated by
             ``spread_`` multiplies the variance by it, as `predict_proba` does.

@@ -14,6 +14,7 @@ from .._distributed import check_equal, gather, run_on_all_ranks
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
+from .._rates import RATES, check_rates, rate_quantiles
 from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator, all_or_nothing
@@ -29,11 +30,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     """Base of regressors: normalized targets, noise, and predictions in units of y.
 
     A subclass has a parameter ``likelihood``, and ``_likelihood``, the one of the last fit. Targets
-    are centered and scaled where ``normalize_y`` asks for it; those of heavy-tailed noise by the
-    mean and deviation of `winsorized` targets.
+    are centered and scaled where ``normalize_y`` asks for it, unless they are rates; those of
+    heavy-tailed noise by the mean and deviation of `winsorized` targets.
     """
 
     _left_out = None  # `LeftOut` residuals of the last fit
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = not self._has_noise()
+        return tags
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None) -> Self:
@@ -104,8 +110,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return stream(self, X, y, sample_weight)
 
     def _has_noise(self):
-        """Return whether y has noise to learn; weights of counts are exposures."""
-        return True
+        """Return whether y is a function plus noise; it is not where the function is a log rate."""
+        return self.likelihood not in RATES
 
     def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
         """`merged_rows` with normalized targets (n, t), or (n, t, 2) with known noise."""
@@ -122,6 +128,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             known = run_on_all_ranks(check_noise_variance, noise_variance, y)
             targets = np.stack([targets, known], -1)
         X, targets, weights, origin = merged_rows(X, targets, weights)
+        if not self._has_noise():
+            run_on_all_ranks(check_rates, self.likelihood, targets[weights > 0])
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
@@ -133,7 +141,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
                 raise ValueError(
                     "Squares of y, times the weights, overflow in float64: scale them down."
                 )
-            if self.normalize_y:
+            if self.normalize_y and self._has_noise():
                 self._y_mean = mean
                 self._y_std = np.where(differs(var, self._y_mean), np.sqrt(var), 1.0)
         elif targets.shape[1] != len(self._y_mean):
@@ -184,6 +192,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if not weights.any():
             return 0.0
         mean, known = self._latent_means(X), 0.0
+        if not self._has_noise():
+            constant = np.log(np.average(np.exp(mean), axis=0, weights=weights))
+            y, mean, constant = map(torch.as_tensor, (targets, mean, constant))
+            likelihood = self._rate_likelihood()
+            gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, constant)
+            return float(weights @ gained.numpy())
         if targets.ndim == 3:
             known = targets[..., 1] * self._y_std**2
         squares = (mean - np.average(mean, axis=0, weights=weights)) ** 2
@@ -192,6 +206,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def _noise_variance(self, parameters):
         """Return the noise variance in squared units of y, for ``noise_variance_``."""
         return self._outputs(self._noise_model.variance(parameters).numpy() * self._y_std**2)
+
+    def _noise_attributes(self, parameters):
+        """Return the fitted attributes of the likelihood's log parameters (k,), a dict."""
+        if self._has_noise():
+            return {"noise_variance_": self._noise_variance(parameters)}
+        return {"dispersion_": self._outputs(parameters.exp().numpy())} if len(parameters) else {}
+
+    def _rate_likelihood(self):
+        """Return the likelihood of rates at the fitted dispersions."""
+        return RATES[self._likelihood].make(self._dispersions())
+
+    def _dispersions(self):
+        """Return the fitted dispersions (t,), or ones where the likelihood has none."""
+        return np.atleast_1d(getattr(self, "dispersion_", np.ones(self._n_outputs)))
 
     def _latent_moments(self, X, spread=None):
         mean, variance = (part[:, : self._n_outputs] for part in super()._latent_moments(X, spread))
@@ -246,17 +274,35 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         ------
         RuntimeError
             If both are requested.
+        ValueError
+            If the covariance of counts or amounts is requested.
         """
+        check_is_fitted(self)
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        if return_std:
-            mean, variance = self._latent_moments(X)
-            return self._outputs(mean), self._outputs(np.sqrt(variance + self._noise_at(X)))
+        is_rate = self._likelihood in RATES
+        if is_rate and return_cov:
+            raise ValueError(
+                f"likelihood={self._likelihood!r} gives no covariance. Draw from sample_y instead."
+            )
+        if is_rate or return_std:
+            mean, variance = self._moments_of_y(X)
+            mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
+            return (mean, std) if return_std else mean
         mean = self._outputs(self._latent_means(self._check_new(X)))
         if not return_cov:
             return mean
         noise = np.eye(len(mean))[..., None] * self._noise_at(X)
         return mean, self._outputs(self._latent_cov(X) + noise)
+
+    def _moments_of_y(self, X):
+        """Return means and variances of observations, (n, t) each."""
+        if self._likelihood not in RATES:
+            mean, variance = self._latent_moments(X)
+            return mean, variance + self._noise_at(X)
+        predict = self._rate_likelihood().predict
+        moments = self._map_moments(lambda *latent: torch.cat(predict(*latent), 1), X)
+        return np.split(moments, 2, axis=1)
 
     def predict_interval(
         self, X, level: float = 0.9, method="predictive"
@@ -292,14 +338,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             ends = self._predictive_interval(X, level)
         else:
             factor = self._conformal_factor(level)
-            mean, variance = self._latent_moments(X)
-            reach = factor * np.sqrt(variance + self.noise_variance_)
-            ends = mean - reach, mean + reach
+            mean, variance = self._moments_of_y(X)
+            reach = factor * np.sqrt(variance)
+            least = 0.0 if self._likelihood in RATES else -np.inf
+            ends = np.maximum(mean - reach, least), mean + reach
         return tuple(map(self._outputs, ends))
 
     def _predictive_interval(self, X, level):
         """Return the central quantiles of the predictive distribution, lower and upper (n, t)."""
         mean, variance = self._latent_moments(X)
+        if self._likelihood in RATES:
+            given = self._likelihood, self._dispersions(), mean, variance
+            return [rate_quantiles(*given, p) for p in ((1 - level) / 2, (1 + level) / 2)]
         if self._likelihood in VARYING_NOISE:
             log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
             reach = half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
@@ -361,8 +411,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         Returns
         -------
         y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
+            Counts are those at exposure one.
         """
+        check_is_fitted(self)
         rng = check_random_state(random_state)
+        if self._likelihood in RATES:
+            means = np.exp(self.sample_latent(X, n_samples, rng))
+            given = RATES[self._likelihood].distribution(means, self._dispersions())
+            return np.moveaxis(self._outputs(given.rvs(means.shape, random_state=rng)), 0, -1)
         # Of the latent functions in units of the normalized y, those of the outputs come first.
         draws, t = super().sample_latent(X, n_samples, rng), self._n_outputs
         latent = draws[..., :t] * self._y_std + self._y_mean

@@ -290,8 +290,8 @@ class AdditiveGP(GPEstimator):
         -------
         effects : ndarray of shape (n, n_terms) or (n, n_terms, c)
             Effects in the order of ``term_names_``; the last axis is for several latent functions.
-            Those of a regressor are in units of y, or of the logarithm of its mean for a Poisson
-            likelihood; those of a classifier, in units of the latent functions.
+            Those of a regressor are in units of y, or of the logarithm of its mean if that is the
+            link; those of a classifier, in units of the latent functions.
         std : ndarray of the same shape, optional
             Posterior standard deviations.
         """

@@ -3,21 +3,16 @@
 from typing import Self
 
 import numpy as np
-import torch
-from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
-from .._distributed import run_on_all_ranks
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
-from .._parameters import ParameterRules, where
-from .._predictive import LIKELIHOODS, LeftOut, count_quantiles, regression_sites
-from .._sites import LikelihoodSites
-from ..likelihoods import Poisson
+from .._parameters import OtherThan, ParameterRules, where
+from .._predictive import LIKELIHOODS, LeftOut, regression_sites
+from .._rates import RATES, rate_sites
 from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
 
-_USES = USES | {"batch_size": where(likelihood=("student_t", "laplace", "poisson"))}
+_USES = USES | {"batch_size": where(likelihood=OtherThan("gaussian"))}
 
 
 class AdditiveGPRegressor(AdditiveGP, GPRegressor):
@@ -31,10 +26,12 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     Parameters
     ----------
-    likelihood : {"gaussian", "student_t", "laplace", "poisson"}, default="gaussian"
-        Distribution of y. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers.
-        "poisson" is for counts or rates, with a logarithmic link; for rates, pass the exposures as
-        ``sample_weight``.
+    likelihood : str, default="gaussian"
+        Distribution of y: "gaussian", "student_t", "laplace", "poisson", "negative_binomial" or
+        "gamma". "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The last
+        three have a logarithmic link: "poisson" is for counts, or for rates with the exposures as
+        ``sample_weight``, "negative_binomial" for counts whose variance exceeds their mean, and
+        "gamma" for positive amounts of constant coefficient of variation.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
         Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
@@ -61,7 +58,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
         one that does not increase, 0 for neither; or a dict of these by name or number. A feature
         with a constraint has no pairs and no point masses, and the fit has inducing points. Not for
-        "poisson". See :ref:`additive_monotone`.
+        counts and amounts. See :ref:`additive_monotone`.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -148,7 +145,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Standardized score of each tested pair, by name, from its last test: the number of standard
         deviations above its mean without an interaction.
     intercept_ : float or ndarray of shape (t,)
-        Posterior mean of the constant, in units of y, or of its logarithm for "poisson".
+        Posterior mean of the constant, in units of y, or of its logarithm with a logarithmic link.
     sobol_indices_ : ndarray of shape (n_terms,)
         Share of each term in the variance of the latent function, see `sobol_indices`.
     feature_importances_ : ndarray of shape (d,)
@@ -161,7 +158,10 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Covariance of each factor of a pair; None without pairs.
     noise_variance_ : float or ndarray of shape (t,)
         Variance of the noise, in squared units of y, without the known variances that `fit` was
-        given. Not for "poisson".
+        given. Not with a logarithmic link.
+    dispersion_ : float or ndarray of shape (t,)
+        Of "negative_binomial" and "gamma" only: the variance of y is its mean, for counts, plus
+        ``dispersion_`` times the square of its mean.
     elbo_ : float
         ELBO of the normalized y, in nats, over the rows of `fit`. It is the log evidence itself
         without inducing points and with Gaussian noise.
@@ -256,36 +256,22 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         self.device = device
         self.random_state = random_state
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.likelihood == "poisson"
-        return tags
-
     # Fitting
 
-    @property
-    def normalize_y(self):
-        """True unless the likelihood is "poisson": y is then centered and scaled."""
-        return self.likelihood != "poisson"
+    normalize_y = True  # not a parameter
 
     @property
     def _constant(self):
-        return DEFAULTS.constant if self.normalize_y else DEFAULTS.constant_of_rates
+        return DEFAULTS.constant if self._has_noise() else DEFAULTS.constant_of_rates
 
     def _check_parameters(self):
         super()._check_parameters()
-        self._check_choice("likelihood", (*LIKELIHOODS, "poisson"))
-        if self.monotonic_cst is not None and (self.likelihood == "poisson" or not self.sparse):
+        self._check_choice("likelihood", (*LIKELIHOODS, *RATES))
+        if self.monotonic_cst is not None and (self.likelihood in RATES or not self.sparse):
             raise ValueError(
                 "monotonic_cst needs inducing points and a mean that is the latent function; got "
                 f"likelihood={self.likelihood!r}, sparse={self.sparse!r}."
             )
-
-    def _check_training_data(self, X, y, sample_weight, **options):
-        X, targets, weights, origin = super()._check_training_data(X, y, sample_weight, **options)
-        if self.likelihood == "poisson":
-            run_on_all_ranks(_check_counts, targets[weights > 0])
-        return X, targets, weights, origin
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
@@ -350,13 +336,10 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         """
         return update_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
-    def _has_noise(self):
-        return self.likelihood != "poisson"
-
     def _make_likelihood(self):
         t = len(self._y_mean)
-        if self.likelihood == "poisson":
-            return LikelihoodSites(Poisson(), t)
+        if self.likelihood in RATES:
+            return rate_sites(self.likelihood, t)
         return regression_sites(self.likelihood, np.full(t, DEFAULTS.initial_noise))
 
     def _fitted_attributes(self, models, summaries, streamed=False):
@@ -364,17 +347,12 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         [(_, search)] = summaries
         if search is None:
             return found
-        left_out = None
-        if self.likelihood != "poisson":
-            likelihood = self._make_likelihood().at(search.state.noise).likelihood
-            left_out = LeftOut.of(likelihood, *search.ascent.left_out(search.state))
+        likelihood = self._make_likelihood().at(search.state.noise).likelihood
+        left_out = LeftOut.of(likelihood, *search.ascent.left_out(search.state))
         return found | {"_left_out": left_out}
 
     def _of_noise(self, noise):
-        found = super()._of_noise(noise)
-        if self.likelihood == "poisson":
-            return found
-        return {**found, "noise_variance_": self._noise_variance(noise)}
+        return super()._of_noise(noise) | self._noise_attributes(noise)
 
     def _of_constant(self, constant):
         found = self._outputs(constant * self._y_std + self._y_mean)
@@ -382,77 +360,3 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     def _of_effects(self, effects):
         return self._outputs(effects * self._y_std)
-
-    # Prediction
-
-    def predict(self, X, return_std=False, return_cov=False):
-        """Return the mean of y, and on request its standard deviation or covariance, with noise.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (n, d)
-        return_std : bool, default=False
-            Whether to return the standard deviation of each observation too.
-        return_cov : bool, default=False
-            Whether to return the joint covariance of observations too; memory is O(n^2). Not for
-            "poisson".
-
-        Returns
-        -------
-        mean : ndarray of shape (n,) or (n, t)
-        std : ndarray of shape (n,) or (n, t), optional
-        cov : ndarray of shape (n, n) or (n, n, t), optional
-
-        Raises
-        ------
-        RuntimeError
-            If both are requested.
-        ValueError
-            If the covariance of counts is requested.
-        """
-        check_is_fitted(self)
-        if self._likelihood != "poisson" or (return_std and return_cov):
-            return super().predict(X, return_std, return_cov)
-        if return_cov:
-            raise ValueError("likelihood='poisson' gives no covariance. Use sample_y.")
-        moments = self._map_moments(lambda *latent: torch.cat(Poisson().predict(*latent), 1), X)
-        mean, variance = np.split(moments, 2, axis=1)
-        mean, std = self._outputs(mean), self._outputs(np.sqrt(variance))
-        return (mean, std) if return_std else mean
-
-    def _predictive_interval(self, X, level):
-        if self._likelihood != "poisson":
-            return super()._predictive_interval(X, level)
-        moments = self._latent_moments(X)
-        return [count_quantiles(*moments, p) for p in ((1 - level) / 2, (1 + level) / 2)]
-
-    def sample_y(self, X, n_samples: int = 1, random_state=0) -> np.ndarray:
-        """Draw y at all rows jointly: the latent functions plus independent noise.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (n, d)
-            Memory is O(n^2).
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n, n_samples) or (n, t, n_samples)
-            For "poisson", counts at exposure one.
-        """
-        check_is_fitted(self)
-        if self._likelihood != "poisson":
-            return super().sample_y(X, n_samples, random_state)
-        rng = check_random_state(random_state)
-        counts = rng.poisson(np.exp(self.sample_latent(X, n_samples, rng)))
-        return np.moveaxis(self._outputs(counts), 0, -1)
-
-
-def _check_counts(y):
-    """Raise ValueError if a count is negative."""
-    if (y < 0).any():
-        raise ValueError(
-            "likelihood='poisson' needs counts or rates, which are not negative; y is between "
-            f"{y.min()} and {y.max()}."
-        )

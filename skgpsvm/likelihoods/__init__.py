@@ -10,17 +10,19 @@ from ._classification import (
     Softmax,
     expected_hinge,
 )
-from ._counts import Poisson
+from ._rates import Gamma, NegativeBinomial, Poisson
 from ._regression import Gaussian, Heteroscedastic, Laplace, StudentT
 
 __all__ = [
     "BinaryHinge",
+    "Gamma",
     "Gaussian",
     "Heteroscedastic",
     "Laplace",
     "Likelihood",
     "Logistic",
     "MulticlassHinge",
+    "NegativeBinomial",
     "Poisson",
     "Probit",
     "RobustMax",

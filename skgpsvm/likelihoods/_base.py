@@ -178,6 +178,14 @@ class Likelihood(torch.nn.Module, abc.ABC):
         """
 
 
+def log_parameter(name, value):
+    """Return the trainable logarithm of positive numbers."""
+    values = torch.as_tensor(value, dtype=torch.float64)
+    if not ((values > 0) & (values < math.inf)).all():
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return torch.nn.Parameter(values.log())
+
+
 def capped_exp(f, most=_MAX_LOG):
     """Return exp(f), continued by its tangent where f exceeds ``most``."""
     beyond = (f - most).clamp_min(0)

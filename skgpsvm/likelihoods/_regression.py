@@ -6,7 +6,13 @@ import math
 import torch
 
 from .._quadrature import expect, log_expect, safe_std
-from ._base import Likelihood, capped_exp, capped_exp_slope, log_expected_decay
+from ._base import (
+    Likelihood,
+    capped_exp,
+    capped_exp_slope,
+    log_expected_decay,
+    log_parameter,
+)
 
 _MAX_LOG_PRECISION = 20.0  # of the noise of y of order one; with squares of 1e8 finite in float32
 
@@ -39,7 +45,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, noise_var=1.0):
         super().__init__()
-        self.log_noise_var = _log_parameter("noise_var", noise_var)
+        self.log_noise_var = log_parameter("noise_var", noise_var)
 
     @property
     def noise_var(self):
@@ -110,7 +116,7 @@ class Heteroscedastic(Likelihood):
 
     def __init__(self, noise_var=1.0, rounding=0.0):
         super().__init__()
-        self.log_noise_var, self.rounding = _log_parameter("noise_var", noise_var), rounding
+        self.log_noise_var, self.rounding = log_parameter("noise_var", noise_var), rounding
 
     def log_prob(self, y, f) -> torch.Tensor:
         f, g = f.chunk(2, -1)
@@ -188,7 +194,7 @@ class Laplace(Likelihood):
 
     def __init__(self, scale=1.0):
         super().__init__()
-        self.log_scale = _log_parameter("scale", scale)
+        self.log_scale = log_parameter("scale", scale)
 
     @property
     def scale(self):
@@ -240,7 +246,7 @@ class StudentT(Likelihood):
         super().__init__()
         if not 2 < dof < math.inf:
             raise ValueError(f"dof must be above 2 and finite, got {dof!r}")
-        self.log_scale, self.dof = _log_parameter("scale", scale), dof
+        self.log_scale, self.dof = log_parameter("scale", scale), dof
 
     def log_prob(self, y, f) -> torch.Tensor:
         return self._log_density(y, f).sum(-1)
@@ -260,14 +266,6 @@ class StudentT(Likelihood):
 
     def predict(self, mean, var) -> tuple[torch.Tensor, torch.Tensor]:
         return mean, var + self.dof / (self.dof - 2) * (2 * self.log_scale).exp()
-
-
-def _log_parameter(name, value):
-    """Return the trainable logarithm of positive numbers."""
-    values = torch.as_tensor(value, dtype=torch.float64)
-    if not ((values > 0) & (values < math.inf)).all():
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    return torch.nn.Parameter(values.log())
 
 
 def _log_normal(residual, var):

@@ -15,6 +15,7 @@ from .._inference.natural_gradient import NaturalGradientInference
 from .._isolation import isolated
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE
+from .._rates import RATES, rate_sites
 from .._sparse import (
     N_INDUCING,
     SPARSE_FOLLOWED,
@@ -30,6 +31,7 @@ from .._variational import (
     collapsed_elbo_at,
     elbo_attributes,
     natural_sweep,
+    rate_problem,
     regression_problem,
     regression_summary,
     varying_noise_problem,
@@ -39,6 +41,7 @@ from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
 
 _POINTS = ("n_inducing", "inducing_points", "learn_inducing")
 _USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
+_USES |= dict.fromkeys(("noise_variance", "normalize_y"), where(likelihood=OtherThan(*RATES)))
 _MAX_EXACT_ROWS = 2000
 # Noise that varies: every row is a point up to so many, after a first fit of so many points.
 _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
@@ -67,17 +70,21 @@ class SVGPRegressor(GPRegressor):
         than 15 rows take the first. Hyperparameters and noise then have a prior. With
         ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
         starts as a copy; a `CompoundKernel` gives both, that of the mean first.
-    likelihood : {"gaussian", "heteroscedastic", "student_t", "laplace"}, default="gaussian"
-        Noise model. ``"heteroscedastic"`` is Gaussian noise whose variance varies with X.
-        ``"student_t"`` (4 degrees of freedom) and ``"laplace"`` are robust to outliers.
+    likelihood : str, default="gaussian"
+        Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
+        "negative_binomial" or "gamma". "heteroscedastic" is Gaussian noise whose variance varies
+        with X. "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The latent
+        function of the last three is the logarithm of the mean: of counts, of counts whose variance
+        exceeds their mean, and of positive amounts of constant coefficient of variation.
     solver : str or solver, default="auto"
         ``"exact"`` has every row as an inducing point, ``"collapsed"`` is the closed form at fewer
-        (both with Gaussian noise only; with noise that varies, ``"collapsed"`` maximizes the ELBO
-        of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural gradients for the
-        posterior and Adam for the rest, and ``"gradient"`` uses Adam for everything. With Gaussian
-        noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing`` or ``inducing_points`` is
-        given, and the closed form if n m^2 is at most 2e10. With noise that varies, it is
-        ``"collapsed"`` up to 10,000 rows. It is natural gradients otherwise.
+        (both with Gaussian noise only; with noise that varies, counts and amounts, ``"collapsed"``
+        maximizes the ELBO of the best posterior by L-BFGS-B). ``"natural_gradient"`` uses natural
+        gradients for the posterior and Adam for the rest, and ``"gradient"`` uses Adam for
+        everything. With Gaussian noise, ``"auto"`` is exact up to 2,000 rows unless ``n_inducing``
+        or ``inducing_points`` is given, and the closed form if n m^2 is at most 2e10. With noise
+        that varies, counts and amounts, it is ``"collapsed"`` up to 10,000 rows. It is natural
+        gradients otherwise.
         Objects with options are `skgpsvm.solvers.Exact`, `skgpsvm.solvers.Collapsed`,
         `skgpsvm.solvers.NaturalGradient` and `skgpsvm.solvers.Gradient`.
     mean : {"zero", "constant", "linear"}, default=None
@@ -87,7 +94,7 @@ class SVGPRegressor(GPRegressor):
         "linear".
     noise_variance : float, default=None
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
-        if the kernel has a `WhiteKernel`, which is then the noise.
+        if the kernel has a `WhiteKernel`, which is then the noise. Not for counts and amounts.
     n_inducing : int, default=None
         Number of inducing points, m. None is every row if the process is exact, or if the noise
         varies and there are up to 1,000 rows; otherwise it is 256. More are more accurate and
@@ -111,7 +118,7 @@ class SVGPRegressor(GPRegressor):
         less, relative to their norm. Smaller values take more rounds or passes.
     normalize_y : bool, default=True
         Whether y is first centered and scaled to unit variance. Otherwise y should be of order one,
-        as initial values and bounds do not depend on its scale.
+        as initial values and bounds do not depend on its scale. Not for counts and amounts.
     warm_start : bool, default=False
         Whether `fit` starts from the kernel, noise, inducing points and posterior of the last fit.
         Few more rows keep what was learned, see :ref:`further_rows`. A change of a parameter that
@@ -134,7 +141,11 @@ class SVGPRegressor(GPRegressor):
         Noise variance of each output, in squared units of y, without the known variances that `fit`
         was given. Gaussian noise is at least a millionth of the variance of y. Noise that varies
         has this variance where its latent function is zero, as far from all rows;
-        `predict_noise_variance` has the variance at rows.
+        `predict_noise_variance` has the variance at rows. Not for counts and amounts.
+    dispersion_ : float or ndarray of shape (t,)
+        Of "negative_binomial" and "gamma" only: the variance of y is its mean, for counts, plus
+        ``dispersion_`` times the square of its mean. With ``optimizer=None``, it is a tenth of the
+        variance of log y.
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
@@ -222,10 +233,10 @@ class SVGPRegressor(GPRegressor):
             chooses_number=True,
             n_kernels=n_kernels,
         )
-        check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE))
-        refused = {"gaussian": (), "heteroscedastic": Exact}.get(
-            self.likelihood, (Exact, Collapsed)
-        )
+        check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE, *RATES))
+        refused = () if self.likelihood == "gaussian" else (Exact, Collapsed)
+        if self._learns_on_elbo:
+            refused = Exact
         if isinstance(self._solver(), refused):
             name = "exact" if isinstance(self._solver(), Exact) else "collapsed"
             raise ValueError(
@@ -236,6 +247,10 @@ class SVGPRegressor(GPRegressor):
     @property
     def _noise_varies(self):
         return self.likelihood in VARYING_NOISE
+
+    @property
+    def _learns_on_elbo(self):
+        return self._noise_varies or not self._has_noise()
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
@@ -251,7 +266,8 @@ class SVGPRegressor(GPRegressor):
             Multiplies the log density of each row: 0 removes it, an integer repeats it. Weights
             count rows; inverse variances of the noise are not weights but ``noise_variance``.
             For the collapsed ELBO, weights above 1 on average are scaled down to 1 when
-            hyperparameters are learned. Identical copies of a row would suggest little noise.
+            hyperparameters are learned. Identical copies of a row would suggest little noise. With
+            "poisson", weights are exposures, and y is the number of events divided by exposure.
         noise_variance : array-like of shape (n,) or (n, t), default=None
             Known variances of the noise of each row, such as squared measurement errors, in squared
             units of y. The learned variance, ``noise_variance_``, is added to them. Only with
@@ -348,7 +364,9 @@ class SVGPRegressor(GPRegressor):
         return evidence_at(self, collapsed_elbo_at, "elbo_", theta, eval_gradient, *data, **more)
 
     def _make_likelihood(self):
-        return self._noise_model.sites(self.noise_variance)
+        if self._has_noise():
+            return self._noise_model.sites(self.noise_variance)
+        return rate_sites(self.likelihood, self._n_outputs)
 
     def _is_exact(self, rows):
         """Return whether every row is an inducing point."""
@@ -381,8 +399,8 @@ class SVGPRegressor(GPRegressor):
 
     def _fit_model(self, problem):
         n_rows = problem.rows.n_rows
-        if self._noise_varies:
-            return self._fit_varying_noise(problem)
+        if self._learns_on_elbo:
+            return self._fit_on_elbo(problem)
         sparse = regression_problem(self, problem, self.mean, rougher=ROUGHER)
         is_exact = self._is_exact(problem.rows)
         if is_exact:
@@ -418,16 +436,18 @@ class SVGPRegressor(GPRegressor):
             model, curve = search.learn(self.max_iter)
         return fit_posterior(sparse, model, stage_of(model), regression_summary, curve)
 
-    def _fit_varying_noise(self, problem):
+    def _fit_on_elbo(self, problem):
         n_rows = problem.rows.n_rows
         solver = self._solver() or (Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient())
         collapsed = isinstance(solver, Collapsed)
         jitter = learned_jitter(problem.rows, collapsed)
+        make_problem = varying_noise_problem if self._noise_varies else rate_problem
 
         def start_at(n_points, problem=problem):
-            return varying_noise_problem(self, problem, self.mean, n_points, jitter)
+            return make_problem(self, problem, self.mean, n_points, jitter)
 
-        every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
+        every_row = collapsed and self._noise_varies
+        every_row = every_row and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
         if not collapsed:
             stage = posterior_stage(sparse, starts[0], solver, in_batches=False)
@@ -451,6 +471,5 @@ class SVGPRegressor(GPRegressor):
         if streamed:
             elbo += self.elbo_
             left_out = left_out and self._left_out.joined(left_out)
-        noise_variance = self._noise_variance(models[0].state("cpu")["noise"])
-        found = elbo_attributes(self, models, elbo)
-        return found | {"noise_variance_": noise_variance, "_left_out": left_out}
+        found = elbo_attributes(self, models, elbo) | {"_left_out": left_out}
+        return found | self._noise_attributes(models[0].state("cpu")["noise"])

@@ -1,0 +1,72 @@
+"""Regressions of rates, whose mean is the exponential of the latent function, by likelihood."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from ._sites import LikelihoodSites
+from .likelihoods import Gamma, NegativeBinomial, Poisson
+
+INITIAL_DISPERSION = 0.5
+_NODES = 32  # of Gaussian logarithms of the mean
+_TOL = 1e-9  # of quantiles of amounts, relative
+
+
+class Rate(NamedTuple):
+    """Distribution of y given its mean and, but for Poisson counts, its dispersion."""
+
+    make: Callable  # takes the dispersions (t,); returns the likelihood
+    distribution: Callable  # takes mean and dispersion; returns a frozen distribution of scipy
+    is_count: bool
+
+
+def _negative_binomial(mean, dispersion):
+    return stats.nbinom(1 / dispersion, 1 / (1 + dispersion * mean))
+
+
+RATES = {
+    "poisson": Rate(lambda _: Poisson(), lambda mean, _: stats.poisson(mean), is_count=True),
+    "negative_binomial": Rate(NegativeBinomial, _negative_binomial, is_count=True),
+    "gamma": Rate(
+        Gamma, lambda mean, dispersion: stats.gamma(1 / dispersion, scale=dispersion * mean), False
+    ),
+}
+
+
+def rate_sites(likelihood, n_outputs):
+    """Return a likelihood of rates, a key of `RATES`, as sites, at its initial dispersions."""
+    made = RATES[likelihood].make(np.full(n_outputs, INITIAL_DISPERSION))
+    return LikelihoodSites(made, n_outputs)
+
+
+def check_rates(likelihood, y):
+    """Raise ValueError if a target is negative, or not positive where it must be."""
+    is_count = RATES[likelihood].is_count
+    if is_count and (y < 0).any():
+        raise ValueError(
+            f"likelihood={likelihood!r} needs counts or rates, which are not negative; y is "
+            f"between {y.min()} and {y.max()}."
+        )
+    if not is_count and (y <= 0).any():
+        raise ValueError(
+            f"likelihood={likelihood!r} needs positive amounts; y is between {y.min()} and "
+            f"{y.max()}. Model zeros apart, for example by a classifier of y > 0."
+        )
+
+
+def rate_quantiles(likelihood, dispersion, mean, variance, probability):
+    """Return quantiles (n, t) of y by bisection, given moments (n, t) of the log means."""
+    rate = RATES[likelihood]
+    nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
+    means = np.exp(mean[..., None] + np.sqrt(2 * variance)[..., None] * nodes)
+    given = rate.distribution(means, np.broadcast_to(dispersion, mean.shape)[..., None])
+    ends = given.ppf(probability)  # between which the quantile of the mixture is
+    low, high = ends.min(-1) - rate.is_count, ends.max(-1)
+    while (high - low > (1 if rate.is_count else _TOL * high)).any():
+        middle = (low + high) / 2
+        middle = np.floor(middle) if rate.is_count else middle
+        reached = given.cdf(middle[..., None]) @ (weights / weights.sum()) >= probability
+        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    return high

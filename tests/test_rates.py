@@ -1,0 +1,237 @@
+"""Regressions of counts and amounts: posterior, distributions of y, weights, and refusals."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.linear_model import GammaRegressor, PoissonRegressor
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPRegressor
+from skgpsvm._rates import RATES, rate_quantiles
+
+KINDS = (SVGPRegressor, AdditiveGPRegressor)
+DISPERSION = 0.3
+
+
+def rates(n, d=2, seed=0):
+    """Return X (n, d) and means of y: waves in one feature and a trend in another."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n, d))
+    return X, np.exp(1.5 + np.sin(2 * X[:, 0]) + 0.5 * X[:, 1])
+
+
+def drawn(likelihood, mean, seed=1):
+    return RATES[likelihood].distribution(mean, DISPERSION).rvs(random_state=seed).astype(float)
+
+
+@pytest.fixture(params=[(kind, name) for kind in KINDS for name in RATES], ids=str, scope="module")
+def fit(request):
+    """A fit of 150 rows, with X and y."""
+    kind, name = request.param
+    X, mean = rates(150)
+    y = drawn(name, mean)
+    model = kind(likelihood=name, random_state=0)
+    if kind is AdditiveGPRegressor:
+        model.set_params(interactions=None)
+    return model.fit(X, y), X, y
+
+
+# What all estimators have
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.* first call")
+@parametrize_with_checks(
+    [
+        SVGPRegressor(likelihood="negative_binomial", n_inducing=8, max_iter=3),
+        AdditiveGPRegressor(likelihood="gamma", interactions=None),
+    ],
+    # Its targets are negative, whatever the tag positive_only says.
+    expected_failed_checks=lambda _: {"check_regressor_multioutput": "negative targets"},
+)
+def test_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# The posterior
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_posterior_is_the_fixed_point_of_a_dense_process(name):
+    X, mean = rates(25)
+    y, kernel = drawn(name, mean), 2.0 * RBF(1.0)
+    model = SVGPRegressor(kernel, likelihood=name, mean="zero", optimizer=None, tol=1e-10)
+    model.set_params(inducing_points=X, learn_inducing=False, max_iter=400).fit(X, y)
+    m, v = model.latent_mean_and_variance(X)
+    likelihood = RATES[name].make(getattr(model, "dispersion_", 1.0)).requires_grad_(False)
+    columns = (torch.as_tensor(part)[:, None] for part in (y, m, v))
+    first, second = (part.numpy()[:, 0] for part in likelihood.expected_derivatives(*columns))
+    K, precision = kernel(X), np.diag(-second)
+    assert_allclose(m, K @ first, atol=1e-4)
+    assert_allclose(v, np.diag(np.linalg.inv(np.linalg.inv(K) + precision)), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exposures_are_weights_of_rates(kind):
+    X, mean = rates(60)
+    exposure = np.random.default_rng(2).integers(1, 5, 60).astype(float)
+    counts = np.random.default_rng(1).poisson(exposure * mean)
+    model = kind(likelihood="poisson", random_state=0)
+    weighted = clone(model).fit(X, counts / exposure, sample_weight=exposure)
+    # A row of exposure k and k rows of exposure 1 with the same mean have the same likelihood.
+    index = np.repeat(np.arange(60), exposure.astype(int))
+    repeated = clone(model).fit(X[index], (counts / exposure)[index])
+    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-5)
+
+
+# Distributions of y
+
+
+def test_means_are_found(fit):
+    model, X, y = fit
+    X_new, mean_new = rates(400, seed=5)
+    error = np.sqrt(np.mean(np.log(model.predict(X_new) / mean_new) ** 2))
+    power = 2 if model.likelihood == "gamma" else 1
+    linear = (GammaRegressor if power == 2 else PoissonRegressor)(alpha=0).fit(X, y)
+    of_linear = np.sqrt(np.mean(np.log(linear.predict(X_new) / mean_new) ** 2))
+    assert error < 0.5 * of_linear
+    score = d2_tweedie_score(mean_new, model.predict(X_new), power=power)
+    assert score > d2_tweedie_score(mean_new, linear.predict(X_new), power=power)
+    if model.likelihood == "poisson":
+        assert not hasattr(model, "dispersion_")
+    else:
+        assert model.dispersion_ == pytest.approx(DISPERSION, rel=0.4)
+    assert not hasattr(model, "noise_variance_")
+    assert not hasattr(model, "predict_noise_variance")
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_moments_and_intervals_are_those_of_draws(fit, level):
+    model, X, _ = fit
+    lower, upper = model.predict_interval(X[:40], level)
+    draws = model.sample_y(X[:40], 4000)
+    error = 4 * np.sqrt(0.25 / 4000)
+    for bound, p in ((lower, (1 - level) / 2), (upper, (1 + level) / 2)):
+        assert ((draws <= bound[:, None]).mean(1) > p - error).all()
+        assert ((draws < bound[:, None]).mean(1) < p + error).all()
+    mean, std = model.predict(X[:40], return_std=True)
+    assert_allclose(mean, model.predict(X[:40]))
+    assert (np.abs(draws.mean(1) - mean) < 5 * std / np.sqrt(4000)).all()
+    assert_allclose(draws.std(1), std, rtol=0.2)
+
+
+def test_conformal_intervals_hold(fit):
+    model, _, _ = fit
+    X_new, mean = rates(1000, seed=7)
+    y = drawn(model.likelihood, mean, seed=8)
+    lower, upper = model.predict_interval(X_new, 0.9, method="conformal")
+    assert (lower >= 0).all()
+    assert 0.84 < ((lower <= y) & (y <= upper)).mean() < 0.97
+
+
+def test_latent_function_is_a_logarithm(fit):
+    model, X, _ = fit
+    f, variance = model.latent_mean_and_variance(X)
+    assert_allclose(np.log(model.predict(X)), f + variance / 2)
+    copy = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(copy.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("probability", [1e-4, 0.05, 0.5, 0.95])
+@pytest.mark.parametrize("likelihood", RATES)
+def test_quantiles_without_uncertainty_are_those_of_scipy(likelihood, probability):
+    f = np.array([[-8.0], [0.0], [3.0], [12.0]])
+    expected = RATES[likelihood].distribution(np.exp(f), DISPERSION).ppf(probability)
+    given = likelihood, np.array([DISPERSION]), f, np.full_like(f, 1e-20)
+    assert_allclose(rate_quantiles(*given, probability), expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_outputs_and_streams(kind, likelihood):
+    X, mean = rates(60)
+    Y = np.stack([drawn(likelihood, mean), drawn(likelihood, 100 / mean)], 1)
+    model = kind(likelihood=likelihood, random_state=0, max_iter=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.partial_fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
+    predicted, std = model.predict(X, return_std=True)
+    assert predicted.shape == std.shape == (60, 2)
+    assert np.corrcoef(np.log(predicted[:, 0]), np.log(mean))[0, 1] > 0.7
+    assert np.corrcoef(np.log(predicted[:, 1]), np.log(mean))[0, 1] < -0.7
+    lower, upper = model.predict_interval(X)
+    assert lower.shape == upper.shape == (60, 2)
+    assert model.sample_y(X[:3], 2).shape == (3, 2, 2)
+    if likelihood != "poisson":
+        assert model.dispersion_.shape == (2,)
+
+
+# Scales
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_amounts_have_any_unit(kind, unit):
+    X, mean = rates(60)
+    y = drawn("gamma", mean)
+    model = kind(likelihood="gamma", random_state=0)
+    predicted = clone(model).fit(X, y).predict(X)
+    assert_allclose(clone(model).fit(X, unit * y).predict(X), unit * predicted, rtol=0.15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_that_are_all_zero_or_equal(kind):
+    X, _ = rates(30)
+    for y in (np.zeros(30), np.full(30, 7.0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = kind(likelihood="poisson", random_state=0).fit(X, y)
+        assert np.isfinite(model.predict(X)).all()
+        assert abs(model.predict(X).mean() - y.mean()) < 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_targets_are_told(kind):
+    X, mean = rates(30)
+    y = drawn("gamma", mean)
+    with pytest.raises(ValueError, match=r"not negative; y is between -1\.0 and"):
+        kind(likelihood="negative_binomial").fit(X, np.r_[-1, y[1:]])
+    with pytest.raises(ValueError, match=r"needs positive amounts; y is between 0\.0 and"):
+        kind(likelihood="gamma").fit(X, np.r_[0, y[1:]])
+    model = kind(likelihood="gamma").fit(X, np.r_[0, y[1:]], sample_weight=np.r_[0, np.ones(29)])
+    with pytest.raises(ValueError, match="gives no covariance"):
+        model.predict(X, return_cov=True)
+
+
+def test_parameters_of_noise_are_not_for_rates():
+    X, y = rates(30)
+    for given in ({"normalize_y": False}, {"noise_variance": 0.2}, {"solver": "exact"}):
+        with pytest.raises(ValueError, match=r"normalize_y|noise_variance|solver='exact'"):
+            SVGPRegressor(likelihood="gamma", **given).fit(X, y)
+    with pytest.raises(ValueError, match="'poisson' is not one of"):
+        DecoupledGPRegressor(likelihood="poisson").fit(X, y)
+
+
+def test_another_likelihood_leaves_nothing_behind():
+    X, y = rates(30)
+    model = SVGPRegressor(random_state=0).fit(X, y)
+    model.set_params(likelihood="gamma").fit(X, y)
+    assert not hasattr(model, "noise_variance_")
+    model.set_params(likelihood="gaussian").fit(X, y)
+    assert not hasattr(model, "dispersion_")
+
+
+def test_kernel_that_explains_nothing_is_told():
+    X, y = rates(80)
+    y = np.random.default_rng(0).permutation(drawn("poisson", y * 0 + 4.0))
+    with pytest.warns(match="explains nothing|noise"):
+        SVGPRegressor(ConstantKernel(1.0) * RBF(1.0), likelihood="poisson").fit(X, y)
