@@ -84,7 +84,8 @@ class HybridMixin:
         """
         attributes, model = read_model(self, path, self._saved)
         self._forget()
-        vars(self).update(attributes | network_attributes(self, model))
+        # The rows that hyperparameters were learned with are not in the file.
+        vars(self).update(attributes | network_attributes(self, model) | {"_learned": None})
         return self
 
     def _validated(self, X, reset, **options):

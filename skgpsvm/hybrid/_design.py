@@ -45,7 +45,8 @@ class NetworkDesign:
     row_shape : tuple of int
         Shape of a row as the extractor takes it.
     kernel : Kernel or None
-        Kernel of the features without its noise; None is a squared exponential and a constant.
+        Kernel of the features without its noise; None is a squared exponential, plus a constant
+        where training starts from a solved mean.
     prior_variance : float
         Initial variance of the squared exponential.
     likelihood : SiteLikelihood
@@ -87,6 +88,8 @@ class NetworkDesign:
             return self.kernel
         variance = ConstantKernel(self.prior_variance, (1e-3, 1e5))
         smooth = variance * RBF(np.sqrt(2 * n_outputs), (1e-2, 1e3))
+        if "mean" not in self.solved:  # training from the prior would take long to learn a constant
+            return smooth
         return smooth + ConstantKernel(MEAN_VARIANCE, "fixed")
 
     def model(self, kernel, seed, threshold):

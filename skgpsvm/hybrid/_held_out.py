@@ -16,7 +16,7 @@ _NONE_HELD = -1.0  # threshold below the hash of any row
 _GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples are spread evenly, modulo 1
 _NOISE_STEPS = 50
 # Standard deviation of the log noise's prior on held-out rows; its mean is the learned log noise.
-_NOISE_PRIOR_STD = 0.5
+_NOISE_PRIOR_STD = 1.0
 # Number of held-out rows that the calibration of the initial network counts as.
 _PRIOR_ROWS = 20.0
 

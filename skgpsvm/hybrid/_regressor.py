@@ -47,7 +47,7 @@ class HybridSVGPRegressor(HybridMixin, GPRegressor):
         Prior covariance of the latent functions of the features, each normalized to mean zero and
         variance one. Its values are where optimization starts; its bounds and "fixed" marks are
         respected. A `WhiteKernel` in its sum is the noise, in squared units of the normalized y.
-        None is a squared exponential plus a constant.
+        None is a squared exponential.
     likelihood : {"gaussian", "student_t", "laplace"}, default="gaussian"
         Likelihood of the targets; see `SVGPRegressor`.
     normalize_y : bool, default=True
