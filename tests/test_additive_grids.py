@@ -157,11 +157,16 @@ def test_few_features_have_their_points_with_few_rows():
     assert AdditiveGPRegressor(n_inducing=60).fit(X, y).score(X, y) > 0.97
 
 
-@pytest.mark.parametrize(("d", "expected"), [(2, 40), (30, 33), (60, 20)])
-def test_number_of_points_falls_with_that_of_features(d, expected):
+@pytest.mark.parametrize(
+    ("information", "d", "expected"),
+    [(1, 2, 40), (1, 30, 33), (1, 60, 20), (0.25, 2, 40), (0.25, 3, 26), (0.25, 10, 20)],
+)
+def test_number_of_points_falls_with_that_of_features_and_with_information(
+    information, d, expected
+):
     X = np.random.default_rng(0).normal(size=(640, d))
     features = described(X, np.ones(640), np.zeros(d, int), "power", every(d))
-    grids = Grids("auto", "auto", (0.05, 10.0), empirical=True)
+    grids = Grids("auto", "auto", (0.05, 10.0), empirical=True, information=information)
     basis = grids.first(features, rows_of(X, X[:, :1]), "matern52", 1.0, range(d))
     assert basis.n_inducing == expected
 

@@ -56,7 +56,14 @@ class AdditiveGP(GPEstimator):
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
     (`_constant`), and the units of the intercept and of effects (`_of_constant`, `_of_effects`).
+
+    Attributes
+    ----------
+    _information : float
+        See `Grids`.
     """
+
+    _information = 1.0
 
     _rules = ParameterRules(uses=USES, followed=FOLLOWED_BY_STREAMS)
 
@@ -226,7 +233,9 @@ class AdditiveGP(GPEstimator):
     def _ascents(self, generator):
         sizes = self.n_inducing, self.n_inducing_interaction
         return Ascents(
-            grids=Grids(*sizes, self.length_scale_bounds, self.measure == "empirical"),
+            grids=Grids(
+                *sizes, self.length_scale_bounds, self.measure == "empirical", self._information
+            ),
             sites=self._make_likelihood(),
             form=(self.covariance, self.rank),
             shrinkage=self.shrinkage,

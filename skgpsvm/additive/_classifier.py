@@ -79,10 +79,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         them, unless there would be more of them than rows, the covariance is full and
         ``batch_size`` is None.
     n_inducing : int, "auto" or None, default="auto"
-        Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d,
-        but at least 20 and at most 40. With n rows, the number is limited to the largest of n / 16,
-        n / 2d and 10. The inducing points of a feature with fewer distinct values are these values.
-        None takes every value of every feature, for a few hundred rows.
+        Number of equally spaced inducing points of an effect of one feature. "auto" is 1000 / d
+        or, if that is less, the larger of n / 64 and n / 8d; but at least 20 and at most 40. With n
+        rows, the number is limited to the largest of n / 16, n / 2d and 10. The inducing points of
+        a feature with fewer distinct values are these values. None takes every value of every
+        feature, for a few hundred rows.
     n_inducing_interaction : int, "auto" or None, default="auto"
         Number of inducing points per axis of the grid of a pair; at most half the square root of
         the number of rows, or 5 if that is more. "auto" starts at 8. If a length scale is near the
@@ -174,7 +175,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     True
     """
 
-    _constant = DEFAULTS.constant_of_classes
+    _constant, _information = DEFAULTS.constant_of_classes, 0.25  # p (1 - p) is at most 1/4
 
     def __init__(
         self,

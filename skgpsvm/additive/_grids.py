@@ -24,12 +24,15 @@ class Grids:
     length_scale_bounds : tuple of two floats
     empirical : bool
         Whether the measure of the features is the empirical one.
+    information : float
+        What a row tells of a latent at most, relative to Gaussian noise of variance one.
     """
 
     n_inducing: int | str | None
     n_inducing_pair: int | str | None
     length_scale_bounds: tuple
     empirical: bool
+    information: float = 1.0
 
     def first(self, features, rows, kernel, constant, singles):
         """Return the `AdditiveBasis` with an effect of each feature of a list that varies.
@@ -43,7 +46,7 @@ class Grids:
         in_pairs = (
             DEFAULTS.first_pair_points if self.n_inducing_pair == "auto" else self.n_inducing_pair
         )
-        requested = self._requested(len(varying)), in_pairs
+        requested = self._requested(len(varying), rows), in_pairs
         points = [min(n or limit, limit) for n, limit in zip(requested, most, strict=True)]
         size, pair_size = map(_n_polynomials, self.least_lengths(*points))
         basis = AdditiveBasis(
@@ -89,12 +92,14 @@ class Grids:
         basis.measure(rows, self.empirical)
         return basis
 
-    def _requested(self, n_varying):
+    def _requested(self, n_varying, rows):
         """Return the number of inducing points of an effect, or None for one at every value."""
         if self.n_inducing != "auto":
             return self.n_inducing
         each = DEFAULTS.all_auto_points // max(n_varying, 1)
-        return min(max(DEFAULTS.least_auto_points, each), DEFAULTS.most_auto_points)
+        by_rows = _points_of_rows(self.information * rows.n_rows, n_varying)
+        most = min(each, by_rows, DEFAULTS.most_auto_points)
+        return max(DEFAULTS.least_auto_points, most)
 
     def check_pairs(self, basis, given, most):
         """Raise ValueError if grids of pairs with a point at every value exceed the memory."""
@@ -157,9 +162,13 @@ def _edges(u, most):
     return 0.5 * (values[last] + values[last + 1])
 
 
+def _points_of_rows(n, n_varying):
+    return int(n) // min(16, 2 * max(n_varying, 1))
+
+
 def _max_points(rows, n_varying):
     """Return the maximum numbers of inducing points of an effect, and of each feature of a pair."""
-    by_rows = rows.n_rows // min(16, 2 * max(n_varying, 1)), math.isqrt(rows.n_rows) // 2
+    by_rows = _points_of_rows(rows.n_rows, n_varying), math.isqrt(rows.n_rows) // 2
     leasts = DEFAULTS.points, DEFAULTS.pair_points
     return [max(least, n) for least, n in zip(leasts, by_rows, strict=True)]
 
