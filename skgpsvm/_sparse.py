@@ -118,7 +118,7 @@ class SparseProblem:
         """Return the problem that an estimator's parameters describe.
 
         The initial kernel has its noise, if any. ``learns`` says whether gradients learn the
-        hyperparameters where the `Problem` has them learned.
+        hyperparameters where the `Problem` has them learned; only then is there a prior.
         """
         kernel, template = estimator._noise_model.split(kernel)
         learns = learns and problem.learns
@@ -133,7 +133,7 @@ class SparseProblem:
             template=template,
             noise=estimator._noise_model,
             learned=tuple(free),
-            make_prior=make_prior,
+            make_prior=make_prior if learns else None,
             alternatives=alternatives,
             n_inducing=estimator.n_inducing or N_INDUCING,
             inducing_points=estimator.inducing_points,

@@ -1,7 +1,7 @@
 """Variational GPs: a mean function in the kernel, a prior of the default kernel, and the ELBO."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from sklearn.base import clone
@@ -194,8 +194,8 @@ def classification_problem(estimator, problem, mean):
     else:
         kernel = with_learned_mean(kernel, *parts, _FIRST_TREND)
     n_latents = estimator._make_likelihood().n_latents
-    prior = SignalPrior(kernel, problem.rows.device, n_latents)
-    return _sparse_problem(estimator, problem, kernel, lambda rows: prior)
+    prior = cache(partial(SignalPrior, kernel, problem.rows.device, n_latents))
+    return _sparse_problem(estimator, problem, kernel, lambda rows: prior())
 
 
 def _kernel(estimator, scaler, variance):

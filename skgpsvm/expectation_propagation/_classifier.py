@@ -1,6 +1,7 @@
 """Gaussian-process classification by expectation propagation as a scikit-learn estimator."""
 
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -150,7 +151,8 @@ class EPClassifier(GPClassifier):
         above one, a single copy is left out. NaN for rows of weight 0.
     objective_curve_ : ndarray of shape (n_iterations,)
         Log evidence in each iteration, estimated if minibatches are used; with "gfitc", after each
-        round. With the default kernel, the log density of its prior is added, up to a constant.
+        round. Where the default kernel is learned, the log density of its prior is added, up to a
+        constant.
     n_iter_ : int
         Number of updates, epochs or rounds; with more than two classes, the largest of their
         models.
@@ -244,8 +246,8 @@ class EPClassifier(GPClassifier):
             smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
         )
         kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE, start=CLASS_VARIANCE)
-        prior = SignalPrior(kernel, problem.rows.device)
-        make_prior = (lambda rows: prior) if self.kernel is None and learns else None
+        prior = cache(partial(SignalPrior, kernel, problem.rows.device))
+        make_prior = (lambda rows: prior()) if self.kernel is None else None
         sparse = SparseProblem.of(self, problem, kernel, learns=learns, make_prior=make_prior)
         return sparse if learns else replace(sparse, learned=())
 

@@ -98,7 +98,8 @@ class SVGPClassifier(GPClassifier):
         is an estimate.
     objective_curve_ : ndarray of shape (n_iterations,)
         ELBO of every iteration, or its estimate from minibatches; with "collapsed", after each
-        round. With the default kernel it includes the log prior of the hyperparameters.
+        round. Where the default kernel is learned, it includes the log prior of the
+        hyperparameters.
     n_iter_ : int
         Number of passes or rounds.
     temperature_ : float

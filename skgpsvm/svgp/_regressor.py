@@ -149,8 +149,8 @@ class SVGPRegressor(GPRegressor):
     elbo_ : float
         ELBO, a lower bound on the log evidence of the normalized y, nats.
     objective_curve_ : ndarray of shape (n_iterations,)
-        ELBO of every iteration. The collapsed ELBO has row weights of at most 1 on average. With
-        the default kernel it includes the log prior of the hyperparameters.
+        ELBO of every iteration. The collapsed ELBO has row weights of at most 1 on average. Where
+        the default kernel is learned, it includes the log prior of the hyperparameters.
     n_iter_ : int
         Number of rounds or passes.
     n_features_in_ : int
