@@ -1,5 +1,6 @@
 """Variational GPs: a mean function in the kernel, a prior of the default kernel, and the ELBO."""
 
+import math
 from dataclasses import replace
 from functools import cache, partial
 
@@ -28,7 +29,8 @@ from ._hyperparameters.initialization import (
 from ._hyperparameters.priors import JointPrior, SignalPrior, default_prior
 from ._inference.leave_one_out import leave_one_out
 from ._inference.natural_gradient import NaturalGradientInference
-from ._noise import RegressionNoise, noise_entries
+from ._noise import GivenNoise, RegressionNoise, noise_entries
+from ._optim import PARAMETER_BOUNDS
 from ._parameters import where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
 from ._rates import RATES
@@ -37,6 +39,7 @@ from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
+_LEAST_DISPERSION = 0.5  # of amounts, relative to the variance of the noise of their logs
 _MEAN_VARIANCE_OF_LOGS = 100.0  # the same where y is not normalized, and the latents are its logs
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
@@ -151,7 +154,8 @@ def rate_problem(estimator, problem, mean, n_inducing, jitter):
     A cold fit starts from a Gaussian process of the logarithms of y: at its kernel and posterior,
     in units of the logarithms, with the variance of its noise as dispersion.
     """
-    options = {"rougher": ROUGHER, "mean_variance": _MEAN_VARIANCE_OF_LOGS}
+    rougher = ROUGHER if n_inducing >= problem.rows.n_rows else ()  # few points cannot follow them
+    options = {"rougher": rougher, "mean_variance": _MEAN_VARIANCE_OF_LOGS}
     sparse = regression_problem(estimator, problem, mean, **options)
     sparse = replace(sparse, n_inducing=n_inducing)
     learned = sparse.make_prior and (lambda rows: SignalPrior(sparse.kernel, rows.device))
@@ -175,6 +179,11 @@ def rate_problem(estimator, problem, mean, n_inducing, jitter):
         start = replace(start, kernel=with_lengths(start, 1.0, unit).kernel)
     variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
     dispersions = variance.log().tolist() if len(sparse.likelihood.parameters()) else ()
+    if dispersions and not RATES[estimator.likelihood].is_count:
+        # Amounts that are equal in rows alike would be followed without any dispersion.
+        least = min(dispersions) + math.log(_LEAST_DISPERSION)
+        given = GivenNoise(math.exp(least), (least, PARAMETER_BOUNDS[1]))
+        rates = replace(rates, noise=replace(rates.noise, given=given))
     start = replace(start, noise=tuple(dispersions), mean=None, root=None)
     return rates, [at_gaussian_posterior(start, variance, logs)]
 

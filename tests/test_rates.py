@@ -185,6 +185,18 @@ def test_amounts_have_any_unit(kind, unit):
     assert_allclose(clone(model).fit(X, unit * y).predict(X), unit * predicted, rtol=0.15)
 
 
+def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(150, 3))
+    X = np.concatenate([X, X[:60] + 1e-3 * rng.normal(size=(60, 3))])
+    f = np.sin(X[:, 0]) + 0.3 * rng.normal(size=210)
+    f[150:] = f[:60]
+    f[200:] += 0.5
+    y = np.exp(np.round(2 * f) / 2)
+    noise = SVGPRegressor(random_state=0).fit(X, np.log(y)).noise_variance_
+    assert SVGPRegressor(likelihood="gamma", random_state=0).fit(X, y).dispersion_ > 0.45 * noise
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_that_are_all_zero_or_equal(kind):
     X, _ = rates(30)

@@ -67,9 +67,10 @@ class SVGPRegressor(GPRegressor):
         and "fixed" marks determine the optimization. None is a squared exponential or a Matern
         kernel of smoothness 5/2, 3/2 or 1/2, with a length scale per feature, or one for
         :ref:`sparse X <sparse_X>`. The log evidence of up to 1,000 rows chooses among them; fewer
-        than 15 rows take the first. Hyperparameters and noise then have a prior. With
-        ``likelihood="heteroscedastic"``, the log noise variance has a kernel of its own, which
-        starts as a copy; a `CompoundKernel` gives both, that of the mean first.
+        than 15 rows, and more than 1,000 rows of counts or amounts, take the first. Hyperparameters
+        and noise then have a prior. With ``likelihood="heteroscedastic"``, the log noise variance
+        has a kernel of its own, which starts as a copy; a `CompoundKernel` gives both, that of the
+        mean first.
     likelihood : str, default="gaussian"
         Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
         "negative_binomial" or "gamma". "heteroscedastic" is Gaussian noise whose variance varies
@@ -96,8 +97,8 @@ class SVGPRegressor(GPRegressor):
         Initial noise variance, in squared units of the normalized y; None is 0.1. It must be None
         if the kernel has a `WhiteKernel`, which is then the noise. Not for counts and amounts.
     n_inducing : int, default=None
-        Number of inducing points, m. None is every row if the process is exact, or if the noise
-        varies and there are up to 1,000 rows; otherwise it is 256. More are more accurate and
+        Number of inducing points, m. None is every row if the process is exact, or up to 1,000 rows
+        with noise that varies, counts and amounts; otherwise it is 256. More are more accurate and
         slower. Fewer are used if the data have fewer distinct rows. Ignored if ``inducing_points``
         is an array.
     inducing_points : {"kmeans", "random"} or array-like of shape (m, d), default="kmeans"
@@ -446,8 +447,7 @@ class SVGPRegressor(GPRegressor):
         def start_at(n_points, problem=problem):
             return make_problem(self, problem, self.mean, n_points, jitter)
 
-        every_row = collapsed and self._noise_varies
-        every_row = every_row and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
+        every_row = collapsed and self._may_take_all(problem.rows, _MAX_VARYING_ROWS)
         sparse, starts = start_at(n_rows if every_row else self.n_inducing or N_INDUCING)
         if not collapsed:
             stage = posterior_stage(sparse, starts[0], solver, in_batches=False)
