@@ -1,5 +1,7 @@
 """Inducing points and polynomials of additive models: at values, by rows, refined if needed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from skgpsvm import AdditiveGPRegressor
+from skgpsvm.additive import _search
 from skgpsvm.additive._bound import AdditivePosterior
 from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.additive._encoding import described
 from skgpsvm.additive._grids import Grids
+from skgpsvm.additive._search import TermSearch
 from skgpsvm.kernels import ANOVARBF
 
 
@@ -182,3 +186,21 @@ def test_narrow_peaks_are_followed_with_points_and_without():
         return np.sqrt(np.mean((model.predict(X[700:]) - truth[700:]) ** 2))
 
     assert error(sparse=True) < 1.1 * error(sparse=False)
+
+
+def test_only_pairs_that_gain_in_a_first_round_are_learned(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(300, 4))
+    y = X[:, 0] + 2 * X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=300)
+    learned, grow = [], TermSearch._grow
+
+    def spy(self, pairs, stage):
+        learned.extend(pairs)
+        grow(self, pairs, stage)
+
+    monkeypatch.setattr(TermSearch, "_grow", spy)
+    monkeypatch.setattr(_search, "DEFAULTS", replace(DEFAULTS, level=np.inf))  # all are candidates
+    model = AdditiveGPRegressor(sparse=True, n_inducing=8, steps=None).fit(X, y)
+    assert learned[0] == (1, 2)
+    assert len(learned) < 3  # of six
+    assert [term for term in model.terms_ if len(term) == 2] == [(1, 2)]

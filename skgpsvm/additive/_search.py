@@ -139,13 +139,28 @@ class TermSearch:
                 return
             self._grow(self.given + found, "all rows")
         most = math.inf if self.exact and self.most else self.most  # `prune` removes the excess
+        tried = set()
         while (room := len(self.given) + most - len(self.ascent.basis.pairs)) > 0:
-            found = self._tested(DEFAULTS.level)
+            found = [pair for pair in self._tested(DEFAULTS.level) if pair not in tried]
+            found = found[: min(DEFAULTS.pairs_at_once, room)]
+            tried.update(found)
+            found = found if self.exact else self._promising(found)
             if not found:
                 break
-            found = found[: min(DEFAULTS.pairs_at_once, room)]
             n_pairs = len(self.ascent.basis.pairs) + len(found)
             self._grow(found, f"effects and {n_pairs} interactions")
+
+    def _promising(self, pairs):
+        """Return those of some pairs that gain a share of what they need in a first round."""
+        if not pairs or not self.min_gain:
+            return pairs
+        before = self.ascent, self.state
+        self._begin(replace(self.ascent.basis, terms=self.ascent.basis.terms + pairs))
+        self._run(f"first round with {pairs}", self.ascent, 1, must_converge=False)
+        gained = zip(pairs, self.ascent.gains(self.state, pairs), strict=True)
+        least = DEFAULTS.promising_share * self._required_gain(pairs[0])
+        self.ascent, self.state = before
+        return [pair for pair, gain in gained if gain > least]
 
     def find_steps(self):
         """Add steps of the features along which the residuals have structure; learn them."""
