@@ -34,6 +34,7 @@ _CV_ROWS, _CV_SWEEPS, _N_FOLDS = 500, 15, 3
 # Factors of the length scales that cross-validation compares. The evidence cannot choose: with a
 # precision for each function it favors functions of one row.
 _FACTORS = 2.0 ** np.arange(-4, 3)
+_EQUAL = 1.0  # nats of all held-out rows that tell nothing, however alike the rows' gains are
 
 
 @dataclass
@@ -176,9 +177,9 @@ class RelevanceFits:
     def select_length_scales(self, start, rows):
         """Return a model with the longest length scales that cross-validation does not rule out.
 
-        All are multiplied by one factor. Their held-out log density is within a standard error of
-        the best. With few rows, or few rows of a rare class, differences are mostly due to chance,
-        and long length scales are the simpler model.
+        All are multiplied by one factor. Their held-out log density is within a nat, or a standard
+        error, of the best. With few rows, or few rows of a rare class, differences are mostly due
+        to chance, and long length scales are the simpler model.
         """
         folds = list(_folds(rows, self.problem.random_state))
         models = [with_lengths(start, factor) for factor in _FACTORS]
@@ -189,9 +190,7 @@ class RelevanceFits:
         densities, weights = [values for values, *_ in found], found[0][1]
         highest = max(densities, key=lambda values: (weights @ values).item())
         longest = max(
-            i
-            for i, values in enumerate(densities)
-            if _is_within_standard_error(values, highest, weights)
+            i for i, values in enumerate(densities) if _is_as_good(values, highest, weights)
         )
         return models[longest]
 
@@ -285,12 +284,12 @@ def _functions(rows, n_basis, random_state):
     return torch.unique(points.double(), dim=0)
 
 
-def _is_within_standard_error(values, highest, weights):
-    """Return whether weighted sums differ by at most the standard error of their difference."""
+def _is_as_good(values, highest, weights):
+    """Return whether weighted sums differ by at most a nat, or by a standard error."""
     loss = highest - values
     gap = weights @ loss
     variance = weights @ (loss - gap / weights.sum()).square()
-    return bool(gap <= variance.sqrt())
+    return bool(gap <= variance.sqrt().clamp_min(_EQUAL))
 
 
 def _folds(rows, random_state):
