@@ -200,6 +200,8 @@ def _new_rows(rng, X):
     """Return a few rows of the same kind as the training rows, some of them far away."""
     if isinstance(X, pd.DataFrame):
         return X.head(4)
+    if sp.issparse(X):
+        return X[:4]
     rows = np.array(X[:4])
     if rows.dtype.kind == "f" and rng.random() < 0.3:
         rows = (rows * 10.0 ** rng.integers(0, 4)).astype(rows.dtype)

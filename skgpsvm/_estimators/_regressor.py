@@ -197,7 +197,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             y, mean, constant = map(torch.as_tensor, (targets, mean, constant))
             likelihood = self._rate_likelihood()
             gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, constant)
-            return float(weights @ gained.numpy())
+            return float(weights @ gained.detach().numpy())
         if targets.ndim == 3:
             known = targets[..., 1] * self._y_std**2
         squares = (mean - np.average(mean, axis=0, weights=weights)) ** 2
