@@ -208,6 +208,19 @@ def test_counts_that_are_all_zero_or_equal(kind):
         assert abs(model.predict(X).mean() - y.mean()) < 1
 
 
+@pytest.mark.parametrize("likelihood", ["laplace", "student_t", "gamma", "negative_binomial"])
+def test_effects_of_noise_are_dropped_together(likelihood):
+    """One by one each seems needed, since the scale of y is learned beside all of them."""
+    rng = np.random.default_rng(101)
+    X = rng.uniform(-1.7, 1.7, (60, 20))
+    if likelihood in RATES:
+        y = drawn(likelihood, np.full(60, 4.0), seed=3)
+    else:
+        y = rng.laplace(size=60) if likelihood == "laplace" else rng.standard_t(4, size=60)
+    model = AdditiveGPRegressor(likelihood=likelihood, interactions=None, random_state=0)
+    assert model.fit(X, y).terms_ == []
+
+
 # Refusals
 
 

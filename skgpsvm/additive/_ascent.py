@@ -68,6 +68,7 @@ class AdditiveAscent(Stage):
     """
 
     has_points = True  # inducing points
+    learns_scale = False  # of y, beside sites that depend on it
 
     def __init__(self, basis, rows, limits, form, shrinkage, tol):
         self.basis, self.rows, self.form, self.tol = basis, rows, form, tol

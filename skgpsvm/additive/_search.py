@@ -216,13 +216,25 @@ class TermSearch:
         most = len(self.given) + self.most
         self.dropped = self.ascent.prune(self.state, self._required_gain, most, self.kept)
         effects = [term for term in self.ascent.basis.terms if self._is_optional_effect(term)]
-        if effects and self.ascent.joint_gain(self.state, effects) < self._required_jointly(
-            effects
-        ):
+        if effects and self._joint_gain(effects) < self._required_jointly(effects):
             self.ascent.drop(self.state, effects)
             self.dropped += effects
         if self.dropped:
             self.learn("effects kept")
+
+    def _joint_gain(self, effects):
+        """Return how much some effects add together to the ELBO of all latents, in nats."""
+        if not self.ascent.learns_scale:
+            return self.ascent.joint_gain(self.state, effects)
+        # Sites are as precise as the scale of y that is left with the effects. Without these, both
+        # are learned anew.
+        whole, curve = (self.ascent, self.state), list(self.curve)
+        terms = [term for term in self.ascent.basis.terms if term not in effects]
+        self._begin(replace(self.ascent.basis, terms=terms))
+        self.learn("without effects")
+        gain = whole[1].elbo - self.state.elbo
+        (self.ascent, self.state), self.curve = whole, curve
+        return gain
 
     def refine(self):
         """Refine the grids of pairs as long as the objective gains."""
@@ -269,7 +281,9 @@ class TermSearch:
         If no feature has an effect, the largest gain of n is about log n, and hyperparameters that
         fit each effect to noise add more.
         """
-        return math.log(self._n_columns) + DEFAULTS.joint_gain * len(effects)
+        scale = self.ascent.learns_scale
+        each = DEFAULTS.joint_gain_with_scale if scale else DEFAULTS.joint_gain
+        return math.log(self._n_columns) + each * len(effects)
 
     def _required_gain(self, term):
         """Return the gain that a term needs to be kept, in nats."""
