@@ -39,7 +39,9 @@ from ._torch_kernels import latent_kernels, torch_kernel
 
 MEANS = ("zero", "constant", "linear")
 MEAN_VARIANCE = 5.0  # of the mean function's coefficients, vague compared to the latents
-_LEAST_DISPERSION = 0.5  # of amounts, relative to the variance of the noise of their logs
+# Lower bounds of the dispersion: of amounts, relative to the variance of the noise of their logs,
+# and of counts, where it adds so much to the variance at the mean of y.
+_LEAST_OF_AMOUNTS, _LEAST_OF_COUNTS = 0.5, 0.05
 _MEAN_VARIANCE_OF_LOGS = 100.0  # the same where y is not normalized, and the latents are its logs
 # Where that of a linear function starts if it is learned. From vague slopes, the ascent of several
 # latent functions ends at a linear model.
@@ -163,7 +165,8 @@ def rate_problem(estimator, problem, mean, n_inducing, jitter):
     if problem.start is not None:
         return rates, [problem.start]
     rows = problem.rows
-    logs = rows.with_targets(_logs(rows, RATES[estimator.likelihood].is_count))
+    is_count = RATES[estimator.likelihood].is_count
+    logs = rows.with_targets(_logs(rows, is_count))
     means = rows.sum(rows.weights @ logs.targets)[0] / rows.total_weight
     squares = rows.sum(rows.weights @ (logs.targets - means).square())[0]
     scale = (squares / rows.total_weight).sqrt()
@@ -178,14 +181,25 @@ def rate_problem(estimator, problem, mean, n_inducing, jitter):
         unit = scale.square().mean().item()
         start = replace(start, kernel=with_lengths(start, 1.0, unit).kernel)
     variance = noise.variance(start.state(rows.device)["noise"]) * scale.square()
-    dispersions = variance.log().tolist() if len(sparse.likelihood.parameters()) else ()
-    if dispersions and not RATES[estimator.likelihood].is_count:
-        # Amounts that are equal in rows alike would be followed without any dispersion.
-        least = min(dispersions) + math.log(_LEAST_DISPERSION)
-        given = GivenNoise(math.exp(least), (least, PARAMETER_BOUNDS[1]))
-        rates = replace(rates, noise=replace(rates.noise, given=given))
-    start = replace(start, noise=tuple(dispersions), mean=None, root=None)
+    start = replace(start, noise=(), mean=None, root=None)
+    if len(sparse.likelihood.parameters()):
+        least = _least_dispersion(rows, variance, is_count)
+        limits = math.log(least), PARAMETER_BOUNDS[1]
+        rates = replace(rates, noise=replace(rates.noise, given=GivenNoise(least, limits)))
+        start = replace(start, noise=tuple(variance.clamp_min(least).log().tolist()))
     return rates, [at_gaussian_posterior(start, variance, logs)]
+
+
+def _least_dispersion(rows, variance, is_count):
+    """Return a lower bound of the dispersion, given the variances (t,) of the noise of the logs.
+
+    Amounts that are equal in rows alike would be followed without any dispersion. Where that of
+    counts hardly adds to the variance of Poisson counts, its gradient vanishes.
+    """
+    if not is_count:
+        return _LEAST_OF_AMOUNTS * variance.min().item()
+    total = rows.sum(rows.weights @ rows.targets)[0].max().item()
+    return _LEAST_OF_COUNTS * rows.total_weight / max(total, 1.0)
 
 
 def _logs(rows, is_count):

@@ -197,6 +197,19 @@ def test_equal_amounts_in_rows_alike_do_not_remove_the_dispersion():
     assert SVGPRegressor(likelihood="gamma", random_state=0).fit(X, y).dispersion_ > 0.45 * noise
 
 
+def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
+    rng = np.random.default_rng(103)
+    X = rng.normal(size=(1060, 5))
+    y = drawn("negative_binomial", np.full(1060, np.exp(1.5)), seed=rng)[:60]
+    model = SVGPRegressor(likelihood="negative_binomial", random_state=0).fit(X[:60], y)
+
+    def log_likelihood(dispersion):
+        return RATES["negative_binomial"].distribution(y.mean(), dispersion).logpmf(y).sum()
+
+    best = max(log_likelihood(d) for d in np.geomspace(1e-4, 1, 50))
+    assert log_likelihood(model.dispersion_) > best - 0.5 > log_likelihood(1e-4) + 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_that_are_all_zero_or_equal(kind):
     X, _ = rates(30)
