@@ -1303,3 +1303,9 @@ def test_rows_are_held_out_for_early_stopping_only(early_stopping, monkeypatch):
     HybridSVGPRegressor(early_stopping=early_stopping, max_iter=2, random_state=0).fit(X, y)
     assert seen == [90 if early_stopping else 100]
     assert hashed == ([100] if early_stopping else [])
+
+
+def test_few_rows_without_noise_are_not_left_at_the_mean():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    model = HybridSVGPRegressor(random_state=0).fit(X[:30], X[:30, 0])
+    assert model.score(X[30:], X[30:, 0]) > 0.6

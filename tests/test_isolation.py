@@ -83,7 +83,7 @@ def test_gradients_of_kernels_and_attacks_are_taken_in_inference_mode():
 def test_networks_of_torch_are_as_they_were_made():
     with modes(), default_dtype(torch.float64):
         X = np.random.default_rng(0).normal(size=(30, 3))
-        module = HybridSVGPRegressor(max_iter=2, random_state=0).fit(X, X[:, 0]).to_torch()
+        module = HybridSVGPRegressor(max_iter=20, random_state=0).fit(X, X[:, 0]).to_torch()
     rows = torch.from_numpy(X).requires_grad_()
     (gradient,) = torch.autograd.grad(module(rows).sum(), rows)
     assert gradient.abs().max() > 0
