@@ -25,8 +25,8 @@ from skgpsvm._rates import RATES
 
 from . import _data, _report
 
-N_TEST, N_DRAWS, FIRST_SEED = 4000, 5, 100
-SETS = {"claims": 5000, "rentals": 600, "costs": 1000, "bike": 2000}
+N_TEST, N_DRAWS, FIRST_SEED = 4000, 3, 100
+SETS = {"claims": 5000, "rentals": 600, "costs": 1000, "bike": 1000}
 TRUE = {"claims": "poisson", "rentals": "negative_binomial", "costs": "gamma"}
 
 
