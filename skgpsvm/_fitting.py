@@ -158,9 +158,10 @@ class Run:
 
     def _resumed(self, name, state, outline):
         """Restore a state from the checkpoint; return its curve, and whether its stage is done."""
-        saved = self._checkpoint.stages.get(name) if self._checkpoint else None
-        if saved and saved["outline"] != outline:
-            self._checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
+        checkpoint = self._checkpoint
+        saved = checkpoint.stages.get(name) if checkpoint else None
+        if checkpoint and saved and saved["outline"] != outline:
+            checkpoint.set_aside("a state in it is laid out otherwise than this fit's", name)
             saved = None
         held = gather(len(saved["curve"]) if saved else 0)
         if not saved or len(set(held)) > 1:  # a rank was killed before it could save
