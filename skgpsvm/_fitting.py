@@ -80,7 +80,7 @@ class Run:
 
     @property
     def has_converged(self):
-        """Whether all stages that must converge have done so."""
+        """True if all stages that must converge have done so."""
         return not self._unconverged
 
     def checkpointed(self, name, make):

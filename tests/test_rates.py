@@ -172,6 +172,36 @@ def test_several_outputs_and_streams(kind, likelihood):
         assert model.dispersion_.shape == (2,)
 
 
+# Odd data
+
+
+@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ["one row", "two rows", "duplicates", "large y", "large X"])
+def test_odd_data_give_finite_predictions(kind, likelihood, case):
+    X, mean = rates(40)
+    y = drawn(likelihood, mean)
+    index = {"one row": [0], "two rows": [0, 1], "duplicates": np.repeat(np.arange(10), 4)}
+    X, y = (part[index.get(case, slice(None))] for part in (X, y))
+    X, y = X * (1e8 if case == "large X" else 1), y * (1e6 if case == "large y" else 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = kind(likelihood=likelihood, random_state=0).fit(X, y)
+    predicted, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X)
+    assert np.isfinite([predicted, std, lower, upper]).all()
+    assert ((lower <= upper) & (std > 0)).all()
+
+
+@pytest.mark.parametrize("likelihood", RATES)
+def test_single_precision_is_near_double(likelihood):
+    X, mean = rates(60)
+    y = drawn(likelihood, mean)
+    model = SVGPRegressor(likelihood=likelihood, n_inducing=80, random_state=0)  # of 60 rows
+    single = clone(model).set_params(dtype="float32").fit(X, y).predict(X)
+    assert_allclose(single, model.fit(X, y).predict(X), rtol=0.02)
+
+
 # Scales
 
 
