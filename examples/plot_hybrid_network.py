@@ -109,9 +109,9 @@ plt.show()
 #
 # How do networks that were trained only on 0 to 4 classify 5 to 9? Far from the features of the
 # training images, the posterior returns to the prior and the class probabilities become more even.
-# Their entropy therefore separates the unseen digits from the others. The latent variance alone
-# separates them less well; here it is worse than the entropy of a softmax, which depends on the
-# logits alone.
+# Their entropy therefore separates the unseen digits from the others, here slightly better than the
+# entropy of a softmax, which depends on the logits alone. The latent variance does not: the network
+# maps many unseen digits between the known ones, where the variance is small.
 
 known, known_test = y_train < 5, y_test < 5
 few = HybridBayesianSVC(Extractor, max_iter=30, random_state=0).fit(X_train[known], y_train[known])
