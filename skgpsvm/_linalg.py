@@ -32,9 +32,13 @@ def cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
 
 
 def jittered_cholesky(K, name="matrix", *, jitter=1e-6, expected=0.0):
-    """Return `cholesky` of a covariance matrix and the relative jitter (...) that was added."""
+    """Return `cholesky` of a covariance matrix and the relative jitter (...) that was added.
+
+    The jitter of a matrix of zeros, such as that of noise at distinct points, is absolute.
+    """
     K = K.double()
     scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
+    scale = torch.where(scale == 0, 1.0, scale)
     relative = torch.full_like(scale, jitter)
     L, info = _factor(K, relative * scale)
     # NaN and infinity end in the diagonal, where the factorization did not stop at them.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
 from ._optim import PARAMETER_BOUNDS
 from ._predictive import regression_sites
+from ._torch_kernels import latent_kernels
 
 INITIAL_VARIANCE = 0.1  # of the noise of standardized targets
 NOISE_BOUNDS = (math.log(1e-6), math.log(1e2))  # of the logarithm of that variance
@@ -104,8 +106,21 @@ class Noise:
     given: GivenNoise | None = None
 
     def split(self, kernel):
-        """Return a kernel without its noise, and the whole kernel if it has noise, else None."""
-        return (kernel, None) if self.given is None else (split_noise(kernel)[0], kernel)
+        """Return a kernel without its noise, and the whole kernel if it has noise, else None.
+
+        A ValueError is raised if noise is left.
+        """
+        functions, whole = (
+            (kernel, None) if self.given is None else (split_noise(kernel)[0], kernel)
+        )
+        if _has_noise(functions):
+            raise ValueError(
+                f"kernel={kernel!r} has a WhiteKernel where it is not the noise of the targets. "
+                "Regressors with Gaussian noise take it as a term of the sum at the top of their "
+                "kernel, as in 1.0 * RBF() + WhiteKernel(); not in products or powers, and not "
+                "with other likelihoods, which have noise of their own. Leave it out here."
+            )
+        return functions, whole
 
     @property
     def is_free(self):
@@ -115,6 +130,23 @@ class Noise:
     def limits(self, default=PARAMETER_BOUNDS):
         """Return bounds of the parameters' logarithms: those of the `WhiteKernel`, or a default."""
         return default if self.given is None else self.given.limits
+
+
+class LatentNoise(Noise):
+    """Noise of the latent functions: a `WhiteKernel` remains a part of their kernel."""
+
+    def split(self, kernel):
+        """Return the kernel and None."""
+        return kernel, None
+
+
+def _has_noise(kernel):
+    """Return whether a kernel has a `WhiteKernel` at any depth; None has not."""
+    if not isinstance(kernel, Kernel):
+        return False
+    parts = chain(latent_kernels(kernel), kernel.get_params(deep=False).values())
+    inner = (part for part in parts if part is not kernel)
+    return type(kernel) is WhiteKernel or any(map(_has_noise, inner))
 
 
 @dataclass(frozen=True)

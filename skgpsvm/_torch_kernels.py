@@ -1,7 +1,6 @@
 """Turn scikit-learn kernel objects into torch functions of their ``theta``."""
 
 from abc import ABC, abstractmethod
-from types import NoneType
 
 import numpy as np
 import torch
@@ -101,9 +100,7 @@ def take_sparse(kernel):
         return all(map(take_sparse, kernel.kernels))
     if isinstance(kernel, sk.KernelOperator):
         return take_sparse(kernel.k1) and take_sparse(kernel.k2)
-    if isinstance(kernel, sk.WhiteKernel | NoneType):
-        return True
-    return torch_kernel(kernel).takes_sparse
+    return kernel is None or torch_kernel(kernel).takes_sparse
 
 
 def with_theta(kernel, theta):

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_moons
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss
 
@@ -243,19 +243,65 @@ def dense(X, y, kernel, n_sweeps=300):
     return mean, cov, evidence
 
 
-def test_inducing_points_at_all_rows_give_the_dense_algorithm():
+@pytest.mark.parametrize("noise", [None, 0.7])
+def test_inducing_points_at_all_rows_give_the_dense_algorithm(noise):
     X, y = moons(25)
     kernel = ConstantKernel(3.0) * RBF(0.8)
+    kernel = kernel if noise is None else kernel + WhiteKernel(noise)
     mean, cov, evidence = dense(X, y, kernel)
     rows = WeightedDataset(X, y, np.ones(25), torch.device("cpu"), torch.float64)
     propagation = Propagation(torch_kernel(kernel), rows, jitter=1e-12)
     state = propagation.init(t64(kernel.theta), t64(X))
     state, update = swept(propagation, state, 0.8, 200)
     assert propagation.evidence(state, update) == pytest.approx(evidence, abs=1e-6)
+    # Predictions of new rows with the same features, which have noise of their own.
+    cross = kernel(X, X)
+    gain = np.linalg.solve(kernel(X), cross)
     A, residual = propagation.basis(state)(t64(X))
-    np.testing.assert_allclose(A @ state.mean[0], mean, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(A @ state.mean[0], gain.T @ mean, rtol=0, atol=1e-6)
     spread = (A @ state.root[0]).square().sum(1) + residual
-    np.testing.assert_allclose(spread, np.diag(cov), rtol=0, atol=1e-6)
+    expected = kernel.diag(X) + np.sum(gain * (cov @ gain - cross), axis=0)
+    np.testing.assert_allclose(spread, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"solver": InterleavedEP(batch_size=16)}, {"n_inducing": 60}, {"dtype": "float32"}],
+    ids=["all rows", "minibatches", "all points", "float32"],
+)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_noise_of_the_function_divides_its_covariance(settings, n_classes):
+    X, y = blobs(n_classes)
+    X, y, noise = X[:60].astype("float32"), y[:60], 0.7
+    weights = np.random.default_rng(0).choice([0.5, 1.0, 2.0], 60)
+    settings = {"dtype": "float64", "n_inducing": 10, "max_iter": 300, "tol": 1e-13} | settings
+    model = EPClassifier(mean="zero", optimizer=None, random_state=0, **settings)
+    kernel, divided = (
+        (scale * 2.0) * RBF(1.3) + scale * DotProduct(0.5) for scale in (1, 1 / (1 + noise))
+    )
+    noisy, plain = (
+        clone(model).set_params(kernel=k).fit(X, y, weights)
+        for k in (kernel + WhiteKernel(noise), divided)
+    )
+    rtol = 1e-4 if model.dtype == "float32" else 1e-9
+    for name in ("log_marginal_likelihood_value_", "loo_proba_"):
+        np.testing.assert_allclose(getattr(noisy, name), getattr(plain, name), rtol=rtol)
+    np.testing.assert_allclose(noisy.predict_proba(X), plain.predict_proba(X), rtol=rtol)
+
+
+@pytest.mark.parametrize("solver", ["gfitc", "sep", InterleavedEP(batch_size=32)])
+def test_noise_of_the_function_is_learned_and_kept(solver):
+    X, y = moons(100)
+    settings = {"solver": solver, "max_iter": 20, "warm_start": True, "random_state": 0}
+    model = EPClassifier(DotProduct() + WhiteKernel(0.5), n_inducing=10, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        learned = model.fit(X, y).kernel_
+        assert model.fit(X, y).kernel_ != learned  # a warm start goes on
+        held = clone(model).set_params(kernel=RBF() + WhiteKernel(0.3, "fixed")).fit(X, y)
+    level = learned.get_params()["k1__k1__k2__noise_level"]
+    assert level != 0.5
+    assert WhiteKernel(0.3, "fixed") in held.kernel_.get_params().values()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -888,7 +934,8 @@ def test_leave_one_out_probabilities_are_by_row_as_given(n_classes):
 def test_evidence_at_other_hyperparameters(n_classes):
     X, y = blobs(n_classes)
     settings = {"n_inducing": 10, "max_iter": 100, "tol": 1e-9, "optimizer": None}
-    model = EPClassifier(ConstantKernel(2.0) * RBF(1.3), random_state=0, **settings).fit(X, y)
+    kernel = ConstantKernel(2.0) * RBF(1.3) + WhiteKernel(0.4)
+    model = EPClassifier(kernel, random_state=0, **settings).fit(X, y)
     value = model.log_marginal_likelihood_value_
     assert model.log_marginal_likelihood() == value
     assert model.log_marginal_likelihood(X=X, y=y) == pytest.approx(value, abs=1e-6)

@@ -1,4 +1,4 @@
-"""`WhiteKernel` is the noise of regressors, as in scikit-learn's GP; others refuse it."""
+"""`WhiteKernel` is the noise of regressors, as in scikit-learn's GP; most others refuse it."""
 
 from functools import partial
 
@@ -13,7 +13,6 @@ from skgpsvm import (
     BayesianSVC,
     DecoupledGPClassifier,
     DecoupledGPRegressor,
-    EPClassifier,
     HybridBayesianSVC,
     HybridSVGPClassifier,
     HybridSVGPRegressor,
@@ -273,7 +272,6 @@ def test_noise_that_is_not_clear_is_refused_in_words(kind, parameters, message):
     [
         BayesianSVC,
         DecoupledGPClassifier,
-        EPClassifier,
         HybridBayesianSVC,
         HybridSVGPClassifier,
         QSGPClassifier,

@@ -62,6 +62,8 @@ LEAVES = [
     MultiscaleRBF(0.9),
     MultiscaleRBF(ARD),
     MultiscaleRBF(ARD, "fixed"),
+    WhiteKernel(0.3),
+    WhiteKernel(0.3, "fixed"),
 ]
 COMPOSITES = [
     2.0 * RBF(ARD) + Matern(0.5, nu=1.5),
@@ -71,6 +73,7 @@ COMPOSITES = [
     (DotProduct(0.5) + Linear(1.3) * 0.7) ** 3 + ExpSineSquared(0.9, 2.2),
     (1.5 * Matern(1.1, nu=1.5)) ** 0.5 * Matern([1, 2, 3], nu=2.5) ** 2,
     (RBF(2.0) + 0.4) ** 2 + (RBF() * DotProduct(0.3) + 1.0) ** 1,
+    2.0 * (RBF(ARD) + WhiteKernel(0.3)) ** 2 + WhiteKernel(0.1),
 ]
 MULTISCALE = [
     MultiscaleRBF(0.9, n_features=D),
@@ -208,7 +211,7 @@ def test_gradients_are_finite_where_all_rows_coincide(kernel, dtype):
         assert gradient is None or gradient.isfinite().all()
 
 
-@each([kernel for kernel in LEAVES if kernel.is_stationary()])
+@each([k for k in LEAVES if k.is_stationary() and not isinstance(k, WhiteKernel)])
 def test_stationary_kernels_are_flat_where_rows_coincide(kernel):
     k, theta, X = tensors(kernel, rows()[0])
     x = X[:1].clone().requires_grad_()
@@ -461,16 +464,6 @@ def test_split_may_leave_nothing_to_the_rest():
     assert exact_and_rest(torch_kernel(Linear() + 1.0), D, 100)[1] is None
 
 
-@pytest.mark.parametrize(
-    "kernel", [WhiteKernel(0.3), RBF() + WhiteKernel(0.3), WhiteKernel(0.3) * RBF()], ids=str
-)
-def test_noise_is_no_covariance_of_a_function(kernel):
-    with pytest.raises(
-        ValueError, match=r"WhiteKernel\(noise_level=0.3\) is noise, not .* Leave it out"
-    ):
-        torch_kernel(kernel)
-
-
 @each(LEAVES + COMPOSITES)
 def test_pickles(kernel):
     k, theta, X, Z = tensors(kernel, *rows())
@@ -548,7 +541,7 @@ def test_every_kernel_of_scikit_learn_is_supported_or_listed():
         if issubclass(member, sk.Kernel) and not inspect.isabstract(member)
     }
     supported = (LEAF_CLASSES - {Linear, MultiscaleRBF}) | {Sum, Product, Exponentiation}
-    assert theirs == supported | {WhiteKernel} | set(UNSUPPORTED)
+    assert theirs == supported | set(UNSUPPORTED)
 
 
 @pytest.mark.parametrize("wrap", [lambda k: k, lambda k: 1.0 * k + RBF(), lambda k: k**2])

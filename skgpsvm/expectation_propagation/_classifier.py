@@ -13,6 +13,7 @@ from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
+from .._noise import LatentNoise
 from .._parameters import ALWAYS, ParameterRules, where
 from .._sites import LikelihoodSites
 from .._sparse import (
@@ -81,7 +82,9 @@ class EPClassifier(GPClassifier):
         Prior covariance of each latent function. Its values are where optimization starts; its
         bounds and "fixed" marks are respected. None is a squared exponential with one length scale
         for each feature, or for all features of :ref:`sparse X <sparse_X>`. Its hyperparameters
-        have a prior, which prevents overfitting of noise.
+        have a prior, which prevents overfitting of noise. A `WhiteKernel` in the kernel is noise of
+        the latent function at each row. It is redundant: noise of variance s has the same effect as
+        a division of the other terms by 1 + s.
     solver : {"auto", "sep", "gfitc"} or solver, default="auto"
         How hyperparameters are learned; the model is the same. "sep" takes a gradient step after
         each update of the sites. "gfitc" maximizes the evidence of converged sites by L-BFGS-B,
@@ -189,6 +192,7 @@ class EPClassifier(GPClassifier):
     """
 
     _takes_sparse = True
+    _noise_model = LatentNoise()
     _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
 
     def __init__(

@@ -58,14 +58,16 @@ class _Constant(FeatureKernel):
 
 
 @register_torch_kernel(sk.WhiteKernel)
-def _no_noise(kernel, start):
-    """Refuse noise where it is no term of a regressor's sum: see `split_noise`."""
-    raise ValueError(
-        f"{kernel!r} is noise, not a covariance of functions. Regressors with Gaussian noise take "
-        "it as a term of the sum at the top of their kernel, as in 1.0 * RBF() + WhiteKernel(); "
-        "not in products or powers, and not with other likelihoods, which have noise of their own. "
-        "Leave it out here."
-    )
+class _White(TorchKernel):
+    """Noise of variance noise_level, independent from row to row, and absent at any points Z."""
+
+    returns_new_memory = takes_sparse = True
+
+    def __call__(self, X, Z, theta):
+        return torch.zeros(len(X), len(Z), dtype=X.dtype, device=X.device)
+
+    def diag(self, X, theta):
+        return self.value("noise_level", theta, X).repeat(len(X))
 
 
 def _one(X):
