@@ -1,4 +1,4 @@
-"""A maximizer of functions of tensors, steps of Adam, and parameters as one vector."""
+"""A maximizer of functions of tensors, steps of Adam and Adadelta, and parameters as one vector."""
 
 import math
 
@@ -9,6 +9,7 @@ from .exceptions import NotPositiveDefiniteError
 
 _LEAST_SLOPE = 1e-8  # of a rejected step, relative to the objective
 _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
+_ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
 ROUND = 20  # steps of L-BFGS-B in a round of learning
 PARAMETER_BOUNDS = (math.log(1e-6), math.log(1e6))  # of the logarithms of a likelihood's parameters
 
@@ -93,6 +94,24 @@ def adam_step(memory, gradient, rate):
     scale = (square.sqrt() / (1 - second**n_steps) ** 0.5).add_(_ADAM_EPSILON)
     step = (mean * (rate / (1 - first**n_steps))).div_(scale)
     return step, (n_steps, mean, square)
+
+
+def adadelta_step(memory, gradient, rate):
+    """Return the next step of Adadelta uphill, and its new memory; see `adam_step`.
+
+    Source: Zeiler (2012), Algorithm 1.
+    """
+    zeros = torch.zeros_like(gradient)
+    gradients, steps = (zeros, zeros) if memory is None else memory
+    rho = _ADADELTA_DECAY
+    gradients = (gradients * rho).addcmul_(gradient, gradient, value=1 - rho)
+    ratio = (steps + _ADADELTA_EPSILON).sqrt_().div_((gradients + _ADADELTA_EPSILON).sqrt_())
+    step = ratio.mul_(gradient)
+    steps = (steps * rho).addcmul_(step, step, value=1 - rho)
+    return rate * step, (gradients, steps)
+
+
+STEPS = {"adam": adam_step, "adadelta": adadelta_step}
 
 
 def _evaluated(value_and_gradient, point, *, required):

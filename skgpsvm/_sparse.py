@@ -31,7 +31,10 @@ LEARNING_RATE = 0.05  # default of Adam
 MORE_FOLLOWED = dict.fromkeys(
     ("learn_inducing", "optimizer", "solver__batch_size", "solver__learning_rate"), ALWAYS
 )
-SPARSE_FOLLOWED = {"fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS}, "partial_fit": FOLLOWED}
+SPARSE_FOLLOWED = {
+    "fit": FOLLOWED | MORE_FOLLOWED | {"solver": ALWAYS, "solver__rule": ALWAYS},
+    "partial_fit": FOLLOWED,
+}
 _MAX_MOVED = 2**20  # numbers
 # Inducing points are chosen from so many rows where ranks share them, plus 40 per point.
 _GATHERED_ROWS = 20_000
@@ -188,7 +191,7 @@ class SparseProblem:
         """Return the prior of theta, or None."""
         return None if self.make_prior is None else self.make_prior(self.rows)
 
-    def inference(self, model, method, parts, *, batch_size=None, learning_rate=None):
+    def inference(self, model, method, parts, *, batch_size=None, learning_rate=None, rule="adam"):
         """Return the stage that finds the posterior, and learns some parts by gradient steps.
 
         ``method`` is its class, `GradientInference` or a subclass of `CoordinateInference`;
@@ -207,6 +210,7 @@ class SparseProblem:
             self.problem.scale,
             self.prior(),
             self.noise.limits(),
+            rule,
         )
         ascent = CoordinateAscent(self.likelihood, model.basis(rows.device), rows)
         generator = self.problem.generator

@@ -96,7 +96,7 @@ class NaturalGradient(_Batches):
 
 
 class Gradient(_Batches):
-    """Adam on the posterior and the hyperparameters together.
+    """Adam or Adadelta on the posterior and the hyperparameters together.
 
     It is for `SVGPRegressor`, `SVGPClassifier` and `BayesianSVC`.
 
@@ -107,11 +107,22 @@ class Gradient(_Batches):
     learning_rate : float, default=None
         Learning rate of Adam, in units of log hyperparameters, of whitened weights and of the
         features' standard deviations; None is 0.05. Lower it if the objective diverges.
+    rule : {"adam", "adadelta"}, default="adam"
+        Rule of the steps. "adadelta" is for ``learning_rate=1``.
 
     Notes
     -----
-    Source: Wistuba and Rawat (2018), section 3.2.
+    Source: Wistuba and Rawat (2018), section 3.2; Hernandez-Lobato and Hernandez-Lobato (2016),
+    section 6.4, for Adadelta.
     """
+
+    def __init__(self, batch_size=None, learning_rate=None, rule="adam"):
+        super().__init__(batch_size, learning_rate)
+        self.rule = rule
+
+    def check(self) -> None:
+        super().check()
+        check_choice("rule", self.rule, ("adam", "adadelta"))
 
 
 class CoordinateAscent(_Batches):

@@ -25,13 +25,14 @@ from skgpsvm.kernels import Linear
 from skgpsvm.likelihoods import Gaussian, Logistic, Softmax, StudentT
 
 
-def inference_of(method, hinge, kernel, X, y, Z, trained, rate, bounds=None, batch_size=None):
+def inference_of(
+    method, hinge, kernel, X, y, Z, trained, rate, bounds=None, batch_size=None, rule="adam"
+):
     """Return an inference and its initial state; all rows are one batch if batch_size is None."""
     ascent = ascent_of(hinge, kernel, X, y, Z)
     bounds = t64(kernel.bounds if bounds is None else bounds)
-    adam = AdamSteps(
-        hinge, (torch_kernel(kernel),), ascent.rows, trained, rate, bounds, t64(X.std(0))
-    )
+    parts = hinge, (torch_kernel(kernel),), ascent.rows, trained, rate, bounds, t64(X.std(0))
+    adam = AdamSteps(*parts, rule=rule)
     generator = torch.Generator().manual_seed(0)
     inference = method(ascent, adam, 30, 1e-6, batch_size, generator)
     start = {"theta": t64(kernel.theta), "Z": t64(Z), "noise": hinge.parameters()}
@@ -70,12 +71,12 @@ def test_first_adam_step_moves_every_parameter(hinge):
     assert torch.equal(state.root, upper_root(state.raw_root))
 
 
-def test_adam_climbs_the_objective_of_the_sweeps():
+@pytest.mark.parametrize(("rule", "rate"), [("adam", 0.05), ("adadelta", 1.0)])
+def test_steps_climb_the_objective_of_the_sweeps(rule, rate):
     X, y = ring(30, 2)
     kernel = 2.0 * RBF(1.0)
-    inference, state = inference_of(
-        GradientInference, BinarySites(), kernel, X, y, X[:5], ["mean", "raw_root"], 0.05
-    )
+    parts = BinarySites(), kernel, X, y, X[:5], ["mean", "raw_root"], rate
+    inference, state = inference_of(GradientInference, *parts, rule=rule)
     values = [stepped(inference, state) for _ in range(20)]
     assert (np.diff(values) > 0).all()
     ascent = ascent_of(BinarySites(), kernel, X, y, X[:5])

@@ -1,12 +1,14 @@
 """Maximizers, and parameters as one vector."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from problems import t64
 from scipy.optimize import minimize
 
-from skgpsvm._optim import FlatParameters, adam_step, by_autograd, lbfgs
+from skgpsvm._optim import STEPS, FlatParameters, by_autograd, lbfgs
 from skgpsvm.exceptions import NotPositiveDefiniteError
 
 X, Y = np.zeros((3, 1)), np.arange(3)
@@ -104,17 +106,21 @@ def test_lbfgs_takes_gradients_from_either_source():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_steps_of_adam_are_those_of_torch(dtype):
+@pytest.mark.parametrize(
+    ("rule", "optimizer"),
+    [("adam", torch.optim.Adam), ("adadelta", partial(torch.optim.Adadelta, eps=1e-5))],
+)
+def test_steps_are_those_of_torch(rule, optimizer, dtype):
     generator = torch.Generator().manual_seed(0)
     point, memory = torch.zeros(37, dtype=dtype), None
     reference = point.clone()
-    adam_of_torch = torch.optim.Adam([reference], lr=0.05, maximize=True)
+    of_torch = optimizer([reference], lr=0.05, maximize=True)
     for i in range(20):
         reference.grad = torch.randn(37, dtype=dtype, generator=generator) * 10.0 ** (i % 5)
-        adam_of_torch.step()
-        step, memory = adam_step(memory, reference.grad, 0.05)
+        of_torch.step()
+        step, memory = STEPS[rule](memory, reference.grad, 0.05)
         point = point + step
-        assert torch.equal(point, reference)
+        torch.testing.assert_close(point, reference, rtol=0, atol=0 if rule == "adam" else 1e-6)
 
 
 def test_packed_tensors_come_back_with_their_slopes_and_bounds():

@@ -94,6 +94,8 @@ def options(solver):
 def choices(solver, name):
     if (solver, name) == (InterleavedEP, "gradient"):
         return "exact", "approximate"
+    if (solver, name) == (Gradient, "rule"):
+        return "adam", "adadelta"
     return CHOICES.get(name, ())
 
 

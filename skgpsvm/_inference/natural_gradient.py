@@ -11,7 +11,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
-from .._optim import PARAMETER_BOUNDS, adam_step
+from .._optim import PARAMETER_BOUNDS, STEPS
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
@@ -34,7 +34,7 @@ class InterleavedState(AscentState):
     """State of coordinate ascent or natural gradients interleaved with Adam."""
 
     generator: torch.Tensor  # state of the random generator
-    # Memory of `adam_step` for each trained parameter; empty before the first step
+    # Memory of the steps for each trained parameter; empty before the first
     adam: dict = field(default_factory=dict)
     # Factor of Adam's learning rate, halved after each pass that is undone; natural gradients only
     rate_factor: float = 1.0
@@ -57,14 +57,14 @@ class GradientState(State):
     # (c, p, p): root with the logarithm of its diagonal, as `upper_root` takes it
     raw_root: torch.Tensor
     generator: torch.Tensor  # state of the random generator
-    # Memory of `adam_step` for each trained parameter; empty before the first step
+    # Memory of the steps for each trained parameter; empty before the first
     adam: dict = field(default_factory=dict)
     rate_factor = 1.0
     change: float = math.inf  # relative change of the means in the last epoch
 
 
 class AdamSteps:
-    """Adam on the ELBO of minibatches, over some tensors of a state.
+    """Adam, or another rule, on the ELBO of minibatches, over some tensors of a state.
 
     Parameters
     ----------
@@ -83,6 +83,8 @@ class AdamSteps:
         Prior of theta.
     noise_bounds : tuple of two floats
         Bounds of the noise.
+    rule : str
+        Key of `STEPS`.
     """
 
     def __init__(
@@ -96,11 +98,12 @@ class AdamSteps:
         scale,
         prior=None,
         noise_bounds=PARAMETER_BOUNDS,
+        rule="adam",
     ):
         self.likelihood, self.kernels, self.rows, self.prior = likelihood, kernels, rows, prior
         self.trained, self.learning_rate = trained, learning_rate
         self.bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
-        self.units = {"Z": scale}
+        self.units, self._step = {"Z": scale}, STEPS[rule]
 
     @torch.enable_grad()
     def run(self, state, batches):
@@ -119,7 +122,7 @@ class AdamSteps:
             value, *slopes = self.rows.sum(objective.detach(), *slopes)
             with torch.no_grad():
                 for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
-                    step, memory[name] = adam_step(memory.get(name), slope, rate)
+                    step, memory[name] = self._step(memory.get(name), slope, rate)
                     leaf += step
                     if name in self.bounds:
                         leaf.clamp_(*self.bounds[name])
@@ -345,7 +348,7 @@ class NaturalGradientInference(CoordinateInference):
 
 
 class GradientInference(_Inference):
-    """Adam on posterior and hyperparameters together, one epoch per iteration.
+    """Adam or Adadelta on posterior and hyperparameters together, one epoch per iteration.
 
     Source: Wistuba and Rawat (2018), section 3.2.
     """

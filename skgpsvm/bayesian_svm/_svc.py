@@ -259,8 +259,7 @@ class BayesianSVC(GPClassifier):
         solver = self._solver()
         by_gradient = isinstance(solver, solvers.Gradient)
         method = GradientInference if by_gradient else CoordinateInference
-        options = {"batch_size": solver.batch_size, "learning_rate": solver.learning_rate}
-        stage = sparse.inference(model, method, sparse.free_parts(model), **options)
+        stage = sparse.inference(model, method, sparse.free_parts(model), **solver.get_params())
         return fit_posterior(sparse, model, stage, leave_one_out)
 
     def _update_model(self, problem):

@@ -14,7 +14,7 @@ from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
 from .._noise import LatentNoise
-from .._parameters import ALWAYS, ParameterRules, where
+from .._parameters import ParameterRules, where
 from .._sites import LikelihoodSites
 from .._sparse import (
     LEARNING_RATE,
@@ -46,10 +46,6 @@ _USES = {
     "solver": where(optimizer="auto").of(ConvergedEP),
     "solver__learning_rate": where(optimizer="auto"),
     "solver__rule": where(optimizer="auto"),
-}
-_FOLLOWED = {
-    **SPARSE_FOLLOWED,
-    "fit": SPARSE_FOLLOWED["fit"] | {"solver__rule": ALWAYS},
 }
 
 
@@ -112,7 +108,7 @@ class EPClassifier(GPClassifier):
         inducing points stay. In both cases "gfitc" is refused, as only the way of learning differs.
     max_iter : int, default=100
         Maximum number of updates of all sites, or of epochs of minibatches. Hyperparameters are
-        learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of ten
+        learned in the first 70 %. With "gfitc", it is also the maximum number of rounds of twenty
         L-BFGS-B steps; the sites are updated after these.
     tol : float, default=1e-3
         Stop when an update changes the posterior mean by less, relative to its norm. "gfitc" also
@@ -193,7 +189,7 @@ class EPClassifier(GPClassifier):
 
     _takes_sparse = True
     _noise_model = LatentNoise()
-    _rules = ParameterRules(_USES, _FOLLOWED, solvers=_SOLVERS)
+    _rules = ParameterRules(_USES, SPARSE_FOLLOWED, solvers=_SOLVERS)
 
     def __init__(
         self,

@@ -4,11 +4,10 @@ from functools import partial
 
 import torch
 
-from .._optim import adam_step
+from .._optim import STEPS
 
 _DECAY_SHARE = 0.4  # of the learning
 _GROWTH, _SHRINKAGE = 1.02, 0.5
-_ADADELTA_DECAY, _ADADELTA_EPSILON = 0.9, 1e-5
 _MAX_STEP = 0.1  # of the sign rule, in logarithms and standard deviations
 
 
@@ -57,23 +56,4 @@ class DecayingRule:
         return step, {"last": last}
 
 
-def adadelta_step(memory, gradient, rate):
-    """Return the next step of Adadelta uphill, and its new memory; see `adam_step`.
-
-    Source: Zeiler (2012), Algorithm 1.
-    """
-    zeros = torch.zeros_like(gradient)
-    gradients, steps = (zeros, zeros) if memory is None else memory
-    rho = _ADADELTA_DECAY
-    gradients = (gradients * rho).addcmul_(gradient, gradient, value=1 - rho)
-    ratio = (steps + _ADADELTA_EPSILON).sqrt_().div_((gradients + _ADADELTA_EPSILON).sqrt_())
-    step = ratio.mul_(gradient)
-    steps = (steps * rho).addcmul_(step, step, value=1 - rho)
-    return rate * step, (gradients, steps)
-
-
-RULES = {
-    "adam": partial(DecayingRule, adam_step),
-    "adadelta": partial(DecayingRule, adadelta_step),
-    "sign": SignRule,
-}
+RULES = {name: partial(DecayingRule, steps) for name, steps in STEPS.items()} | {"sign": SignRule}

@@ -20,5 +20,5 @@ def posterior_stage(sparse, model, solver, *, in_batches=True):
         method, many = NaturalGradientInference, sparse.rows.n_rows > MAX_FULL_BATCH
         if batch_size is None and in_batches and many:
             batch_size = _MINIBATCH
-    options = {"batch_size": batch_size, "learning_rate": solver.learning_rate}
+    options = solver.get_params() | {"batch_size": batch_size}
     return sparse.inference(model, method, sparse.free_parts(model), **options)
