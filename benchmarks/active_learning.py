@@ -60,12 +60,12 @@ def problem(name, seed):
     )
 
 
-def classifier(X_pool, seed):
+def classifier(X_pool, seed, n_inducing=N_INDUCING):
     """Return the model of all policies, whose kernel and inducing points are given by the pool."""
     d = X_pool.shape[1]
     smooth = ConstantKernel(5.0) * RBF(np.sqrt(d / 2))
     kernel = smooth + ConstantKernel(5.0) + Linear(np.sqrt(d))
-    Z = select_inducing_points(X_pool, N_INDUCING, random_state=seed)
+    Z = select_inducing_points(X_pool, n_inducing, random_state=seed)
     return BayesianSVC(kernel, inducing_points=Z, random_state=seed, **SETTINGS)
 
 
@@ -76,18 +76,28 @@ def best(scores, rng):
 
 def learn(set, seed, method, steps=STEPS):
     """Return the test error after each number of queries in ``steps``."""
-    X, y, X_test, y_test, labeled, rng = problem(set, seed)
-    model, score = classifier(X, seed), POLICIES[method]
+    data = problem(set, seed)
+    return errors_along(classifier(data[0], seed), POLICIES[method], *data, steps)
+
+
+def errors_along(model, score, X, y, X_test, y_test, labeled, rng, steps, most=None):
+    """Return the test error after each number of queries in ``steps``.
+
+    Each query is among at most ``most`` rows of the pool, which are drawn anew for it.
+    """
+    labeled, errors = list(labeled), {}
     unlabeled = np.delete(np.arange(len(y)), labeled)
-    errors = {}
     for n_queries in range(steps[-1] + 1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(X[labeled], y[labeled])
         if n_queries in steps:
             errors[f"q{n_queries}"] = 1 - model.score(X_test, y_test)
-        scores = score(model, X[unlabeled]) if score else rng.random(len(unlabeled))
-        chosen = best(scores, rng)
+        some = np.arange(len(unlabeled))
+        if most is not None and most < len(some):
+            some = rng.choice(some, most, replace=False)
+        rows = X[unlabeled[some]]
+        chosen = some[best(score(model, rows) if score else rng.random(len(rows)), rng)]
         labeled.append(unlabeled[chosen])
         unlabeled = np.delete(unlabeled, chosen)
     return errors
