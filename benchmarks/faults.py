@@ -16,6 +16,7 @@ import argparse
 import gc
 import hashlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -60,7 +61,7 @@ from skgpsvm.solvers import InterleavedEP, QuadruplyStochastic, StochasticGradie
 
 from . import _fuzz
 
-TRIALS = {"kills": 300, "ranks": 600, "damage": 500, "fuzz": 5000}
+TRIALS = {"kills": 300, "ranks": 630, "damage": 500, "fuzz": 5000}
 MAX_MEMORY = 200 * 2**20  # bytes by which memory may grow when a damaged file is read
 _LONGEST = 900  # seconds after which a child process is considered hung
 _TIMEOUT = 20  # seconds after which a rank gives up on another
@@ -269,6 +270,17 @@ def _timed_ranks(name):
         return time.monotonic() - start, found
 
 
+def _killed_rank(name, folder, seconds, rng):
+    """Kill one of two ranks before it ends; return the other, and its number."""
+    for attempt in itertools.count():
+        children = _start_ranks(name, folder, attempt)
+        time.sleep(rng.uniform(0.02, 1) * seconds)
+        other = int(rng.integers(2))
+        if children[1 - other].kill():
+            return children[other], other
+        children[other].result()
+
+
 def ranks(trials, first, seed, count):
     """Kill one of two ranks of each fit at a random moment, then let both end."""
     known = {}
@@ -279,13 +291,9 @@ def ranks(trials, first, seed, count):
             known[name] = in_child(_timed_ranks, name)
         seconds, expected = known[name]
         with tempfile.TemporaryDirectory() as folder:
-            children = _start_ranks(name, folder, 0)
-            time.sleep(rng.uniform(0.02, 1) * seconds)
-            other = int(rng.integers(2))
-            if not children[1 - other].kill():
-                continue
+            survivor, other = _killed_rank(name, folder, seconds, rng)
             start = time.monotonic()
-            found = children[other].result()
+            found = survivor.result()
             late = time.monotonic() - start > _TIMEOUT + seconds
             count(name, "the other rank ends too late", late)
             count(name, "the other rank is refused" if found == "refused" else "it had ended")
@@ -294,7 +302,7 @@ def ranks(trials, first, seed, count):
             )
             resumes = any(Path(folder).rglob("*.checkpoint"))
             count(name, "resumes" if resumes else "starts anew")
-            found = [child.result() for child in _start_ranks(name, folder, 1)]
+            found = [child.result() for child in _start_ranks(name, folder, "last")]
             count(name, "another model after a kill", found != expected)
             count(name, "files are left", any(Path(folder).rglob("*.checkpoint")))
     return {
