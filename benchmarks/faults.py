@@ -243,7 +243,10 @@ def kills(trials, first, seed, count):
 
 
 def shared_fit(name, folder, rank, attempt):
-    """Return the digest of a fit that two ranks share, or "refused" if the other one has died."""
+    """Return the digest of a fit that two ranks share, or "refused" if the other one has died.
+
+    It is "apart" if the other died before the process group was formed, of which torch tells.
+    """
     model = clone(FITS[name]).set_callbacks(Checkpoint(Path(folder) / f"rank-{rank}"))
     if name == "AdditiveGPRegressor":
         model.set_params(sparse=True)
@@ -251,10 +254,13 @@ def shared_fit(name, folder, rank, attempt):
     meeting, timeout = f"file://{folder}/attempt-{attempt}", timedelta(seconds=_TIMEOUT)
     try:
         dist.init_process_group("gloo", meeting, timeout, world_size=2, rank=rank)
+    except RuntimeError:
+        return "apart"
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(X[rank::2], y[rank::2])
-    except (DistributedError, dist.DistError):
+    except DistributedError:
         return "refused"
     return digest(model)
 
@@ -271,14 +277,15 @@ def _timed_ranks(name):
 
 
 def _killed_rank(name, folder, seconds, rng):
-    """Kill one of two ranks before it ends; return the other, and its number."""
+    """Kill one of two ranks in their fit; return result and number of the other, and its time."""
     for attempt in itertools.count():
         children = _start_ranks(name, folder, attempt)
         time.sleep(rng.uniform(0.02, 1) * seconds)
         other = int(rng.integers(2))
-        if children[1 - other].kill():
-            return children[other], other
-        children[other].result()
+        killed, start = children[1 - other].kill(), time.monotonic()
+        found = children[other].result()
+        if killed and found != "apart":
+            return found, other, time.monotonic() - start
 
 
 def ranks(trials, first, seed, count):
@@ -291,11 +298,8 @@ def ranks(trials, first, seed, count):
             known[name] = in_child(_timed_ranks, name)
         seconds, expected = known[name]
         with tempfile.TemporaryDirectory() as folder:
-            survivor, other = _killed_rank(name, folder, seconds, rng)
-            start = time.monotonic()
-            found = survivor.result()
-            late = time.monotonic() - start > _TIMEOUT + seconds
-            count(name, "the other rank ends too late", late)
+            found, other, waited = _killed_rank(name, folder, seconds, rng)
+            count(name, "the other rank ends too late", waited > _TIMEOUT + seconds)
             count(name, "the other rank is refused" if found == "refused" else "it had ended")
             count(
                 name, "the other rank has another model", found not in ("refused", expected[other])
