@@ -9,6 +9,7 @@ import torch
 from ._csr import CSRRows, array_of
 from ._distributed import all_sum, gather, n_ranks, rank
 from ._rows import CHUNK_ROWS, Rows
+from ._transfers import to_device
 
 _MIN_CHUNK_ROWS, _CHUNK_ENTRIES = 256, 2**22  # of rows with many features
 _HELD_BYTES = 2**28
@@ -93,9 +94,10 @@ class WeightedDataset:
 
     def take(self, index):
         """Return X (b, d), targets (b,) and weights (b,) at a slice or an index tensor."""
-        targets, weights = self.targets[index], self.weights[index]
+        at = index if isinstance(index, slice) else to_device(index, self.device)
+        targets, weights = self.targets[at], self.weights[at]
         if isinstance(self.X, torch.Tensor):
-            return self.X[index], targets, weights
+            return self.X[at], targets, weights
         source = index if isinstance(index, slice) else index.cpu().numpy()
         source = source if self._kept is None else self._kept[source]
         return self._tensor(self.X[source], self.dtype), targets, weights
@@ -120,7 +122,7 @@ class WeightedDataset:
         A minibatch has about ``batch_size`` rows, of which each rank has its share. A rank with
         fewer rows than there are minibatches repeats them; one without rows has empty tensors.
         Without ``repeat`` no row is repeated, and a rank with few rows has empty tensors. The
-        generator is in the same state on all ranks, before and after.
+        generator is in the same state on all ranks, before and after. The tensors are where X is.
         """
         n, n_batches = len(self), math.ceil(self.n_rows / batch_size)
         own = self.own_generator(generator)
@@ -128,6 +130,8 @@ class WeightedDataset:
             order = self.X.shuffled(self._kept, own)
         else:
             order = torch.randperm(n, generator=own)
+        if isinstance(self.X, torch.Tensor):
+            order = to_device(order, self.device)  # once for all minibatches
         if repeat and 0 < n < n_batches:
             order = order.repeat(math.ceil(n_batches / n))[:n_batches]
         return order.tensor_split(n_batches)
@@ -257,22 +261,27 @@ class WeightedDataset:
 
     def of_units(self, units, chosen):
         """Return the rows, weighted by the share of their units in the array `chosen`."""
-        share = shares(units, chosen)
-        return self.part(share.nonzero()[0], share[share > 0])
+        return self._of_share(shares(units, chosen))
 
     def divided(self, units, chosen):
         """Return the rows of the other units and the rows of the units at the index `chosen`."""
-        others = np.delete(np.arange(len(units)), chosen)
-        return self.of_units(units, others), self.of_units(units, chosen)
+        share = shares(units, chosen)
+        return self._of_share(1 - share), self._of_share(share)
+
+    def _of_share(self, share):
+        """Return the rows whose weights are multiplied by an array (n,), without those of zero."""
+        return self.part(share.nonzero()[0], share[share > 0])
 
     def part(self, index, share=1.0):
         """Return the rows at a sorted index array into all ranks' rows.
 
         Their weights are multiplied by `share`, a float or an array as long as the index.
         """
-        index = np.asarray(index) - self._offset
-        is_own = (index >= 0) & (index < len(self))
-        part, index, share = copy(self), index[is_own], np.broadcast_to(share, index.shape)[is_own]
+        part, index = copy(self), np.asarray(index)
+        if self.n_shards > 1:
+            index = index - self._offset
+            is_own = (index >= 0) & (index < len(self))
+            index, share = index[is_own], np.broadcast_to(share, index.shape)[is_own]
         at = torch.as_tensor(index, device=self.device)
         part.targets = self.targets[at]
         part.weights = self.weights[at] * torch.as_tensor(share).to(self.weights)
@@ -408,5 +417,5 @@ def weighted_median(values, weights):
 def to_tensor(array, device, dtype=None):
     """Return a tensor copy of an array of any memory layout, a sparse one of `CSRRows`."""
     if isinstance(array, CSRRows):
-        return array.tensor().to(device=device, dtype=dtype)
-    return torch.from_numpy(np.array(array, order="C")).to(device=device, dtype=dtype)
+        return to_device(array.tensor(), device, dtype)
+    return to_device(torch.from_numpy(np.array(array, order="C")), device, dtype)

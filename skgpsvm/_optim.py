@@ -164,7 +164,7 @@ class FlatParameters:
         """Return the bounds of the vector, (k, 2)."""
 
         def of(name):
-            free = state[name].new_tensor([[-torch.inf, torch.inf]])
+            free = torch.stack([state[name].new_full((), end * torch.inf) for end in (-1, 1)])
             return self._bounds.get(name, free).expand(state[name].numel(), 2)
 
         return torch.cat([of(name) for name in self._units])

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import torch
 
+from ._transfers import to_device
+
 # The grid of `argmax_probability`, whose notes explain it; its error is then below 1e-9.
 _REACH = 6.5  # half-width in standard deviations: leaves 4e-11 outside
 _NARROWEST = 1e-6  # smallest standard deviation, in units of the largest that matters
@@ -25,8 +27,7 @@ def gauss_hermite(n_nodes, like):
 
     Nodes and weights have the dtype and device of the tensor `like`; the weights sum to one.
     """
-    x, w = _hermite(n_nodes)
-    return like.new_tensor(x), like.new_tensor(w)
+    return tuple(_like(values, like) for values in _hermite(n_nodes))
 
 
 _legendre = functools.cache(np.polynomial.legendre.leggauss)
@@ -35,7 +36,7 @@ _legendre = functools.cache(np.polynomial.legendre.leggauss)
 def gauss_legendre(n_nodes, like):
     """Return Gauss–Legendre nodes and weights on [0, 1], with the dtype and device of `like`."""
     x, w = _legendre(n_nodes)
-    return like.new_tensor(0.5 + 0.5 * x), like.new_tensor(0.5 * w)
+    return _like(0.5 + 0.5 * x, like), _like(0.5 * w, like)
 
 
 @functools.cache
@@ -54,7 +55,11 @@ def normal_points(n_points, c, like):
     They are a scrambled Sobol sequence with a fixed seed and its mirror image. Each dimension is
     scaled to unit variance; dtype and device are those of the tensor `like`.
     """
-    return like.new_tensor(_sobol(n_points, c))
+    return _like(_sobol(n_points, c), like)
+
+
+def _like(values, like):
+    return to_device(torch.from_numpy(values.copy()), like.device, like.dtype)
 
 
 def safe_std(var):

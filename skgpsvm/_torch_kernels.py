@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 
+from ._transfers import to_device
+
 _REGISTRY = {}
 
 
@@ -253,7 +255,7 @@ class TorchKernel(ABC):
             The value itself, not its logarithm; not to be overwritten.
         """
         if name in self._fixed:
-            return self._fixed[name].to(X)
+            return to_device(self._fixed[name], X.device, X.dtype)
         return theta[self._position[name]].exp().to(X)
 
     def per_feature(self, name, theta, X):

@@ -1,15 +1,12 @@
 """Fits on a device that is not the CPU."""
 
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from pretend_device import NAME
+from pretend_device import NAME, run_there
 from problems import waves
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF
@@ -58,21 +55,6 @@ CASES = {
 
 # Each process compares several estimators, since to start one takes as long as most comparisons.
 N_PROCESSES = 3
-# The device must be registered before the first derivative, and should not affect other tests.
-PROGRAM = """
-import sys
-import pretend_device
-pretend_device.register()
-import test_devices
-getattr(test_devices, sys.argv[1])(*sys.argv[2:])
-"""
-
-
-def run_there(*command):
-    """Run a function of this module in a process that knows the device; return its error output."""
-    process = [sys.executable, "-c", PROGRAM, *command]
-    done = subprocess.run(process, capture_output=True, text=True, cwd=Path(__file__).parent)
-    return done.stderr if done.returncode else ""
 
 
 def predicted(model, X):
@@ -114,11 +96,11 @@ def mix():
 
 @pytest.mark.parametrize("i", range(N_PROCESSES))
 def test_every_tensor_is_on_the_device(i):
-    assert not run_there("compare_all", *list(CASES)[i::N_PROCESSES])
+    assert not run_there(compare_all, *list(CASES)[i::N_PROCESSES])
 
 
 def test_mixed_devices_are_refused():
-    assert "takes tensors of shape torch.Size([3]) on the CPU" in run_there("mix")
+    assert "takes tensors of shape torch.Size([3]) on the CPU" in run_there(mix)
 
 
 @pytest.mark.cuda

@@ -65,6 +65,7 @@ STOREYS = {
         "_csr",
         "_torch_kernels",
         "_distributed",
+        "_transfers",
         "_validation",
         "_linalg",
         "_quadrature",

@@ -185,8 +185,10 @@ class CoordinateAscent:
 
     def sweep(self, state):
         """Pass over all rows and take one damped step; return the ELBO before the step."""
-        step = self.likelihood.step(state.n_steps)
-        return self._step(state, self.rows.chunks(), 1.0, step).item()
+        start, step = state.mean, self.likelihood.step(state.n_steps)
+        value = self._step(state, self.rows.chunks(), 1.0, step)
+        state.change = relative_change(state.mean, start)
+        return value.item()
 
     def ascend(self, state):
         r"""Pass over all rows, then maximize the ELBO over the means; return the ELBO before.
@@ -374,7 +376,6 @@ class CoordinateAscent:
             if len(values) < len(whole):
                 values = torch.cat([whole[: latents.start], values, whole[latents.stop :]])
             setattr(state, name, values)
-        state.change = relative_change(state.mean, start.mean)
 
     def _rounding(self):
         """Return the rounding error of the precisions, relative to their mean diagonal."""

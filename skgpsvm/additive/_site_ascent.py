@@ -173,9 +173,9 @@ class SiteAscent(AdditiveAscent):
             gram, cross, loss, *shifted = self._site_sums(state.noise, moments, index)
             kl = sum(posterior.kl() for posterior in posteriors)
             elbo = self._expected_earlier(posteriors) - loss - kl
-            objective += (log_prior + elbo.item()) / len(batches)
+            objective = objective + (log_prior + elbo) / len(batches)
             if state.before and objective < state.objective:
-                self._retreat(state, objective)
+                self._retreat(state, objective.item())
                 return
             if len(batches) == 1:
                 state.before = {name: getattr(state, name) for name in _MOVED}
@@ -185,6 +185,7 @@ class SiteAscent(AdditiveAscent):
         if self.learned and state.n_steps >= self._n_first_steps():
             self._learn_hyperparameters(state)
         state.generator = self._generator.get_state()
+        objective = objective.item()
         change = 0.5 if objective < state.objective else 2.0
         state.share = min(1.0, change * state.share)
         self._record(state, objective, log_prior)

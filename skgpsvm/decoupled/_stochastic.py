@@ -11,6 +11,7 @@ from .._data import to_tensor
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._optim import adam_step
+from .._transfers import to_device
 
 PARTS = ("theta", "noise", "Z", "bases", "coef", "factor", "mean", "raw_root")
 _DUPLICATE = 1 - 1e-6  # covariance of unit-norm bases from which on they count as the same
@@ -316,7 +317,7 @@ class StochasticDescent(Stage):
         """Pass once over shuffled minibatches; the objective is the mean estimate of the ELBO."""
         self._generator.set_state(state.generator.cpu())
         batches = self.rows.minibatches(self._batch_size, self._generator)
-        values = [self._learn(state, index.to(self.rows.device)) for index in batches]
+        values = [self._learn(state, index) for index in batches]
         state.generator = self._generator.get_state()
         state.objective = (sum(values) / len(values)).item()
 
@@ -352,7 +353,7 @@ class StochasticDescent(Stage):
         size = self.bound.n_bases(parameters)
         columns = torch.randperm(size, generator=self._generator)[: self._batch_size]
         moved = {name: leaf * units[name] for name, leaf in leaves.items()}
-        columns, part = columns.to(X.device), self.rows.shard
+        columns, part = to_device(columns, X.device), self.rows.shard
         value = self.bound.value(parameters | moved, X, y, weights, ratio, columns, part)
         rate = self._learning_rate / (1 + 0.1 * math.sqrt(state.n_steps + 1))
         slopes = torch.autograd.grad(value, [*leaves.values()], allow_unused=True)

@@ -198,7 +198,6 @@ class MinibatchEP(SiteUpdates):
         rows = self.propagation.rows
         batches = rows.minibatches(self.batch_size, self.generator, repeat=False)
         for i, index in enumerate(batches):
-            index = index.to(mean_before.device)
             part, surrogate = self.propagation.minibatch(state, index, old, basis, len(batches))
             log_sites = log_sites + part
             if state.learning:

@@ -9,6 +9,7 @@ import torch
 from .._fitting import State
 from .._linalg import add_gram, mirror, root_norms, weight_moments
 from .._posteriors import WhitenedBasis
+from .._transfers import to_device
 from ._tilted import SiteUpdate, TiltedMoments, ep_updates, log_likelihood
 
 # A move that undoes more than this share of the last one lowers the damping by this factor.
@@ -168,7 +169,8 @@ class Propagation:
 
     def _posterior_moments(self, site_gram, linear):
         """Return mean and root of the posterior from the sums over all sites."""
-        prior = torch.eye(len(site_gram)).to(site_gram) if self._prior is None else self._prior[0]
+        eye = torch.eye(len(site_gram), dtype=site_gram.dtype, device=site_gram.device)
+        prior = eye if self._prior is None else self._prior[0]
         return weight_moments((prior + site_gram)[None], linear)
 
     def site_update(self, state):
@@ -209,6 +211,7 @@ class Propagation:
         theta and Z, with the cavities held. Source: (6), in whitened coordinates.
         """
         X, y, _ = self.rows.take(index)
+        index = to_device(index, X.device)
         y, copies, power = 2.0 * y.double() - 1, self._copies[index], self._powers(index)
         A, residual = (part.double() for part in basis(X))
         before = A if old is basis else old(X)[0].double()

@@ -6,6 +6,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 
 from .._csr import dense, squared_norms
 from .._torch_kernels import FeatureKernel, check_per_feature, register_torch_kernel
+from .._transfers import to_device
 from ._base import LengthScaleKernel, format_values
 
 
@@ -116,7 +117,7 @@ class _TorchLinear(FeatureKernel):
     def _offset_of(self, X):
         """Return the offset of each column of ``X``, (d,)."""
         check_per_feature("offset of Linear", self._offset, X.shape[1])
-        return self._offset.to(X).expand(X.shape[1])
+        return to_device(self._offset, X.device, X.dtype).expand(X.shape[1])
 
     def n_exact_features(self, d):
         return d

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .._transfers import to_device
+
 
 @dataclass
 class Draw:
@@ -30,10 +32,11 @@ def draw(bases, support_bases, n_units, X, support, generator):
     edges = torch.linspace(0, bases.n_units, n_units + 1, dtype=torch.float64).long()
     lengths = edges.diff()
     uniform = torch.rand(n_units, dtype=torch.float64, generator=generator)
-    units = (edges[:-1] + (uniform * lengths).long()).to(X.device)
+    units = to_device(edges[:-1] + (uniform * lengths).long(), X.device)
     coordinates, n_exact = bases.coordinates(units)
     copies = (len(coordinates) - n_exact) // max(n_units, 1)
-    scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)]).to(X.device).double()
+    scale = torch.cat([lengths.repeat(copies), lengths.new_ones(n_exact)])
+    scale = to_device(scale, X.device, torch.float64)
     if support_bases is bases:
         values = bases.sampled(torch.cat([X, support]), units).split([len(X), len(support)])
     else:

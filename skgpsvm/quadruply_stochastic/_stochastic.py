@@ -8,6 +8,7 @@ from .._linalg import cholesky
 from .._optim import adam_step
 from .._posteriors import WhitenedBasis
 from .._sparse import LEARNING_RATE
+from .._transfers import to_device
 from ..exceptions import DivergenceError
 from ._bounds import quadratic_bound
 from ._covariances import ChevronSum, NystroemSum
@@ -128,7 +129,7 @@ class StochasticSteps(Stage):
         self._generator.set_state(state.generator_state.cpu())
         self._prepare(state)
         batches = self.rows.minibatches(self._options.batch_size, self._generator)
-        value = sum(self.update(state, index.to(self.rows.device)) for index in batches)
+        value = sum(self.update(state, index) for index in batches)
         (value,) = self.rows.sum(value)
         state.generator_state = self._generator.get_state()
         state.n_passes += 1
@@ -143,6 +144,7 @@ class StochasticSteps(Stage):
         c = self.bound.n_latents
         X, y, weights = self.rows.take(index)
         estimates = self._estimate_latents(state, X, self._generator)
+        index = to_device(index, X.device)
         auxiliary = state.auxiliary[index]
         if self._limits is not None:
             (gradient,) = self.rows.sum(self._hyper_gradient(state, index, estimates))
