@@ -156,7 +156,7 @@ def _with_functions(estimator, model, rows, random_state):
         bases = rows.inputs(torch.as_tensor(index, device=rows.device)).double().cpu().numpy()
     else:
         n_pairs = -(-estimator.n_basis // 2)
-        index = index[: min(n_pairs, _MAX_LANDMARKS)]
+        index = index[: min(n_pairs, _MAX_LANDMARKS)].copy()  # the other rows' are not kept
         nystroem = not by_steps(estimator) and estimator.covariance == "nystroem"
         bases = FourierFeatures(n_pairs, seed, estimator.basis == "orthogonal", nystroem)
     return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
