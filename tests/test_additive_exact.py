@@ -1,8 +1,11 @@
 """Additive models without inducing points: evidence, gradients, posteriors, equivalences."""
 
+import math
 import pickle
 import warnings
 from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -176,16 +179,42 @@ def test_average_information_is_that_of_dense_algebra(known):
     assert_allclose(found @ found.T, expected, rtol=1e-4, atol=1e-8)
 
 
-def test_gains_are_differences_of_evidences():
-    basis, theta, sums = mixed()
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("log_noise", [-1.5, -6.0])
+def test_gains_are_differences_of_evidences(known, log_noise):
+    basis, theta, sums = mixed(known=known)
+    theta["noise"] = t64(log_noise)
     found = evidence_gains(basis, theta, sums, range(len(basis.terms)))
     value = RowEvidence(basis, theta, sums).value
+    covariances, grown = dense(basis, theta, sums.u, sums.u), []
     for place, gain in enumerate(found):
         theta_without = {**theta, "variance": theta["variance"].clone()}
         theta_without["variance"][place] = -60.0
         if basis.terms[place] == (1,):
             theta_without["variance"][-1] = -60.0
-        assert_allclose(gain, value - RowEvidence(basis, theta_without, sums).value)
+        more = theta["noise"].exp() + covariances[1 + place].diagonal().mean()
+        noises = theta["noise"], more.log()
+        without = [
+            RowEvidence(basis, {**theta_without, "noise": noise}, sums).value for noise in noises
+        ]
+        assert_allclose(gain, value - max(without))
+        grown.append(without[1] > without[0])
+    assert known or any(grown) == (log_noise < -2)
+
+
+def test_terms_that_are_noise_gain_nothing():
+    """At the least length scale, the covariance of a pair of 20 rows is nearly diagonal."""
+    rng = np.random.default_rng(0)
+    data, y = rng.random((20, 2)), t64(rng.normal(size=20))
+    basis = mixed_basis(np.c_[data, rng.integers(3, size=20)], True)
+    start = basis.start()
+    theta = {kind: t64(list(values.values())) for kind, values in start.items()}
+    place = basis.terms.index((0, 1))
+    theta["length"][-2:], theta["variance"][:] = math.log(1e-3), -60.0
+    theta["variance"][place], theta["noise"] = 0.0, t64(-6.0)
+    sums = RowSums(basis.unit(t64(np.c_[data, np.zeros(20)])), torch.ones_like(y), y, 20.0)
+    [gain] = evidence_gains(basis, theta, sums, [place])
+    assert abs(gain) < 0.5
 
 
 def posterior_of(n=23):
@@ -439,7 +468,7 @@ def test_priors_of_noise_and_lengths():
     expected = gamma(2, scale=1 / 3).logpdf(np.exp(0.5 * theta["variance"])).sum()
     expected += gamma(2, scale=1 / 1.5).logpdf(np.exp(0.5 * model._noise)).sum()
     # The density of u = length^-1/2 is exponential; that of log(length) is u / 2 times it.
-    u = np.exp(-0.5 * theta["length"])
+    u = np.exp(-0.5 * theta["length"][: len(basis.axes)])
     expected += (expon(scale=1 / 1.5).logpdf(u) + np.log(u / 2)).sum()
     assert_allclose(model.objective_curve_[-1] - model.elbo_, expected, rtol=1e-9)
 
@@ -468,8 +497,21 @@ def test_pairs_are_no_part_of_the_noise():
         rng = np.random.default_rng(seed)
         data = rng.uniform(size=(60, 5))
         y = np.sin(6 * data[:, 0]) + 0.5 * rng.normal(size=60)
-        false += any(len(term) == 2 for term in AdditiveGPRegressor().fit(data, y).terms_)
+        terms = AdditiveGPRegressor().fit(data, y).terms_
+        assert (0,) in terms  # the noise is learned anew before effects are tested
+        false += any(len(term) == 2 for term in terms)
     assert false <= 1
+
+
+def test_pairs_need_less_where_more_are_found():
+    search = object.__new__(_search.TermSearch)
+    search.kept, search.min_gain, search.exact = [], 0.05, True
+    search.scores = dict.fromkeys(combinations(range(10), 2))
+    for pairs in ([(0, 1)], [(0, 1), (1, 2), (3, 4)]):
+        basis = SimpleNamespace(pairs=pairs, features=[Feature()] * 10)
+        search.ascent = SimpleNamespace(basis=basis, rows=SimpleNamespace(n_rows=50))
+        expected = math.log(45 / (DEFAULTS.exact_gain_level * len(pairs)))
+        assert_allclose(search._required_gain((0, 1)), expected)
 
 
 def test_pairs_of_many_features_are_not_chance():

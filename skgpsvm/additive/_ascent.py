@@ -296,6 +296,7 @@ class AdditiveAscent(Stage):
             if not going:
                 return dropped
             self.drop(state, going)
+            self._learn_noise(state)
             doubtful = [term for term in doubtful if term not in going]
             dropped += going
 
@@ -316,11 +317,19 @@ class AdditiveAscent(Stage):
         """
         smaller, without = copy(self), copy(state)
         smaller.drop(without, terms)
-        smaller.learned = tuple(name for name in self.learned if name == "noise")
-        latents = zip(smaller.latents(without), smaller.sums(without), strict=True)
-        thetas, values = zip(*(smaller._maximize(*latent) for latent in latents), strict=True)
-        priors = sum(smaller._log_prior(theta)[0] for theta in thetas)
-        return self._total(state) - sum(values) + priors
+        objective = smaller._learn_noise(without)
+        return self._total(state) - objective + smaller._log_priors(without)
+
+    def _learn_noise(self, state):
+        """Update the variance of Gaussian noise alone, and return the sum of the objectives.
+
+        It has to explain what terms that were dropped have explained.
+        """
+        learned = self.learned
+        self.learned = tuple(name for name in learned if name == "noise")
+        objective = self._learn_hyperparameters(state)
+        self.learned = learned
+        return objective
 
     def _total(self, state):
         """Return the ELBO of all latents, in nats, up to a constant."""

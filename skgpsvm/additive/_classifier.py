@@ -96,10 +96,11 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         the paper. It is overconfident with few rows or many features, where some effects fit noise.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A pair or point mass among P needs at least log(100 P), or log(10 P) without
-        inducing points. The effects of d features need log(d) together, and 0.3 for each that is
-        left; otherwise all are dropped. 0 keeps all terms. Without inducing points, and with more
-        features than rows, all effects of one feature stay.
+        ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
+        points; each of k pairs that are left of P needs log(k) less. The effects of d features need
+        log(d) together, and 0.3 for each that is left; otherwise all are dropped. 0 keeps all
+        terms. Without inducing points, and with more features than rows, all effects of one feature
+        stay.
     max_iter : int, default=30
         Maximum number of passes over the rows in each stage.
     tol : float, default=5e-4

@@ -29,10 +29,10 @@ class Defaults:
         those that gain too little. With 1 instead of 4, three splits of housing have up to 60 nats
         less evidence (2026-11-27).
     gain_level, exact_gain_level : float
-        Level of the gain that a pair or a point mass needs, with and without inducing points. No
-        evidence recorded for the former. With 1, .1 and .01 for the latter, 14, 6 and 3 % of 100
-        draws of one effect have a false pair. Samples of the development sets have a mean negative
-        log density of .154 with .1 and .159 with .01 (2026-11-27).
+        Expected share of false pairs, or number of false point masses, by the gain that each needs,
+        with and without inducing points. No evidence recorded for the former. With .1
+        and .2 for the latter, 2 and 6 % of 50 draws of one effect have a false pair, and 4 % where
+        the gain that each needs falls with their number (2026-11-27).
     joint_gain : float
         Nats that an effect adds to the gain that the effects of features need together. On 60 and
         200 rows of noise with 20 features, two classes, effects that pass one by one gain .3 to 1.0

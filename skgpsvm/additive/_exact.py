@@ -41,24 +41,27 @@ class RowSums:
     known: torch.Tensor | None = None
 
     def var(self, log_var):
-        """Return the variance of the noise, (n,) if a part is known, else a scalar."""
+        """Return the variance of the noise, (..., n) if a part is known, else like ``log_var``."""
         return log_var.exp() if self.known is None else log_var.exp() + self.known
 
     def sites(self, log_var):
-        """Return precisions and linear terms (n,) of the sites, noise included."""
+        """Return precisions and linear terms (..., n) of the sites, noise included.
+
+        ``log_var`` is a scalar, or (..., 1).
+        """
         var = self.var(log_var)
         return self.precision / var, self.linear / var
 
     def normalization(self, log_var):
-        """Return the terms of the log evidence that depend on the noise alone, nats."""
+        """Return the terms (...) of the log evidence that depend on the noise alone, nats."""
         if self.known is None:
-            return -0.5 * self.weight * (math.log(2 * math.pi) + log_var)
-        return -0.5 * self.precision @ (2 * math.pi * self.var(log_var)).log()
+            return -0.5 * self.weight * (math.log(2 * math.pi) + log_var).sum(-1)
+        return -0.5 * (2 * math.pi * self.var(log_var)).log() @ self.precision
 
 
 def _factorized(K, root):
     """Return the Cholesky factor of A = I + B^1/2 K B^1/2, given the diagonal of B^1/2."""
-    inner = root[:, None] * K * root
+    inner = root[..., :, None] * K * root[..., None, :]
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
     return cholesky(inner, "covariance of the rows", jitter=0)
 
@@ -75,7 +78,7 @@ def _solved(K, root, chol, linear):
     alpha : Tensor of shape (n, k)
         K^-1 times the posterior mean.
     """
-    root = root[:, None]
+    root = root[..., None]
     vague = root < _VAGUE
     rest = torch.where(vague, linear, 0.0)
     scaled = torch.where(vague, 0.0, linear / root) - root * (K @ rest)
@@ -89,10 +92,10 @@ def _evidence(K, chol, scaled, solved, rest):
     return 0.5 * ((rest * (K @ rest) - scaled * solved).sum((-2, -1)) - log_det)
 
 
-def _scaled_sites(own, sums):
-    """Return roots of precisions (n,) and linear terms (n, 1) of the sites, noise included."""
-    precision, linear = sums.sites(own["noise"])
-    return precision.clamp_min(0).sqrt(), linear[:, None]
+def _scaled_sites(log_var, sums):
+    """Return roots of precisions (..., n) and linear terms (..., n, 1), see `RowSums.sites`."""
+    precision, linear = sums.sites(log_var)
+    return precision.clamp_min(0).sqrt(), linear[..., None]
 
 
 class RowEvidence:
@@ -122,7 +125,7 @@ class RowEvidence:
     def __init__(self, basis, own, sums, prior=None):
         self.prior = RowPrior(basis, own, sums.u) if prior is None else prior
         self._sums, self._noise = sums, own["noise"]
-        K, (self._root, linear) = self.prior.matrix, _scaled_sites(own, sums)
+        K, (self._root, linear) = self.prior.matrix, _scaled_sites(self._noise, sums)
         self._chol = _factorized(K, self._root)
         *parts, self._alpha = _solved(K, self._root, self._chol, linear)
         constants = sums.normalization(self._noise)
@@ -171,20 +174,31 @@ class RowEvidence:
         return slopes | {"noise": by_noise}, roots
 
 
-def _evidence_at(K, root, linear):
+def _evidence_at(K, log_var, sums):
+    """Return the log evidence (...) given prior covariances (..., n, n), see `RowSums.sites`."""
+    root, linear = _scaled_sites(log_var, sums)
     chol = _factorized(K, root)
-    return _evidence(K, chol, *_solved(K, root, chol, linear)[:3])
+    return _evidence(K, chol, *_solved(K, root, chol, linear)[:3]) + sums.normalization(log_var)
 
 
 def evidence_gains(basis, own, sums, places):
-    """Return how much some terms add to the log evidence at fixed hyperparameters, in nats."""
-    prior, sites = RowPrior(basis, own, sums.u), _scaled_sites(own, sums)
+    """Return how much some terms add to the log evidence, in nats.
+
+    Hyperparameters are fixed. Without a term, however, the variance of Gaussian noise may grow by
+    the mean prior variance of the term, if the evidence is then higher. A rough function of idle
+    features is noise by another name, and gains nothing.
+    """
+    prior, noise = RowPrior(basis, own, sums.u), own["noise"]
     K, after_constant = prior.matrix, [1 + place for place in places]
     covariances = prior.covariances(prior.rows, prior.rows, after_constant)
-    size = max(1, _BATCH_ENTRIES // K.numel())
-    groups = iter(lambda: list(itertools.islice(covariances, size)), [])
-    without = [_evidence_at(K - torch.stack(group), *sites) for group in groups]
-    return _evidence_at(K, *sites) - torch.cat(without)
+    size, without = max(1, _BATCH_ENTRIES // K.numel()), []
+    while group := list(itertools.islice(covariances, size)):
+        gone = torch.stack(group)
+        without.append(_evidence_at(K - gone, noise.expand(len(gone), 1), sums))
+        if sums.weight:
+            more = noise.exp() + gone.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+            without[-1] = without[-1].maximum(_evidence_at(K - gone, more.log(), sums))
+    return _evidence_at(K, noise, sums) - torch.cat(without)
 
 
 class ExactPosterior(EffectsPosterior):

@@ -104,7 +104,9 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
     """Gaussian noise, without inducing points.
 
     The standard deviation of the noise has a gamma prior of shape 2. The inverse square roots of
-    the length scales have an exponential prior. The rate of both is half the shrinkage.
+    the length scales of single effects have an exponential prior. The rate of both is half the
+    shrinkage. Pairs have no such prior, since many are rough; `evidence_gains` tells them from
+    noise.
 
     Notes
     -----
@@ -115,11 +117,15 @@ class ExactGaussianAscent(_AllRows, GaussianAscent):
         value, slopes, information = super()._log_prior(own)
         if not self.shrinkage:
             return value, slopes, information
-        rate, lengths = self.shrinkage / 2, own["length"]
+        rate, n_effects = self.shrinkage / 2, len(self.basis.axes)
+        lengths, of_pairs = own["length"][:n_effects], own["length"][n_effects:]
         log_noise, *of_noise = log_prior_of_deviations(own["noise"], rate)
         pull = rate * (-0.5 * lengths).exp()
         densities = math.log(rate / 2) - 0.5 * lengths - pull
-        of_lengths = 0.5 * (pull - 1), 0.25 * pull
+        of_lengths = [
+            torch.cat([part, torch.zeros_like(of_pairs)])
+            for part in (0.5 * (pull - 1), 0.25 * pull)
+        ]
         parts = zip((slopes, information), of_noise, of_lengths, strict=True)
         found = [part | {"noise": noise, "length": length} for part, noise, length in parts]
         return value + (log_noise + densities.sum()).item(), *found

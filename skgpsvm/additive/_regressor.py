@@ -109,16 +109,17 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Rate of a gamma prior of shape 2 over the standard deviation of each effect's kernel before
         centering, in units of the normalized y, or of the logarithm of a rate. The default has mean
         1/2. With Gaussian noise and without inducing points, the standard deviation of the noise
-        has such a prior too, with half the rate. The inverse square root of each length scale then
-        has an exponential prior of the same half rate. 0 is no prior, as in the paper. It is
-        overconfident with few rows or many features, where some effects fit noise, and slightly
-        better with thousands of rows.
+        has such a prior too, with half the rate. The inverse square root of the length scale of
+        each effect of one feature then has an exponential prior of the same half rate. 0 is no
+        prior, as in the paper. It is overconfident with few rows or many features, where some
+        effects fit noise, and slightly better with thousands of rows.
     min_gain : float, default=0.05
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
-        ``terms``. A pair or point mass among P needs at least log(100 P), or log(10 P) without
-        inducing points. The effects of d features need log(d) together, and 0.3 for each that is
-        left; otherwise all are dropped. 0 keeps all terms. Without inducing points, and with more
-        features than rows, all effects of one feature stay.
+        ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
+        points; each of k pairs that are left of P needs log(k) less. The effects of d features need
+        log(d) together, and 0.3 for each that is left; otherwise all are dropped. 0 keeps all
+        terms. Without inducing points, and with more features than rows, all effects of one feature
+        stay.
     max_iter : int, default=30
         Maximum number of rounds in each stage: of twenty steps with Gaussian noise, of a pass over
         the rows otherwise. The steps are those of L-BFGS-B, or of Fisher scoring without inducing

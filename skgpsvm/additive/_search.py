@@ -295,8 +295,12 @@ class TermSearch:
         if self._is_effect(term):
             return self.min_gain
         # At fixed hyperparameters, absent effects exceed this gain with at most this probability.
-        has_steps = ascent.basis.features[term[0]].edges
-        n_of_steps = self._n_columns if has_steps else len(ascent.basis.masses)
-        n_candidates = n_of_steps if len(term) == 1 else len(self.scores)
-        chance = (DEFAULTS.exact_gain_level if self.exact else DEFAULTS.gain_level) / n_candidates
+        # It grows with the number of pairs, so that the level is the share of false ones among
+        # these (Benjamini and Hochberg, 1995).
+        chance = DEFAULTS.exact_gain_level if self.exact else DEFAULTS.gain_level
+        if len(term) == 2:
+            chance *= len(ascent.basis.pairs) / len(self.scores)
+        else:
+            has_steps = ascent.basis.features[term[0]].edges
+            chance /= self._n_columns if has_steps else len(ascent.basis.masses)
         return max(self.min_gain, -math.log(chance))
