@@ -25,6 +25,13 @@ class Posterior(ABC):
         """Return the means of `marginals` alone, (b, c), to the same bits."""
         return self.marginals(X)[0]
 
+    def predictive(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the moments from which classes, counts and amounts are predicted, as `marginals`.
+
+        They differ from these only where predictions must be monotone.
+        """
+        return self.marginals(X)
+
     @abstractmethod
     def kl(self) -> torch.Tensor:
         """Return the KL divergence from the prior, a scalar in nats."""

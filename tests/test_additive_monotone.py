@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from skgpsvm import AdditiveGPRegressor
+from skgpsvm import AdditiveGPClassifier, AdditiveGPRegressor
 from skgpsvm.additive._monotone import monotone_moments, projected
 from skgpsvm.inspection import ComponentEffects, component_importances
 
@@ -24,7 +25,16 @@ def steep(n, seed=0, noise=0.3):
 
 
 def largest_violation(model, X, constraints, seed=0):
-    """Return the most that a prediction moves against a constraint, over random pairs of rows."""
+    """Return the most that a prediction moves against a constraint, over random pairs of rows.
+
+    Predictions of classes are log odds.
+    """
+
+    def predicted(rows):
+        if not isinstance(model, AdditiveGPClassifier):
+            return model.predict(rows)
+        return np.diff(model.predict_log_proba(rows), axis=1)[:, 0]
+
     rng = np.random.default_rng(seed)
     low, high = X.min(0) - 1, X.max(0) + 1
     worst = 0.0
@@ -33,7 +43,7 @@ def largest_violation(model, X, constraints, seed=0):
             rows = rng.uniform(low, high, size=(10_000, X.shape[1]))
             other = rows.copy()
             other[:, j] = rng.uniform(low[j], high[j], size=10_000)
-            moved = sign * (model.predict(other) - model.predict(rows))
+            moved = sign * (predicted(other) - predicted(rows))
             worst = max(worst, -np.min(moved * np.sign(other[:, j] - rows[:, j])))
     return worst
 
@@ -96,6 +106,64 @@ def test_fits_never_violate_their_constraints(n, seed):
     free = AdditiveGPRegressor(interactions=None, sparse=True).fit(X, y)
     errors = [np.sqrt(np.mean((own.predict(X) - mean) ** 2)) for own in (model, free)]
     assert errors[0] < 1.03 * errors[1]
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "probit"])
+def test_probabilities_never_violate_constraints(likelihood):
+    X, _, mean = steep(400)
+    p = 1 / (1 + np.exp(-2 * mean))
+    y = np.random.default_rng(1).random(400) < p
+    X[::15, 2] = np.nan
+    options = {"likelihood": likelihood, "interactions": None}
+    model = AdditiveGPClassifier(monotonic_cst=CONSTRAINTS, min_gain=0, **options).fit(X, y)
+    assert largest_violation(model, np.nan_to_num(X, nan=0.5), CONSTRAINTS) <= 1e-10
+    found = model.predict_proba(X)
+    assert ((found >= 0) & (found <= 1)).all()
+    effects, std = model.explain(X, return_std=True)
+    latent, _ = model.latent_mean_and_variance(X)
+    assert_allclose(model.intercept_ + effects.sum(1), latent, rtol=1e-8)
+    assert (std > 0).all()
+    free = AdditiveGPClassifier(sparse=True, **options).fit(X, y)
+    losses = [
+        -np.mean(p * log_p[:, 1] + (1 - p) * log_p[:, 0])
+        for log_p in (own.predict_log_proba(X) for own in (model, free))
+    ]
+    assert losses[0] < losses[1] + 0.002
+
+
+def test_counts_never_violate_constraints():
+    X, _, mean = steep(200)
+    y = np.random.default_rng(1).poisson(np.exp(mean))
+    options = {"likelihood": "poisson", "interactions": None, "min_gain": 0}
+    model = AdditiveGPRegressor(monotonic_cst=CONSTRAINTS, **options).fit(X, y)
+    assert largest_violation(model, X, CONSTRAINTS) <= 1e-10
+
+
+def test_variances_of_probabilities_have_means_of_monotone_effects():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(200, 2))
+    X[:2] = 0, 1  # the range
+    y = rng.random(200) < X[:, 0]
+    options = {"scaling": "minmax", "n_inducing": 8, "interactions": None, "min_gain": 0}
+    model = AdditiveGPClassifier(monotonic_cst={0: 1}, sparse=True, **options).fit(X, y)
+    posterior = model._latents[0].posterior("cpu")
+    rows = torch.from_numpy(X)
+    points, _ = posterior.effects.knots(0, posterior.effects.factors[1][0])
+    knots = torch.stack([points, 0 * points], 1)
+    averaged = posterior.effect_marginals(knots)[1][:, 1].mean()
+    without, _ = posterior._features(rows)
+    without[1] = torch.zeros_like(without[1])
+    without = torch.cat(without, 1)
+    rest = ((without @ posterior._cov()) * without).sum(1)
+    mean, var = posterior.predictive(rows)
+    assert_allclose(mean, posterior.marginals(rows)[0], rtol=1e-12)
+    assert_allclose(var[:, 0], averaged + rest, rtol=0.02)
+
+
+def test_constraints_of_several_classes_are_refused():
+    X, _, _ = steep(60)
+    with pytest.raises(ValueError, match="is for two classes; got 3"):
+        AdditiveGPClassifier(monotonic_cst={0: 1}).fit(X, np.arange(60) % 3)
 
 
 def test_constraints_against_the_data_give_flat_effects():
@@ -175,7 +243,6 @@ def test_several_outputs_robust_noise_and_effects_elsewhere():
         ({"monotonic_cst": {0: 1}, "terms": [(0, 1)]}, "terms has the pair 'x0 & x1'"),
         ({"monotonic_cst": {0: 1}, "terms": [(0, "cyclic")]}, "whose effect is cyclic"),
         ({"monotonic_cst": {0: 1}, "sparse": False}, "needs inducing points"),
-        ({"monotonic_cst": {0: 1}, "likelihood": "poisson"}, "needs inducing points and a mean"),
     ],
 )
 def test_constraints_that_cannot_hold_are_refused(options, message):

@@ -211,20 +211,21 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         return 1.0
 
     @isolated()
-    def _map_moments(self, function, X, spread=None):
+    def _map_moments(self, function, X, spread=None, moments="predictive"):
         """Apply a function of latent means and variances (b, c) to chunks of rows of ``X``.
 
-        Variances are multiplied by ``spread``, which is `_latent_spread` by default.
+        Variances are multiplied by ``spread``, which is `_latent_spread` by default. ``moments``
+        is the name of a method of `Posterior`.
         """
-        return self._map_checked(function, self._check_new(X), spread)
+        return self._map_checked(function, self._check_new(X), spread, moments)
 
-    def _map_checked(self, function, X, spread=None):
+    def _map_checked(self, function, X, spread=None, moments="predictive"):
         """Apply `_map_moments` to rows that are already validated."""
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
         spread = self._latent_spread() if spread is None else spread
 
         def from_rows(chunk):
-            mean, var = zip(*(p.marginals(chunk) for p in posteriors), strict=True)
+            mean, var = zip(*(getattr(p, moments)(chunk) for p in posteriors), strict=True)
             return function(torch.cat(mean, 1).double(), spread * torch.cat(var, 1).double())
 
         return self._map_rows(from_rows, X)
@@ -274,7 +275,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _latent_moments(self, X, spread=None):
         """Return posterior means and variances of the latent functions, (n, c) each."""
-        moments = self._map_moments(lambda mean, var: torch.cat([mean, var], 1), X, spread)
+        moments = self._map_moments(lambda *parts: torch.cat(parts, 1), X, spread, "marginals")
         mean, variance = np.split(moments, 2, axis=1)
         return mean, variance
 

@@ -98,6 +98,8 @@ class AdditiveGP(GPEstimator):
                 "sparse=False has a full covariance and needs all rows at once; got "
                 f"covariance={self.covariance!r}, batch_size={self.batch_size!r}."
             )
+        if self.monotonic_cst is not None and not self.sparse:
+            raise ValueError("monotonic_cst needs inducing points; got sparse=False.")
         bounds = self.length_scale_bounds
         numbers = np.shape(bounds) == (2,) and all(isinstance(end, Real) for end in bounds)
         if not (numbers and 0 < bounds[0] <= bounds[1] < np.inf):
@@ -141,8 +143,7 @@ class AdditiveGP(GPEstimator):
         sparse = self.sparse if sparse is None else sparse
         X, rows = problem.X, problem.rows
         n_levels = np.zeros(X.shape[1], int) if self._encoder is None else self._encoder.n_levels
-        constraints = getattr(self, "monotonic_cst", None)
-        requested = self._names.requested(self.terms, n_levels > 0, constraints)
+        requested = self._names.requested(self.terms, n_levels > 0, self.monotonic_cst)
         masses = self.point_masses is not None
         features = described(X, problem.weights, n_levels, self.scaling, requested, masses=masses)
         ascents = self._ascents(problem.generator)

@@ -357,6 +357,29 @@ class AdditivePosterior(EffectsPosterior):
         var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
         return (psi @ self.weights)[:, None], var.clamp_min(0)[:, None]
 
+    def predictive(self, X):
+        """Return the marginals, but with variances that no monotone feature changes.
+
+        Probabilities and rates are monotone in the mean only at a fixed variance. That of a
+        monotone effect is replaced by its mean over the inducing points. Its covariances with other
+        effects have mean zero under the measures, as the effect has.
+        """
+        places = self.effects.basis.monotonic
+        if not places:
+            return self.marginals(X)
+        psi, prior = self._features(X)
+        mean, blocks = torch.cat(psi, 1) @ self.weights, own_blocks(self._cov(), self.effects)
+        for place in places:
+            [j] = self.effects.basis.terms[place]
+            features, cov = self.effects.at_knots(place), blocks[1 + place]
+            size, missing = features.shape[1], X[:, j].isnan()
+            var = ((features @ cov[:size, :size]) * features).sum(1).mean()
+            prior[:, 1 + place] = torch.where(missing, prior[:, 1 + place], var)
+            psi[1 + place] = psi[1 + place] * missing[:, None]
+        psi = torch.cat(psi, 1)
+        var = prior.sum(1) - ((psi @ self.reduction) * psi).sum(1)
+        return mean[:, None], var.clamp_min(0)[:, None]
+
     def row_marginals(self, columns):
         """Return means and variances (b,) of rows, given the columns (b, r) of each term."""
         pairs = list(zip(columns, self.effects.coefs, strict=True))

@@ -46,6 +46,12 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
     interactions : "auto", int or None, default="auto"
         Maximum number of pairs that the fit selects, besides those in ``terms``. "auto" is 10 with
         inducing points, any number without, and 0 if ``terms`` has no Ellipsis.
+    monotonic_cst : array-like of shape (d,) or dict, default=None
+        Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
+        one that does not increase, 0 for neither; or a dict of these by name or number. With them,
+        the probability of ``classes_[1]`` is monotone. Only for two classes. A feature with a
+        constraint has no pairs and no point masses, and the fit has inducing points. See
+        :ref:`additive_monotone`.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -187,6 +193,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         kernel_interaction=None,
         terms=None,
         interactions="auto",
+        monotonic_cst=None,
         categorical_features="from_dtype",
         point_masses="auto",
         steps="auto",
@@ -212,6 +219,7 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         self.kernel_interaction = kernel_interaction
         self.terms = terms
         self.interactions = interactions
+        self.monotonic_cst = monotonic_cst
         self.categorical_features = categorical_features
         self.point_masses = point_masses
         self.steps = steps
@@ -296,6 +304,14 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
             If parameters, data or weights are not valid, or y has an unknown class.
         """
         return update_models(self, X, y, sample_weight, classes=classes)
+
+    def _fit_model(self, problem, sparse=None):
+        if self.monotonic_cst is not None and len(self.classes_) > 2:
+            raise ValueError(
+                f"monotonic_cst is for two classes; got {len(self.classes_)}. Leave it out, or fit "
+                "a model of each class against the others."
+            )
+        return super()._fit_model(problem, sparse)
 
     def _make_likelihood(self):
         return classification_sites(self.likelihood, len(self.classes_))

@@ -235,6 +235,11 @@ class Effects(Prior):
         points = torch.as_tensor(self.basis.points.get(j, equal)).to(self.variance)
         return points, factor.features(factor.at(points))
 
+    def at_knots(self, place):
+        """Return the whitened features (m, p) of a monotone term at the points of its feature."""
+        [j], [factor] = self.terms[1 + place], self.factors[1 + place]
+        return self.variance[1 + place].sqrt() * self.knots(j, factor)[1]
+
     @staticmethod
     def _interpolated(u, points, features):
         """Return features (b, p) at points u, interpolated; zero where one is missing."""
@@ -249,8 +254,7 @@ class Effects(Prior):
         sizes = [coef.shape[1] for coef in self.coefs]
         found = []
         for place, sign in self.basis.monotonic.items():
-            [j], [factor] = self.terms[1 + place], self.factors[1 + place]
-            features = self.knots(j, factor)[1]
+            features = self.at_knots(place)
             rows = features.new_zeros(len(features) - 1, sum(sizes))
             start = sum(sizes[: 1 + place])
             rows[:, start : start + features.shape[1]] = sign * features.diff(dim=0)

@@ -57,8 +57,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     monotonic_cst : array-like of shape (d,) or dict, default=None
         Constraints of effects, as in scikit-learn: 1 for an effect that does not decrease, -1 for
         one that does not increase, 0 for neither; or a dict of these by name or number. A feature
-        with a constraint has no pairs and no point masses, and the fit has inducing points. Not for
-        counts and amounts. See :ref:`additive_monotone`.
+        with a constraint has no pairs and no point masses, and the fit has inducing points. See
+        :ref:`additive_monotone`.
     categorical_features : "from_dtype", None, or array-like, default="from_dtype"
         Columns that are categories: a mask, integers or names. "from_dtype" takes the columns of a
         table with a categorical type, and columns of objects that are not all numbers. A missing
@@ -268,11 +268,6 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _check_parameters(self):
         super()._check_parameters()
         self._check_choice("likelihood", (*LIKELIHOODS, *RATES))
-        if self.monotonic_cst is not None and (self.likelihood in RATES or not self.sparse):
-            raise ValueError(
-                "monotonic_cst needs inducing points and a mean that is the latent function; got "
-                f"likelihood={self.likelihood!r}, sparse={self.sparse!r}."
-            )
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
