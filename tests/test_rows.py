@@ -158,6 +158,37 @@ def test_predictions_check_rows_and_features(tmp_path):
         model.fit(Source(X), X[:-1, 0])
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_tells_the_number_of_an_invalid_row(name):
+    estimator = clone(ESTIMATORS[name])
+    X, y = problem(estimator)
+    X[77, 1] = np.inf
+    for source in (Source(X), TensorDataset(torch.from_numpy(X))):
+        with pytest.raises(ValueError, match=r"Row 77 of X: Input X contains infinity"):
+            estimator.fit(source, y)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("later", [np.full((N, D), np.nan), table()[:50]])
+def test_a_source_that_changes_between_passes_is_refused(later):
+    class Changing(Source):
+        def __getitem__(self, part):
+            if self.read >= N:
+                self._rows = later
+            return super().__getitem__(part)
+
+    with pytest.raises(ValueError, match=r"Row \d+ of X: .* NaN|rows of X have shape \(\d+, 3\)"):
+        SVGPRegressor(random_state=0).fit(Changing(table()), table()[:, 0])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, bool])
+def test_numbers_of_any_type_are_read_as_those_of_an_array(dtype):
+    X, model = (10 * table()).astype(dtype), SVGPRegressor(optimizer=None, random_state=0)
+    read, whole = (clone(model).fit(own, table()[:, 0]) for own in (Source(X, (1, D)), X))
+    assert_array_equal(read.predict(Source(X)), whole.predict(X))
+
+
 def test_a_source_with_fewer_rows_than_its_shape_is_refused():
     source = Source(table())
     source.shape = 200, D
@@ -177,6 +208,7 @@ def test_every_estimator_gives_one_model_of_array_and_source(name):
     whole = clone(estimator).fit(X, y)
     read = clone(estimator).fit(Source(X, (7, D)), y)
     assert_same(predictions(read, source=Source), predictions(whole))
+    assert_array_equal(read.predict(TensorDataset(torch.from_numpy(X))), whole.predict(X))
     assert b"Source" not in pickle.dumps(read)
 
 
