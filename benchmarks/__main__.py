@@ -15,7 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-# Options of the default run: scripts that measure time, and scripts that accept ``--jobs``.
+# Options of the default run: scripts of one process, and scripts that accept ``--jobs``.
 TIMINGS = {
     "scaling": "--only growth",
     "collapsed": "",
@@ -34,6 +34,13 @@ TIMINGS = {
     "cost": "",
     "first_screen": "",
     "additive_scaling": "--most-rows 10000 --most-features 20",
+    "reproduce.paper1_queries": "--quick",
+    "reproduce.paper2_loops": "--quick",
+    "reproduce.paper2_points": "--quick",
+    "reproduce.paper2_times": "--quick",
+    "reproduce.paper3_curves": "--quick",
+    "reproduce.paper3_forms": "--quick",
+    "reproduce.paper3_sinc": "--quick",
 }
 COMPARISONS = {
     "classification": "--seeds 1 --most-rows 600",
@@ -50,11 +57,9 @@ COMPARISONS = {
     "hybrid_mnist": "--rows 10000 --epochs 2",
     "hybrid_active_learning": "--seeds 1",
     "reproduce.paper1_tables": "--seeds 1 --most-rows 1000",
-    "reproduce.paper2_loops": "--quick",
     "reproduce.paper2_table": "--seeds 2",
     "reproduce.paper2_mnist": "--rows 10000",
     "reproduce.paper2_airline": "--rows 200000",
-    "reproduce.paper3_curves": "--quick",
     "reproduce.paper3_table": "--sets kin40k",
     "reproduce.paper4_table": "--sets keggdirected --methods QSGPRegressor SVGPRegressor",
     "reproduce.paper5_friedman": "--seeds 5",

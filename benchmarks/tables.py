@@ -341,6 +341,18 @@ def costs(task):
     return _named(table), rows.codes()
 
 
+def hour():
+    """Return the rows that an hour of one core takes, continued linearly from the largest fits."""
+    rows = Rows("cost").newest("method", "rows")
+    most = rows.frame["rows"].max()
+    peers = [name for names in COST_PEERS.values() for name in names]
+    frame = rows.frame[rows.frame["rows"] == most].set_index("method").drop(peers)
+    seconds = frame["fit_seconds"].sort_values()
+    table = pd.DataFrame({f"seconds, {most:,} rows": seconds.map(two_digits)})
+    table["rows in an hour"] = (most * 3600 / seconds).map(two_digits)
+    return _named(table), rows.codes()
+
+
 TABLES = {
     "additive": additive,
     "bands": bands,
@@ -350,6 +362,7 @@ TABLES = {
     "decoupled": decoupled,
     "fits": fits,
     "flights": flights,
+    "hour": hour,
     "local": local,
     "mixed-table": mixed_table,
     "networks": networks,
