@@ -1,6 +1,7 @@
 """Additive models through their public interface: terms, streams, interactions, behavior."""
 
 import pickle
+import re
 from copy import deepcopy
 from dataclasses import replace
 
@@ -354,6 +355,16 @@ def test_bad_terms(entry):
 def test_terms_that_contradict(terms, message):
     with pytest.raises(ValueError, match=message):
         AdditiveGPRegressor(terms=terms, categorical_features=[5]).fit(*friedman(50))
+
+
+@pytest.mark.parametrize("name", ["a & b", "a = 0", "a = -1e+06", "steps of b"])
+def test_columns_that_have_the_name_of_a_term_are_refused(name):
+    data, y = friedman(50)
+    frame = pd.DataFrame(data[:, :3], columns=["a", "b", name])
+    with pytest.raises(ValueError, match=f"{re.escape(repr(name))} of X has a name that a term"):
+        AdditiveGPRegressor(interactions=None).fit(frame, y)
+    frame.columns = ["c", "d", name]  # no such columns
+    assert name in AdditiveGPRegressor(interactions=None).fit(frame, y).term_names_
 
 
 @pytest.mark.parametrize("sparse", [True, False])

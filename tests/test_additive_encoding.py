@@ -158,6 +158,25 @@ def test_other_objects_are_categories():
     assert_array_equal(categorical_mask("from_dtype", frame), [True, True, True, False])
 
 
+KINDS = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "array": None}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_categories_of_another_kind_than_in_fit_are_refused(make):
+    strings = ["1", "2", "3"] * 20
+    numbers = [int(level) for level in strings]
+    if make is None:
+        texts, codes = np.array([strings], dtype=object).T, np.array([numbers]).T
+    else:
+        texts, codes = make({"c": strings}), make({"c": numbers})
+    model = AdditiveGPRegressor(categorical_features=[0])
+    for known, other in ((texts, codes), (codes, texts)):
+        model.fit(known, numbers)
+        assert_array_equal(model.predict(known[:3]).round(), [1, 2, 3])
+        with pytest.raises(TypeError, match=r"has the category .*, but in fit it had .* such as"):
+            model.predict(other)
+
+
 @pytest.mark.parametrize("others", [[], ["size"], ["size", "kind"]])
 @pytest.mark.parametrize("kind", ["naive", "zoned", "period", "difference", "objects"])
 def test_dates_are_refused(kind, others):

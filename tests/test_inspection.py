@@ -512,6 +512,18 @@ def test_links_are_named(method, options, target, link):
 # Importances
 
 
+def test_importances_of_a_table_that_cannot_be_written_to():
+    """pandas returns arrays that are not writable, which torch warns of where it shares them."""
+    X, y = numbers()
+    table = pd.DataFrame(X)
+    model = AdditiveGPRegressor(interactions=None).fit(table, y)
+    torch.set_warn_always(True)
+    try:
+        component_importances(model, table, n_samples=2)
+    finally:
+        torch.set_warn_always(False)
+
+
 @pytest.mark.parametrize("sparse", [True, False])
 def test_importances_are_mean_absolute_effects(sparse):
     X, y = numbers()

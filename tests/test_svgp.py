@@ -243,10 +243,14 @@ def test_bootstrap_samples_are_not_without_noise(kind):
     assert np.mean(np.abs(y[150:] - mean) < 1.96 * std) > 0.9
 
 
-def test_first_rows_fewer_than_the_points_are_told():
+@pytest.mark.parametrize(
+    ("n_inducing", "advice"), [(20, "to it, or lower n_inducing=20"), (None, "to it")]
+)
+def test_first_rows_fewer_than_the_points_are_told(n_inducing, advice):
     X, y = waves(30)
-    model = SVGPRegressor(RBF(1.0), n_inducing=20, optimizer=None)
-    with pytest.warns(UserWarning, match="first call .* only 10 rows for n_inducing=20"):
+    model = SVGPRegressor(RBF(1.0), n_inducing=n_inducing, optimizer=None)
+    told = rf"only 10 rows, which are the points and stay. Pass more rows {advice}\.$"
+    with pytest.warns(UserWarning, match=told):
         model.partial_fit(X[:10], y[:10])
     model.partial_fit(X[10:], y[10:])
 

@@ -339,7 +339,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
 def checked_latents(estimator, latents):
     """Validate values (..., c) of the latent functions, as `sample_latent` gives them."""
     check_is_fitted(estimator)
-    latents = np.asarray(latents, dtype=np.float64)
+    latents = np.array(latents, dtype=np.float64)  # torch may share a copy
     n_latents = sum(part.n_latents for part in estimator._latents)
     if latents.shape[-1:] != (n_latents,):
         raise ValueError(

@@ -61,10 +61,11 @@ def stream(estimator, X, y, sample_weight, **more):
     if isinstance(getattr(estimator, "inducing_points", None), str):
         n_rows, m = sum(gather(len(y))), estimator.n_inducing or N_INDUCING
         if n_rows < m:
+            lower = "" if estimator.n_inducing is None else f", or lower n_inducing={m}"
             warn(
                 f"The first call to {type(estimator).__name__}.partial_fit fixes the kernel and "
-                f"the inducing points, and it had only {n_rows} rows for n_inducing={m}. Pass more "
-                "rows to it, or lower n_inducing."
+                f"the inducing points. It had only {n_rows} rows, which are the points and stay. "
+                f"Pass more rows to it{lower}."
             )
     return estimator
 

@@ -328,7 +328,7 @@ class AdditiveGP(GPEstimator):
 
         The draws are (n_samples, n_terms). Both are sums over the latent functions.
         """
-        X, found, drawn = torch.as_tensor(np.asarray(X), dtype=torch.float64), [], []
+        X, found, drawn = torch.tensor(np.asarray(X), dtype=torch.float64), [], []
         for part in (latent.posterior("cpu") for latent in self._latents):
             found.append(part.effect_means(X).abs().mean(0).numpy())
             drawn.append(part.drawn_effects(X, n_samples, rng).abs().mean(1).numpy())

@@ -104,11 +104,20 @@ class TableEncoder:
         return found
 
     def transform(self, X):
-        """Return the codes and numbers of a table, float64 (n, d)."""
+        """Return the codes and numbers of a table, float64 (n, d).
+
+        Raises
+        ------
+        TypeError
+            If a column has strings where its levels are none, or the reverse: all its rows would
+            count as unknown.
+        """
         found = np.empty((len(X), len(self.categorical)))
         chosen = np.flatnonzero(self.categorical)
-        for j, levels, values in zip(chosen, self.levels, columns(X, chosen), strict=True):
+        parts = zip(chosen, self.names, self.levels, columns(X, chosen), strict=True)
+        for j, name, levels, values in parts:
             codes = {level: code for code, level in enumerate(levels) if not is_missing(level)}
+            _check_kind(name, codes, values)
             absent = len(levels) - 1 if levels and is_missing(levels[-1]) else -1
             found[:, j] = [
                 absent if is_missing(level) else codes.get(level, -1) for level in values
@@ -130,6 +139,18 @@ def _levels(column, name):
             "for example by astype(str)."
         )
     return sorted(known) + [np.nan] * any(missing)
+
+
+def _check_kind(name, levels, column):
+    """Raise TypeError if a column has strings and its levels are none, or the reverse."""
+    known = next(iter(levels), None)
+    for level in column if levels else ():
+        if isinstance(level, str) != isinstance(known, str) and not is_missing(level):
+            kinds = (f"{each!r} ({type(each).__name__})" for each in (level, known))
+            raise TypeError(
+                "Column {!r} of X has the category {}, but in fit it had categories such as {}. "
+                "Convert it to the type that it had, for example by astype.".format(name, *kinds)
+            )
 
 
 def refuse_dates(X, categorical):

@@ -1,6 +1,7 @@
 """Names of the terms of an additive model, and the terms that a user requested."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Real
 
@@ -64,8 +65,10 @@ class TermNames:
         ------
         ValueError
             If an entry is not a feature, a pair or a feature with a kind that fits it, if features
-            or pairs are named twice, or if a constraint is for no effect that can be monotone.
+            or pairs are named twice, if a column has the name of a term of other columns, or if a
+            constraint is for no effect that can be monotone.
         """
+        self._check_distinct()
         found = self._requested(terms, is_category)
         found.monotonic = self._signs(monotonic_cst, len(is_category))
         for j in found.monotonic:
@@ -83,6 +86,18 @@ class TermNames:
                 "effects of numbers that have no pairs can be monotone."
             )
         return found
+
+    def _check_distinct(self):
+        """Raise ValueError if a column has the name that a term of other columns would have."""
+        names = set(() if self.features is None else map(str, self.features))
+        for name in names:
+            parts = [{name.removeprefix("steps of ")}, {re.sub(r" = [-+.e\d]+$", "", name)}]
+            parts += [{name[: at.start()], name[at.end() :]} for at in re.finditer(" & ", name)]
+            if any(part <= names - {name} for part in parts):
+                raise ValueError(
+                    f"The column {name!r} of X has a name that a term of other columns may have, "
+                    "such as 'a & b', the pair of a and b. Rename the column."
+                )
 
     def _signs(self, requested, d):
         """Return the sign of the constraint of each feature that has one, a dict."""
