@@ -43,7 +43,7 @@ class ParquetRows:
     TypeError
         If a column does not have numbers or booleans.
     ValueError
-        If there is no column of a given name.
+        If there is no column of a given name, or no file.
 
     Notes
     -----
@@ -70,6 +70,10 @@ class ParquetRows:
             paths = [os.fspath(path) for path in data] if isinstance(data, list) else data
             data = pyarrow.dataset.dataset(paths, format="parquet")
         self._schema = data.schema
+        if not self._schema.names:
+            raise ValueError(
+                "data has no columns; it must be a Parquet file, or a folder or list of such files."
+            )
         self.column_names = self._schema.names if columns is None else list(columns)
         if unknown := [name for name in self.column_names if name not in self._schema.names]:
             raise ValueError(f"columns has {unknown}, but the files have {self._schema.names}.")

@@ -121,6 +121,9 @@ def test_types_of_columns(pa, tmp_path):
         assert ParquetRows(tmp_path, columns=["a"]).shape == (N, 1)
     with pytest.raises(ValueError, match=r"columns has \['d'\]"):
         ParquetRows(tmp_path, columns=["d"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="data has no columns; it must be a Parquet file"):
+        ParquetRows(tmp_path / "empty")
 
 
 def test_nulls_are_missing_values(pa, tmp_path):
