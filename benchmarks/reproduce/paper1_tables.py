@@ -48,7 +48,7 @@ def report(results, sets, settings):
     """The parts of the text report."""
     means = results.groupby(["set", "method"])[list(MEASURED)].mean().unstack().reindex(list(sets))
     names = [name for name in METHODS if name in set(results["method"])]
-    accuracy, seconds = (means[measure][names] for measure in MEASURED)
+    accuracy, seconds = (means[measure][names].astype(float) for measure in MEASURED)
     rows = [{name: f"{rank:.2f}" for name, rank in PUBLISHED.items()}]
     labels = ["paper, 68 sets"]
     for some in dict.fromkeys((tuple(names), tuple(name for name in names if name in PUBLISHED))):
