@@ -11,7 +11,8 @@ from .likelihoods import Gamma, NegativeBinomial, Poisson
 
 INITIAL_DISPERSION = 0.5
 _NODES = 32  # of Gaussian logarithms of the mean
-_TOL = 1e-9  # of quantiles of amounts, relative
+_TOL = 1e-9  # of quantiles, relative
+_MAX_LOG_MEAN = 300.0  # magnitude of log means beyond which quantiles might overflow
 
 
 class Rate(NamedTuple):
@@ -60,13 +61,22 @@ def rate_quantiles(likelihood, dispersion, mean, variance, probability):
     """Return quantiles (n, t) of y by bisection, given moments (n, t) of the log means."""
     rate = RATES[likelihood]
     nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
-    means = np.exp(mean[..., None] + np.sqrt(2 * variance)[..., None] * nodes)
+    weights = weights / weights.sum()
+    log_means = mean[..., None] + np.sqrt(2 * variance)[..., None] * nodes
+    means = np.exp(np.clip(log_means, -_MAX_LOG_MEAN, _MAX_LOG_MEAN))
     given = rate.distribution(means, np.broadcast_to(dispersion, mean.shape)[..., None])
-    ends = given.ppf(probability)  # between which the quantile of the mixture is
-    low, high = ends.min(-1) - rate.is_count, ends.max(-1)
-    while (high - low > (1 if rate.is_count else _TOL * high)).any():
+
+    def is_reached(value):
+        return given.cdf(value[..., None]) @ weights >= probability
+
+    low = np.full(mean.shape, -1.0 if rate.is_count else 0.0)
+    high = np.floor(np.exp(np.minimum(mean, _MAX_LOG_MEAN))) + 1
+    while not (reached := is_reached(high)).all():
+        low, high = np.where(reached, low, high), np.where(reached, high, 4 * high)
+    resolution = 1.0 if rate.is_count else np.finfo(float).tiny
+    while (high - low > np.maximum(resolution, _TOL * high)).any():
         middle = (low + high) / 2
         middle = np.floor(middle) if rate.is_count else middle
-        reached = given.cdf(middle[..., None]) @ (weights / weights.sum()) >= probability
+        reached = is_reached(middle)
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high

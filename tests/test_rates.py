@@ -152,6 +152,30 @@ def test_quantiles_without_uncertainty_are_those_of_scipy(likelihood, probabilit
     assert_allclose(rate_quantiles(*given, probability), expected, rtol=1e-8)
 
 
+@pytest.mark.parametrize("mean", [0.0, 24.0, 100.0])
+@pytest.mark.parametrize("variance", [10.0, 100.0, 1000.0])
+@pytest.mark.parametrize("likelihood", RATES)
+def test_quantiles_far_from_the_rows_are_about_log_normal(likelihood, variance, mean):
+    given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[variance]])
+    lower, upper = (rate_quantiles(*given, p).item() for p in (0.05, 0.95))
+    # The quadrature replaces the log mean by values that are 0.6 standard deviations apart.
+    std = np.sqrt(variance)
+    assert_allclose(np.log(upper), mean + 1.645 * std, atol=0.35 * std)
+    if mean - 1.645 * std > 1:
+        assert_allclose(np.log(lower), mean - 1.645 * std, atol=0.35 * std)
+    assert 0 <= lower < upper
+
+
+@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("mean", [-1000.0, -300.0, 300.0, 1000.0])
+def test_quantiles_do_not_overflow(likelihood, mean):
+    given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[1e5]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lower, upper = (rate_quantiles(*given, p).item() for p in (0.05, 0.95))
+    assert 0 <= lower <= upper < np.inf
+
+
 @pytest.mark.parametrize("likelihood", RATES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_outputs_and_streams(kind, likelihood):
