@@ -6,23 +6,29 @@ from sklearn.gaussian_process import kernels as _kernels
 
 import skgpsvm
 
-from . import solvers
+from . import kernels, solvers
 from ._calibration import Calibration, Tempering
 from ._features import FourierFeatures
-from ._fitted_models import DecoupledModel, SparseModel
+from ._fitted_models import DecoupledModel, SparseModel, WeightSpaceModel
 from ._parameters import Digest, SolverMemory
 from ._predictive import LeftOut
 from .additive._basis import AdditiveBasis, Feature
+from .additive._encoding import TableEncoder
 from .additive._latent import AdditiveLatent
 from .hybrid._state import HybridLatents, build_extractor
-from .kernels import Linear, MultiscaleRBF
 from .quadruply_stochastic._rvm_training import RelevanceModel
 
 __all__ = ["TRUSTED_TYPES"]
 
+
+def _is_kernel(kind):
+    return isinstance(kind, type) and issubclass(kind, _kernels.Kernel)
+
+
 _TYPES = [
     *(getattr(skgpsvm, name) for name in skgpsvm.__all__ if name != "__version__"),
     *(getattr(solvers, name) for name in solvers.__all__),
+    *(kind for kind in vars(kernels).values() if _is_kernel(kind)),
     AdditiveBasis,
     AdditiveLatent,
     Calibration,
@@ -35,10 +41,10 @@ _TYPES = [
     RelevanceModel,
     SolverMemory,
     SparseModel,
+    TableEncoder,
     Tempering,
+    WeightSpaceModel,
     build_extractor,
-    Linear,
-    MultiscaleRBF,
     _kernels.CompoundKernel,
     _kernels.ConstantKernel,
     _kernels.DotProduct,
