@@ -9,6 +9,7 @@ import torch
 from scipy.special import ndtr, ndtri, roots_genlaguerre, softmax
 
 from ._calibration import argmax_scores, calibrated_scores, log_probability, tempered
+from ._inference.leave_one_out import MAX_LEFT_OUT
 from ._sites import LikelihoodSites
 from .likelihoods import (
     Gaussian,
@@ -143,8 +144,15 @@ class LeftOut(NamedTuple):
         return cls(losses.double().cpu().numpy(), weights.double().cpu().numpy())
 
     def joined(self, other):
-        """Return the errors of both."""
-        return LeftOut(*(np.concatenate(parts) for parts in zip(self, other, strict=True)))
+        """Return the errors of both, those of 3,000 evenly spaced rows if there are more.
+
+        Their weights are rescaled to the sum of all.
+        """
+        scores, weights = map(np.concatenate, zip(self, other, strict=True))
+        n = len(weights)
+        spaced = np.linspace(0, n - 1, min(n, MAX_LEFT_OUT)).round().astype(int)
+        kept = weights[spaced]
+        return LeftOut(scores[spaced], kept * (weights.sum() / kept.sum()))
 
     def quantiles(self, level):
         """Return the scores (t,) that a new row exceeds with probability 1 - level at most.

@@ -218,6 +218,21 @@ def test_quantiles_count_the_new_row():
     assert both.quantiles(0.9) == 20
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_scores_of_a_long_stream_are_thinned_and_keep_their_weight(weight):
+    rng = np.random.default_rng(0)
+    left_out = LeftOut(rng.uniform(size=(300, 1)), np.full(300, weight))
+    for _ in range(11):
+        left_out = left_out.joined(LeftOut(rng.uniform(size=(300, 1)), np.full(300, weight)))
+    assert len(left_out.scores) == len(left_out.weights) == 3000
+    assert left_out.weights.sum() == pytest.approx(3600 * weight)
+    assert left_out.quantiles(0.9) == pytest.approx(0.9, abs=0.02)
+    # Few new rows of larger scores count no more than their share.
+    left_out = left_out.joined(LeftOut(np.full((300, 1), 2.0), np.full(300, weight)))
+    share = left_out.weights[left_out.scores[:, 0] == 2].sum() / left_out.weights.sum()
+    assert share == pytest.approx(300 / 3900, rel=0.02)
+
+
 def test_every_row_of_a_stream_counts():
     X, y = waves(60)
     options = GIVEN | {"inducing_points": X[:15], "learn_inducing": False}

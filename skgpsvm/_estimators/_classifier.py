@@ -214,7 +214,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return self._tempered(self._log_p_of(mean, var), *rest)
 
     def _scores(self, log_p, targets, weights, streamed=False):
-        """Return the `LeftOut` log losses of at most 3,000 rows, joined with earlier ones."""
+        """Return the `LeftOut` log losses of at most 3,000 rows, earlier ones included."""
         found = LeftOut.of_classes(*at_most_left_out(log_p, targets, weights))
         return self._left_out.joined(found) if streamed and self._left_out else found
 
