@@ -92,7 +92,7 @@ def regression_problem(
     mean function may be added where dense rows are fewer than features.
     """
     scaler = problem.scaler
-    kernel = _kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
+    kernel = initial_kernel(estimator, scaler, 1.0) if kernel is None else clone(kernel)
     kernel = with_mean(kernel, mean or "constant", scaler, mean_variance)
     prior = partial(default_prior, kernel, scale=scaler.scale_)
     alternatives = (rougher_kernels(rougher),) if rougher else ()
@@ -211,7 +211,7 @@ def _logs(rows, is_count):
 def classification_problem(estimator, problem, mean):
     """Return the `SparseProblem` of a classification, whose linear mean has a learned variance."""
     scaler = problem.scaler
-    kernel, parts = _kernel(estimator, scaler, CLASS_VARIANCE), (mean, scaler, MEAN_VARIANCE)
+    kernel, parts = initial_kernel(estimator, scaler, CLASS_VARIANCE), (mean, scaler, MEAN_VARIANCE)
     if estimator.optimizer is None:
         kernel = with_mean(kernel, *parts)
     else:
@@ -221,7 +221,7 @@ def classification_problem(estimator, problem, mean):
     return _sparse_problem(estimator, problem, kernel, lambda rows: prior())
 
 
-def _kernel(estimator, scaler, variance):
+def initial_kernel(estimator, scaler, variance):
     """Return a copy of the kernel that an estimator was given, or the default of a variance."""
     given = estimator.kernel
     return smooth_kernel(scaler, variance) if given is None else clone(given)

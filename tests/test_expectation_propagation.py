@@ -1007,6 +1007,11 @@ def test_beats_or_equals_the_variational_bound_on_the_same_data():
         ),
         ({"solver": InterleavedEP(batch_size=0)}, "batch_size=0 must be an integer of at least 1"),
         ({"solver": ConvergedEP(), "optimizer": None}, r"solver=ConvergedEP\(\) has no effect"),
+        ({"learn_inducing": True, "optimizer": None}, "learn_inducing=True has no effect"),
+        (
+            {"solver": InterleavedEP(gradient="approximate"), "optimizer": None},
+            "solver__gradient='approximate' has no effect",
+        ),
         ({"optimizer": "sign"}, "optimizer='sign' is not one of 'auto', None"),
         ({"mean": 1}, "mean=1 is not one of"),
     ],

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import clone
 
 from .._estimators import GPClassifier, evidence_at
-from .._hyperparameters.default_kernels import smooth_kernel, with_learned_mean
+from .._hyperparameters.default_kernels import with_learned_mean
 from .._hyperparameters.priors import SignalPrior
 from .._isolation import isolated
 from .._linalg import natural_parameters
@@ -20,15 +19,13 @@ from .._sparse import (
     LEARNING_RATE,
     SPARSE_FOLLOWED,
     SparseProblem,
-    check_optimizer,
-    check_sparse_parameters,
     fit_posterior,
     optimized,
     sparse_attributes,
     update_posterior,
 )
 from .._torch_kernels import torch_kernel
-from .._variational import CLASS_VARIANCE
+from .._variational import CLASS_VARIANCE, check_variational_parameters, initial_kernel
 from ..likelihoods import Probit
 from ..solvers import ConvergedEP, InterleavedEP
 from ._converged import EvidenceLearning, run_ep_to_convergence
@@ -42,11 +39,9 @@ from ._starts import ep_problem, select_start, with_fewer_points
 # 60,000 rows.
 _MAX_CONVERGED_ROWS = 10_000
 _SOLVERS = {"auto": None, "sep": InterleavedEP(), "gfitc": ConvergedEP()}
-_USES = {
-    "solver": where(optimizer="auto").of(ConvergedEP),
-    "solver__learning_rate": where(optimizer="auto"),
-    "solver__rule": where(optimizer="auto"),
-}
+_LEARNED = where(optimizer="auto")
+_OF_LEARNING = "learn_inducing", "solver__gradient", "solver__learning_rate", "solver__rule"
+_USES = {"solver": _LEARNED.of(ConvergedEP)} | dict.fromkeys(_OF_LEARNING, _LEARNED)
 
 
 class EPEvaluation(NamedTuple):
@@ -227,9 +222,7 @@ class EPClassifier(GPClassifier):
     # Fitting
 
     def _check_parameters(self):
-        self._check_choice("mean", ("zero", "constant", "linear"))
-        check_optimizer(self)
-        check_sparse_parameters(self)
+        check_variational_parameters(self, takes_function=True)
 
     def _one_vs_rest_targets(self, codes):
         """Return the binary targets of each model: one for two classes, else one a class."""
@@ -242,9 +235,7 @@ class EPClassifier(GPClassifier):
 
     def _sparse_problem(self, problem):
         scaler, learns = problem.scaler, self.optimizer == "auto"
-        kernel = (
-            smooth_kernel(scaler, CLASS_VARIANCE) if self.kernel is None else clone(self.kernel)
-        )
+        kernel = initial_kernel(self, scaler, CLASS_VARIANCE)
         kernel = with_learned_mean(kernel, self.mean, scaler, CLASS_VARIANCE, start=CLASS_VARIANCE)
         prior = cache(partial(SignalPrior, kernel, problem.rows.device))
         make_prior = (lambda rows: prior()) if self.kernel is None else None
