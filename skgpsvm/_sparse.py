@@ -211,6 +211,7 @@ class SparseProblem:
             self.prior(),
             self.noise.limits(),
             rule,
+            model.jitter,
         )
         ascent = CoordinateAscent(self.likelihood, model.basis(rows.device), rows)
         generator = self.problem.generator

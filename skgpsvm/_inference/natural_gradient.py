@@ -85,6 +85,8 @@ class AdamSteps:
         Bounds of the noise.
     rule : str
         Key of `STEPS`.
+    jitter : float
+        See `WhitenedBasis`.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class AdamSteps:
         prior=None,
         noise_bounds=PARAMETER_BOUNDS,
         rule="adam",
+        jitter=1e-6,
     ):
         self.likelihood, self.kernels, self.rows, self.prior = likelihood, kernels, rows, prior
         self.trained, self.learning_rate = trained, learning_rate
         self.bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
         self.units, self._step = {"Z": scale}, STEPS[rule]
+        self._jitter = jitter
 
     @torch.enable_grad()
     def run(self, state, batches):
@@ -138,7 +142,7 @@ class AdamSteps:
         Where ranks share the rows, it is the term of this rank; the sum of all is the estimate.
         """
         X, y, weights = self.rows.take(index)
-        A, residual = whitened_basis(self.kernels, state.theta, state.Z)(X)
+        A, residual = self.basis(state)(X)
         root = upper_root(state.raw_root) if "raw_root" in self.trained else state.root
         likelihood = self.likelihood.at(state.noise)
         loss = batch_loss(likelihood, A, residual, y, state.mean, root)
@@ -146,6 +150,10 @@ class AdamSteps:
         scale, share = self.rows.scale_of(y), 1 / self.rows.n_shards
         log_prior = share * self.log_prior(state.theta)
         return log_prior - scale * (weights * loss).sum() - share * kl
+
+    def basis(self, state):
+        """Return the whitened features of the inducing points of a state."""
+        return whitened_basis(self.kernels, state.theta, state.Z, self._jitter)
 
     def log_prior(self, theta):
         """Return the log density of theta up to a constant; zero without a prior."""
@@ -210,7 +218,7 @@ class _Inference(Stage):
             self._noise, self.ascent.likelihood = state.noise, self.adam.likelihood.at(state.noise)
         basis = self.ascent.basis
         if not (torch.equal(basis.theta, state.theta) and torch.equal(basis.Z, state.Z)):
-            self.ascent.basis = whitened_basis(self.adam.kernels, state.theta, state.Z)
+            self.ascent.basis = self.adam.basis(state)
         return self.ascent
 
     @property
