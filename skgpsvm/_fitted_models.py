@@ -52,7 +52,10 @@ class FittedModel(ABC):
         return self
 
     def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "_posteriors"}
+        # A copy, since a prediction in another thread may add the posteriors meanwhile.
+        fields = dict(vars(self))
+        fields.pop("_posteriors", None)
+        return fields
 
 
 @dataclass

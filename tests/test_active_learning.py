@@ -694,6 +694,7 @@ def test_a_single_predicted_label_is_agreement():
     [
         (([[0, 1]] * 3, 0.99, 0), "n_rounds"),
         (([[0, 1]] * 3, np.nan), "threshold"),
+        (([[0, 1]] * 3, 2), "threshold=2 must be at most 1"),
         (([[0, 1]] * 3 + [[0, 1, 1]],), "inconsistent numbers of samples"),
     ],
 )

@@ -128,3 +128,21 @@ def test_posterior_of_latents_has_their_weights():
     K = part.kernel(part.Z)
     expected = 2.0 - np.diag(K @ np.linalg.solve(K + 2e-2 * np.eye(4), K))
     assert_allclose(residual, expected, rtol=1e-10)
+
+
+def test_a_prediction_of_another_thread_does_not_disturb_a_pickle():
+    class Name(str):
+        """Name of a field; whoever compares it is overtaken by a first prediction."""
+
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            model.posterior("cpu")
+            return str(self) == str(other)
+
+        def __ne__(self, other):
+            return not self == other
+
+    model = replace(INDUCING)
+    vars(model)[Name("name")] = 0
+    assert "_posteriors" not in list(map(str, model.__getstate__()))

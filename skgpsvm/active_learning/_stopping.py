@@ -44,6 +44,8 @@ def has_stabilized(predictions, threshold: float = 0.99, n_rounds: int = 3) -> b
     False
     """
     check_number("threshold", threshold, -1)
+    if threshold > 1:
+        raise ValueError(f"threshold={threshold!r} must be at most 1, which means no difference.")
     check_number("n_rounds", n_rounds, 1, integer=True)
     if len(predictions) <= n_rounds:
         return False
