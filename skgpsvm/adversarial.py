@@ -57,7 +57,7 @@ def fast_gradient_sign(classifier, X, y, strength, *, clip=None) -> np.ndarray:
 
     Source: Goodfellow et al. (2015).
     """
-    _check_size("strength", strength)
+    check_number("strength", strength, 0)
     _check_clip(clip)
 
     def attack(rows, gradient):
@@ -109,11 +109,11 @@ def projected_gradient(
 
     Source: Madry et al. (2018).
     """
-    _check_size("strength", strength)
+    check_number("strength", strength, 0)
     _check_clip(clip)
     check_number("n_steps", n_steps, 1, integer=True)
     step = 2.5 * strength / n_steps if step is None else step
-    _check_size("step", step)
+    check_number("step", step, 0)
     rng = check_random_state(random_state)
 
     def attack(rows, gradient):
@@ -159,12 +159,6 @@ def detection_roc(classifier, X, X_attacked, score=least_confident) -> Bunch:
         clean=clean,
         attacked=attacked,
     )
-
-
-def _check_size(name, value):
-    check_number(name, value, 0)
-    if value == np.inf:
-        raise ValueError(f"{name}={value!r} must be finite.")
 
 
 def _check_clip(clip):

@@ -16,6 +16,7 @@ import torch
 
 from ._estimators import GPEstimator
 from ._fitted_models import LAYOUT
+from ._validation import check_number
 from .exceptions import warn
 
 try:
@@ -90,8 +91,7 @@ class Checkpoint:
                 "make_pipeline(StandardScaler(), SVGPRegressor().set_callbacks(Checkpoint(...)))."
             )
         every, directory = self.every, self.directory
-        if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
-            raise ValueError(f"every={every!r} must be an integer of at least 1.")
+        check_number("every", every, 1, integer=True)
         named = isinstance(directory, str | os.PathLike) and isinstance(os.fspath(directory), str)
         if not (named and os.fspath(directory)):
             raise ValueError(
