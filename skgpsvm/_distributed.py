@@ -127,8 +127,8 @@ def meet(estimator, method):
     if n_ranks() == 1:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise DistributedError(
-                f"torchrun started this process as one of {os.environ['WORLD_SIZE']}, but they are "
-                "no process group, so that each would fit a model of its own. Call "
+                f"torchrun started this process as one of {os.environ['WORLD_SIZE']}, but no "
+                "process group has been initialized, so each process would fit its own model. Call "
                 "torch.distributed.init_process_group() before the fit; or, to fit alone, remove "
                 "WORLD_SIZE from the environment."
             )
@@ -168,5 +168,5 @@ def _exchange():
         raise DistributedError(
             f"Rank {rank()} of {n_ranks()} could not exchange sums with the others: one of them "
             "has ended, is not in this fit, or took longer than the time-out of the process group "
-            "(init_process_group's timeout). What stopped it stands in that rank's own error."
+            "(init_process_group's timeout). That rank's own error message gives the cause."
         ) from error

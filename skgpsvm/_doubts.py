@@ -13,7 +13,7 @@ _MAX_NAMED = 5
 MIN_NATS = 3.0
 
 
-def on_bounds(kernel, learned=lambda name: True):
+def on_bounds(kernel, learned):
     """Describe the free hyperparameters of a fitted kernel that are on bounds set by the user.
 
     Bounds other than scikit-learn's defaults, 1e-5 and 1e5, are the user's. ``learned`` takes the
@@ -59,9 +59,9 @@ def bounds_message(name, descriptions):
 def noise_message(name, kernel, nats):
     """Return the text of the warning that a fit explains no more than a constant."""
     return (
-        f"{name} ended at mere noise: with kernel={kernel!r} it explains the training rows by "
-        f"{nats:.2g} nats in all better than a constant does, which may be chance. Learning finds "
-        "the optimum next to its start: give other hyperparameters to start from, such as a "
-        "shorter length scale or another periodicity, or wider bounds. kernel=None looks for a "
-        "start."
+        f"{name} found hardly any signal: with kernel={kernel!r}, its log likelihood of the "
+        f"training rows is only {nats:.2g} nats higher in total than that of a constant, which may "
+        "be chance. An optimizer finds the optimum near its start, so try other initial "
+        "hyperparameters, such as a shorter length scale or another periodicity, or wider bounds. "
+        "kernel=None searches for a start."
     )

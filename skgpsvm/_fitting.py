@@ -106,7 +106,7 @@ class Run:
         Parameters
         ----------
         name : str
-            Of the stage, in checkpoints, callbacks and warnings; unique in a fit.
+            Name of the stage in checkpoints, callbacks and warnings; unique within a fit.
         stage : Stage
         state : State
             Changed in place, or replaced by the content of the checkpoint.

@@ -26,7 +26,7 @@ def lbfgs(value_and_gradient, start, bounds, max_iter, least_gain=0.0):
     bounds : Tensor of shape (k, 2)
     max_iter : int
     least_gain : float
-        Of a step: the first that gains less is the last.
+        Stop after the first step that gains less than this.
 
     Returns
     -------

@@ -26,7 +26,7 @@ class PanelCholesky:
         factors of 10 up to 1e-2; 0 does not grow.
     scale : float
     dtype : torch.dtype
-        Of the entries that are held. Float32 needs a jitter of about 1e-5.
+        Dtype of the stored entries. Float32 needs a jitter of about 1e-5.
 
     Raises
     ------

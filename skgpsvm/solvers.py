@@ -83,9 +83,9 @@ class NaturalGradient(_Batches):
     Parameters
     ----------
     batch_size : int, default=None
-        Rows per minibatch of the natural gradients. None means all rows with noise that is not
-        Gaussian. With other likelihoods it means all rows up to 10,000, and 1024 beyond that. Adam
-        always takes up to 1024 rows.
+        Rows per minibatch of the natural gradients. By default, Gaussian noise and classes take
+        all of up to 10,000 rows and minibatches of 1024 beyond; other noise always takes all rows.
+        Adam always takes up to 1024 rows.
     learning_rate : float, default=None
         Learning rate of Adam; None is 0.05. Lower it if the objective diverges.
 

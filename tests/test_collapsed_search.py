@@ -128,7 +128,7 @@ def test_constant_output_does_not_hide_what_another_gains(gains):
     assert gains[0] > MIN_GAIN
 
 
-@pytest.mark.filterwarnings("ignore:.*ended at mere noise:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.*hardly any signal:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kernel", [DotProduct(), 1.0 * RBF(1.0, "fixed")], ids=str)
 def test_no_start_is_tried_twice_where_no_length_scale_is_free(kernel, gains):
     X, _ = waves(60, 2)

@@ -39,7 +39,7 @@ FOLLOWED = dict.fromkeys(
 
 
 def all_or_nothing(method: Method) -> Method:
-    """Decorate `fit` or `partial_fit` so that it runs with callbacks and leaves no half a model.
+    """Decorate a fit so that it runs with callbacks and never leaves a half-fitted model.
 
     After an error or an interrupt, an estimator whose model was being continued is as it was
     before; any other is unfitted. Torch's modes and defaults make no difference, see `isolated`.
@@ -72,8 +72,8 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     several of them (``_rules``).
     """
 
-    # Of the HTML representation, which shows descriptions of parameters only where it can link to
-    # them. The documentation has no public address: the link is that from a page of its gallery.
+    # Used by the HTML representation, which shows parameter descriptions only if it can link to
+    # them. The documentation has no public address, so the link is relative to a gallery page.
     _doc_link_module = "skgpsvm"
     _doc_link_template = "../generated/skgpsvm.{estimator_name}.html"
 
@@ -264,10 +264,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         Returns
         -------
         mean, variance : ndarray of shape (n,) or (n, c)
-            Of a regressor, in units of y and squared units of y, or of the logarithm of the mean of
-            counts and amounts, with the axes of `predict`'s mean.
-            Of a classifier, one column for each latent function, and no second axis where there is
-            only one, which is positive for ``classes_[1]``. A model that is calibrated by
+            For a regressor: in units of y and squared units of y, with the axes of `predict`'s
+            mean; for counts and amounts, of the logarithm of the mean.
+            For a classifier: one column per latent function; the second axis is absent if there is
+            only one, whose positive values favor ``classes_[1]``. A model that is calibrated by
             ``spread_`` multiplies the variance by it, as `predict_proba` does.
         """
         mean, variance = self._latent_moments(X)

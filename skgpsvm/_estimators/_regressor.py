@@ -253,8 +253,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of y and, on request, its standard deviation or covariance.
 
-        The latter two include the noise: its variance at each row, in the mean over the posterior,
-        where it varies.
+        Standard deviation and covariance include the noise. If the noise varies, its variance at
+        each row is the posterior mean.
 
         Parameters
         ----------

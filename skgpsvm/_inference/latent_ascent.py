@@ -193,7 +193,7 @@ class LatentRows:
     Parameters
     ----------
     rows : WeightedDataset
-        Of all ranks.
+        The rows of all ranks.
     """
 
     def __init__(self, rows):

@@ -24,10 +24,10 @@ class EPProblem:
     # Names of the learned parameters, some of "theta" and "Z"
     free: list = field(default_factory=list)
     bounds: torch.Tensor | None = None  # (k, 2): bounds of theta, where anything is learned
-    # (d,): unit of the inducing points, for each feature; likewise
+    # (d,): units of the inducing points by feature, where anything is learned
     scale: torch.Tensor | None = None
     prior: SignalPrior | None = None  # prior of theta
-    # Whether gradients are those of the source\'s eq. 4; see `Propagation.gradient`
+    # Whether gradients are those of the source's eq. 4; see `Propagation.gradient`
     approximate: bool = False
 
     @property

@@ -261,7 +261,7 @@ def _is_held(term):
 
 
 def _is_multiple_of_held(term):
-    """Return whether a term is a constant times a feature kernel, without free hyperparameters."""
+    """Return whether a term is constants, free or fixed, times a `_is_held` feature kernel."""
     return isinstance(term, _Product) and len(term._others) == 1 and _is_held(term._others[0])
 
 

@@ -11,7 +11,8 @@ from ._base import LengthScaleKernel, format_values
 from ._stationary import RBF_PROFILE, stationary
 
 _BLOCK_ENTRIES = 2**15  # of a matrix, which stay in the cache
-_FACTORS = 4  # of a product, which in single precision bears multipliers below e^11
+# Factors per product; with four, single precision does not overflow for multipliers below e^11.
+_FACTORS = 4
 
 
 class MultiscaleRBF(LengthScaleKernel):

@@ -19,7 +19,7 @@ class Likelihood(torch.nn.Module, abc.ABC):
     All methods take one row per entry of the axis ``b`` and never mix rows.
 
     * ``f``, ``mean``, ``var`` have shape (..., b, c): latent values, or the means and variances of
-      independent Gaussian latent values. Leading axes, of samples say, broadcast.
+      independent Gaussian latent values. Leading axes, for example of samples, broadcast.
     * ``y`` holds int64 codes 0, ..., n_classes - 1 of shape (b,) for classifiers, and floats of
       shape (b, c), one for each latent function, for regressors. Codes are not checked. `Gaussian`
       also takes (b, c, 2): pairs of an observation and the known variance of its noise.

@@ -22,7 +22,8 @@ _TINY = 1e-300
 # is .371 instead of .356 on five development sets; it is .352 if they always are (2026-11-27), but
 # that takes O(M^3) time with M functions.
 _PER_WEIGHT_CHANGE = 1.0
-_PER_WEIGHT_FACTOR = 10.0  # of the least change, whatever the number of rows, likewise
+# The same limit, as a multiple of the least change, if that is higher: with many rows.
+_PER_WEIGHT_FACTOR = 10.0
 _MIN_SHARE = 1e-14
 
 
