@@ -89,7 +89,7 @@ MODES = {
     "SVGP classifier, gradient": SVGPClassifier(**STILL, solver="gradient"),
     "SVGP regressor": SVGPRegressor(**STILL),
     "SVGP regressor, natural": SVGPRegressor(**STILL, solver="natural_gradient"),
-    "EP": EPClassifier(**STILL | {"learn_inducing": True}),
+    "EP": EPClassifier(**STILL),
     "decoupled regressor": DecoupledGPRegressor(**STILL, n_mean_bases=12),
     "decoupled regressor, SGD": DecoupledGPRegressor(
         **SGD, solver=StochasticGradient(batch_size=15)
@@ -263,11 +263,10 @@ CHANGES = {
 HARMLESS = {"device", "warm_start", "random_state", "input_shape"}
 # A value of these may be the same as "auto" or None.
 SYNONYMS = {"mean", "optimizer"}
-# Parameters accepted without an effect: optimizer=None also fixes the points.
-CONSISTENT = {(EPClassifier, "learn_inducing")}
-# On these rows, one round has the same result as several. Inducing points that are not used still
-# draw random numbers, and learn_inducing has no effect on them.
-CONSISTENT |= {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
+# Parameters accepted without an effect. On these rows, one round has the same result as several.
+# Inducing points that are not used still draw random numbers, and learn_inducing has no effect on
+# them.
+CONSISTENT = {(AdditiveGPRegressor, "tol"), (AdditiveGPClassifier, "tol")}
 # No number is shared by many of these rows, and the function is smooth.
 CONSISTENT |= {(AdditiveGPRegressor, "point_masses"), (AdditiveGPClassifier, "point_masses")}
 CONSISTENT |= {(AdditiveGPRegressor, "steps"), (AdditiveGPClassifier, "steps")}
