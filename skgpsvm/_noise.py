@@ -115,10 +115,11 @@ class Noise:
         )
         if _has_noise(functions):
             raise ValueError(
-                f"kernel={kernel!r} has a WhiteKernel where it is not the noise of the targets. "
+                "The kernel has a WhiteKernel where it is not the noise of the targets. "
                 "Regressors with Gaussian noise take it as a term of the sum at the top of their "
                 "kernel, as in 1.0 * RBF() + WhiteKernel(); not in products or powers, and not "
-                "with other likelihoods, which have noise of their own. Leave it out here."
+                "with other likelihoods, which have noise of their own. Of the classifiers, only "
+                "EPClassifier takes it. Leave it out here."
             )
         return functions, whole
 

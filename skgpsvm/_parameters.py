@@ -152,9 +152,10 @@ class ParameterRules:
         if not known and not isinstance(given, self.solver_classes()):
             strings = ", ".join(map(repr, self.solvers))
             names = ", ".join(each.__name__ for each in self.solver_classes())
+            hint = f" Pass an instance, {given.__name__}()." if isinstance(given, type) else ""
             raise ValueError(
                 f"solver={given!r} is not one of {strings}, nor one of the solvers of "
-                f"skgpsvm.solvers for {type(estimator).__name__}: {names}."
+                f"skgpsvm.solvers for {type(estimator).__name__}: {names}.{hint}"
             )
         if not known:
             given.check()
@@ -175,6 +176,20 @@ class ParameterRules:
                 f"decide which. Set solver to an object of skgpsvm.solvers: {names}."
             )
         return {**params, "solver": clone(self.solvers[name])}
+
+
+def check_has_kernel(params, given):
+    """Refuse to set hyperparameters of a kernel if there is none, or only the name of one.
+
+    ``given`` is the kernel that the parameters to set, a dict, may have hyperparameters of.
+    """
+    kernel = params.get("kernel", given)
+    options = [key for key in params if key.startswith("kernel__")]
+    if options and not hasattr(kernel, "set_params"):
+        raise ValueError(
+            f"{options[0]} is a hyperparameter of a kernel, but kernel={kernel!r} is no kernel "
+            "object. Set kernel first, where the estimator takes one, such as 1.0 * RBF(1.0)."
+        )
 
 
 def check_uses(estimator, uses):

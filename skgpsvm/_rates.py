@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 from ._sites import LikelihoodSites
+from .exceptions import warn
 from .likelihoods import Gamma, NegativeBinomial, Poisson
 
 INITIAL_DISPERSION = 0.5
@@ -43,7 +44,10 @@ def rate_sites(likelihood, n_outputs):
 
 
 def check_rates(likelihood, y):
-    """Raise ValueError if a target is negative, or not positive where it must be."""
+    """Raise ValueError if a target is negative, or not positive where it must be.
+
+    Warn of counts that are no integers where these are not counts per exposure.
+    """
     is_count = RATES[likelihood].is_count
     if is_count and (y < 0).any():
         raise ValueError(
@@ -54,6 +58,12 @@ def check_rates(likelihood, y):
         raise ValueError(
             f"likelihood={likelihood!r} needs positive amounts; y is between {y.min()} and "
             f"{y.max()}. Model zeros apart, for example by a classifier of y > 0."
+        )
+    if likelihood == "negative_binomial" and (odd := np.count_nonzero(y != np.round(y))):
+        warn(
+            f"likelihood='negative_binomial' is for counts; y has {odd} values that are no "
+            "integers, so that dispersion_ may be wrong. Rates, with exposures as sample_weight, "
+            "are for likelihood='poisson', and amounts for 'gamma'."
         )
 
 

@@ -58,14 +58,24 @@ def check_sparse_parameters(estimator, *, chooses_number=False, n_kernels=1):
 
 def check_optimizer(estimator, takes_function=True):
     """Refuse a wrong ``optimizer``, and a function where it could not optimize the kernel."""
-    if not (takes_function and callable(estimator.optimizer)):
-        estimator._check_choice("optimizer", ("auto", None))
-    elif estimator.kernel is None:
+    given = estimator.optimizer
+    is_string = isinstance(given, str)
+    known = given is None or (is_string and given == "auto") or (takes_function and callable(given))
+    if not known:
+        is_default = is_string and given == "fmin_l_bfgs_b"  # of scikit-learn
+        hint = " Use 'auto', which is L-BFGS-B." if is_default else ""
+        raise ValueError(
+            f"optimizer={given!r} is not one of 'auto', None, or a function, which only "
+            f"SVGPRegressor with Gaussian noise and EPClassifier take.{hint}"
+        )
+    if not callable(given):
+        return
+    if estimator.kernel is None:
         raise ValueError(
             "A function as optimizer needs a kernel, whose hyperparameters and bounds it gets. "
             "Give one, such as 1.0 * RBF(1.0), or set optimizer='auto'."
         )
-    elif n_ranks() > 1:
+    if n_ranks() > 1:
         raise ValueError(
             "A function as optimizer works in one process only, since ranks that share a fit must "
             "evaluate the same hyperparameters. Set optimizer='auto'."

@@ -59,7 +59,11 @@ def check_kernel(kernel, n_parts=1):
             check_kernel(part)
         return
     if isinstance(kernel, CompoundKernel):
-        raise TypeError(f"kernel={kernel!r} has one of each of several classes: give one.")
+        raise TypeError(
+            "A CompoundKernel has a kernel for each of several latent functions, which only "
+            "SVGPRegressor with likelihood='heteroscedastic' takes. Give one kernel, such as "
+            "1.0 * RBF(1.0)."
+        )
     if not (kernel is None or isinstance(kernel, Kernel)):
         raise TypeError(
             f"kernel={kernel!r} is not a kernel of sklearn.gaussian_process.kernels; give one, "

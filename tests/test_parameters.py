@@ -649,6 +649,8 @@ def test_invalid_solver_is_refused_in_words(given):
         f"solver={given!r} is not one of 'cg', 'sgd', nor one of the solvers of skgpsvm.solvers "
         "for DecoupledGPRegressor: ConjugateGradients, StochasticGradient."
     )
+    if isinstance(given, type):
+        message += " Pass an instance, StochasticGradient()."
     model = DecoupledGPRegressor(solver=given)
     for method in ("fit", "partial_fit"):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

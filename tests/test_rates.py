@@ -47,6 +47,7 @@ def fit(request):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:.* first call")
+@pytest.mark.filterwarnings("ignore:likelihood='negative_binomial' is for counts")
 @parametrize_with_checks(
     [
         SVGPRegressor(likelihood="negative_binomial", n_inducing=8, max_iter=3),
@@ -299,6 +300,8 @@ def test_wrong_targets_are_told(kind):
         kind(likelihood="negative_binomial").fit(X, np.r_[-1, y[1:]])
     with pytest.raises(ValueError, match=r"needs positive amounts; y is between 0\.0 and"):
         kind(likelihood="gamma").fit(X, np.r_[0, y[1:]])
+    with pytest.warns(UserWarning, match="is for counts; y has 30 values that are no integers"):
+        kind(likelihood="negative_binomial").fit(X, y)
     model = kind(likelihood="gamma").fit(X, np.r_[0, y[1:]], sample_weight=np.r_[0, np.ones(29)])
     with pytest.raises(ValueError, match="gives no covariance"):
         model.predict(X, return_cov=True)

@@ -385,6 +385,27 @@ def test_folds_are_made_when_they_are_wanted():
     assert_array_equal(np.sort(np.concatenate(made)), np.arange(30))
 
 
+def test_other_labels_give_the_same_folds():
+    """Sizes of the classes are no multiples of the number of folds."""
+    held, codes = [], np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [7, 13, 20]))
+    for targets in (codes, 2 - codes, (codes + 1) % 3):
+        rows = SimpleNamespace(
+            units=lambda: np.arange(40),
+            divided=lambda _, chosen: chosen.tolist(),
+            targets=torch.as_tensor(targets),
+            collect=lambda *tensors: tensors,
+        )
+        held.append(list(_rvm_training._folds(rows, np.random.RandomState(0))))
+    assert held[0] == held[1] == held[2]
+
+
+@pytest.mark.parametrize("y", [[3.0], [3.0, 3.0], [-5.0, 1.0]])
+def test_noise_of_one_or_two_rows_is_not_learned(y):
+    model = QSRVMRegressor().fit(np.arange(len(y))[:, None], y)
+    expected = 0.1 * (np.var(y) or 1.0)  # a tenth of the variance, 1 for that of a constant
+    assert_allclose(model.noise_variance_, expected)
+
+
 @pytest.mark.parametrize("n", [9, 11])
 def test_length_scales_are_learned_from_few_rows(n):
     data = np.linspace(-3, 3, n)[:, None]

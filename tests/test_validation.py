@@ -144,7 +144,7 @@ def test_class_weight_zero_removes_a_class():
     [
         ({0: -1, 1: 1, 2: 1}, "must be finite and not negative"),
         ({0: np.nan, 1: 1, 2: 1}, "must be finite and not negative"),
-        ({0: 1, 7: 1}, "not in class_weight"),
+        ({0: 1, 7: 1}, r"has \[7\], which are not among the classes \[0, 1, 2\]"),
         ("equal", "class_weight"),
         ([1, 2, 3], "class_weight"),
     ],

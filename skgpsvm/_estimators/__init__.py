@@ -2,7 +2,7 @@
 
 from ._base import FOLLOWED, GPEstimator, all_or_nothing, unwrapped
 from ._classifier import GPClassifier, at_most_left_out
-from ._inputs import validated
+from ._inputs import date_error, is_date, validated
 from ._pipeline import evidence_at, fit_models, stream, update_models
 from ._regressor import GPRegressor
 
@@ -13,8 +13,10 @@ __all__ = [
     "GPRegressor",
     "all_or_nothing",
     "at_most_left_out",
+    "date_error",
     "evidence_at",
     "fit_models",
+    "is_date",
     "stream",
     "unwrapped",
     "update_models",

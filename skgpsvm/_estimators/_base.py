@@ -19,7 +19,7 @@ from .._doubts import MIN_NATS, bounds_message, noise_message, on_bounds
 from .._fitted_models import LAYOUT
 from .._isolation import isolated
 from .._noise import Noise
-from .._parameters import ALWAYS, ParameterRules
+from .._parameters import ALWAYS, ParameterRules, check_has_kernel
 from .._validation import (
     check_bool,
     check_choice,
@@ -148,8 +148,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If a parameter is unknown, or an option is given where the data decide on the solver.
+            If a parameter is unknown, an option is given where the data decide on the solver, or a
+            hyperparameter where there is no kernel.
         """
+        check_has_kernel(params, getattr(self, "kernel", None))
         params = self._rules.with_solver_object(params, getattr(self, "solver", None))
         return super().set_params(**params)
 

@@ -389,6 +389,14 @@ def _class_factors(class_weight, y, weights, present, classes):
     labels = present
     if isinstance(class_weight, dict) and classes is not None:
         labels = np.union1d(labels, classes)
+    if isinstance(class_weight, dict):
+        known = labels.tolist()
+        strangers = [label for label in class_weight if label not in known]
+        if strangers and not class_weight.keys() >= set(known):
+            raise ValueError(
+                f"class_weight has {strangers}, which are not among the classes {known}. Use the "
+                "labels of y as keys."
+            )
     by_class = compute_class_weight(
         class_weight, classes=labels, y=present, sample_weight=sum(gather(totals))
     )

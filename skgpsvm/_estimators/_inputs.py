@@ -10,6 +10,7 @@ from .._rows import FLOATS, checked_rows, is_source
 from .._torch_kernels import take_sparse
 
 TAKING_SPARSE = "BayesianSVC, EPClassifier, SVGPClassifier and SVGPRegressor"
+_TAKING_NAN = "Of skgpsvm, AdditiveGPRegressor and AdditiveGPClassifier take them."
 _OF_TARGETS = "y", "multi_output", "y_numeric"
 
 
@@ -39,7 +40,14 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     if issparse(X):
         return _validated_sparse(estimator, X, reset, dtype=list(dtype), **options)
     if not is_source(X):
-        return validate_data(estimator, X, reset=reset, dtype=list(dtype), **options)
+        _refuse_dates(X)
+        try:
+            return validate_data(estimator, X, reset=reset, dtype=list(dtype), **options)
+        except (TypeError, ValueError) as error:
+            _refuse_odd_columns(estimator, X)
+            if "accept missing values encoded as NaN natively" in str(error):
+                raise ValueError(f"{error}\n{_TAKING_NAN}") from None
+            raise
     of_targets = {name: options.pop(name) for name in _OF_TARGETS if name in options}
     least = options.pop("ensure_min_samples", 1)
     rows = checked_rows(X, dtype, transform, estimator=estimator, **options)
@@ -56,6 +64,62 @@ def validated(estimator, X, reset, *, dtype=FLOATS, flatten=False, transform=Non
     _, y = check_X_y(zeros, estimator=estimator, ensure_min_samples=least, **of_targets)
     rows.check()
     return rows, y
+
+
+def is_date(dtype):
+    """Return whether a type of a table's column is one of dates or times."""
+    return str(dtype).lower().startswith(("date", "time", "period", "duration"))
+
+
+def date_error(name, dtype):
+    """Return the TypeError for a column of dates: their unit as numbers would be arbitrary."""
+    return TypeError(
+        f"Column {name!r} of X has dates or times ({dtype}). Convert them to numbers in a unit of "
+        "your choice, or list the column in categorical_features of an additive model."
+    )
+
+
+def _refuse_dates(X):
+    for name, dtype in zip(X.columns, X.dtypes, strict=True) if _is_table(X) else ():
+        if is_date(dtype):
+            raise date_error(name, dtype)
+
+
+def _is_table(X):
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _refuse_odd_columns(estimator, X):
+    """Raise an error that names the first column of strings, if ``X`` has any."""
+    is_table = _is_table(X)
+    if not is_table and not (getattr(X, "ndim", 0) == 2 and X.dtype.kind in "OU"):
+        return
+    for name in X.columns if is_table else range(X.shape[1]):
+        column = np.asarray(X[name] if is_table else X[:, name])
+        odd = next((value for value in column if _is_text(value)), None)
+        if odd is None:
+            continue
+        takes = hasattr(estimator, "categorical_features")
+        raise ValueError(
+            f"Column {name!r} of X has strings such as {str(odd)!r}, which are no numbers. "
+            + (
+                "If they are categories, list the column in categorical_features."
+                if takes
+                else "Encode them, for example by TargetEncoder or OneHotEncoder, or use "
+                "AdditiveGPRegressor or AdditiveGPClassifier, which take categories."
+            )
+        )
+
+
+def _is_text(value):
+    """Return whether a value is a string that is no number."""
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _validated_sparse(estimator, X, reset, **options):

@@ -26,6 +26,17 @@ from ._pipeline import fit_models, has_partial_fit, stream
 _MAX_MEAN_WEIGHT = 2.0
 
 
+def has_added_noise(estimator):
+    """Return True if y is a function plus noise; raise AttributeError otherwise."""
+    if not estimator._has_noise():
+        raise AttributeError(
+            "predict_noise_variance is for noise that is added to a function; with "
+            f"likelihood={estimator.likelihood!r} the variance follows from the mean. Use "
+            "predict(X, return_std=True)."
+        )
+    return True
+
+
 class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     """Base of regressors: normalized targets, noise, and predictions in units of y.
 
@@ -367,7 +378,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             )
         return self._left_out.quantiles(level)
 
-    @available_if(lambda estimator: estimator._has_noise())
+    @available_if(has_added_noise)
     def predict_noise_variance(self, X) -> np.ndarray:
         """Predict the variance of the noise at rows.
 

@@ -90,6 +90,17 @@ def _latent_moments(model, X):
     return tuple(part.reshape(len(part), -1) for part in moments)
 
 
+def _probabilities(classifier, X):
+    """Return class probabilities; raise TypeError if the model has none."""
+    if not hasattr(classifier, "predict_proba"):
+        raise TypeError(
+            "This score needs a classifier with predict_proba; got "
+            f"{type(classifier).__name__}. For a regressor, query where the std of "
+            "predict(X, return_std=True) is largest."
+        )
+    return classifier.predict_proba(X)
+
+
 @_in_batches
 def variation_ratio(classifier, X) -> np.ndarray:
     """Return one minus the largest probability that a class has the largest latent.
@@ -154,7 +165,7 @@ def least_confident(classifier, X) -> np.ndarray:
     -----
     Source: Settles (2009), "Active learning literature survey", section 3.1.
     """
-    return 1 - classifier.predict_proba(X).max(axis=1)
+    return 1 - _probabilities(classifier, X).max(axis=1)
 
 
 @_in_batches
@@ -177,7 +188,7 @@ def predictive_entropy(classifier, X) -> np.ndarray:
     -----
     Source: Settles (2009), "Active learning literature survey", equation 2.3.
     """
-    return entr(classifier.predict_proba(X)).sum(axis=1)
+    return entr(_probabilities(classifier, X)).sum(axis=1)
 
 
 @_in_batches
@@ -203,7 +214,7 @@ def margin(classifier, X) -> np.ndarray:
 
     Source: Settles (2009), "Active learning literature survey", equation 2.2.
     """
-    p = classifier.predict_proba(X)
+    p = _probabilities(classifier, X)
     p = np.column_stack([p, np.zeros(len(p))])  # a single class is certain
     second, first = np.partition(p, -2, axis=1)[:, -2:].T
     return 1 - (first - second)

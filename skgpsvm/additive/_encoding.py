@@ -11,6 +11,7 @@ from scipy.stats import skew, yeojohnson_normmax
 
 from .._data import CHUNK_ROWS
 from .._distributed import gather, n_ranks
+from .._estimators import date_error, is_date
 from .._rows import Rows, chunks, column, is_source
 from .._validation import is_missing
 from ._basis import Feature
@@ -28,7 +29,6 @@ _CATEGORICAL_TYPES = (
     "bool",
     "boolean",
 )
-_DATES = ("date", "time", "period", "duration")
 _N_POWER_ROWS = 20_000  # rows that the power of a feature is estimated from
 _POWERS = (-2.0, 4.0)
 # New rows outside a range: more than this many, and more than this share, are told of.
@@ -130,8 +130,14 @@ class TableEncoder:
 
 def _levels(column, name):
     """Return the sorted levels of a column of this name; NaN, if any is missing, comes last."""
-    missing = [is_missing(level) for level in column]
-    known = {level for level, absent in zip(column, missing, strict=True) if not absent}
+    try:
+        missing = [is_missing(level) for level in column]
+        known = {level for level, absent in zip(column, missing, strict=True) if not absent}
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"Column {name!r} of X has values of type {type(column[0]).__name__}, which are "
+            "neither numbers nor categories. Make a column of each number in them, or leave it out."
+        ) from error
     if len({isinstance(level, str) for level in known}) > 1:
         kinds = ", ".join(sorted({type(level).__name__ for level in known}))
         raise TypeError(
@@ -160,10 +166,7 @@ def refuse_dates(X, categorical):
     """
     for j, name in enumerate(_names(X)):
         if _is_dated(X[name]) and (categorical is None or not categorical[j]):
-            raise TypeError(
-                f"Column {name!r} of X has dates or times ({X[name].dtype}). Convert them to "
-                "numbers in a unit of your choice, or list the column in categorical_features."
-            )
+            raise date_error(name, X[name].dtype)
 
 
 def _names(X):
@@ -176,9 +179,8 @@ def _names(X):
 
 def _is_dated(column):
     """Return whether a column has dates or times, by its dtype or its first known object."""
-    kind = str(column.dtype).lower()
-    if kind != "object":
-        return kind.startswith(_DATES)
+    if str(column.dtype) not in ("object", "Object"):
+        return is_date(column.dtype)
     first = next((value for value in column if not is_missing(value)), None)
     return isinstance(first, (datetime.date, datetime.time, datetime.timedelta))
 

@@ -14,8 +14,10 @@ from ._learning import JointTraining
 # With batch_size=None: the number of steps in an epoch, and the limits of the batch size.
 _STEPS, _BATCH_SIZES = 10, (16, 128)
 HYBRID_USES = {"n_iter_no_change": where(early_stopping=True)}
-# Of estimators whose held-out rows are for early stopping only.
-LOSS_USES = HYBRID_USES | {"validation_fraction": where(early_stopping=True)}
+# Of estimators whose held-out rows are for early stopping only. Without it, none is held out.
+LOSS_USES = HYBRID_USES | {
+    "validation_fraction": where(early_stopping=True) | where(validation_fraction=0)
+}
 HYBRID_FOLLOWED = {
     "fit": FOLLOWED
     | dict.fromkeys(("augmentation", "batch_size", "learning_rate", "n_iter_no_change"), ALWAYS)

@@ -103,13 +103,14 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
     ``noise`` are initial logarithms of the likelihood's parameters, if any, and ``noise_bounds``
     their bounds, (c, 2) or (1, 2); None if they are fixed.
     """
-    in_steps = by_steps(estimator)
+    in_steps, rows, random_state = by_steps(estimator), problem.rows, problem.random_state
+    has_folds = rows.n_rows >= _N_FOLDS
+    noise_bounds = noise_bounds if has_folds else None  # one row would be evidence of no noise
     if problem.start and in_steps:
         return take_rvm_steps(estimator, problem, noise_bounds=noise_bounds)
-    rows, random_state = problem.rows, problem.random_state
     fits = RelevanceFits(estimator, problem, noise_bounds)
     start = problem.start or _initial_model(estimator, problem, noise)
-    learns = estimator.optimizer is not None and rows.n_rows >= _N_FOLDS
+    learns = estimator.optimizer is not None and has_folds
     has_lengths = _has_lengths(start.kernel)
     if learns and not problem.start and (in_steps or has_lengths):
         subset = rows.subset(_CV_ROWS, random_state, by_class=not noise)
@@ -123,8 +124,7 @@ def fit_rvm(estimator, problem, noise=(), noise_bounds=None):
         precisions = np.ones((estimator._make_likelihood().n_latents, len(functions) + 1))
         model = replace(start, bases=functions, precisions=precisions)
         support = support_rows(rows, estimator._solver().n_support, random_state)
-        bounds = noise_bounds if learns else None
-        return take_rvm_steps(estimator, problem, model, support, noise_bounds=bounds)
+        return take_rvm_steps(estimator, problem, model, support, noise_bounds=noise_bounds)
     sweeps, state = fits.initialize(start, rows)
     min_noise = torch.full_like(state.noise, -math.inf)
     if learns and noise_bounds is not None:
@@ -295,13 +295,16 @@ def _is_as_good(values, highest, weights):
 def _folds(rows, random_state):
     """Return an iterator over pairs of training rows and held-out rows, one per fold.
 
-    Folds divide the units of weight. Each has nearly the same number of every class.
+    Folds divide the units of weight. Each has nearly the same number of every class. Classes are in
+    the order of their first units, so that other labels give the same folds.
     """
     units = rows.units()
     order = random_state.permutation(len(units))
     if not rows.targets.is_floating_point():
         (codes,) = rows.collect(rows.targets)
-        order = order[np.argsort(codes.cpu().numpy()[units[order]], kind="stable")]
+        codes = codes.cpu().numpy()[units[order]]
+        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+        order = order[np.argsort(first[group], kind="stable")]
     return (rows.divided(units, np.sort(order[i::_N_FOLDS])) for i in range(_N_FOLDS))
 
 

@@ -41,13 +41,25 @@ from ._steps import MAX_FULL_BATCH, STEPS, USES, posterior_stage
 
 _POINTS = ("n_inducing", "inducing_points", "learn_inducing")
 _USES = USES | dict.fromkeys(_POINTS, where(solver=OtherThan(Exact)))
-_USES |= dict.fromkeys(("noise_variance", "normalize_y"), where(likelihood=OtherThan(*RATES)))
+_HAVE_NOISE = where(likelihood=(*LIKELIHOODS, *VARYING_NOISE))
+_USES |= dict.fromkeys(("noise_variance", "normalize_y"), _HAVE_NOISE)
 _MAX_EXACT_ROWS = 2000
 # Noise that varies: every row is a point up to so many, after a first fit of so many points.
 _MAX_VARYING_ROWS, _FIRST_POINTS = 1000, 128
 _MAX_DENSE_POINTS = 2**23  # numbers of sparse rows, as points
 _MAX_COLLAPSED = 2e10  # n m^2
 _SOLVERS = {"auto": None, "exact": Exact(), "collapsed": Collapsed(), **STEPS}
+
+
+def _has_evidence(estimator):
+    """Return True if the noise is Gaussian; raise AttributeError otherwise."""
+    if estimator.likelihood != "gaussian":
+        raise AttributeError(
+            "log_marginal_likelihood needs Gaussian noise; got "
+            f"likelihood={estimator.likelihood!r}, for which elbo_ is a lower bound at the learned "
+            "hyperparameters."
+        )
+    return True
 
 
 class SVGPRegressor(GPRegressor):
@@ -313,7 +325,7 @@ class SVGPRegressor(GPRegressor):
         """
         return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
-    @available_if(lambda estimator: estimator.likelihood == "gaussian")
+    @available_if(_has_evidence)
     @isolated()
     def log_marginal_likelihood(
         self,
