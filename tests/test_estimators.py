@@ -372,7 +372,7 @@ def test_rows_all_alike_leave_class_frequencies(mode, value, n):
         (lambda X, y: (np.where(X > 1, np.inf, X), y), ValueError, "X contains infinity"),
         (lambda X, y: (1e300 * X, y), ValueError, "overflow in float64: scale them down"),
         (lambda X, y: (X.astype(str), np.full(60, "a")), ValueError, "at least two classes"),
-        (lambda X, y: (np.full((60, 2), "x"), y), ValueError, "could not convert string"),
+        (lambda X, y: (np.full((60, 2), "x"), y), ValueError, "Column 0 of X has strings such as"),
         (lambda X, y: (X + 1j, y), ValueError, "Complex data not supported"),
         (lambda X, y: (X[:, 0], y), ValueError, "Expected 2D array"),
         (lambda X, y: (X[:, :0], y), ValueError, "0 feature"),
