@@ -112,10 +112,54 @@ class ParameterRules:
 
         ``continued_by`` is the method that continues a fitted model, if any.
         """
-        check_uses(estimator, self.uses)
+        self.check_uses(estimator)
         if continued_by is not None:
-            known, followed = estimator._fitted_parameters, self.followed[continued_by]
-            check_unchanged(estimator, known, followed, self.growing, _ANEW[continued_by])
+            self.check_unchanged(estimator, continued_by)
+
+    def check_uses(self, estimator):
+        """Refuse a parameter that is set but has no effect with the other parameters.
+
+        All conditions of a parameter must hold. Parameters without one always have an effect.
+        """
+        conditions = (
+            (name, use)
+            for name, uses_of in self.uses.items()
+            for use in (uses_of if isinstance(uses_of, tuple) else (uses_of,))
+        )
+        for name, use in conditions:
+            value = parameter(estimator, name)
+            if value is _ABSENT:  # an option of another solver
+                continue
+            default = _default(estimator, name)
+            is_set = _allows(use.values, value) if use.values else not _same(value, default)
+            if is_set and not use.holds(estimator):
+                others = use.names()
+                now = " and ".join(f"{one}={_shown_parameter(estimator, one)}" for one in others)
+                raise ValueError(
+                    f"{name}={_shown_parameter(estimator, name)} has no effect with {now}; it is "
+                    f"for {use}. Leave it at its default, {default!r}, or change "
+                    f"{' or '.join(others)}."
+                )
+
+    def check_unchanged(self, estimator, method):
+        """Refuse changed parameters that the fitted model could not adopt in a further call."""
+        followed, changed = self.followed[method], []
+        for name, then in estimator._fitted_parameters.items():
+            now = _memory(estimator, name)
+            if now is _ABSENT:  # the class of the solver has changed
+                continue
+            grows = name in self.growing and now > then
+            tables = (followed, self.growing) if grows else (followed,)
+            if _same(then, now) or any(t[name].holds(estimator) for t in tables if name in t):
+                continue
+            was, is_now = _shown(then), _shown(now)
+            if was == is_now:
+                is_now = "another one, which differs in digits or bounds,"
+            changed.append(f"{name} was {was} at the fit and is {is_now} now")
+        if changed:
+            raise ValueError(
+                f"{'; '.join(changed)}. The fitted model cannot follow: {_ANEW[method]}"
+            )
 
     def memory(self, estimator):
         """Return the parameters whose change a further call may not follow."""
@@ -192,33 +236,8 @@ def check_has_kernel(params, given):
         )
 
 
-def check_uses(estimator, uses):
-    """Refuse a parameter that is not at its default but has no effect with the other parameters.
-
-    All conditions of a parameter must hold. Parameters without one always have an effect.
-    """
-    conditions = (
-        (name, use)
-        for name, uses_of in uses.items()
-        for use in (uses_of if isinstance(uses_of, tuple) else (uses_of,))
-    )
-    for name, use in conditions:
-        value = parameter(estimator, name)
-        if value is _ABSENT:  # an option of another solver
-            continue
-        default = _default(estimator, name)
-        is_set = _allows(use.values, value) if use.values else not _same(value, default)
-        if is_set and not use.holds(estimator):
-            others = use.names()
-            now = " and ".join(f"{other}={_shown_parameter(estimator, other)}" for other in others)
-            raise ValueError(
-                f"{name}={_shown_parameter(estimator, name)} has no effect with {now}; it is for "
-                f"{use}. Leave it at its default, {default!r}, or change {' or '.join(others)}."
-            )
-
-
 def remembered(estimator, names):
-    """Return copies of parameters by name, for `check_unchanged` to compare with later.
+    """Return copies of parameters by name, for `ParameterRules` to compare with later.
 
     Kernels are copied; large arrays are replaced by a digest.
     """
@@ -228,29 +247,6 @@ def remembered(estimator, names):
 def are_unchanged(estimator, before):
     """Return whether parameters are those that `remembered` returned before."""
     return all(_same(then, _memory(estimator, name)) for name, then in before.items())
-
-
-def check_unchanged(estimator, before, followed, growing, advice):
-    """Refuse changed parameters that a fitted model could not adopt in a further call.
-
-    ``before`` is what `remembered` returned at the fit. ``followed`` has the conditions under which
-    parameters may change, and ``growing`` those under which numbers may increase. ``advice`` ends
-    the error message: it says what to do.
-    """
-    changed = []
-    for name, then in before.items():
-        now = _memory(estimator, name)
-        if now is _ABSENT:  # the class of the solver has changed
-            continue
-        tables = (followed, growing) if name in growing and now > then else (followed,)
-        if _same(then, now) or any(t[name].holds(estimator) for t in tables if name in t):
-            continue
-        was, is_now = _shown(then), _shown(now)
-        if was == is_now:
-            is_now = "another one, which differs in digits or bounds,"
-        changed.append(f"{name} was {was} at the fit and is {is_now} now")
-    if changed:
-        raise ValueError(f"{'; '.join(changed)}. The fitted model cannot follow: {advice}")
 
 
 class Digest(str):

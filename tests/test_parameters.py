@@ -345,7 +345,7 @@ def changes(model):
 def refusal(model):
     """Return the error message that a parameter has no effect, or None."""
     try:
-        _parameters.check_uses(model, model._rules.uses)
+        model._rules.check_uses(model)
     except ValueError as error:
         return str(error)
     return ""
