@@ -36,6 +36,14 @@ class Posterior(ABC):
     def kl(self) -> torch.Tensor:
         """Return the KL divergence from the prior, a scalar in nats."""
 
+    @abstractmethod
+    def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
+        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
+
+    @abstractmethod
+    def cov(self, X: torch.Tensor) -> torch.Tensor:
+        """Return covariances (c, b, b) at the rows of ``X``."""
+
 
 class WhitenedBasis:
     r"""Whitened features of the inducing points, and the prior variance they leave unexplained.
@@ -216,11 +224,9 @@ class IndependentPosterior(Posterior):
         return sum(part.kl() for part in self.parts)
 
     def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
-        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         return torch.cat([part.sample(X, n_samples, generator) for part in self.parts], 2)
 
     def cov(self, X: torch.Tensor) -> torch.Tensor:
-        """Return covariances (c, b, b) at the rows of ``X``."""
         return torch.cat([part.cov(X) for part in self.parts])
 
 
@@ -255,7 +261,6 @@ class InducingPosterior(Posterior):
         return gaussian_kl(self.mean, self.root).sum()
 
     def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
-        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         X = X.double()
         A = self.basis.features(X)
         values, vectors = torch.linalg.eigh(self.basis.residual_cov(X))
@@ -270,7 +275,6 @@ class InducingPosterior(Posterior):
         return (A @ weights + residual).permute(2, 1, 0)
 
     def cov(self, X: torch.Tensor) -> torch.Tensor:
-        """Return covariances (c, b, b) at the rows of ``X``."""
         X = X.double()
         half = self.basis.features(X) @ self.root
         return half @ half.mT + self.basis.residual_cov(X)
@@ -313,14 +317,12 @@ class DecoupledPosterior(InducingPosterior):
         return super().means(X) + self.bases.mean(X, self.coef)
 
     def sample(self, X: torch.Tensor, n_samples, generator) -> torch.Tensor:
-        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         X = X.double()
         mean, var = super().marginals(X)
         scaled = self._factor(X, var).sqrt() * (super().sample(X, n_samples, generator) - mean)
         return scaled + mean + self.bases.mean(X, self.coef)
 
     def cov(self, X: torch.Tensor) -> torch.Tensor:
-        """Return covariances (c, b, b) at the rows of ``X``."""
         X = X.double()
         _, var = super().marginals(X)
         factor = self._factor(X, var).sqrt().T
@@ -433,7 +435,6 @@ class WeightPosterior(Posterior):
         return mean + factor * (draws - mean) + more.sqrt() * normal(n_samples, len(X), c)
 
     def cov(self, X: torch.Tensor) -> torch.Tensor:
-        """Return covariances (c, b, b) at the rows of ``X``."""
         total = X.new_zeros(len(self.coef), len(X), len(X), dtype=torch.float64)
         dense = X.new_zeros(*total.shape[:2], self.columns.shape[2], dtype=torch.float64)
         for part, values in self.bases.blocks(X.double()):

@@ -208,11 +208,9 @@ class NetworkPosterior(Posterior):
         return self._head.kl()
 
     def sample(self, X, n_samples, generator):
-        """Draw joint samples at the rows of ``X``, (n_samples, b, c); memory is O(b^2)."""
         return self._head.sample(self.network.features(X), n_samples, generator)
 
     def cov(self, X):
-        """Return covariances (c, b, b) at the rows of ``X``."""
         return self._head.cov(self.network.features(X))
 
 
