@@ -283,7 +283,7 @@ class CalibratedProbabilities(ClassProbabilities):
         return _of_scores(calibrated_scores(mean, var, self._temperature, intercept))
 
     def of_latents(self, latents):
-        return softmax(_one_per_class(self._temperature * latents + self._intercept), axis=-1)
+        return softmax(one_per_class(self._temperature * latents + self._intercept), axis=-1)
 
 
 class ArgmaxProbabilities(ClassProbabilities):
@@ -293,7 +293,7 @@ class ArgmaxProbabilities(ClassProbabilities):
         return _of_scores(argmax_scores(mean, var))
 
     def of_latents(self, latents):
-        latents = _one_per_class(latents)
+        latents = one_per_class(latents)
         return np.eye(latents.shape[-1])[latents.argmax(-1)]
 
 
@@ -309,7 +309,7 @@ def _of_scores(scores):
     return Predictive(scores, log_p, log_p.exp())
 
 
-def _one_per_class(latents):
+def one_per_class(latents):
     """Return latents (..., n_classes); a single latent is that of the second of two classes."""
     if latents.shape[-1] == 1:
         return np.concatenate([np.zeros_like(latents), latents], -1)

@@ -6,6 +6,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from ._calibration import log_probability
 from ._isolation import isolated
 from ._rows import is_source
 from ._validation import check_number
@@ -207,9 +208,7 @@ def _attacked(classifier, X, y, clip, attack):
         def gradient(rows, targets=targets):
             rows = rows.detach().requires_grad_()
             mean, _ = module.latents(rows)
-            if mean.shape[1] == 1:
-                mean = torch.cat([torch.zeros_like(mean), mean], 1)
-            loss = torch.nn.functional.cross_entropy(mean, targets, reduction="sum")
+            loss = torch.nn.functional.nll_loss(log_probability(mean), targets, reduction="sum")
             return torch.autograd.grad(loss, rows)[0]
 
         rows = torch.tensor(np.ascontiguousarray(X[part], dtype), device=device)

@@ -12,6 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.utils import check_random_state, gen_batches
 
 from .._estimators import GPEstimator, unwrapped
+from .._predictive import one_per_class
 from .._quadrature import argmax_probability
 from .._rows import Rows, is_source
 from .._validation import check_number
@@ -137,9 +138,8 @@ def variation_ratio(classifier, X) -> np.ndarray:
         mean, var = model._latent_moments(X, spread=1.0)
     else:
         mean, var = _latent_moments(model, X)
-    if mean.shape[1] == 1:
-        mean, var = np.pad(mean, ((0, 0), (1, 0))), np.pad(var, ((0, 0), (1, 0)))
-    p = argmax_probability(torch.from_numpy(mean), torch.from_numpy(var)).numpy()
+    moments = (torch.from_numpy(one_per_class(part)) for part in (mean, var))
+    p = argmax_probability(*moments).numpy()
     np.put_along_axis(p, p.argmax(axis=1, keepdims=True), 0, axis=1)
     # Sum the probabilities of the others: 1 - max would cancel where the winner is certain.
     return p.sum(axis=1)
@@ -247,9 +247,7 @@ def mean_softmax_entropy(classifier, X) -> np.ndarray:
     """
     model, X = latent_model(classifier, X, "latent_mean_and_variance")
     mean, _ = _latent_moments(model, X)
-    if mean.shape[1] == 1:
-        mean = np.column_stack([np.zeros(len(mean)), mean])
-    return entr(softmax(mean, axis=1)).sum(axis=1)
+    return entr(softmax(one_per_class(mean), axis=1)).sum(axis=1)
 
 
 @_in_batches
