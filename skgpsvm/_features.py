@@ -15,7 +15,7 @@ from ._linalg import add_gram
 from ._preconditioners import Woodbury
 from .kernels._composite import exact_and_rest
 
-_HELD_BYTES = 2**28
+_FREQUENCY_BYTES = 2**28
 _CHUNK_NORMALS = 2**24  # numbers in a chunk of frequencies
 _MIN_CHUNK_ROWS = 1024  # if frequencies are drawn anew for each chunk
 _GRAM_BLOCK = 1024  # functions whose products are summed at a time
@@ -217,7 +217,7 @@ class FourierBases(MeanBases):
         return self.features.normals(self._every_pair(), self._d)
 
     def _fit_in_memory(self):
-        return self.n_pairs * self._d * 8 <= _HELD_BYTES
+        return self.n_pairs * self._d * 8 <= _FREQUENCY_BYTES
 
     def _every_pair(self):
         return torch.arange(self.n_pairs, device=self.theta.device)
