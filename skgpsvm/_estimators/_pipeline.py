@@ -38,9 +38,7 @@ def fit_models(estimator, X, y, sample_weight, **more):
     check_same("a model to start from", previous and [part.comparable() for part in previous])
     if previous is None:
         estimator._forget()
-    call = "fit" if previous else None
-    data = X, y, sample_weight, more
-    return _run(estimator, data, previous, call, estimator._fit_model)
+    return _run(estimator, (X, y, sample_weight, more), previous)
 
 
 def has_partial_fit(estimator):
@@ -79,9 +77,7 @@ def update_models(estimator, X, y, sample_weight, **more):
     check_streamed(estimator)
     previous = getattr(estimator, "_latents", None)
     check_same("a model to continue", previous)
-    call = "partial_fit" if previous else None
-    data = X, y, sample_weight, more
-    return _run(estimator, data, previous, call, estimator._update_model, streamed=True)
+    return _run(estimator, (X, y, sample_weight, more), previous, streamed=True)
 
 
 def evidence_at(estimator, evaluate, fitted, theta, eval_gradient, X, y, sample_weight, **more):
@@ -157,9 +153,11 @@ def _check_parameters(estimator, continued_by):
     estimator._rules.check(estimator, continued_by)
 
 
-def _run(estimator, data, previous, call, fit, streamed=False):
+def _run(estimator, data, previous, streamed=False):
     X, y, sample_weight, more = data
-    run_on_all_ranks(_check_parameters, estimator, call)
+    method = "partial_fit" if streamed else "fit"
+    run_on_all_ranks(_check_parameters, estimator, method if previous else None)
+    fit = estimator._update_model if streamed else estimator._fit_model
     shown = X
     X, targets, weights, origin = estimator._check_training_data(
         X, y, sample_weight, **more, reset=previous is None
@@ -181,7 +179,7 @@ def _run(estimator, data, previous, call, fit, streamed=False):
     alone, fits = len(targets_of_models) == 1, []
     for j, part in enumerate(targets_of_models):
         rows = WeightedDataset(X, part, weights, *options, origin=origin)
-        learns = call != "fit" or not _knows_almost(estimator, rows)
+        learns = streamed or not previous or not _knows_almost(estimator, rows)
         problem = Problem(
             run=run,
             prefix="" if alone else f"class {estimator.classes_[j]}: ",
