@@ -208,6 +208,10 @@ class WeightedDataset:
         """
         return self.collect(self.take(self.own(index))[0])[0]
 
+    def points(self, index):
+        """Return the `inputs` at an index, an array or tensor (k,), in float64."""
+        return self.inputs(torch.as_tensor(index, device=self.device)).double()
+
     def gathered(self):
         """Return the rows of all ranks on every rank; equal rows are merged."""
         if self.n_shards == 1:

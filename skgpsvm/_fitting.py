@@ -8,12 +8,13 @@ callbacks of every iteration, and saves states to a checkpoint.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import joblib
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from ._data import to_tensor
 from ._distributed import check_equal, gather, rank, run_on_all_ranks
 from .exceptions import DivergenceError, warn
 
@@ -38,6 +39,24 @@ class State:
         """Set all fields to those that `as_dict` gave."""
         vars(self).update(fields)
 
+    def to_arrays(self) -> dict[str, Any]:
+        """Return the fields by name, tensors as arrays, for a fitted model to keep."""
+        return _converted(self.as_dict(), lambda tensor: tensor.cpu().numpy())
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any], device) -> Self:
+        """Return the state that `to_arrays` gave, with new tensors on a device."""
+        return cls(**_converted(arrays, lambda array: to_tensor(array, device)))
+
+
+def _converted(value, convert):
+    """Return tensors or arrays, nested in dicts, lists and tuples, with all converted."""
+    if isinstance(value, dict):
+        return {name: _converted(part, convert) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_converted(part, convert) for part in value)
+    return convert(value) if hasattr(value, "shape") else value
+
 
 class Stage(ABC):
     """One algorithm. It holds the problem (rows, kernel, likelihood); its state holds the solution.
@@ -52,6 +71,16 @@ class Stage(ABC):
     def converged(self, state) -> bool:
         """Return whether the last iteration found nothing more to do."""
         return False
+
+
+class PosteriorStage(Stage):
+    """Stage that finds the posterior of a fitted model, or updates it."""
+
+    is_exact = False  # whether one step finds the posterior
+
+    @abstractmethod
+    def at(self, state) -> Any:
+        """Return what holds the posterior of a state, from which summaries are computed."""
 
 
 class Run:

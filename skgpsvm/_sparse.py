@@ -235,10 +235,9 @@ class SparseProblem:
 def fit_posterior(sparse, model, stage, summarize, learning=()):
     """Run a stage that finds the posterior of a sparse GP, from a model, and return the `Fitted`.
 
-    The stage has an attribute ``is_exact``, whether one step finds the posterior, and a method
-    ``at(state)``, which returns what holds the posterior. ``summarize`` takes this and the state,
-    and returns the summary. The objectives of ``learning`` before, if any, are shown in place of
-    the stage's.
+    ``stage`` is a `PosteriorStage`. ``summarize`` takes what its ``at`` returns, and the state, and
+    returns the summary. The objectives of ``learning`` before, if any, are shown in place of the
+    stage's.
     """
     state = stage.init(model.state(sparse.rows.device))
 
@@ -253,7 +252,7 @@ def fit_posterior(sparse, model, stage, summarize, learning=()):
 
 
 def update_posterior(estimator, problem, stage, state, summarize):
-    """Run a stage that updates a fitted model by new rows; kernel and points stay."""
+    """Run a `PosteriorStage` that updates a fitted model by new rows; kernel and points stay."""
     options = {"must_converge": not stage.is_exact}
     curve = problem.run_stage("stream", stage, state, estimator.max_iter, **options)
     return Fitted(problem.start.at(state), curve, summarize(stage.at(state), state))

@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from .._fitting import Stage, State
+from .._fitting import PosteriorStage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
 from .._optim import PARAMETER_BOUNDS, STEPS
 from .._posteriors import whitened_basis
@@ -160,7 +160,7 @@ class AdamSteps:
         return theta.new_zeros(()) if self.prior is None else self.prior.log_density(theta)
 
 
-class AscentStage(Stage):
+class AscentStage(PosteriorStage):
     """Sweeps of coordinate ascent at fixed hyperparameters, until they hardly move the means.
 
     Parameters
@@ -197,14 +197,12 @@ class AscentStage(Stage):
         return state.change < self._tol
 
 
-class _Inference(Stage):
+class _Inference(PosteriorStage):
     """Base of the ways to find a posterior.
 
     An iteration has converged if the means change by less than ``tol``, relative to their norm.
     Without a batch size, it takes all rows.
     """
-
-    is_exact = False
 
     def __init__(self, ascent, adam, max_iter, tol, batch_size, generator):
         self.ascent, self.adam = ascent, adam

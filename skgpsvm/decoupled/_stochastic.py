@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .._data import to_tensor
 from .._fitting import Stage, State
 from .._linalg import cholesky, gaussian_kl, upper_root, weight_moments
 from .._optim import adam_step
@@ -245,15 +244,6 @@ class DescentState(State):
     n_steps: int = 0  # minibatches so far
     n_seen: float = 0.0  # total weight of the rows seen
 
-    def to_arrays(self):
-        """Return the fields by name, tensors as arrays."""
-        return _converted(self.as_dict(), lambda tensor: tensor.cpu().numpy())
-
-    @classmethod
-    def from_arrays(cls, arrays, device):
-        """Return the state that `to_arrays` gave, on a device."""
-        return cls(**_converted(arrays, lambda array: to_tensor(array, device)))
-
 
 class StochasticDescent(Stage):
     """Algorithm 1: add bases from each minibatch, then take a step of Adam on all parameters.
@@ -377,15 +367,6 @@ class StochasticDescent(Stage):
                 parameters[name] = leaf.detach() * units[name]
         state.n_steps += 1
         return value
-
-
-def _converted(value, convert):
-    """Return a record of tensors or arrays, nested in dicts and lists, with all converted."""
-    if isinstance(value, dict):
-        return {name: _converted(part, convert) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_converted(part, convert) for part in value]
-    return convert(value) if hasattr(value, "shape") else value
 
 
 def _unit(name, part, scale):

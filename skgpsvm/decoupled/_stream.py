@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._fitting import Stage, State
+from .._fitting import PosteriorStage, State
 from .._inference.decoupled import covariance_kl, roots
 from .._linalg import add_grams, cholesky, mirror, natural_parameters, relative_change, spreads
 from .._local_variances import widened
@@ -38,7 +38,7 @@ class StreamState(State):
     change: float = math.inf  # relative change of ``white`` in the last step
 
 
-class DecoupledStream(Stage):
+class DecoupledStream(PosteriorStage):
     r"""Update a fitted posterior, taken as the prior, with the sites of new rows.
 
     The mean's coefficients are whitened, :math:`w = C^\top a` with :math:`K_\alpha = CC^\top`, so
@@ -58,8 +58,6 @@ class DecoupledStream(Stage):
         earlier rows add, (c, M, M), or (c, M), the site precisions D of `falkon`, whose estimate of
         it is :math:`C^\top D C`.
     """
-
-    is_exact = False  # see `update_posterior`
 
     def __init__(self, likelihood, basis, bases, rows, tol, fitted):
         self.likelihood, self.basis, self.bases, self.rows = likelihood, basis, bases, rows

@@ -68,7 +68,7 @@ def with_rows_as_bases(model, n_bases, problem):
     if rows.n_rows > n_bases:
         index = np.sort(problem.random_state.choice(index, n_bases, replace=False))
     index = torch.as_tensor(index, device=rows.device)
-    bases = rows.inputs(index).double().cpu().numpy()
+    bases = rows.points(index).cpu().numpy()
     return model.with_bases(bases), index
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from .._fitting import Stage
+from .._fitting import PosteriorStage
 from .._hyperparameters.priors import SignalPrior
 from .._inference.natural_gradient import LEARNING_SHARE, PATIENCE
 from .._linalg import relative_change
@@ -74,7 +74,7 @@ class SiteUpdateState(EPState):
     generator: torch.Tensor | None = None  # state of the random generator of minibatches
 
 
-class SiteUpdates(Stage):
+class SiteUpdates(PosteriorStage):
     """Alternate one update of all sites with one gradient step of the hyperparameters.
 
     The learning of hyperparameters ends when 70 % of ``max_iter`` is spent. Except with the sign
@@ -99,8 +99,6 @@ class SiteUpdates(Stage):
     Source: Hernandez-Lobato and Hernandez-Lobato (2016). Departs from the source: its updates are
     always damped, by 0.5, or 0.99 in minibatches.
     """
-
-    is_exact = False  # see `CoordinateInference`
 
     def __init__(self, problem, rule, max_iter, tol):
         self.problem, self.propagation = problem, problem.propagation

@@ -28,7 +28,6 @@ from ._step_runs import (
     by_steps,
     run_steps,
     step_options,
-    stored_state,
     support_rows,
 )
 from ._step_state import StochasticState
@@ -153,7 +152,7 @@ def _with_functions(estimator, model, rows, random_state):
     index = random_state.permutation(rows.n_rows)
     if estimator.basis == "inducing":
         index = np.sort(index[: estimator.n_basis])
-        bases = rows.inputs(torch.as_tensor(index, device=rows.device)).double().cpu().numpy()
+        bases = rows.points(index).cpu().numpy()
     else:
         n_pairs = -(-estimator.n_basis // 2)
         index = index[: min(n_pairs, _MAX_LANDMARKS)].copy()  # the other rows' are not kept
@@ -224,7 +223,7 @@ def take_steps(estimator, problem, first=None, *, streamed=False):
     if first:
         state = steps.init(given["theta"], given["noise"], support)
     else:
-        state = stored_state(StochasticState, start.steps, rows.device)
+        state = StochasticState.from_arrays(start.steps, rows.device)
     # Calibration has changed the noise of predictions since the state was stored.
     log_noise_change = given["noise"] - state.noise
 

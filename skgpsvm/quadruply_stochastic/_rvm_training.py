@@ -26,7 +26,6 @@ from ._step_runs import (
     by_steps,
     run_steps,
     step_options,
-    stored_state,
     support_rows,
 )
 
@@ -210,7 +209,7 @@ def take_rvm_steps(
     chevron = estimator.covariance == "chevron"
     options = step_options(solver, rows, passes, estimator.n_dense_columns if chevron else 0)
     if model is None:
-        state = stored_state(RelevanceStepsState, start.steps, rows.device)
+        state = RelevanceStepsState.from_arrays(start.steps, rows.device)
         start = start.at(state)
     given = start.state(rows.device)
     steps = RelevanceSteps(
@@ -279,9 +278,7 @@ def _functions(rows, n_basis, random_state):
     index = np.arange(rows.n_rows)
     if rows.n_rows > n_basis:
         index = np.sort(random_state.choice(rows.n_rows, n_basis, replace=False))
-    own = rows.own(torch.as_tensor(index)).to(rows.device)
-    (points,) = rows.collect(rows.take(own)[0])
-    return torch.unique(points.double(), dim=0)
+    return torch.unique(rows.points(index), dim=0)
 
 
 def _is_as_good(values, highest, weights):

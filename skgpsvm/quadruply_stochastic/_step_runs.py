@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from .._parameters import OtherThan, where
 from .._predictive import Summary
@@ -46,7 +45,7 @@ def step_options(solver, rows, passes, n_dense):
 def support_rows(rows, n_support, random_state):
     """Return support rows for the control variates, drawn at random, (p, d)."""
     index = np.sort(random_state.permutation(rows.n_rows)[:n_support])
-    return rows.inputs(torch.as_tensor(index, device=rows.device)).double()
+    return rows.points(index)
 
 
 def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=False):
@@ -62,23 +61,5 @@ def run_steps(problem, steps, state, passes, fitted, *, left_out=None, streamed=
 
     curve = problem.run_stage("posterior", steps, state, passes, evaluate, must_converge=False)
     steps.check(state)
-    model = replace(fitted(state), steps=_to_arrays(state))
+    model = replace(fitted(state), steps=state.to_arrays())
     return Fitted(model, curve, Summary(state.objective, left_out))
-
-
-def _to_arrays(state):
-    """Return a `StochasticState` by field, with arrays for tensors and without ``auxiliary``."""
-    return {
-        name: part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-        for name, part in state.as_dict().items()
-        if name != "auxiliary"
-    }
-
-
-def stored_state(kind, arrays, device):
-    """Return the state of a class that a fitted model has stored, in new tensors on a device."""
-    fields = {
-        name: torch.tensor(part, device=device) if isinstance(part, np.ndarray) else part
-        for name, part in arrays.items()
-    }
-    return kind(**fields)

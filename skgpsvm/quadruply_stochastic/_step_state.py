@@ -58,6 +58,10 @@ class StochasticState(State):
     # (M,): number of minibatches that each entry of ``data`` averages
     counts: torch.Tensor | None = None
 
+    def to_arrays(self):
+        """Return the fields but for ``auxiliary``, which belongs to the rows of a call."""
+        return {name: part for name, part in super().to_arrays().items() if name != "auxiliary"}
+
 
 @dataclass(frozen=True)
 class StepOptions:
