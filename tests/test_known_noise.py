@@ -16,7 +16,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPRegressor, _collapsed
+from skgpsvm import (
+    AdditiveGPRegressor,
+    DecoupledGPRegressor,
+    QSGPRegressor,
+    SVGPRegressor,
+    _collapsed,
+)
 from skgpsvm._collapsed import CollapsedBound, evidence_or_bound
 from skgpsvm._evidence import Evidence
 from skgpsvm._torch_kernels import torch_kernel
@@ -385,6 +391,20 @@ def test_equal_variances_are_a_part_of_the_noise_of_decoupled_models(solver):
         whole.fit(X, y)
     assert_allclose(split.predict(X), whole.predict(X), atol=1e-6)
     assert split.elbo_ == pytest.approx(whole.elbo_, rel=1e-6)
+
+
+@pytest.mark.parametrize("covariance", ["nystroem", "chevron"])
+def test_equal_variances_are_a_part_of_the_noise_of_random_features(covariance):
+    X, y, _ = measured(80)
+    model = QSGPRegressor(KERNEL, **GIVEN, covariance=covariance, n_basis=60, random_state=0)
+    split, whole = clone(model), clone(model).set_params(noise_variance=0.15)
+    split.fit(X, y, noise_variance=np.full(80, 0.1))
+    whole.fit(X, y)
+    assert_allclose(split.predict(X), whole.predict(X), atol=1e-6)
+    assert split.elbo_ == pytest.approx(whole.elbo_, rel=1e-6)
+    split.set_params(covariance="nystroem", solver="sgd")
+    with pytest.raises(ValueError, match=r"Stochastic steps take no noise_variance .* solver='cg'"):
+        split.fit(X, y, noise_variance=np.full(80, 0.1))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])

@@ -42,6 +42,8 @@ def test_exact_process_has_the_evidence_of_scikit_learn(kernel, n_outputs):
     model = fitted(kernel, X, y)
     theirs = kernel + WhiteKernel(0.1, "fixed") if kernel is KERNEL else kernel
     peer = GaussianProcessRegressor(theirs, optimizer=None, normalize_y=True).fit(X, y)
+    value = peer.log_marginal_likelihood_value_
+    assert model.log_marginal_likelihood_value_ == pytest.approx(value, abs=1e-6)
     for theta in (model.kernel_.theta, away(model)):
         found = model.log_marginal_likelihood(theta, eval_gradient=True, X=X, y=y)
         for ours, expected in zip(found, peer.log_marginal_likelihood(theta, True), strict=True):

@@ -325,6 +325,11 @@ class SVGPRegressor(GPRegressor):
         """
         return stream(self, X, y, sample_weight, noise_variance=noise_variance)
 
+    @property
+    def log_marginal_likelihood_value_(self) -> float:
+        """The attribute ``elbo_``, by its name in `GaussianProcessRegressor`."""
+        return self.elbo_
+
     @available_if(_has_evidence)
     @isolated()
     def log_marginal_likelihood(
