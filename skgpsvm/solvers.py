@@ -221,7 +221,7 @@ class StochasticGradient(_Batches):
     """Stochastic gradients of all parameters of a decoupled GP, which add bases from minibatches.
 
     They are for `DecoupledGPRegressor` and `DecoupledGPClassifier`. ``solver="sgd"`` stands for
-    them.
+    them. They take all ``max_iter`` passes, and do not warn if these are too few.
 
     Parameters
     ----------
@@ -255,7 +255,9 @@ class QuadruplyStochastic(_Batches):
     Their cost depends neither on the number of rows nor on that of functions. They are for
     `QSGPRegressor` and `QSGPClassifier`, where ``solver="sgd"`` stands for them, and
     ``solver="adagrad"`` for those with ``step="adagrad"``. They are for `QSRVMRegressor` and
-    `QSRVMClassifier` too, where ``solver="quadruply_stochastic"`` stands for them.
+    `QSRVMClassifier` too, where ``solver="quadruply_stochastic"`` stands for them. They take all
+    ``max_iter`` passes, and do not warn if these are too few: ``objective_curve_`` then still rises
+    at its end, and predictive intervals may be far too narrow.
 
     Parameters
     ----------

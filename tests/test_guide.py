@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from abilities import table
 
 import skgpsvm
 
@@ -65,6 +66,11 @@ BEFORE = {
 # A block that imports one of these is left out where it is not installed.
 OPTIONAL = {"dask", "h5py", "matplotlib", "optuna", "pandas", "pyarrow", "ray", "rich"}
 OPTIONAL |= {"skactiveml", "skops"}
+
+
+def test_the_table_of_what_estimators_take_is_that_of_the_code():
+    """A new table is printed by ``python tests/abilities.py``."""
+    assert table() in (ROOT / "doc/user_guide/core.rst").read_text("utf-8")
 
 
 def blocks(text):

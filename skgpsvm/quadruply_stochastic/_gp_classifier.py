@@ -108,7 +108,8 @@ class QSGPClassifier(GPClassifier):
         Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
         them, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        Basis functions of the mean: number and seed of the frequencies, or rows.
+        Basis functions of the mean: rows, or the specification of random Fourier features by
+        ``n_pairs``, the number of frequencies, and ``seed``, from which they are drawn.
     elbo_ : float
         Lower bound on the log evidence, in nats. For stochastic steps, the mean of its estimates in
         the last pass, under the quadratic bound.

@@ -126,7 +126,8 @@ class QSGPRegressor(GPRegressor):
         Inducing points of the "nystroem" covariance and of learning, in units of X. If neither uses
         them, this is one row of X.
     basis_ : FourierFeatures or ndarray of shape (m, d)
-        Basis functions of the mean: number and seed of the frequencies, or rows.
+        Basis functions of the mean: rows, or the specification of random Fourier features by
+        ``n_pairs``, the number of frequencies, and ``seed``, from which they are drawn.
     noise_variance_ : float or ndarray of shape (t,)
         Noise variance, in squared units of y, for each output.
     variance_power_ : float
