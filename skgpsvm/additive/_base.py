@@ -55,7 +55,8 @@ class AdditiveGP(GPEstimator):
     """Base class of estimators whose latent functions are sums of effects.
 
     A subclass provides the likelihood (`_make_likelihood`), the prior variance of the constant
-    (`_constant`), and the units of the intercept and of effects (`_of_constant`, `_of_effects`).
+    (`_constant`), and the units of the intercept and of effects (`_of_constant`,
+    `_effect_units`).
 
     Attributes
     ----------
@@ -250,14 +251,13 @@ class AdditiveGP(GPEstimator):
         basis = latents[0].basis
         names = replace(self._names, masses=basis.masses, steps=basis.steps)
         posteriors = [latent.posterior("cpu") for latent in latents]
-        variances = sum(part.variances() for part in posteriors)
-        total = variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)
+        of_mean = posteriors[: self._n_mean_latents]
         attributes = {
             "_latents": latents,
             "_fitted_parameters": self._rules.memory(self),
-            "intercept_": self._of_constant(np.array([part.intercept() for part in posteriors])),
-            "sobol_indices_": (variances / total).numpy(),
-            "feature_importances_": _importances(latents[0].basis, posteriors, rows),
+            "intercept_": self._of_constant(np.array([part.intercept() for part in of_mean])),
+            "sobol_indices_": _shares(of_mean),
+            "feature_importances_": _importances(latents[0].basis, of_mean, rows),
         }
         if search is None:  # more rows change nothing else
             return attributes
@@ -284,6 +284,12 @@ class AdditiveGP(GPEstimator):
 
     # Effects
 
+    _n_mean_latents = None  # of those, which come first, that are not of the mean; None is all
+
+    @property
+    def _mean_latents(self):
+        return self._latents[: self._n_mean_latents]
+
     def explain(self, X, return_std=False):
         """Return the effect of each term at each row: its contribution to the latent functions.
 
@@ -305,12 +311,13 @@ class AdditiveGP(GPEstimator):
         std : ndarray of the same shape, optional
             Posterior standard deviations.
         """
-        mean, std = self._explained(self._check_new(X))
+        found = self._explained(self._check_new(X))
+        mean, std = (self._outputs(part[..., : self._n_mean_latents]) for part in found)
         return (mean, std) if return_std else mean
 
     @isolated()
     def _explained(self, X, terms=None):
-        """Return effects and standard deviations of checked rows, of all or of some terms."""
+        """Return effects and standard deviations, (n, k, c), of all terms or k at checked rows."""
         terms = range(len(self.terms_)) if terms is None else terms
         places = [1 + place for place in terms]  # after the constant
         posteriors = [part.posterior(self._torch_options(X)[0]) for part in self._latents]
@@ -320,20 +327,21 @@ class AdditiveGP(GPEstimator):
             return torch.stack(found, 2)
 
         mean, var = np.moveaxis(self._map_rows(moments, X), -1, 0)
-        return self._of_effects(mean), self._of_effects(np.sqrt(var))
+        return mean * self._effect_units, np.sqrt(var) * self._effect_units
 
     @isolated()
     def _absolute_effects(self, X, n_samples, rng):
         """Return mean absolute effects (n_terms,) over checked rows, and those of draws.
 
-        The draws are (n_samples, n_terms). Both are sums over the latent functions.
+        The draws are (n_samples, n_terms). Both are sums over the latent functions of the mean.
         """
-        X, found, drawn = torch.tensor(np.asarray(X), dtype=torch.float64), [], []
-        for part in (latent.posterior("cpu") for latent in self._latents):
-            found.append(part.effect_means(X).abs().mean(0).numpy())
-            drawn.append(part.drawn_effects(X, n_samples, rng).abs().mean(1).numpy())
-        found, drawn = (self._of_effects(np.stack(parts, -1)) for parts in (found, drawn))
-        return (found, drawn) if found.ndim == 1 else (found.sum(-1), drawn.sum(-1))
+        X, found, drawn = torch.tensor(np.asarray(X), dtype=torch.float64), 0.0, 0.0
+        units = np.broadcast_to(self._effect_units, len(self._latents))
+        for latent, unit in zip(self._mean_latents, units, strict=False):
+            part = latent.posterior("cpu")
+            found += unit * part.effect_means(X).abs().mean(0).numpy()
+            drawn += unit * part.drawn_effects(X, n_samples, rng).abs().mean(1).numpy()
+        return found, drawn
 
     @isolated()
     def _drawn_effects(self, X, n_samples, rng):
@@ -341,12 +349,17 @@ class AdditiveGP(GPEstimator):
         X = torch.tensor(np.asarray(X), dtype=torch.float64)
         posteriors = [latent.posterior("cpu") for latent in self._latents]
         found = [part.drawn_effects(X, n_samples, rng).numpy() for part in posteriors]
-        found = self._of_effects(np.stack(found, -1))
-        return found.reshape(*found.shape[:3], -1)
+        return np.stack(found, -1) * self._effect_units
 
     def _of_features(self, importances):
         """Return importances (..., d) of features from those of terms (..., n_terms)."""
         return of_features(self.terms_, importances, self.n_features_in_)
+
+    def _shares_in(self, place):
+        """Return the terms' shares in the variance of a latent; those of the mean are together."""
+        if place < len(self._mean_latents):
+            return self.sobol_indices_
+        return _shares([self._latents[place].posterior("cpu")])
 
     @isolated()
     def sobol_indices(self, level: float = 0.95, n_samples: int = 1000, random_state=0) -> Bunch:
@@ -378,13 +391,19 @@ class AdditiveGP(GPEstimator):
         check_level(level)
         check_number("n_samples", n_samples, 1, integer=True)
         rng, draws = check_random_state(random_state), 0.0
-        for latent in self._latents:
+        for latent in self._mean_latents:
             draws = draws + latent.posterior("cpu").drawn_variances(n_samples, rng)
         shares = (draws / draws.sum(1, keepdim=True)).numpy()
         lower, upper = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return Bunch(
             terms=list(self.term_names_), share=self.sobol_indices_, lower=lower, upper=upper
         )
+
+
+def _shares(posteriors):
+    """Return each term's share in the variance of the sum of terms, (n_terms,)."""
+    variances = sum(part.variances() for part in posteriors)
+    return (variances / variances.sum().clamp_min(torch.finfo(variances.dtype).tiny)).numpy()
 
 
 def _importances(basis, posteriors, rows):

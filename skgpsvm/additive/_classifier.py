@@ -328,7 +328,6 @@ class AdditiveGPClassifier(AdditiveGP, GPClassifier):
         return found | {"loo_log_loss_": tempering.log_loss}
 
     def _of_constant(self, constant):
-        return constant.item() if len(constant) == 1 else constant
+        return self._outputs(constant)
 
-    def _of_effects(self, effects):
-        return effects[..., 0] if len(self.classes_) == 2 else effects
+    _effect_units = 1.0

@@ -7,10 +7,21 @@ from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
 from .._parameters import OtherThan, ParameterRules, where
-from .._predictive import LIKELIHOODS, LeftOut, regression_sites
+from .._predictive import LIKELIHOODS, VARYING_NOISE, LeftOut, regression_sites
 from .._rates import RATES, rate_sites
 from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
+
+
+def _noise_varies(estimator):
+    """Return True if the noise varies; raise AttributeError otherwise."""
+    if estimator.likelihood not in VARYING_NOISE:
+        raise AttributeError(
+            "The noise has effects only with likelihood='heteroscedastic'; got "
+            f"likelihood={estimator.likelihood!r}."
+        )
+    return True
+
 
 _USES = USES | {"batch_size": where(likelihood=OtherThan("gaussian"))}
 
@@ -27,11 +38,13 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     Parameters
     ----------
     likelihood : str, default="gaussian"
-        Distribution of y: "gaussian", "student_t", "laplace", "poisson", "negative_binomial" or
-        "gamma". "student_t" (4 degrees of freedom) and "laplace" are robust to outliers. The last
-        three have a logarithmic link: "poisson" is for counts, or for rates with the exposures as
-        ``sample_weight``, "negative_binomial" for counts whose variance exceeds their mean, and
-        "gamma" for positive amounts of constant coefficient of variation.
+        Distribution of y: "gaussian", "heteroscedastic", "student_t", "laplace", "poisson",
+        "negative_binomial" or "gamma". "heteroscedastic" is Gaussian noise whose variance varies:
+        its logarithm has effects too, see `explain_noise`. "student_t" (4 degrees of freedom) and
+        "laplace" are robust to outliers. The last three have a logarithmic link: "poisson" is for
+        counts, or for rates with the exposures as ``sample_weight``, "negative_binomial" for counts
+        whose variance exceeds their mean, and "gamma" for positive amounts of constant coefficient
+        of variation.
     kernel : {"rbf", "matern32", "matern52"}, default="matern52"
         Covariance of an effect before centering.
     length_scale_bounds : tuple of two floats, default=(0.05, 10.0)
@@ -159,7 +172,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Covariance of each factor of a pair; None without pairs.
     noise_variance_ : float or ndarray of shape (t,)
         Variance of the noise, in squared units of y, without the known variances that `fit` was
-        given. Not with a logarithmic link.
+        given; where it varies, a variance to which `predict_noise_variance` is relative. Not with a
+        logarithmic link.
+    noise_intercept_ : float or ndarray of shape (t,)
+        Of "heteroscedastic" only: mean logarithm of the standard deviation of the noise, in units
+        of y; see `explain_noise`.
     dispersion_ : float or ndarray of shape (t,)
         Of "negative_binomial" and "gamma" only: the variance of y is its mean, for counts, plus
         ``dispersion_`` times the square of its mean.
@@ -263,11 +280,17 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     @property
     def _constant(self):
-        return DEFAULTS.constant if self._has_noise() else DEFAULTS.constant_of_rates
+        is_logarithm = self.likelihood not in LIKELIHOODS  # of a rate, or of the noise
+        return DEFAULTS.constant_of_rates if is_logarithm else DEFAULTS.constant
 
     def _check_parameters(self):
         super()._check_parameters()
-        self._check_choice("likelihood", (*LIKELIHOODS, *RATES))
+        self._check_choice("likelihood", (*LIKELIHOODS, *VARYING_NOISE, *RATES))
+        if self.monotonic_cst is not None and self.likelihood in VARYING_NOISE:
+            raise ValueError(
+                "monotonic_cst would constrain the effects on the noise too; leave it out with "
+                f"likelihood={self.likelihood!r}, or set likelihood='gaussian'."
+            )
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
@@ -340,7 +363,11 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     def _fitted_attributes(self, models, summaries, streamed=False):
         found = super()._fitted_attributes(models, summaries, streamed)
-        [(_, search)] = summaries
+        [latents], [(_, search)] = models, summaries
+        if self.likelihood in VARYING_NOISE:
+            constants = [part.posterior("cpu").intercept() for part in latents[self._n_outputs :]]
+            median = found.get("noise_variance_", getattr(self, "noise_variance_", None))
+            found["noise_intercept_"] = 0.5 * (np.log(median) + self._outputs(np.array(constants)))
         if search is None:
             return found
         likelihood = self._make_likelihood().at(search.state.noise).likelihood
@@ -350,9 +377,43 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
     def _of_noise(self, noise):
         return super()._of_noise(noise) | self._noise_attributes(noise)
 
-    def _of_constant(self, constant):
-        found = self._outputs(constant * self._y_std + self._y_mean)
-        return found.item() if found.ndim == 0 else found
+    # Effects
 
-    def _of_effects(self, effects):
-        return self._outputs(effects * self._y_std)
+    @property
+    def _n_mean_latents(self):
+        return self._n_outputs
+
+    @property
+    def _effect_units(self):
+        """Units of effects on each latent, (c,): those of y, and 1/2 for logarithms of variances.
+
+        Effects on the noise are those on the logarithm of its standard deviation.
+        """
+        return np.append(self._y_std, np.full(len(self._latents) - self._n_outputs, 0.5))
+
+    def _of_constant(self, constant):
+        return self._outputs(constant * self._y_std + self._y_mean)
+
+    @available_if(_noise_varies)
+    def explain_noise(self, X, return_std=False):
+        """Return the effect of each term on the noise: on the logarithm of its standard deviation.
+
+        ``exp(noise_intercept_ + explain_noise(X).sum(1))`` is the posterior median of the standard
+        deviation of the noise. Only with ``likelihood="heteroscedastic"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether to return posterior standard deviations too.
+
+        Returns
+        -------
+        effects : ndarray of shape (n, n_terms) or (n, n_terms, t)
+            Effects in the order of ``term_names_``. An effect of 0.1 is about 10 % more noise.
+        std : ndarray of the same shape, optional
+            Posterior standard deviations.
+        """
+        found = self._explained(self._check_new(X))
+        mean, std = (self._outputs(part[..., self._n_outputs :]) for part in found)
+        return (mean, std) if return_std else mean

@@ -77,6 +77,8 @@ class SiteAscent(AdditiveAscent):
         super().__init__(*args)
         self._sites, self._batch_size, self._generator = sites, batch_size, generator
         self.learns_scale = "noise" in self.learned and len(sites.parameters()) > 0
+        # Noise that varies has a constant of its own.
+        self._moves_noise = self.learns_scale and sites.latents_per_output == 1
         self.learned = tuple(name for name in self.learned if name != "noise")
 
     def _noise(self, state, k):
@@ -120,7 +122,7 @@ class SiteAscent(AdditiveAscent):
 
     def init_update(self, length, variance, noise, earlier):
         """Return the state from which `step` adds rows; their sites start with no precision."""
-        self.learned, self._earlier, self.learns_scale = (), earlier, False
+        self.learned, self._earlier, self._moves_noise = (), earlier, False
         zeros = self._zeros(len(earlier))
         return SiteState(
             length=length,
@@ -137,7 +139,7 @@ class SiteAscent(AdditiveAscent):
         Its sites are those of all rows already: `init` has computed them, and those of Gaussian
         noise, the only one that is reweighted, do not depend on the posterior.
         """
-        self.learned, self.learns_scale = (), False
+        self.learned, self._moves_noise = (), False
         return state
 
     def _level(self, noise):
@@ -180,7 +182,7 @@ class SiteAscent(AdditiveAscent):
             if len(batches) == 1:
                 state.before = {name: getattr(state, name) for name in _MOVED}
             self._move(state, gram, cross, len(batches))
-            if self.learns_scale and state.n_steps >= self._n_first_steps():
+            if self._moves_noise and state.n_steps >= self._n_first_steps():
                 state.noise = (state.noise + _newton(*shifted)).clamp(*PARAMETER_BOUNDS)
         if self.learned and state.n_steps >= self._n_first_steps():
             self._learn_hyperparameters(state)
@@ -268,7 +270,7 @@ class SiteAscent(AdditiveAscent):
 
     def _shifted_losses(self, noise, y, mean, var):
         """Return losses (b, k) of rows with each likelihood parameter lower, equal and higher."""
-        if not self.learns_scale:
+        if not self._moves_noise:
             return []
         moves = _DIFFERENCE * torch.eye(len(noise)).to(noise)
         return [

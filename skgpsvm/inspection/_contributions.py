@@ -9,7 +9,14 @@ from sklearn.utils import check_random_state
 from .._rows import column
 from .._validation import check_level, check_number
 from ._display import BLUE, pyplot
-from ._effects import additive_model, feature_names, latent_place, level_names, link_name
+from ._effects import (
+    additive_model,
+    feature_names,
+    intercepts,
+    latent_place,
+    level_names,
+    link_name,
+)
 
 _ORANGE, _GRAY = "#D55E00", "#999999"
 _ROW_HEIGHT, _WIDTH = 0.32, 7.0  # inches
@@ -86,8 +93,9 @@ class ContributionDisplay:
         max_terms : int, default=12
             Maximum number of bars. Terms beyond are summed up in the last one.
         latent : int or label, default=None
-            Latent function: the label of a class, or the number of an output. Required if there are
-            several.
+            Latent function: the label of a class, the number of an output, or "noise" for noise
+            that varies, with several outputs "noise 0" and so on. Required if there are several
+            classes or outputs.
         random_state : int, RandomState instance or None, default=0
             Seeds the posterior draws of the sum of other terms, whose interval they give.
         ax : Axes, default=None
@@ -113,10 +121,7 @@ class ContributionDisplay:
         if not estimator.terms_:
             raise ValueError("The model has no terms: its prediction is the same for all rows.")
         place = latent_place(estimator, latent)
-        moments = [
-            np.reshape(part, (len(estimator.terms_), -1)) for part in estimator._explained(X)
-        ]
-        mean, std = (part[:, place] for part in moments)
+        mean, std = (part[0, :, place] for part in estimator._explained(X))
         order, width = np.argsort(-abs(mean)), norm.ppf((1 + level) / 2)
         shown = order if len(order) <= max_terms else order[: max_terms - 1]
         names, rest = _names(estimator, X), order[len(shown) :]
@@ -126,8 +131,8 @@ class ContributionDisplay:
             drawn = estimator._drawn_effects(X, _N_DRAWS, check_random_state(random_state))
             spread = drawn[:, 0, rest, place].sum(1).std()
             means, deviations = np.r_[means, mean[rest].sum()], np.r_[deviations, spread]
-        intercept = float(np.ravel(estimator.intercept_)[place])
-        display = cls(names, means, width * deviations, intercept, _label(estimator, latent))
+        intercept = list(intercepts(estimator).values())[place]
+        display = cls(names, means, width * deviations, intercept, _label(estimator, latent, place))
         return display.plot(ax=ax)
 
     def plot(self, *, ax=None) -> Self:
@@ -191,8 +196,10 @@ def _names(estimator, X):
     return found
 
 
-def _label(estimator, latent):
+def _label(estimator, latent, place):
     """Return the label of the scale of the latent function."""
+    if place >= len(estimator._mean_latents):
+        return f"logarithm of the standard deviation of {latent}"
     link = link_name(estimator)
     of = "" if latent is None else f" of {latent}"
     return f"prediction{of}" if link == "identity" else f"latent function{of} ({link} link)"

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from .._validation import check_number
-from ._effects import additive_model, component_effects, latent_labels
+from ._effects import additive_model, component_effects, latent_labels, latent_place
 
 _PANEL_SIZE = 3.6, 2.8  # inches
 _MAX_LABEL_CHARS = 18  # of all tick labels together; longer ones are slanted
@@ -88,8 +88,9 @@ class ComponentEffectDisplay:
         n_points : int, default=100
             Number of points of a curve. A heat map has half as many on each axis.
         latent : int or label, default=None
-            Latent function whose effects are drawn: the label of a class, or the number of an
-            output. Required if there are several.
+            Latent function whose effects are drawn: the label of a class, the number of an output,
+            or "noise" for the logarithm of the standard deviation of noise that varies, with
+            several outputs "noise 0" and so on. Required if there are several classes or outputs.
         ax : Axes or array-like of Axes, default=None
             See `plot`.
         n_cols : int, default=3
@@ -111,8 +112,7 @@ class ComponentEffectDisplay:
             If matplotlib is not installed.
         """
         estimator, X = additive_model(estimator, X)
-        labels = latent_labels(estimator)
-        latent = labels[0] if latent is None and len(labels) == 1 else latent
+        latent = latent_labels(estimator)[latent_place(estimator, latent)]
         effects = component_effects(estimator, X, features, level, n_points, latent)
         return cls(effects).plot(ax=ax, n_cols=n_cols, line_kw=line_kw, heatmap_kw=heatmap_kw)
 

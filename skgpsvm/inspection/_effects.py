@@ -41,15 +41,19 @@ def link_name(estimator):
 
 
 def latent_labels(estimator):
-    """Return the labels of the latent functions: of classes, or numbers of outputs."""
+    """Return the labels of the latent functions: of classes, or numbers of outputs and noises."""
     c = len(estimator._latents)
-    return list(getattr(estimator, "classes_", range(c)))[-c:]
+    if is_classifier(estimator):
+        return list(estimator.classes_)[-c:]
+    outputs = range(len(estimator._mean_latents))
+    noises = [f"noise {k}" for k in outputs] if len(outputs) > 1 else ["noise"]
+    return [*outputs, *noises][:c]
 
 
 def latent_place(estimator, latent):
-    """Return the place of a latent function, given its label, or None if there is only one."""
+    """Return the place of a latent function, given its label, or None if the mean has only one."""
     known = latent_labels(estimator)
-    if latent is None and len(known) == 1:
+    if latent is None and len(estimator._mean_latents) == 1:
         return 0
     if latent not in known:
         raise ValueError(
@@ -57,6 +61,13 @@ def latent_place(estimator, latent):
             "whose effects are drawn."
         )
     return known.index(latent)
+
+
+def intercepts(estimator):
+    """Return the posterior mean of each latent function's constant, by its label."""
+    of_noise = getattr(estimator, "noise_intercept_", ())
+    constants = np.append(estimator.intercept_, of_noise).tolist()
+    return dict(zip(latent_labels(estimator), constants, strict=True))
 
 
 def component_effects(estimator, X, features, level, n_points, latent):
@@ -68,7 +79,8 @@ def component_effects(estimator, X, features, level, n_points, latent):
     check_number("n_points", n_points, 4, integer=True)
     names, levels = feature_names(estimator), level_names(estimator)
     X = None if X is None else estimator._check_new(X)
-    places, basis = _chosen(estimator, features, names), estimator._latents[0].basis
+    shares = estimator._shares_in(latent_place(estimator, latent))
+    places, basis = _chosen(estimator, features, names, shares), estimator._latents[0].basis
     terms = {place: basis.terms[place] for place in places}
     derived = basis.masses | basis.steps
     used = sorted({j for term in terms.values() for j in term} - derived.keys())
@@ -105,7 +117,7 @@ def component_effects(estimator, X, features, level, n_points, latent):
             Bunch(
                 name=estimator.term_names_[place],
                 latent=latent,
-                share=estimator.sobol_indices_[place],
+                share=shares[place],
                 feature_names=tuple(axis.name for axis in own),
                 categorical=tuple(axis.categorical for axis in own),
                 grid=tuple(axis.labels for axis in own),
@@ -204,10 +216,10 @@ def _level_name(level):
     return f"{level:g}" if isinstance(level, float | np.floating) else str(level)
 
 
-def _chosen(estimator, features, names):
-    """Return the places of the requested terms."""
+def _chosen(estimator, features, names, shares):
+    """Return the places of the requested terms; of all, in the order of decreasing shares."""
     if features is None:
-        return np.argsort(-estimator.sobol_indices_).tolist()
+        return np.argsort(-shares).tolist()
     features = [features] if isinstance(features, str | Integral) else features
     numbers = {name: j for j, name in enumerate(names)}
     terms = [set(term) for term in estimator._latents[0].basis.terms]
@@ -240,9 +252,7 @@ def _moments(estimator, latent, width):
     own = latent_place(estimator, latent)
 
     def moments(rows, places):
-        mean, std = estimator._explained(rows, places)
-        if mean.ndim == 3:
-            mean, std = mean[..., own], std[..., own]
+        mean, std = (part[..., own] for part in estimator._explained(rows, places))
         return np.stack([mean, mean - width * std, mean + width * std])
 
     return moments

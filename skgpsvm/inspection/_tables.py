@@ -4,7 +4,7 @@ from typing import Self
 
 import numpy as np
 
-from ._effects import additive_model, component_effects, latent_labels, link_name
+from ._effects import additive_model, component_effects, intercepts, latent_labels, link_name
 
 
 class ComponentEffects:
@@ -20,7 +20,8 @@ class ComponentEffects:
     intercepts : dict
         Posterior mean of the constant of each latent function, by its label.
     link : {"identity", "log", "logit", "probit", "softmax"}
-        Link function of the latent functions.
+        Link function of the latent functions. That of noise that varies is always the logarithm of
+        its standard deviation.
     level : float
         Probability of the credible bands.
 
@@ -68,7 +69,8 @@ class ComponentEffects:
         n_points : int, default=100
             Number of points of the grid of a feature. That of a pair has half as many on each axis.
         latent : int or label, default=None
-            Latent function: the label of a class, or the number of an output. None takes all.
+            Latent function: the label of a class, the number of an output, or "noise" for noise
+            that varies, with several outputs "noise 0" and so on. None takes all.
 
         Returns
         -------
@@ -86,9 +88,8 @@ class ComponentEffects:
             for label in labels
             for part in component_effects(estimator, X, features, level, n_points, label)
         ]
-        constants = zip(latent_labels(estimator), np.ravel(estimator.intercept_), strict=True)
-        intercepts = {label: float(own) for label, own in constants if label in labels}
-        return cls(effects, intercepts, link_name(estimator), level)
+        constants = {label: own for label, own in intercepts(estimator).items() if label in labels}
+        return cls(effects, constants, link_name(estimator), level)
 
     def to_dict(self) -> dict:
         """Return the effects as a dict of lists, strings and numbers, which JSON can hold.

@@ -1,0 +1,171 @@
+"""Additive models whose noise varies: posterior, effects on the noise, predictions, refusals."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skgpsvm import AdditiveGPRegressor
+from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, ContributionDisplay
+from skgpsvm.likelihoods import Heteroscedastic
+
+quick = {"likelihood": "heteroscedastic", "interactions": None, "random_state": 0}
+
+
+def fans(n, seed=0):
+    """Return X (n, 3), a mean of the first feature, and noise that the others double and triple."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, 3))
+    mean, std = np.sin(6 * X[:, 0]), 0.1 * 2.0 ** X[:, 1] * 3.0 ** (X[:, 2] > 0.5)
+    return X, mean, std, mean + std * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    """A fit of 600 rows, with X and y."""
+    X, _, _, y = fans(600)
+    return AdditiveGPRegressor(**quick).fit(X, y), X, y
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.* first call")
+@parametrize_with_checks(
+    [AdditiveGPRegressor(**quick, max_iter=3, steps=None, n_inducing=6, sparse=True)]
+)
+def test_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_posterior_is_the_fixed_point_of_a_dense_process():
+    X, _, _, y = fans(30)
+    model = AdditiveGPRegressor(**quick, sparse=False, min_gain=0, steps=None, tol=1e-10)
+    model.set_params(max_iter=300, point_masses=None).fit(X, y)
+    posteriors = [latent.posterior("cpu") for latent in model._latents]
+    kept = np.argsort(np.argsort(posteriors[0].u[:, 0].numpy()))  # the order of rows in the fit
+    X, y = (part[np.argsort(X[:, 0])][kept] for part in (X, y))
+    marginals = zip(*(part.marginals(torch.as_tensor(X)) for part in posteriors), strict=True)
+    mean, variance = (torch.cat(parts, 1) for parts in marginals)
+    likelihood = Heteroscedastic(model.noise_variance_ / y.var(), 1e-6).requires_grad_(False)
+    target = torch.as_tensor((y - y.mean()) / y.std())[:, None]
+    derivatives = likelihood.expected_derivatives(target, mean, variance)
+    for part, *columns in zip(
+        posteriors, *(t.T for t in (mean, variance, *derivatives)), strict=True
+    ):
+        m, v, first, second = (column.numpy() for column in columns)
+        K = part._prior.matrix.numpy()
+        assert_allclose(m, K @ first, atol=1e-4)
+        assert_allclose(v, np.diag(K - K @ np.linalg.inv(K - np.diag(1 / second)) @ K), atol=1e-4)
+    log_std = 0.5 * (mean[:, 1].numpy() + np.log(model.noise_variance_))
+    assert_allclose(model.noise_intercept_ + model.explain_noise(X).sum(1), log_std, atol=1e-10)
+
+
+def test_effects_on_the_mean_and_on_the_noise_are_found(fit):
+    model = fit[0]
+    new, mean, std, y = fans(1000, seed=1)
+    found, deviation = model.predict(new, return_std=True)
+    assert np.sqrt(np.mean((found - mean) ** 2)) < 0.05
+    assert np.std(np.log(model.predict_noise_variance(new) / std**2) / 2) < 0.2
+    assert np.mean(abs(y - found) < 1.96 * deviation) == pytest.approx(0.95, abs=0.02)
+    effects, bands = model.explain_noise(new, return_std=True)
+    assert effects.shape == bands.shape == (1000, len(model.terms_))
+    by_name = dict(zip(model.term_names_, effects.T, strict=True))
+    step = by_name["x2"] + by_name.get("steps of x2", 0)
+    rise = step[new[:, 2] > 0.6].mean() - step[new[:, 2] < 0.4].mean()
+    assert rise == pytest.approx(np.log(3), abs=0.2)
+    assert abs(by_name["x0"]).max() < 0.1
+    # The shares are those of the mean, which only the first feature moves.
+    assert model.sobol_indices_[model.term_names_.index("x0")] > 0.99
+    assert model.feature_importances_[0] > 0.9
+
+
+def test_contributions_add_up(fit):
+    model, X, _ = fit
+    mean, variance = model.latent_mean_and_variance(X)
+    assert_allclose(model.intercept_ + model.explain(X).sum(1), mean, atol=1e-10)
+    assert_allclose(mean, model.predict(X), atol=1e-10)
+    median = np.exp(2 * (model.noise_intercept_ + model.explain_noise(X).sum(1)))
+    ratio = model.predict_noise_variance(X) / median
+    assert ratio.min() > 1  # the mean of a log-normal variable
+    assert ratio.max() < 1.5
+    total = variance + model.predict_noise_variance(X)
+    assert_allclose(model.predict(X, return_std=True)[1], np.sqrt(total), rtol=1e-10)
+
+
+def test_units_of_y_do_not_matter(fit):
+    model, X, y = fit
+    other = AdditiveGPRegressor(**quick).fit(X, 1000 * y + 7)
+    assert_allclose(other.explain_noise(X), model.explain_noise(X), atol=1e-4)
+    assert other.noise_intercept_ - model.noise_intercept_ == pytest.approx(np.log(1000), abs=1e-4)
+    assert_allclose(other.explain(X), 1000 * model.explain(X), atol=0.1)
+
+
+def test_several_outputs_have_their_own_noise():
+    X, mean, _, y = fans(200)
+    both = np.c_[y, mean + 0.2 * np.random.default_rng(2).standard_normal(200)]
+    model = AdditiveGPRegressor(**quick).fit(X, both)
+    assert model.explain(X).shape == model.explain_noise(X).shape == (200, len(model.terms_), 2)
+    assert_allclose(model.intercept_ + model.explain(X).sum(1), model.predict(X), atol=1e-10)
+    spread = np.log(model.predict_noise_variance(X)).std(0)
+    assert spread[0] > 0.8 > 0.3 > spread[1]
+    assert list(ComponentEffects.from_estimator(model).intercepts) == [0, 1, "noise 0", "noise 1"]
+
+
+def test_noise_is_drawn_and_held_by_intervals(fit):
+    model = fit[0]
+    new, _, _, y = fans(1000, seed=2)
+    for method in ("predictive", "conformal"):
+        lower, upper = model.predict_interval(new, 0.9, method)
+        assert np.mean((lower < y) & (y < upper)) == pytest.approx(0.9, abs=0.03)
+    draws = model.sample_y(new[:20], 4000)
+    assert_allclose(draws.std(1), model.predict(new[:20], return_std=True)[1], rtol=0.1)
+
+
+def test_more_rows_sharpen_both():
+    X, _, _, y = fans(400)
+    model = AdditiveGPRegressor(**quick).partial_fit(X[:200], y[:200])
+    before = model.explain_noise(X, return_std=True)[1].mean()
+    model.partial_fit(X[200:], y[200:])
+    assert model.explain_noise(X, return_std=True)[1].mean() < 0.9 * before
+    whole = AdditiveGPRegressor(**quick, sparse=True).fit(X, y)
+    assert np.corrcoef(model.explain_noise(X).sum(1), whole.explain_noise(X).sum(1))[0, 1] > 0.9
+
+
+def test_noise_without_effects_has_none():
+    rng = np.random.default_rng(100)
+    X, y = rng.standard_normal((60, 20)), rng.standard_normal(60)
+    model = AdditiveGPRegressor(**quick).fit(X, y)
+    assert model.terms_ == []
+    assert model.predict_noise_variance(X[:1]) == pytest.approx(y.var(), rel=0.1)
+
+
+def test_effects_on_the_noise_are_drawn(fit):
+    model, X, _ = fit
+    display = ComponentEffectDisplay.from_estimator(model, X, latent="noise")
+    shares = [part.share for part in display.effects]
+    assert shares == sorted(shares, reverse=True)
+    assert display.effects[0].name != "x0"
+    of_mean = ComponentEffectDisplay.from_estimator(model, X)
+    assert (of_mean.effects[0].name, of_mean.effects[0].latent) == ("x0", 0)
+    row = ContributionDisplay.from_estimator(model, X[:1], latent="noise")
+    total = row.intercept + row.contributions.sum()
+    expected = model.noise_intercept_ + model.explain_noise(X[:1]).sum()
+    assert total == pytest.approx(expected)
+    assert "noise" in row.label
+    table = ComponentEffects.from_estimator(model).to_dict()
+    assert [own["latent"] for own in table["intercepts"]] == [0, "noise"]
+    plt.close("all")
+
+
+def test_refusals(fit):
+    model, X, y = fit
+    with pytest.raises(AttributeError) as refused:
+        AdditiveGPRegressor().explain_noise(X)
+    assert "likelihood='heteroscedastic'" in str(refused.value.__cause__)
+    with pytest.raises(ValueError, match="constrain the effects on the noise"):
+        AdditiveGPRegressor(**quick, monotonic_cst=[1, 0, 0]).fit(X, y)
+    with pytest.raises(ValueError, match="noise_variance is that of Gaussian noise"):
+        AdditiveGPRegressor(**quick).fit(X, y, noise_variance=np.ones(600))
+    with pytest.raises(ValueError, match="latent='noises' must be one of"):
+        ComponentEffectDisplay.from_estimator(model, X, latent="noises")
