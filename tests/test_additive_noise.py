@@ -1,13 +1,21 @@
 """Additive models whose noise varies: posterior, effects on the noise, predictions, refusals."""
 
+import warnings
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._testing import ignore_warnings
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpsvm import AdditiveGPRegressor
+from skgpsvm import AdditiveGPRegressor, SVGPRegressor
+from skgpsvm.additive import _ascent
+from skgpsvm.additive._defaults import DEFAULTS
 from skgpsvm.inspection import ComponentEffectDisplay, ComponentEffects, ContributionDisplay
 from skgpsvm.likelihoods import Heteroscedastic
 
@@ -38,10 +46,11 @@ def test_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
 
-def test_posterior_is_the_fixed_point_of_a_dense_process():
+def test_posterior_is_the_fixed_point_of_a_dense_process(monkeypatch):
+    monkeypatch.setattr(_ascent, "DEFAULTS", replace(DEFAULTS, round_gain=1e-4))
     X, _, _, y = fans(30)
-    model = AdditiveGPRegressor(**quick, sparse=False, min_gain=0, steps=None, tol=1e-10)
-    model.set_params(max_iter=300, point_masses=None).fit(X, y)
+    model = AdditiveGPRegressor(**quick, sparse=False, min_gain=0, steps=None, tol=1e-7)
+    model.set_params(max_iter=100, point_masses=None).fit(X, y)
     posteriors = [latent.posterior("cpu") for latent in model._latents]
     kept = np.argsort(np.argsort(posteriors[0].u[:, 0].numpy()))  # the order of rows in the fit
     X, y = (part[np.argsort(X[:, 0])][kept] for part in (X, y))
@@ -54,9 +63,12 @@ def test_posterior_is_the_fixed_point_of_a_dense_process():
         posteriors, *(t.T for t in (mean, variance, *derivatives)), strict=True
     ):
         m, v, first, second = (column.numpy() for column in columns)
-        K = part._prior.matrix.numpy()
-        assert_allclose(m, K @ first, atol=1e-4)
-        assert_allclose(v, np.diag(K - K @ np.linalg.inv(K - np.diag(1 / second)) @ K), atol=1e-4)
+        assert_allclose(part.precision, -second, rtol=0.02)
+        assert_allclose(part.linear, first - second * m, atol=0.02 * abs(first).max())
+        K, precision = part._prior.matrix.numpy(), part.precision.numpy()
+        cov = K - K @ np.linalg.inv(K + np.diag(1 / precision)) @ K
+        assert_allclose(m, cov @ part.linear.numpy(), atol=1e-6)
+        assert_allclose(v, np.diag(cov), atol=1e-6)
     log_std = 0.5 * (mean[:, 1].numpy() + np.log(model.noise_variance_))
     assert_allclose(model.noise_intercept_ + model.explain_noise(X).sum(1), log_std, atol=1e-10)
 
@@ -156,6 +168,21 @@ def test_effects_on_the_noise_are_drawn(fit):
     table = ComponentEffects.from_estimator(model).to_dict()
     assert [own["latent"] for own in table["intercepts"]] == [0, "noise"]
     plt.close("all")
+
+
+@pytest.mark.parametrize("kind", [AdditiveGPRegressor, SVGPRegressor])
+def test_names_of_columns_are_checked_once(kind):
+    X, _, _, y = fans(60)
+    table = pd.DataFrame(X, columns=list("abc"))
+    model = kind(likelihood="heteroscedastic", max_iter=3, n_inducing=8, random_state=0)
+    with ignore_warnings(category=ConvergenceWarning):
+        model.fit(table, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as that of names
+        assert_allclose(
+            model.predict(table, return_std=True)[1] ** 2,
+            model.latent_mean_and_variance(table)[1] + model.predict_noise_variance(table),
+        )
 
 
 def test_refusals(fit):

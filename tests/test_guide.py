@@ -56,7 +56,10 @@ BEFORE = {
     "core": [SMALL, MODEL, FILES],
     "many_machines": [SHARD],
     "svgp": ["import numpy as np; error = np.full(150, 0.1)"],
-    "additive": [SMALL, "policies, years = X, np.ones(60); n_claims = np.round(y / 10)"],
+    "additive": [
+        SMALL,
+        "trips, minutes, policies = X, y, X; years, n_claims = np.ones(60), np.round(y / 10)",
+    ],
     "hybrid": [
         SMALL,
         "images = np.random.default_rng(0).random((40, 1, 28, 28), dtype=np.float32)",

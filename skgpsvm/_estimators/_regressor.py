@@ -395,8 +395,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         noise_variance : ndarray of shape (n,) or (n, t)
             In squared units of y; with the axes of `predict`'s mean.
         """
-        X = self._check_new(X)
-        shape = len(X), self._n_outputs
+        shape = len(self._check_new(X)), self._n_outputs
         return self._outputs(np.broadcast_to(self._noise_at(X), shape).copy())
 
     @isolated()
