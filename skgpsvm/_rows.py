@@ -202,12 +202,13 @@ class Rows:
 def _block_ends(source, size):
     """Return the ends of blocks of at least ``size`` rows, an ascending array (k,)."""
     n = source.shape[0]
-    along = (getattr(source, "chunks", None) or [1])[0]
+    along = getattr(source, "chunks", None)
+    along = 1 if along is None or isinstance(along, str) else along[0]  # "auto" tells nothing
     if isinstance(along, tuple):
         ends = np.cumsum(along)
         ends = ends[np.searchsorted(ends, np.arange(size, n, size))]
     else:
-        step = math.ceil(size / along) * along
+        step = math.ceil(size / max(along, 1)) * max(along, 1)
         ends = np.arange(step, n, step)
     return np.unique([*ends, n]).astype(int)
 

@@ -43,7 +43,7 @@ class ParquetRows:
     TypeError
         If a column does not have numbers or booleans.
     ValueError
-        If there is no column of a given name, or no file.
+        If there is no file, or one that lacks a column.
 
     Notes
     -----
@@ -90,6 +90,13 @@ class ParquetRows:
         self.dtype = np.result_type(np.float32, *dtypes)
         self._groups, sizes = [], []
         for fragment in data.get_fragments():
+            keys = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
+            known = [*fragment.physical_schema.names, *keys]
+            if absent := [name for name in self.column_names if name not in known]:
+                raise ValueError(
+                    f"The file {fragment.path!r} has the columns {known}, without {absent}. All "
+                    "files must have all columns; leave these out by columns=..., or the file."
+                )
             for group in fragment.split_by_row_group():
                 sizes.append(group.row_groups[0].num_rows)
                 self._groups.append(group)

@@ -63,6 +63,43 @@ def test_datasets_of_hdf5_files_are_sources(chunks, tmp_path):
         assert_array_equal(predictive_entropy(model, rows), predictive_entropy(model, X))
 
 
+def test_columns_that_a_file_lacks_are_told(pa, tmp_path):
+    X, _ = table()
+    written(pa, tmp_path, named(X))
+    pa.parquet.write_table(pa.table({"a": X[:5, 0]}), tmp_path / "2.parquet")
+    with pytest.raises(
+        ValueError, match=r"2.parquet' has the columns \['a'\], without \['b', 'c'\]"
+    ):
+        ParquetRows(tmp_path)
+    assert_array_equal(ParquetRows(tmp_path, columns=["a"])[:][-5:, 0], X[:5, 0])
+
+
+def test_columns_of_partitions_are_read(pa, tmp_path):
+    X, _ = table()
+    columns = {**named(X), "half": np.arange(N) // (N // 2)}
+    pa.parquet.write_to_dataset(pa.table(columns), tmp_path, partition_cols=["half"])
+    data = pa.dataset.dataset(tmp_path, format="parquet", partitioning="hive")
+    rows = ParquetRows(data, columns=["half", "a"])
+    expected = np.c_[columns["half"], X[:, 0]]
+    found = rows[:]
+    assert_array_equal(found[found[:, 1].argsort()], expected[expected[:, 1].argsort()])
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("chunks", ["auto", (0, 3), None])
+def test_sources_whose_chunks_tell_nothing(chunks):
+    class Held:
+        def __init__(self, X):
+            self.X, self.shape, self.dtype, self.chunks = X, X.shape, X.dtype, chunks
+
+        def __getitem__(self, part):
+            return self.X[part]
+
+    X, y = table()
+    whole = SVGPRegressor(**FEW).fit(X, y)
+    assert_array_equal(SVGPRegressor(**FEW).fit(Held(X), y).predict(X), whole.predict(X))
+
+
 def test_parquet_rows_are_those_of_the_table(pa, tmp_path):
     X, _ = table()
     rows = ParquetRows(written(pa, tmp_path, named(X)))
