@@ -318,7 +318,7 @@ def test_what_is_refused():
         regressor(CompoundKernel([RBF()])).fit(X, y)
     with pytest.raises(ValueError, match="not with other likelihoods"):
         regressor(1.0 * RBF() + WhiteKernel()).fit(X, y)
-    with pytest.raises(TypeError, match="one of each of several classes"):
+    with pytest.raises(TypeError, match="for each of several latent functions"):
         SVGPRegressor(CompoundKernel([RBF(), RBF()])).fit(X, y)
     with pytest.raises(ValueError, match="likelihood"):
         DecoupledGPRegressor(likelihood="heteroscedastic").fit(X, y)
