@@ -1,17 +1,17 @@
 """The collapsed ELBO of sparse GP regression, its gradient, and its maximization."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
 from ._csr import CSRRows, dense
 from ._distributed import gather
-from ._evidence import NOISE_BOUNDS, Evidence, GaussianNoiseObjective
+from ._evidence import Evidence, GaussianNoiseObjective
 from ._fitting import Stage, State
 from ._linalg import add_gram, gram_rounding, jittered_cholesky, mirror
-from ._optim import ROUND, FlatParameters, lbfgs
+from ._optim import ROUND, lbfgs
 from ._posteriors import WhitenedBasis
 from .kernels._composite import exact_and_rest
 from .likelihoods._regression import observations
@@ -381,33 +381,16 @@ class CollapsedLearning(Stage):
     Parameters
     ----------
     bound : CollapsedBound, Evidence, SharedScaling or Penalized
-    trained : list of str
-        Which fields of `Hyperparameters` to train.
-    bounds : Tensor of shape (k, 2)
-        Bounds of theta.
-    scale : Tensor of shape (d,)
-        Standard deviations of the features.
+    free : Free
+        Which fields of `Hyperparameters` to train. Its prior is left to the bound.
     tol : float
         Gain of a round, in nats per row, at which rounds end.
-    noise_bounds : tuple of two floats
-        Bounds of the logarithms of the noise variances.
     n_steps : int
         Maximum number of steps of L-BFGS-B in a round.
     """
 
-    def __init__(
-        self,
-        bound,
-        trained,
-        bounds,
-        scale,
-        tol,
-        noise_bounds=NOISE_BOUNDS,
-        n_steps=ROUND,
-    ):
-        self.bound, self.trained, self.bounds = bound, trained, bounds
-        self.scale, self.tol, self.noise_bounds = scale, tol, noise_bounds
-        self.n_steps = n_steps
+    def __init__(self, bound, free, tol, n_steps=ROUND):
+        self.bound, self.free, self.tol, self.n_steps = bound, free, tol, n_steps
 
     def init(self, theta, Z, noise):
         """Return the state at hyperparameters."""
@@ -416,9 +399,10 @@ class CollapsedLearning(Stage):
     def step(self, state):
         """Take one round; the objective is the bound after it."""
         start = state.hyperparameters._asdict()
-        bounds = {"theta": self.bounds, "noise": self.bounds.new_tensor([self.noise_bounds])}
-        units = {"Z": self._length_scales(state.theta, state.Z)} if "Z" in self.trained else {}
-        packing, first = FlatParameters(self.trained, units, bounds), None
+        free = self.free
+        if "Z" in free.names:
+            free = replace(free, scale=self._length_scales(state.theta, state.Z))
+        packing, first = free.flat, None
 
         def value_and_gradient(point):
             nonlocal first
@@ -447,12 +431,13 @@ class CollapsedLearning(Stage):
         moved by a tenth of a standard deviation. This is exact for a squared exponential. A
         feature in which the kernel does not fall gets ten standard deviations.
         """
-        _, kernel = exact_and_rest(self.bound.kernel, len(self.scale), len(Z))
+        scale = self.free.scale
+        _, kernel = exact_and_rest(self.bound.kernel, len(scale), len(Z))
         if kernel is None:
-            return self.scale
+            return scale
         step = 0.1
         variances = kernel.diag(Z, theta)
         z = Z[variances.argmax()][None]
-        moved = z + step * torch.diag(self.scale)
+        moved = z + step * torch.diag(scale)
         fall = 1 - kernel(z, moved, theta)[0] / variances.max()
-        return self.scale * (step / (2 * fall).clamp_min((step / _MAX_UNITS) ** 2).sqrt())
+        return scale * (step / (2 * fall).clamp_min((step / _MAX_UNITS) ** 2).sqrt())

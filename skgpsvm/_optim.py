@@ -1,6 +1,10 @@
 """A maximizer of functions of tensors, steps of Adam and Adadelta, and parameters as one vector."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from scipy.optimize import minimize
@@ -168,6 +172,36 @@ class FlatParameters:
             return self._bounds.get(name, free).expand(state[name].numel(), 2)
 
         return torch.cat([of(name) for name in self._units])
+
+
+@dataclass(frozen=True)
+class Free:
+    """Which tensors of a state are learned, with their bounds, units and prior."""
+
+    names: Sequence[str] = ()  # such as theta, noise and Z
+    theta_bounds: torch.Tensor | None = None  # (k, 2)
+    scale: torch.Tensor | None = None  # (d,): unit of the inducing points in each feature
+    noise_bounds: tuple = PARAMETER_BOUNDS  # two floats
+    prior: Any = None  # of theta, such as a `SignalPrior`
+
+    @cached_property
+    def flat(self):
+        """The learned tensors as one vector, a `FlatParameters`."""
+        noise_bounds = self.theta_bounds.new_tensor([self.noise_bounds])
+        bounds = {"theta": self.theta_bounds, "noise": noise_bounds}
+        return FlatParameters(self.names, {"Z": self.scale}, bounds)
+
+    def log_prior(self, theta):
+        """Return the log density of theta up to a constant; zero, on the CPU, without a prior."""
+        if self.prior is None:
+            return torch.zeros((), dtype=theta.dtype)
+        return self.prior.log_density(theta)
+
+    def gradient(self, gradients, theta):
+        """Return derivatives by name as one vector (k,), the prior's gradient at theta added."""
+        if self.prior is not None and "theta" in gradients:
+            gradients = gradients | {"theta": gradients["theta"] + self.prior.gradient(theta)}
+        return self.flat.gradient(gradients)
 
 
 def by_autograd(objective):

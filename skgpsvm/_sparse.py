@@ -18,6 +18,7 @@ from ._inference.coordinate_ascent import CoordinateAscent
 from ._inference.natural_gradient import AdamSteps, AscentStage, GradientInference
 from ._linalg import natural_parameters
 from ._noise import Noise
+from ._optim import PARAMETER_BOUNDS, Free
 from ._parameters import ALWAYS
 from ._problem import N_INDUCING, Fitted, Problem
 from ._sites import SiteLikelihood
@@ -201,6 +202,15 @@ class SparseProblem:
         """Return the prior of theta, or None."""
         return None if self.make_prior is None else self.make_prior(self.rows)
 
+    def free(self, model, names, noise_bounds=PARAMETER_BOUNDS):
+        """Return the `Free` tensors of a model by names, such as those of `free_parts`.
+
+        The noise has given bounds, unless a `WhiteKernel` has others.
+        """
+        bounds = theta_bounds(model.kernel, self.rows.device)
+        noise_bounds = self.noise.limits(noise_bounds)
+        return Free(names, bounds, self.problem.scale, noise_bounds, self.prior())
+
     def inference(self, model, method, parts, *, batch_size=None, learning_rate=None, rule="adam"):
         """Return the stage that finds the posterior, and learns some parts by gradient steps.
 
@@ -210,19 +220,9 @@ class SparseProblem:
         rows, kernels = self.rows, torch_kernels(model.kernel)
         if method is GradientInference:
             parts = [*parts, "mean", "raw_root"]
-        adam = AdamSteps(
-            self.likelihood,
-            kernels,
-            rows,
-            parts,
-            LEARNING_RATE if learning_rate is None else learning_rate,
-            theta_bounds(model.kernel, rows.device),
-            self.problem.scale,
-            self.prior(),
-            self.noise.limits(),
-            rule,
-            model.jitter,
-        )
+        rate = LEARNING_RATE if learning_rate is None else learning_rate
+        free = self.free(model, parts)
+        adam = AdamSteps(self.likelihood, kernels, rows, free, rate, rule, model.jitter)
         ascent = CoordinateAscent(self.likelihood, model.basis(rows.device), rows)
         generator = self.problem.generator
         return method(ascent, adam, self.max_iter, self.tol, batch_size, generator)

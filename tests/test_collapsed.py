@@ -17,6 +17,7 @@ from skgpsvm._collapsed import (
 )
 from skgpsvm._data import WeightedDataset
 from skgpsvm._evidence import Evidence
+from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
 
@@ -160,7 +161,9 @@ def test_rounds_raise_the_bound_within_the_bounds_of_the_kernel():
     X, y = waves()
     kernel = ConstantKernel(1.0, (0.9, 1.1)) * RBF([1.0] * 3, (0.5, 2.0))
     learning = CollapsedLearning(
-        bound_of(kernel, X, y), ["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+        bound_of(kernel, X, y),
+        Free(["theta", "noise", "Z"], t64(kernel.bounds), t64(X.std(0))),
+        0.0,
     )
     state = learning.init(t64(kernel.theta), t64(X[:8]), t64([-2.0]))
     values = [learning.bound.value(*state.hyperparameters)]
@@ -191,7 +194,7 @@ def test_length_scales_are_those_of_the_kernel():
     X, y = waves()
     kernel = 3.0 * RBF([0.5, 2.0, 1e3]) + ConstantKernel(4.0)
     learning = CollapsedLearning(
-        bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+        bound_of(kernel, X, y), Free(["Z"], t64(kernel.bounds), t64(X.std(0))), 0.0
     )
     found = learning._length_scales(t64(kernel.theta), t64(X[:8]))
     # The step is a tenth of a standard deviation; values are limited to ten standard deviations.
@@ -203,7 +206,7 @@ def test_length_scales_are_known_where_a_point_has_no_variance():
     X, y = waves()
     kernel = Linear() * RBF([0.5, 2.0, 1e3])
     learning = CollapsedLearning(
-        bound_of(kernel, X, y), ["Z"], t64(kernel.bounds), t64(X.std(0)), 0.0
+        bound_of(kernel, X, y), Free(["Z"], t64(kernel.bounds), t64(X.std(0))), 0.0
     )
     theta, Z = t64(kernel.theta), t64(X[:8])
     first = learning._length_scales(theta, Z)

@@ -9,6 +9,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
 from skgpsvm._inference.elbo_learning import DifferentiableAscent, ElboLearning
+from skgpsvm._optim import Free
 from skgpsvm._posteriors import WhitenedBasis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import theta_bounds, torch_kernel
@@ -106,7 +107,7 @@ def test_rounds_raise_the_elbo_and_move_what_is_free(name, free):
     rows = rows_of(n_classes)
     theta, Z = points(rows)
     bounds, scale = theta_bounds(KERNEL, rows.device), t64([1.0, 1.0])
-    parts = (torch_kernel(KERNEL),), rows, 1e-6, free, bounds, scale, 1e-3
+    parts = (torch_kernel(KERNEL),), rows, 1e-6, Free(free, bounds, scale), 1e-3
     learning = ElboLearning(likelihood, *parts)
     state = learning.init({"theta": theta, "Z": Z, "noise": theta[:0]})
     ascent, posterior = converged(likelihood, rows, theta, Z)

@@ -16,6 +16,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ex
 from skgpsvm import BayesianSVC
 from skgpsvm._hinge_sites import BinarySites, ContrastSites
 from skgpsvm._inference.natural_gradient import AdamSteps, GradientInference, InterleavedState
+from skgpsvm._optim import Free
 from skgpsvm._posteriors import InducingPosterior
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.likelihoods import BinaryHinge, MulticlassHinge
@@ -34,10 +35,8 @@ def maximize_elbo(ascent, kernel, rate, n_steps):
         ascent.likelihood,
         (torch_kernel(kernel),),
         ascent.rows,
-        free,
+        Free(free, t64(kernel.bounds), t64([1.0])),
         rate,
-        t64(kernel.bounds),
-        t64([1.0]),
     )
     generator = torch.Generator().manual_seed(0)
     inference = GradientInference(ascent, adam, n_steps, 0.0, None, generator)
@@ -75,7 +74,11 @@ def test_sweeps_gradients_and_elbo_have_one_objective(hinge, likelihood, n_class
     posterior = InducingPosterior(ascent.basis, state.mean, state.root)
     value = elbo(posterior, likelihood, t64(X), torch.as_tensor(y), 30, t64(weights))
     adam = AdamSteps(
-        hinge, (torch_kernel(kernel),), ascent.rows, ["theta"], 0.0, t64(kernel.bounds), t64([1.0])
+        hinge,
+        (torch_kernel(kernel),),
+        ascent.rows,
+        Free(["theta"], t64(kernel.bounds), t64([1.0])),
+        0.0,
     )
     at_once = ascent.rows.minibatches(30, torch.Generator().manual_seed(0))
     state = InterleavedState(**state.as_dict(), generator=torch.empty(0))

@@ -20,6 +20,7 @@ from sklearn.metrics import log_loss
 from skgpsvm import EPClassifier, SVGPClassifier
 from skgpsvm._data import WeightedDataset
 from skgpsvm._fitted_models import SparseModel
+from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.exceptions import NotPositiveDefiniteError
 from skgpsvm.expectation_propagation._converged import EvidenceLearning, run_ep_to_convergence
@@ -525,7 +526,7 @@ def test_minibatches_at_fixed_hyperparameters():
 def minibatch_learning(name):
     propagation, state = case(name)
     units = t64(CASES[name][3].bounds), torch.ones(CASES[name][0].shape[1], dtype=torch.float64)
-    problem = EPProblem(propagation, ["theta", "Z"], *units)
+    problem = EPProblem(propagation, Free(["theta", "Z"], *units))
     return MinibatchEP(problem, None, 10, 0.0, 3, torch.Generator()), propagation, state
 
 
@@ -777,7 +778,7 @@ def test_steps_to_where_the_sites_fail_are_rejected(make, n_steps):
     X, y = moons(60)
     kernel = ConstantKernel(5.0) * RBF(1.0)
     propagation = Failing(torch_kernel(kernel), rows_of(X, y))
-    problem = EPProblem(propagation, ["theta"], t64(kernel.bounds), t64([1.0, 1.0]))
+    problem = EPProblem(propagation, Free(["theta"], t64(kernel.bounds), t64([1.0, 1.0])))
     learning = make(problem)
     start = {"theta": t64(kernel.theta), "Z": t64(X[:10])}
     state = propagation.init(**start)

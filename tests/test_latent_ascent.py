@@ -12,6 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, CompoundKernel, ConstantKernel
 from skgpsvm._inference.coordinate_ascent import CoordinateAscent
 from skgpsvm._inference.elbo_learning import ElboLearning
 from skgpsvm._inference.latent_ascent import LatentAscent, LatentRows
+from skgpsvm._optim import Free
 from skgpsvm._posteriors import InducingPosterior, whitened_basis
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import theta_bounds, torch_kernels
@@ -113,10 +114,11 @@ def test_learning_is_that_of_whitened_features(name):
     likelihood, kernel, rows, noise = problem(name)
     start = {"theta": t64(kernel_theta(kernel)), "Z": rows.X[6:], "noise": noise}
     free = ["theta", "noise"] if len(noise) else ["theta"]
-    parts = torch_kernels(kernel), rows, NO_JITTER, free, theta_bounds(kernel, rows.device)
+    parts = torch_kernels(kernel), rows, NO_JITTER
+    free = Free(free, theta_bounds(kernel, rows.device), t64([1.0, 1.0]))
     ends = []
     for every_row in (False, True):
-        learning = ElboLearning(likelihood, *parts, t64([1.0, 1.0]), 1e-5, every_row=every_row)
+        learning = ElboLearning(likelihood, *parts, free, 1e-5, every_row=every_row)
         state = learning.init(start)
         for _ in range(3):
             learning.step(state)

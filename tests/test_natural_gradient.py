@@ -19,6 +19,7 @@ from skgpsvm._inference.natural_gradient import (
     NaturalGradientInference,
 )
 from skgpsvm._linalg import gaussian_kl, relative_change, upper_root
+from skgpsvm._optim import Free
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.kernels import Linear
@@ -31,7 +32,7 @@ def inference_of(
     """Return an inference and its initial state; all rows are one batch if batch_size is None."""
     ascent = ascent_of(hinge, kernel, X, y, Z)
     bounds = t64(kernel.bounds if bounds is None else bounds)
-    parts = hinge, (torch_kernel(kernel),), ascent.rows, trained, rate, bounds, t64(X.std(0))
+    parts = hinge, (torch_kernel(kernel),), ascent.rows, Free(trained, bounds, t64(X.std(0))), rate
     adam = AdamSteps(*parts, rule=rule)
     generator = torch.Generator().manual_seed(0)
     inference = method(ascent, adam, 30, 1e-6, batch_size, generator)

@@ -7,17 +7,16 @@ import torch
 
 from .._collapsed import (
     JITTER,
-    NOISE_BOUNDS,
     CollapsedBound,
     CollapsedLearning,
     Hyperparameters,
     are_points,
     evidence_or_bound,
 )
-from .._evidence import Evidence
+from .._evidence import NOISE_BOUNDS, Evidence
 from .._fitted_models import SparseModel
 from .._noise import INITIAL_VARIANCE
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import torch_kernel
 from .initialization import (
     MIN_GAIN,
     at_gaussian_posterior,
@@ -85,12 +84,10 @@ class CollapsedSearch:
         if start.jitter != jitter:
             start = replace(start, jitter=jitter, mean=None, root=None)
         self.start, self._sparse, self._evaluate = start, sparse, evaluate
-        self._trained = sparse.free_parts(start)
-        rows, noise = sparse.rows, sparse.noise
+        self._trained, rows, noise = sparse.free_parts(start), sparse.rows, sparse.noise
+        self._free = sparse.free(start, self._trained, NOISE_BOUNDS)  # of alternative kernels, too
         gaussian = noise.likelihood == "gaussian"
         self._rows = rows.with_normalized_weights() if gaussian else rows.winsorized()
-        self._limits, self._prior = noise.limits(NOISE_BOUNDS), sparse.prior()
-        self._bounds = theta_bounds(start.kernel, rows.device)  # of alternative kernels, too
         tensors = start.state(rows.device)
         log_variance = noise.variance(tensors["noise"]).log()
         self._first = Hyperparameters(tensors["theta"], tensors["Z"], log_variance)
@@ -160,7 +157,7 @@ class CollapsedSearch:
             waves = [(factor,) for factor in _WAVES if learns_lengths and d <= _FEW_FEATURES]
             lengths = _LENGTHS if learns_lengths else _LENGTHS[:1]
             point = self._best_attempt(lengths, [*waves, *self._factors_of_noise()])
-        if self._prior is None or not learns_lengths:
+        if self._free.prior is None or not learns_lengths:
             return point
         ends = [
             self._start(point, ", then with the prior")[0],
@@ -236,7 +233,7 @@ class CollapsedSearch:
             return point
         bound = CollapsedBound(torch_kernel(self.start.kernel), self._subset(self._stages[0][0]))
         variances = point.noise.exp() + bound.mean_residual(point.theta, point.Z)
-        return point._replace(noise=variances.log().clamp(*self._limits))
+        return point._replace(noise=variances.log().clamp(*self._free.noise_bounds))
 
     def _start(self, point, label, **options):
         """Take a round from one of the starts on few rows; return state, curve and objective."""
@@ -279,7 +276,7 @@ class CollapsedSearch:
         The prior is left out of the latter. See `_climb` for the parameters.
         """
         rows, kernel = self._subset(n_rows, gathered=exact), torch_kernel(self.start.kernel)
-        parts, prior = options.get("parts", self._trained), options.get("prior", self._prior)
+        parts, prior = options.get("parts", self._trained), options.get("prior", self._free.prior)
         if exact:
             bound = Evidence(kernel, rows, JITTER[torch.float64])
             parts = [part for part in parts if part != "Z"]
@@ -287,11 +284,8 @@ class CollapsedSearch:
             bound = evidence_or_bound(kernel, rows, point.Z)
         learning = CollapsedLearning(
             bound if prior is None else Penalized(bound, prior),
-            parts,
-            self._bounds,
-            self._sparse.problem.scale,
+            replace(self._free, names=parts),
             self._sparse.tol,
-            self._limits,
         )
         return learning, bound
 
@@ -308,7 +302,7 @@ class CollapsedSearch:
         """Return the first point with length scales, constants and noise multiplied."""
         scaled = with_lengths(self.start, factor, of_constants)
         theta = scaled.state(self._rows.device)["theta"]
-        noise = (self._first.noise + math.log(of_noise)).clamp(*self._limits)
+        noise = (self._first.noise + math.log(of_noise)).clamp(*self._free.noise_bounds)
         return self._first._replace(theta=theta, noise=noise)
 
     def _factors_of_noise(self):
@@ -326,7 +320,8 @@ class CollapsedSearch:
         for factors in (*_FEW_ROWS_STARTS, *self._factors_of_noise()):
             point, label = self._scaled(*factors), f", factors {factors}"
             state, _, bound = self._start(point, label, parts=held, prior=None)
-            tried.append((state, bound.gain_over_noise(*state.hyperparameters, self._limits)))
+            limits = self._free.noise_bounds
+            tried.append((state, bound.gain_over_noise(*state.hyperparameters, limits)))
         best, gain = max(tried, key=lambda pair: pair[0].objective)
         return best.hyperparameters if gain > MIN_GAIN else None
 
@@ -334,7 +329,7 @@ class CollapsedSearch:
         """Learn from a scaled point; return the state and its gain over noise, nats per row."""
         label, options = f", factors {factors}", self._without_prior
         state, _, bound = self._start(self._scaled(*factors), label, **options)
-        return state, bound.gain_over_noise(*state.hyperparameters, self._limits)
+        return state, bound.gain_over_noise(*state.hyperparameters, self._free.noise_bounds)
 
     def _best_attempt(self, lengths, others):
         """Return the hyperparameters of the best of several attempts.

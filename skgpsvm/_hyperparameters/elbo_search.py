@@ -5,7 +5,7 @@ from dataclasses import replace
 from .._collapsed import are_points
 from .._inference.elbo_learning import ElboLearning
 from .._sites import LikelihoodSites
-from .._torch_kernels import theta_bounds, torch_kernels
+from .._torch_kernels import torch_kernels
 from ..likelihoods import Softmax
 from .initialization import FIRST_ROWS, shrink_length_scales
 
@@ -39,10 +39,10 @@ def learn_on_elbo(sparse, start, name="hyperparameters"):
         return learn_from_best(sparse, [model, softmax])
     learning = _learning(sparse.on(some), model, free)
     tensors = model.state(rows.device)
-    if is_clear or learning.prior is None:
+    if is_clear or learning.free.prior is None:
         state = learning.init(tensors)
     else:
-        state = better_start(learning, tensors, learning.prior)
+        state = better_start(learning, tensors, learning.free.prior)
     if some is rows:
         curve = problem.run_stage(name, learning, state, sparse.max_iter)
         return model.at(state), curve
@@ -93,12 +93,8 @@ def _learning(sparse, model, free):
         torch_kernels(model.kernel),
         sparse.rows,
         model.jitter,
-        free,
-        theta_bounds(model.kernel, sparse.rows.device),
-        sparse.problem.scale,
+        sparse.free(model, free),
         sparse.tol,
-        sparse.prior(),
-        sparse.noise.limits(),
         every_row=_every_row(sparse, model, free),
     )
 

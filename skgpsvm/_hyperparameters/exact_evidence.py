@@ -1,12 +1,13 @@
 """Hyperparameters of a sparse GP, refined on the exact evidence of some rows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from .._collapsed import NOISE_BOUNDS, CollapsedLearning, Hyperparameters
-from .._evidence import Evidence, SharedScaling
-from .._torch_kernels import directions, theta_bounds, torch_kernel
+from .._collapsed import CollapsedLearning, Hyperparameters
+from .._evidence import NOISE_BOUNDS, Evidence, SharedScaling
+from .._torch_kernels import directions, torch_kernel
 from .priors import Penalized
 
 # Cumulative rows: training, validation, more training; and rounds.
@@ -32,11 +33,9 @@ def refine_on_evidence(sparse, model):
     order = problem.random_state.permutation(len(units))
     train, validation, more = np.split(order[: EVIDENCE_ROWS[-1]], EVIDENCE_ROWS[:-1])
     evidence = Evidence(torch_kernel(model.kernel), rows.of_units(units, train).gathered())
-    bounds, limits = theta_bounds(model.kernel, device), sparse.noise.limits(NOISE_BOUNDS)
-    prior, scale = sparse.prior(), problem.scale
-    objective = evidence if prior is None else Penalized(evidence, prior)
-    options = {"noise_bounds": limits}
-    learning = CollapsedLearning(objective, parts, bounds, scale, _LEARNING_TOL, **options)
+    free = sparse.free(model, parts, NOISE_BOUNDS)
+    objective = evidence if free.prior is None else Penalized(evidence, free.prior)
+    learning = CollapsedLearning(objective, free, _LEARNING_TOL)
     tensors = model.state(device)
     before = Hyperparameters(tensors["theta"], tensors["Z"], tensors["noise"])
     state = learning.init(*before)
@@ -44,17 +43,17 @@ def refine_on_evidence(sparse, model):
     after = state.hyperparameters
     if not len(validation):
         return model.at(after._asdict())
-    compared = rows.of_units(units, validation).gathered(), limits[1]
+    compared = rows.of_units(units, validation).gathered(), free.noise_bounds[1]
     best = _select_by_predictive_density(evidence, before, after, *compared)
     if not len(more) or not model.kernel.n_dims:
         return model.at(best._asdict())
     train = np.concatenate([train, more])
     evidence = Evidence(evidence.kernel, rows.of_units(units, train).gathered())
     axes = directions(model.kernel).to(device)
-    scaling = SharedScaling(evidence, best.theta, axes, bounds)
-    within = bounds.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
-    options |= {"n_steps": _FEW_STEPS}
-    learning = CollapsedLearning(scaling, parts, within, scale, _LEARNING_TOL, **options)
+    scaling = SharedScaling(evidence, best.theta, axes, free.theta_bounds)
+    within = axes.new_tensor([[-_MAX_FACTOR, _MAX_FACTOR]]).expand(len(axes), 2)
+    shared = replace(free, theta_bounds=within)
+    learning = CollapsedLearning(scaling, shared, _LEARNING_TOL, _FEW_STEPS)
     state = learning.init(axes.new_zeros(len(axes)), best.Z, best.noise)
     problem.run_stage("evidence of more rows", learning, state, 1, must_converge=False)
     after = state.hyperparameters._replace(theta=scaling.theta(state.theta))

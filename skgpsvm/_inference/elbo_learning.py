@@ -7,7 +7,7 @@ import torch
 
 from .._fitting import Stage, State
 from .._linalg import add_gram, mirror
-from .._optim import PARAMETER_BOUNDS, ROUND, FlatParameters, lbfgs
+from .._optim import ROUND, lbfgs
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import CoordinateAscent
@@ -126,19 +126,11 @@ class ElboLearning(Stage):
     rows : WeightedDataset
     jitter : float
         See `WhitenedBasis`.
-    free : list of str
+    free : Free
         What is learned: some of theta, Z and noise.
-    bounds : Tensor of shape (k, 2)
-        Bounds of theta.
-    scale : Tensor of shape (d,)
-        Unit of the inducing points in each feature.
     tol : float
         Convergence tolerance. The last step is the first that gains less than a tenth of it, in
         nats per row.
-    prior : SignalPrior or JointPrior, optional
-        Prior of theta.
-    noise_bounds : tuple of two floats
-        Bounds of the noise.
     every_row : bool, default=False
         Whether every row is an inducing point that stays, and no site has a negative precision.
         The posterior of an evaluation is then that of the latent values, see `LatentAscent`.
@@ -149,26 +141,11 @@ class ElboLearning(Stage):
     processes, for sites that are kept while hyperparameters change.
     """
 
-    def __init__(
-        self,
-        likelihood,
-        kernels,
-        rows,
-        jitter,
-        free,
-        bounds,
-        scale,
-        tol,
-        prior=None,
-        noise_bounds=PARAMETER_BOUNDS,
-        every_row=False,
-    ):
+    def __init__(self, likelihood, kernels, rows, jitter, free, tol, every_row=False):
         self.likelihood, self.kernels, self.jitter = likelihood, kernels, jitter
         self.rows = rows.gathered() if every_row else rows
         self._values = LatentRows(self.rows) if every_row else None
-        limits = {"theta": bounds, "noise": bounds.new_tensor([noise_bounds])}
-        self.flat, self._learns_noise = FlatParameters(free, {"Z": scale}, limits), "noise" in free
-        self.prior = prior
+        self.free, self._flat, self._learns_noise = free, free.flat, "noise" in free.names
         self._least_gain = _LEAST_GAIN * tol * (rows.total_weight + _MORE_ROWS)
 
     def init(self, start):
@@ -208,9 +185,9 @@ class ElboLearning(Stage):
         def value_and_gradient(point):
             nonlocal n_evaluations, best, best_posterior
             n_evaluations += 1
-            parts = parameters | self.flat.parts(point, parameters)
+            parts = parameters | self._flat.parts(point, parameters)
             ascent = self._ascent(**parts)
-            prior = 0.0 if self.prior is None else self.prior.log_density(parts["theta"]).item()
+            prior = self.free.log_prior(parts["theta"]).item()
             posterior, _ = self._converge(ascent, state, best - prior)
             value, gradients, sites = ascent.value_and_gradient(posterior)
             if self._learns_noise:
@@ -218,19 +195,17 @@ class ElboLearning(Stage):
                     posterior, self.likelihood, parts["noise"]
                 )
             value += prior
-            if self.prior is not None:
-                gradients["theta"] = gradients["theta"] + self.prior.gradient(parts["theta"])
             if value > best:
                 best = value
                 state.precision, state.linear = sites
                 best_posterior = posterior
-            return value, self.flat.gradient(gradients)
+            return value, self.free.gradient(gradients, parts["theta"])
 
-        start, limits = self.flat.vector(parameters), self.flat.limits(parameters)
+        start, limits = self._flat.vector(parameters), self._flat.limits(parameters)
         found, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, self._least_gain)
         # A round of all its steps has one evaluation more than steps, at least.
         state.ended = n_evaluations <= ROUND
-        vars(state).update(self.flat.parts(found, parameters))
+        vars(state).update(self._flat.parts(found, parameters))
         if self._values is not None:
             sites = (part.to(self.rows.dtype) for part in (state.precision, state.linear))
             best_posterior = self._whitened(**state.parameters()).posterior_of(*sites)

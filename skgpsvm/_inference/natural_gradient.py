@@ -11,7 +11,7 @@ import torch
 
 from .._fitting import PosteriorStage, State
 from .._linalg import gaussian_kl, relative_change, upper_root
-from .._optim import PARAMETER_BOUNDS, STEPS
+from .._optim import STEPS
 from .._posteriors import whitened_basis
 from .._sites import batch_loss
 from .coordinate_ascent import AscentState, CoordinateAscent
@@ -72,42 +72,20 @@ class AdamSteps:
     kernels : tuple of TorchKernel
         As `torch_kernels` returns them.
     rows : WeightedDataset
-    trained : sequence of str
+    free : Free
         Fields of the state to train: some of theta, noise, Z, mean and raw_root.
     learning_rate : float
-    bounds : Tensor of shape (k, 2)
-        Bounds of theta.
-    scale : Tensor of shape (d,)
-        Unit of the steps of the inducing points in each feature.
-    prior : SlopePrior, SignalPrior, JointPrior or None
-        Prior of theta.
-    noise_bounds : tuple of two floats
-        Bounds of the noise.
     rule : str
         Key of `STEPS`.
     jitter : float
         See `WhitenedBasis`.
     """
 
-    def __init__(
-        self,
-        likelihood,
-        kernels,
-        rows,
-        trained,
-        learning_rate,
-        bounds,
-        scale,
-        prior=None,
-        noise_bounds=PARAMETER_BOUNDS,
-        rule="adam",
-        jitter=1e-6,
-    ):
-        self.likelihood, self.kernels, self.rows, self.prior = likelihood, kernels, rows, prior
-        self.trained, self.learning_rate = trained, learning_rate
-        self.bounds = {"theta": bounds.unbind(-1), "noise": noise_bounds}
-        self.units, self._step = {"Z": scale}, STEPS[rule]
-        self._jitter = jitter
+    def __init__(self, likelihood, kernels, rows, free, learning_rate, rule="adam", jitter=1e-6):
+        self.likelihood, self.kernels, self.rows = likelihood, kernels, rows
+        self.free, self.trained, self.learning_rate = free, free.names, learning_rate
+        self._bounds = {"theta": free.theta_bounds.unbind(-1), "noise": free.noise_bounds}
+        self._units, self._step, self._jitter = {"Z": free.scale}, STEPS[rule], jitter
 
     @torch.enable_grad()
     def run(self, state, batches):
@@ -115,7 +93,7 @@ class AdamSteps:
 
         The trained fields of the state and its ``adam`` are replaced.
         """
-        units = {name: self.units.get(name, 1.0) for name in self.trained}
+        units = {name: self._units.get(name, 1.0) for name in self.trained}
         leaves = {name: (getattr(state, name) / u).requires_grad_() for name, u in units.items()}
         rate, memory, total = self.learning_rate * state.rate_factor, dict(state.adam), 0.0
         for index in batches:
@@ -128,8 +106,8 @@ class AdamSteps:
                 for (name, leaf), slope in zip(leaves.items(), slopes, strict=True):
                     step, memory[name] = self._step(memory.get(name), slope, rate)
                     leaf += step
-                    if name in self.bounds:
-                        leaf.clamp_(*self.bounds[name])
+                    if name in self._bounds:
+                        leaf.clamp_(*self._bounds[name])
             total = total + value
         for name, leaf in leaves.items():
             setattr(state, name, leaf.detach() * units[name])
@@ -148,16 +126,12 @@ class AdamSteps:
         loss = batch_loss(likelihood, A, residual, y, state.mean, root)
         kl = gaussian_kl(state.mean, root).sum()
         scale, share = self.rows.scale_of(y), 1 / self.rows.n_shards
-        log_prior = share * self.log_prior(state.theta)
+        log_prior = share * self.free.log_prior(state.theta)
         return log_prior - scale * (weights * loss).sum() - share * kl
 
     def basis(self, state):
         """Return the whitened features of the inducing points of a state."""
         return whitened_basis(self.kernels, state.theta, state.Z, self._jitter)
-
-    def log_prior(self, theta):
-        """Return the log density of theta up to a constant; zero without a prior."""
-        return theta.new_zeros(()) if self.prior is None else self.prior.log_density(theta)
 
 
 class AscentStage(PosteriorStage):
@@ -284,7 +258,7 @@ class CoordinateInference(_Inference):
         state.objective = sum(values) / len(values) + self._log_prior(state)
 
     def _log_prior(self, state):
-        return self.adam.log_prior(state.theta).item()
+        return self.adam.free.log_prior(state.theta).item()
 
     def _groups(self):
         """Return the parts of a pass between which Adam may step.

@@ -11,6 +11,7 @@ from .._hinge_sites import ContrastSites
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.leave_one_out import leave_one_out
 from .._inference.natural_gradient import AdamSteps, CoordinateInference
+from .._optim import Free
 from .._posteriors import WhitenedBasis
 from .._torch_kernels import directions, theta_bounds, torch_kernel
 
@@ -107,8 +108,8 @@ class LeaveOneOutChoice:
     def maximize_elbo(self, problem, theta, seed, steps):
         """Return theta after steps of Adam on it and on the inducing points, between sweeps."""
         iterations, n_steps, rate = steps
-        trained, scale = ("theta", "Z"), problem.scale
-        adam = AdamSteps(self.hinge, (self.kernel,), self.rows, trained, rate, self.bounds, scale)
+        free = Free(("theta", "Z"), self.bounds, problem.scale)
+        adam = AdamSteps(self.hinge, (self.kernel,), self.rows, free, rate)
         ascent = CoordinateAscent(self.hinge, self._basis(theta), self.rows)
         generator = torch.Generator().manual_seed(seed)
         inference = Alternation(ascent, adam, math.inf, 0.0, None, generator)

@@ -270,7 +270,7 @@ class EPClassifier(GPClassifier):
         if isinstance(solver, ConvergedEP):
             return SiteUpdates(problem, None, self.max_iter, self.tol)
         rate = LEARNING_RATE if solver.learning_rate is None else solver.learning_rate
-        rule = RULES[solver.rule](rate) if problem.free else None
+        rule = RULES[solver.rule](rate) if problem.free.names else None
         problem = replace(problem, approximate=solver.gradient == "approximate")
         if solver.batch_size is None:
             return SiteUpdates(problem, rule, self.max_iter, self.tol)

@@ -68,7 +68,7 @@ class EvidenceLearning(Stage):
                 state.restore(tried.as_dict())
             return value, self.problem.gradient(tried, update)
 
-        parameters, flat = state.parameters(), self.problem.flat
+        parameters, flat = state.parameters(), self.problem.free.flat
         start, limits = flat.vector(parameters), flat.limits(parameters)
         least_gain = _LEAST_GAIN * self.tol * (self.propagation.rows.total_weight + _MORE_ROWS)
         best, state.objective = lbfgs(value_and_gradient, start, limits, ROUND, least_gain)

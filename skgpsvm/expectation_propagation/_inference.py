@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from .._fitting import PosteriorStage
-from .._hyperparameters.priors import SignalPrior
 from .._inference.natural_gradient import LEARNING_SHARE, PATIENCE
 from .._linalg import relative_change
-from .._optim import FlatParameters
+from .._optim import Free
 from ..exceptions import NotPositiveDefiniteError
 from ._propagation import EPState, Propagation
 
@@ -21,43 +20,22 @@ class EPProblem:
     """Expectation propagation and the hyperparameters to learn."""
 
     propagation: Propagation
-    # Names of the learned parameters, some of "theta" and "Z"
-    free: list = field(default_factory=list)
-    bounds: torch.Tensor | None = None  # (k, 2): bounds of theta, where anything is learned
-    # (d,): units of the inducing points by feature, where anything is learned
-    scale: torch.Tensor | None = None
-    prior: SignalPrior | None = None  # prior of theta
+    free: Free = field(default_factory=Free)  # learned parameters, some of "theta" and "Z"
     # Whether gradients are those of the source's eq. 4; see `Propagation.gradient`
     approximate: bool = False
 
-    @property
-    def flat(self):
-        """The learned parameters as one vector, a `FlatParameters`."""
-        return FlatParameters(self.free, {"Z": self.scale}, {"theta": self.bounds})
-
-    def log_prior(self, state):
-        """Return the log density of theta, up to a constant; zero without a prior."""
-        return 0.0 if self.prior is None else self.prior.log_density(state.theta).item()
-
     def objective(self, state, update):
         """Return the log evidence plus the log prior, given the `site_update` at a state."""
-        return self.propagation.evidence(state, update) + self.log_prior(state)
+        return self.propagation.evidence(state, update) + self.free.log_prior(state.theta).item()
 
     def gradient(self, state, update):
         """Return the derivatives of `objective` in the learned parameters, (k,)."""
         gradients = self.propagation.gradient(state, update, self.approximate)
-        return self.with_prior(gradients, state)
-
-    def with_prior(self, gradients, state):
-        """Return derivatives by name as one vector (k,), the prior's gradient added."""
-        if self.prior is not None and "theta" in gradients:
-            theta = gradients["theta"] + self.prior.gradient(state.theta)
-            gradients = {**gradients, "theta": theta}
-        return self.flat.gradient(gradients)
+        return self.free.gradient(gradients, state.theta)
 
     def moved(self, state, point):
         """Return the parameters of a state by name, the learned ones set to a vector (k,)."""
-        return self.flat.parts(point, state.parameters())
+        return self.free.flat.parts(point, state.parameters())
 
 
 @dataclass(kw_only=True)
@@ -107,7 +85,7 @@ class SiteUpdates(PosteriorStage):
     def init(self, start):
         """Return the state without sites, or with the sites of a start's posterior."""
         fields = self.propagation.first_state(start).as_dict()
-        return SiteUpdateState(**fields, learning=bool(self.problem.free))
+        return SiteUpdateState(**fields, learning=bool(self.problem.free.names))
 
     def at(self, state):
         """Return the propagation, which with a state gives the summary of the model."""
@@ -134,7 +112,7 @@ class SiteUpdates(PosteriorStage):
     def _learn(self, state, gradient, progress):
         """Take a step of the hyperparameters."""
         step, state.memory = self.rule.step(state.memory, gradient, progress)
-        parameters, flat = state.parameters(), self.problem.flat
+        parameters, flat = state.parameters(), self.problem.free.flat
         limits = flat.limits(parameters).unbind(-1)
         point = (flat.vector(parameters) + state.step_factor * step).clamp(*limits)
         vars(state).update(self.problem.moved(state, point))
@@ -204,7 +182,8 @@ class MinibatchEP(SiteUpdates):
                 basis = self.propagation.make_basis(state.theta, state.Z)
         log_normalizer = self.propagation.log_normalizer(state)
         (log_sites,) = rows.sum(log_sites)
-        objective = log_sites.item() + log_normalizer + self.problem.log_prior(state)
+        log_prior = self.problem.free.log_prior(state.theta).item()
+        objective = log_sites.item() + log_normalizer + log_prior
         self.propagation.refresh(state)
         state.generator = self.generator.get_state()
         self._finish(state, mean_before, objective)
@@ -212,11 +191,11 @@ class MinibatchEP(SiteUpdates):
     @torch.enable_grad()
     def _stochastic_gradient(self, state, surrogate):
         """Return an estimate of `EPProblem.gradient`, (k,), from the surrogate of a batch."""
-        parameters = state.parameters()
-        leaves = {name: parameters[name].detach().requires_grad_() for name in self.problem.free}
+        parameters, free = state.parameters(), self.problem.free
+        leaves = {name: parameters[name].detach().requires_grad_() for name in free.names}
         value = surrogate(self.propagation.make_basis(**parameters | leaves))
         # Zero, so that parameters without effect have a gradient too.
         value = value + sum(0.0 * leaf.sum() for leaf in leaves.values())
         gradients = torch.autograd.grad(value, leaves.values())
         gradients = self.propagation.rows.sum(*gradients)
-        return self.problem.with_prior(dict(zip(leaves, gradients, strict=True)), state)
+        return free.gradient(dict(zip(leaves, gradients, strict=True)), state.theta)

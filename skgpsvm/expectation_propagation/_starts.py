@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from .._hyperparameters.elbo_search import better_start
 from .._hyperparameters.initialization import FIRST_ROWS, shrink_length_scales
-from .._torch_kernels import theta_bounds, torch_kernel
+from .._torch_kernels import torch_kernel
 from ._converged import EvidenceLearning
 from ._inference import EPProblem
 from ._propagation import Propagation
@@ -14,14 +14,8 @@ _LEARNING_POINTS = 100
 
 def ep_problem(sparse, model, free):
     """Return the `EPProblem` that all ways of learning share."""
-    rows = sparse.rows
-    return EPProblem(
-        Propagation(torch_kernel(model.kernel), rows, model.jitter),
-        free,
-        theta_bounds(model.kernel, rows.device),
-        sparse.problem.scale,
-        sparse.prior(),
-    )
+    propagation = Propagation(torch_kernel(model.kernel), sparse.rows, model.jitter)
+    return EPProblem(propagation, sparse.free(model, free))
 
 
 def select_start(sparse, start):
@@ -39,7 +33,7 @@ def select_start(sparse, start):
         return start
     problem = ep_problem(sparse.on(rows), start, sparse.free_parts(start))
     learning = EvidenceLearning(problem, sparse.tol)
-    state = better_start(learning, start.state(rows.device), problem.prior)
+    state = better_start(learning, start.state(rows.device), problem.free.prior)
     return replace(start.at(state), mean=None, root=None)
 
 

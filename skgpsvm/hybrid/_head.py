@@ -4,6 +4,7 @@ import torch
 
 from .._inference.coordinate_ascent import CoordinateAscent
 from .._inference.elbo_learning import ElboLearning
+from .._optim import Free
 from .._posteriors import WhitenedBasis
 from .._sites import LikelihoodSites
 from .._torch_kernels import theta_bounds, torch_kernel
@@ -53,10 +54,8 @@ def solve_head(kernel, Z, likelihood, rows, noise_bounds, prior=None, names=HEAD
     free = [name for name in ("theta", "noise") if len(head[name])]
     if free and isinstance(likelihood, LikelihoodSites):
         bounds, units = theta_bounds(kernel, rows.device), torch.ones_like(head["Z"][0])
-        options = prior, noise_bounds
-        learning = ElboLearning(
-            likelihood, (kernel_of_rows,), rows, _JITTER, free, bounds, units, _TOL, *options
-        )
+        parts = Free(free, bounds, units, noise_bounds, prior)
+        learning = ElboLearning(likelihood, (kernel_of_rows,), rows, _JITTER, parts, _TOL)
         found = learning.init(head)
         learning.step(found)
         head |= {name: getattr(found, name) for name in free}
