@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
 from skgpsvm._inference.natural_gradient import AdamSteps, GradientState
-from skgpsvm._optim import PARAMETER_BOUNDS
+from skgpsvm._optim import PARAMETER_BOUNDS, Free
 from skgpsvm._sites import LikelihoodSites
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.decoupled._stochastic import PARTS, StochasticBound, StochasticDescent
@@ -87,8 +87,8 @@ class CoupledStep:
         kernel = ConstantKernel() * RBF(np.full(D, np.sqrt(D / 2)))
         sites = LikelihoodSites(Gaussian(np.full(1, 0.1)), 1)
         trained = ("theta", "noise", "Z", "mean", "raw_root")
-        options = RATE, torch.tensor(kernel.bounds), torch.ones(D).double()
-        self.adam = AdamSteps(sites, torch_kernel(kernel), rows, trained, *options)
+        free = Free(trained, torch.tensor(kernel.bounds), torch.ones(D).double())
+        self.adam = AdamSteps(sites, (torch_kernel(kernel),), rows, free, RATE)
         self.state = GradientState(
             theta=torch.tensor(kernel.theta),
             Z=points(m),

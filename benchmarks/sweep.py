@@ -19,6 +19,7 @@ import torch.multiprocessing
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpsvm._data import WeightedDataset
+from skgpsvm._optim import Free
 from skgpsvm._torch_kernels import torch_kernel
 from skgpsvm.expectation_propagation._inference import EPProblem, SiteUpdates
 from skgpsvm.expectation_propagation._propagation import Propagation
@@ -45,7 +46,7 @@ class Iteration:
         propagation = Propagation(torch_kernel(kernel), self.rows)
         bounds, scale = torch.tensor(kernel.bounds), torch.ones(D).double()
         free = ["theta", "Z"] if learning else []
-        problem = EPProblem(propagation, free, bounds, scale)
+        problem = EPProblem(propagation, Free(free, bounds, scale))
         self.fit = SiteUpdates(problem, RULES["adam"](RATE), 10**6, 0.0)
         self.state = self.fit.init({"theta": torch.tensor(kernel.theta), "Z": self.Z})
 
