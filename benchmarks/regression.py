@@ -1,8 +1,8 @@
 """Error and predictive density of regressors on every regression set, against time.
 
 ``SVGPRegressor()`` is compared with the package's other regressors, GPyTorch's sparse variational
-GP, an exact GP if the set is small enough, and gradient boosting. GPyTorch has 256 inducing points,
-as ours has beyond 2,000 rows. The splits are the sets' own (``test_mask``); rows and targets are
+GP, an exact GP if the set is small enough, gradient boosting, and the density regressors of
+`_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are the sets' own (``test_mask``); rows and targets are
 standardized with training statistics. On the first split the density is recorded during the fits.
 Run ``python -m benchmarks.regression``; a run that was killed continues where it stopped. To add a
 method, add an entry to ``METHODS``.
@@ -28,7 +28,7 @@ from skgpsvm import (
     SVGPRegressor,
 )
 
-from . import _data, _harness, _measure, _peers, _report
+from . import _data, _density_peers, _harness, _measure, _peers, _report
 from ._harness import Method
 
 QUICK_SETS = ("yacht", "housing")
@@ -83,6 +83,7 @@ METHODS = {
         _harness.sklearn_code(),
         ("rmse",),
     ),
+    **_density_peers.methods(BOTH),
 }
 
 METRICS = {
