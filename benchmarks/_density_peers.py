@@ -189,3 +189,20 @@ def methods(metrics):
         code = f"{sklearn_code()}, mapie {version('mapie')}"
         found["gradient boosting, MAPIE"] = method(ConformalBoosting, code)
     return found
+
+
+def settings():
+    """Return descriptions of the peers for a report's header, by name."""
+    return {
+        "CatBoost": "RMSEWithUncertainty; tuned: "
+        f"best of depths {_DEPTHS['CatBoost']}, at most {_MAX_TREES} trees",
+        "NGBoost": f"Gaussian; tuned: best of depths {_DEPTHS['NGBoost']}, at most {_MAX_TREES} "
+        f"trees, sets of at most {MOST_ROWS} training rows",
+        "tuned": f"trees until the density of {_HELD_OUT:.0%} of the rows has not risen for "
+        f"{_PATIENCE} trees; these rows are not fitted",
+        "GPBoost": f"Vecchia, {_NEIGHBORS} neighbors, Matern 3/2 with ARD, sets of at most "
+        f"{MOST_FEATURES} features; tuned: best smoothness of {_SHAPES} by the likelihood, sets of "
+        f"at most {MOST_ROWS} training rows",
+        "gradient boosting, MAPIE": f"CV+ of {_CV} folds; Gaussian, its standard deviation half "
+        "the interval of level .683",
+    }

@@ -12,7 +12,7 @@ import sklearn
 import torch
 from matplotlib.ticker import NullFormatter
 
-from . import _measure
+from . import _data, _measure
 from ._harness import RESULTS, package_code
 
 _PANELS = 4  # number of panels in a row
@@ -108,6 +108,18 @@ def other_code(results, codes):
     return "\n".join(["Results of other code:", *lines]) if lines else ""
 
 
+def by_use(results, sizes, of, metrics, ours, kind):
+    """Return the parts of `methods` for the evaluation sets of a kind, then for the others."""
+    evaluated = sizes.index.isin(_data.EVALUATION[kind])
+    parts = []
+    for title, chosen in (("Evaluation sets", evaluated), ("Development sets", ~evaluated)):
+        if chosen.any():
+            found = results[results["set"].isin(sizes.index[chosen])]
+            parts.append(f"{title}\n{'-' * len(title)}")
+            parts += methods(found, sizes[chosen], of, metrics, ours)
+    return parts
+
+
 def methods(results, sizes, methods, metrics, ours):
     """Return the parts of a report on methods over sets: comparisons with ours, then every set.
 
@@ -134,8 +146,9 @@ def methods(results, sizes, methods, metrics, ours):
         scores = means[metric][[m for m in methods if metric in methods[m].metrics]]
         verdicts = comparison(scores, ours, higher_is_better=higher)
         parts.append(table(verdicts, f"{title}: {ours} against others, over sets"))
-        mean_ranks = ranks(scores, higher_is_better=higher).mean()
-        footer = pd.DataFrame([scores.mean(), mean_ranks], index=["mean", "mean rank"])
+        everywhere = scores.dropna(axis=1)  # others' means and ranks would not compare
+        mean_ranks = ranks(everywhere, higher_is_better=higher).mean()
+        footer = pd.DataFrame([everywhere.mean(), mean_ranks], index=["mean", "mean rank"])
         tables.append(table(_with_sizes(sizes, scores, footer), title))
     seconds = means["fit_seconds"][list(methods)]
     footer = seconds.sum().to_frame("sum").T

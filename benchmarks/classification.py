@@ -197,7 +197,7 @@ def main():
     }
     parts = [_report.header("Classification: every set, default settings", **settings)]
     sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T[["n", "d", "c"]]
-    parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
+    parts += _report.by_use(results, sizes, METHODS, METRICS, OURS, "classification")
     parts += _report.against_time(
         results, sizes, "log-loss", (OURS, SAME_M, SAME_M_SVGP), "GPyTorch SVGP"
     )

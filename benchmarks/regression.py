@@ -2,10 +2,10 @@
 
 ``SVGPRegressor()`` is compared with the package's other regressors, GPyTorch's sparse variational
 GP, an exact GP if the set is small enough, gradient boosting, and the density regressors of
-`_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are the sets' own (``test_mask``); rows and targets are
-standardized with training statistics. On the first split the density is recorded during the fits.
-Run ``python -m benchmarks.regression``; a run that was killed continues where it stopped. To add a
-method, add an entry to ``METHODS``.
+`_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are
+the sets' own (``test_mask``); rows and targets are standardized with training statistics. On the
+first split the density is recorded during the fits. Run ``python -m benchmarks.regression``; a run
+that was killed continues where it stopped. To add a method, add an entry to ``METHODS``.
 """
 
 import sys
@@ -119,11 +119,12 @@ def main():
         OURS: "SVGPRegressor(), exact up to 2,000 rows, else with 256 inducing points",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "exact GP": f"GaussianProcessRegressor, sets of at most {MAX_EXACT} training rows",
+        **_density_peers.settings(),
         "processes": f"{plan.jobs} of one thread",
     }
     parts = [_report.header("Regression: every set, default settings", **settings)]
     sizes = pd.DataFrame({name: vars(info) for name, info in plan.sets.items()}).T
-    parts += _report.methods(results, sizes, METHODS, METRICS, OURS)
+    parts += _report.by_use(results, sizes, METHODS, METRICS, OURS, "regression")
     parts += _report.against_time(results, sizes, "density", (OURS,), "GPyTorch SVGP")
     _report.publish("regression", parts, write=plan.full)
     if plan.full:
