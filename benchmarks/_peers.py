@@ -14,15 +14,22 @@ from ._harness import Method
 
 RATE, _BATCH, _HELD_OUT = 0.02, 256, 0.1
 _PATIENCE, _MAX_EPOCHS = 10, 500
+NEIGHBORS = 32  # of VNNGP; its authors' 256 take minutes for an epoch
 
 
 class _Model(gpytorch.models.ApproximateGP):
     """Latent functions with constant mean, ARD squared exponential and shared inducing points."""
 
-    def __init__(self, Z, n_latents):
+    def __init__(self, Z, n_latents, *, nearest=False):
         shape = torch.Size([n_latents]) if n_latents > 1 else torch.Size()
-        q = gpytorch.variational.CholeskyVariationalDistribution(len(Z), batch_shape=shape)
-        strategy = gpytorch.variational.VariationalStrategy(self, Z, q)
+        if nearest:
+            q = gpytorch.variational.MeanFieldVariationalDistribution(len(Z))
+            strategy = gpytorch.variational.NNVariationalStrategy(
+                self, Z, q, k=min(NEIGHBORS, len(Z) - 1), training_batch_size=_BATCH
+            )
+        else:
+            q = gpytorch.variational.CholeskyVariationalDistribution(len(Z), batch_shape=shape)
+            strategy = gpytorch.variational.VariationalStrategy(self, Z, q)
         if n_latents > 1:
             strategy = gpytorch.variational.IndependentMultitaskVariationalStrategy(
                 strategy, num_tasks=n_latents
@@ -31,11 +38,11 @@ class _Model(gpytorch.models.ApproximateGP):
         self.mean = gpytorch.means.ConstantMean(batch_shape=shape)
         rbf = gpytorch.kernels.RBFKernel(ard_num_dims=Z.shape[1], batch_shape=shape)
         rbf.lengthscale = max(1.0, np.sqrt(Z.shape[1]) / 2)
-        self.kernel = gpytorch.kernels.ScaleKernel(rbf, batch_shape=shape)
+        self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=shape)
 
     def forward(self, X):
         """Return the prior of the latent functions at rows."""
-        return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
+        return gpytorch.distributions.MultivariateNormal(self.mean(X), self.covar_module(X))
 
 
 class SVGP(ABC):
@@ -73,13 +80,10 @@ class SVGP(ABC):
         X, X_held = (self._tensor(part, torch.float32) for part in parts[:2])
         kind = torch.float32 if classes is None else torch.int64
         y, y_held = (self._tensor(part, kind) for part in parts[2:])
-        m = min(self.n_inducing, len(X))
-        centers = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy(force=True))
-        self._build(self._tensor(centers.cluster_centers_, torch.float32), len(X))
+        self._build(self._points(X), len(X))
         best, since = (np.inf, None), 0
         for _ in range(self.max_epochs):
-            for index in torch.randperm(len(X), device=self.device).split(_BATCH):
-                self._step(X[index], y[index])
+            self._epoch(X, y)
             loss = self._loss(X_held, y_held)
             watch(self)
             since += 1
@@ -92,6 +96,17 @@ class SVGP(ABC):
 
     def _tensor(self, array, dtype=torch.float32):
         return torch.tensor(array, dtype=dtype, device=self.device)
+
+    def _points(self, X):
+        """Return the initial inducing points."""
+        m = min(self.n_inducing, len(X))
+        centers = KMeans(m, n_init=1, random_state=self.random_state).fit(X.numpy(force=True))
+        return self._tensor(centers.cluster_centers_)
+
+    def _epoch(self, X, y):
+        """Take a step on each minibatch of the rows."""
+        for index in torch.randperm(len(X), device=self.device).split(_BATCH):
+            self._step(X[index], y[index])
 
     def _loss(self, X, y):
         """Return the mean negative log predictive density of rows."""
@@ -144,9 +159,11 @@ class SVGP(ABC):
 class GPyTorchSVGP(SVGP):
     """GPyTorch's SVGP; probabilities average 64 draws."""
 
+    nearest = False
+
     def _build(self, Z, n):
         c = 1 if self.classes_ is None else len(self.classes_)
-        self.model = _Model(Z, c if c > 2 else 1)
+        self.model = _Model(Z, c if c > 2 else 1, nearest=self.nearest)
         if c == 1:
             self.likelihood = gpytorch.likelihoods.GaussianLikelihood()
         elif c == 2:
@@ -198,6 +215,24 @@ class GPyTorchSVGP(SVGP):
         return tuple(part.double().numpy(force=True) for part in (found.mean, found.stddev))
 
 
+class GPyTorchVNNGP(GPyTorchSVGP):
+    """GPyTorch's VNNGP for regression: every row is an inducing point with 32 neighbors."""
+
+    nearest = True
+
+    def _points(self, X):
+        return X
+
+    def _epoch(self, X, y):
+        self._mode(training=True)
+        strategy = self.model.variational_strategy
+        for _ in range(strategy._total_training_batches):
+            self._adam.zero_grad()
+            found = strategy(x=None)  # of a minibatch that the strategy draws
+            (-self._objective(found, y[strategy.current_training_indices])).backward()
+            self._adam.step()
+
+
 def protocol():
     """Return a description of how the peers are trained."""
     return f"rate {RATE} batch {_BATCH} patience {_PATIENCE}"
@@ -211,9 +246,18 @@ def svgp_methods(n_inducing, metrics):
 
         classes["GPflow SVGP"] = (GPflowSVGP, f"gpflow {version} {protocol()}")
 
-    def method(peer, code):
-        return Method(
-            lambda X, y, seed, clock: peer(n_inducing, seed).fit(X, y, clock.watch), code, metrics
-        )
+    return {
+        name: _method(kind, n_inducing, code, metrics) for name, (kind, code) in classes.items()
+    }
 
-    return {name: method(*entry) for name, entry in classes.items()}
+
+def vnngp_method(metrics):
+    """Return the `Method` of GPyTorch's VNNGP, which is for regression only."""
+    code = f"gpytorch {gpytorch.__version__} {protocol()} neighbors {NEIGHBORS}"
+    return _method(GPyTorchVNNGP, None, code, metrics)
+
+
+def _method(peer, n_inducing, code, metrics):
+    return Method(
+        lambda X, y, seed, clock: peer(n_inducing, seed).fit(X, y, clock.watch), code, metrics
+    )

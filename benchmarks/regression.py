@@ -1,8 +1,8 @@
 """Error and predictive density of regressors on every regression set, against time.
 
 ``SVGPRegressor()`` is compared with the package's other regressors, GPyTorch's sparse variational
-GP, an exact GP if the set is small enough, gradient boosting, and the density regressors of
-`_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are
+and nearest-neighbor GPs, an exact GP if the set is small enough, gradient boosting, and the density
+regressors of `_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are
 the sets' own (``test_mask``); rows and targets are standardized with training statistics. On the
 first split the density is recorded during the fits. Run ``python -m benchmarks.regression``; a run
 that was killed continues where it stopped. To add a method, add an entry to ``METHODS``.
@@ -77,6 +77,7 @@ METHODS = {
         for name in ROBUST
     },
     **_peers.svgp_methods(N_INDUCING, BOTH),
+    "GPyTorch VNNGP": _peers.vnngp_method(BOTH),
     "exact GP": Method(exact, _harness.sklearn_code(), BOTH),
     "gradient boosting": Method(
         lambda X, y, seed, clock: HistGradientBoostingRegressor(random_state=seed).fit(X, y),
@@ -118,6 +119,7 @@ def main():
         "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardized",
         OURS: "SVGPRegressor(), exact up to 2,000 rows, else with 256 inducing points",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
+        "GPyTorch VNNGP": f"every row a point; neighbors {_peers.NEIGHBORS}; {_peers.protocol()}",
         "exact GP": f"GaussianProcessRegressor, sets of at most {MAX_EXACT} training rows",
         **_density_peers.settings(),
         "processes": f"{plan.jobs} of one thread",
