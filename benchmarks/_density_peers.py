@@ -1,8 +1,10 @@
 """Regressors with predictive densities from other libraries, with scikit-learn's interface.
 
-Each is left out if its library is not installed: CatBoost, GPBoost, MAPIE and NGBoost. Each is
-fitted as it comes and, where it says so, lightly tuned: a few settings are compared, and the number
-of trees is chosen, by the loss on ten per cent of the rows, which are held out.
+Each is left out if its library is not installed: CatBoost, GPBoost, MAPIE and NGBoost. NGBoost asks
+for an older scikit-learn than the tested one, but runs with it: ``pip install --no-deps catboost
+gpboost ngboost``. Each peer is fitted as it comes and, where its name says so, lightly tuned: a few
+settings are compared, and the number of trees is chosen, by the loss on ten per cent of the rows,
+which are held out.
 """
 
 from importlib.metadata import version

@@ -2,10 +2,11 @@
 
 ``SVGPRegressor()`` is compared with the package's other regressors, GPyTorch's sparse variational
 and nearest-neighbor GPs, an exact GP if the set is small enough, gradient boosting, and the density
-regressors of `_density_peers`. GPyTorch has 256 inducing points, as ours has beyond 2,000 rows. The splits are
-the sets' own (``test_mask``); rows and targets are standardized with training statistics. On the
-first split the density is recorded during the fits. Run ``python -m benchmarks.regression``; a run
-that was killed continues where it stopped. To add a method, add an entry to ``METHODS``.
+regressors of `_density_peers`. GPyTorch's sparse GP has 256 inducing points, as ours has beyond
+2,000 rows. The splits are the sets' own (``test_mask``); rows and targets are standardized with
+training statistics. On the first split the density is recorded during the fits. Run ``python -m
+benchmarks.regression``; a run that was killed continues where it stopped. To add a method, add an
+entry to ``METHODS``.
 """
 
 import sys
