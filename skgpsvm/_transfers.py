@@ -1,5 +1,7 @@
 """Copies of tensors from the memory of the CPU to that of a device."""
 
+import torch
+
 _PINNING = ("cuda",)  # devices that copy from pinned memory while the CPU goes on
 
 
@@ -10,5 +12,6 @@ def to_device(tensor, device, dtype=None):
     rows while the device computes with these. Torch keeps the pinned memory until it is copied.
     """
     tensor = tensor.to(dtype=dtype)
-    pins = device.type in _PINNING and tensor.device.type == "cpu" and not tensor.is_sparse
+    pins = torch.device(device).type in _PINNING and tensor.device.type == "cpu"
+    pins = pins and not tensor.is_sparse
     return (tensor.pin_memory() if pins else tensor).to(device, non_blocking=pins)
