@@ -13,9 +13,10 @@ import pandas as pd
 from . import _data
 from .figures import Rows, line, runs, shown
 
-# Results file: its loss, our estimator and the peers, with their names in the tables.
+# Results file, loss, our estimator and the peers, with their names in the tables.
 COMPARISONS = {
     "classification": (
+        "classification",
         "log_loss",
         "BayesianSVC",
         {
@@ -26,6 +27,7 @@ COMPARISONS = {
         },
     ),
     "regression": (
+        "regression",
         "rmse",
         "SVGPRegressor",
         {
@@ -34,21 +36,35 @@ COMPARISONS = {
             "GPyTorch SVGP": "GPyTorch, variational",
         },
     ),
+    "density": (
+        "regression",
+        "nlpd",
+        "SVGPRegressor",
+        {
+            "exact GP": "``GaussianProcessRegressor``",
+            "GPyTorch SVGP": "GPyTorch, variational",
+            "GPBoost": "GPBoost, nearest neighbors",
+            "gradient boosting, MAPIE": "``HistGradientBoostingRegressor``, intervals by MAPIE",
+            "CatBoost, tuned": "CatBoost with uncertainty, tuned",
+            "NGBoost": "NGBoost",
+            "NGBoost, tuned": "NGBoost, tuned",
+        },
+    ),
 }
 
 
-def compared(kind):
+def compared(name):
     """Return our estimator beside its peers: losses on the splits that both have."""
-    loss, ours, peers = COMPARISONS[kind]
+    kind, loss, ours, peers = COMPARISONS[name]
     rows = Rows(kind, set=_data.EVALUATION[kind], method=ours).newest()
     splits = pd.MultiIndex.from_frame(rows.frame[["set", "seed"]])
     results = Rows(kind).frame.set_index(["set", "seed"])
     lines = []
-    for peer, name in peers.items():
+    for peer, shown_as in peers.items():
         its = results[results["method"] == peer].reindex(splits)[loss]
         both = pd.DataFrame({"ours": rows.frame[loss].to_numpy(), "its": its.to_numpy()})
         both = both.groupby(splits.get_level_values("set")).mean().dropna()
-        line = {"against": name, "sets": len(both), "better on": (both.ours < both.its).sum()}
+        line = {"against": shown_as, "sets": len(both), "better on": (both.ours < both.its).sum()}
         medians = {f"median, {side}": f"{both[side].median():.3f}" for side in both}
         lines.append(line | medians)
     return pd.DataFrame(lines), rows.codes()
@@ -59,7 +75,7 @@ def own(kind):
 
     Estimators are those with the newest code.
     """
-    loss = COMPARISONS[kind][0]
+    loss = COMPARISONS[kind][1]
     rows = Rows(kind, set=_data.EVALUATION[kind], seed=0).newest()
     frame = rows.frame.dropna(subset=[loss])
     losses = frame.pivot(index="set", columns="method", values=loss)
@@ -371,6 +387,7 @@ TABLES = {
     "own-regression": lambda: own("regression"),
     "peers-classification": lambda: compared("classification"),
     "peers-regression": lambda: compared("regression"),
+    "peers-density": lambda: compared("density"),
     "policies": policies,
     "vectors": vectors,
 }
