@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import figures, tables
 
-OLDER = "before the last release run"
+OLDER = "at other code than the last release run"
 
 
 def when(codes):
