@@ -180,7 +180,8 @@ def main():
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": f"{len(plan.sets)}, every class of at least 2 rows",
-        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}; mean-imputed, standardized",
+        "splits": f"stratified 80/20, seeds 0 to {len(plan.seeds) - 1}, of more than "
+        f"{_harness.LARGE} rows seed 0; mean-imputed, standardized",
         "SVC": "SVC()",
         "calibrated SVC": "CalibratedClassifierCV(SVC(), ensemble=False, method='temperature', "
         f"cv={N_FOLDS}); training classes of fewer than {N_FOLDS} rows have theirs repeated",

@@ -117,7 +117,8 @@ def main():
     results = _harness.run_methods(METHODS, evaluate, plan, MEASURED, path)
     settings = {
         "sets": len(plan.sets),
-        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask; rows and y standardized",
+        "splits": f"columns 0 to {len(plan.seeds) - 1} of test_mask, of more than "
+        f"{_harness.LARGE} rows column 0; rows and y standardized",
         OURS: "SVGPRegressor(), exact up to 2,000 rows, else with 256 inducing points",
         "GPyTorch SVGP, GPflow SVGP": f"{N_INDUCING} inducing points; {_peers.protocol()}",
         "GPyTorch VNNGP": f"every row a point; neighbors {_peers.NEIGHBORS}; {_peers.protocol()}",
