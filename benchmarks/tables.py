@@ -54,9 +54,12 @@ COMPARISONS = {
 
 
 def compared(name):
-    """Return our estimator beside its peers: losses on the splits that both have."""
+    """Return our estimator beside its peers: losses on the splits that both have.
+
+    Of each set, the results of the newest code count.
+    """
     kind, loss, ours, peers = COMPARISONS[name]
-    rows = Rows(kind, set=_data.EVALUATION[kind], method=ours).newest()
+    rows = Rows(kind, set=_data.EVALUATION[kind], method=ours).newest("set")
     splits = pd.MultiIndex.from_frame(rows.frame[["set", "seed"]])
     results = Rows(kind).frame.set_index(["set", "seed"])
     lines = []
