@@ -185,6 +185,48 @@ def test_names_of_columns_are_checked_once(kind):
         )
 
 
+ODD = {
+    "one row": lambda X, y: (X[:1], y[:1]),
+    "two rows": lambda X, y: (X[:2], y[:2]),
+    "fewer rows than features": lambda X, y: (np.tile(X[:8], 4) ** np.arange(1, 13), y[:8]),
+    "duplicated rows": lambda X, y: (np.repeat(X[:15], 3, 0), np.repeat(y[:15], 3)),
+    "equal targets": lambda X, y: (X[:45], np.full(45, 5.0)),
+    "huge targets": lambda X, y: (X[:45], 1e8 * y[:45] + 1e9),
+    "tiny targets": lambda X, y: (X[:45], 1e-8 * y[:45]),
+    "huge features": lambda X, y: (1e8 * X[:45], y[:45]),
+    "missing numbers": lambda X, y: (np.where(X[:45] < 0.1, np.nan, X[:45]), y[:45]),
+    "single precision": lambda X, y: (X[:45].astype(np.float32), y[:45].astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_data_give_finite_predictions(case):
+    X, _, _, y = fans(60)
+    X, y = ODD[case](X, y)
+    model = AdditiveGPRegressor(**quick)
+    with ignore_warnings(category=ConvergenceWarning):
+        model.fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(model.explain_noise(X)).all()
+    assert std.min() > 0
+    assert (lower < mean).all()
+    assert (mean < upper).all()
+    assert np.abs(mean - y).max() < 6 * std.max()
+
+
+def test_another_likelihood_leaves_nothing_behind():
+    X, _, _, y = fans(60)
+    model = AdditiveGPRegressor(**quick).fit(X, y)
+    model.set_params(likelihood="gaussian")
+    assert model.explain_noise(X).shape == model.explain(X).shape  # those of the fit
+    model.fit(X, y)
+    assert not hasattr(model, "noise_intercept_")
+    assert not hasattr(model, "explain_noise")
+    assert list(ComponentEffects.from_estimator(model).intercepts) == [0]
+
+
 def test_refusals(fit):
     model, X, y = fit
     with pytest.raises(AttributeError) as refused:

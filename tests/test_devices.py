@@ -84,7 +84,7 @@ def compare_all(*names):
     for name in names:
         try:
             compare(name)
-        except Exception as error:
+        except Exception as error:  # any error: it is raised again, with the estimator's name
             error.add_note(f"The estimator is {name}.")
             raise
 

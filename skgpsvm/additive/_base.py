@@ -284,7 +284,7 @@ class AdditiveGP(GPEstimator):
 
     # Effects
 
-    _n_mean_latents = None  # of those, which come first, that are not of the mean; None is all
+    _n_mean_latents = None  # latents of the mean, which come first; None is all
 
     @property
     def _mean_latents(self):

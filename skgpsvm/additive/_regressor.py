@@ -14,11 +14,12 @@ from ._defaults import DEFAULTS
 
 
 def _noise_varies(estimator):
-    """Return True if the noise varies; raise AttributeError otherwise."""
-    if estimator.likelihood not in VARYING_NOISE:
+    """Return True if the noise of the fit varies; raise AttributeError otherwise."""
+    likelihood = getattr(estimator, "_likelihood", estimator.likelihood)
+    if likelihood not in VARYING_NOISE:
         raise AttributeError(
             "The noise has effects only with likelihood='heteroscedastic'; got "
-            f"likelihood={estimator.likelihood!r}."
+            f"likelihood={likelihood!r}. Set it, and fit again."
         )
     return True
 
@@ -130,7 +131,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
         Terms that add less than this to the ELBO, in nats, are dropped, except for those listed in
         ``terms``. A point mass among P needs at least log(100 P), or log(10 P) without inducing
         points; each of k pairs that are left of P needs log(k) less. The effects of d features need
-        log(d) together, and 0.3 for each that is left; otherwise all are dropped. 0 keeps all
+        log(d) together, and 0.3 for each that is left, or 1.4 with noise that varies or has heavy
+        tails, and with negative binomial counts and amounts; otherwise all are dropped. 0 keeps all
         terms. Without inducing points, and with more features than rows, all effects of one feature
         stay.
     max_iter : int, default=30
