@@ -3,7 +3,10 @@
 import argparse
 import csv
 import hashlib
+import json
 import math
+import os
+import subprocess
 import sys
 import warnings
 from collections import Counter
@@ -216,6 +219,20 @@ def run_tasks(function, tasks, measured, path, jobs, methods=None):
         kept = results[results["error"] == ""].sort_values(identity)
         kept.to_csv(path, index=False, columns=columns)
     return pd.DataFrame(tasks).merge(results, on=keys, how="left")
+
+
+def run_ranks(module, n_ranks, *arguments):
+    """Run a module by torchrun, one thread a rank; return its last line, which is JSON."""
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", module, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _chosen(tasks, methods, held):

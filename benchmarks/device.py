@@ -1,10 +1,11 @@
 """Fits with ``device="cuda"``: times beside the CPU, large fits, agreement, memory after fits.
 
-Run ``python -m benchmarks.device [--quick] [--only sweep fits large agreement memory]``. It ends
+Run ``python -m benchmarks.device [--quick] [--only SECTIONS]``. It ends
 with a message if torch finds no GPU. Every section is printed when it is done. The sections are
 
 - sweep: one coordinate-ascent sweep beside the matrix products that it cannot avoid;
 - fits: fit and predict_proba of `BayesianSVC` on both devices;
+- estimators: every estimator by default, few rows and many, on both devices;
 - large: fits for which a GPU is worth having, on the GPU alone, beside GPyTorch's sparse GP there;
 - agreement: the largest difference of probabilities of the two devices, by dtype;
 - memory: memory of the device that is still allocated after each of many fits.
@@ -14,16 +15,20 @@ import argparse
 import sys
 import time
 import warnings
+from functools import partial
 from importlib.util import find_spec
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import norm
+from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
 
+import skgpsvm
 from skgpsvm import (
     BayesianSVC,
     DecoupledGPRegressor,
@@ -47,6 +52,7 @@ CASES = {
     "adam, inducing points learned": {"learn_inducing": True, "max_iter": 30},
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
+ESTIMATORS = [name for name in skgpsvm.__all__ if name.endswith(("Classifier", "Regressor", "SVC"))]
 N_FITS = 50
 PEER_EPOCHS = 30
 
@@ -91,6 +97,25 @@ def fit_section(quick):
     return _report.table(
         pd.DataFrame(rows), f"fit and predict_proba, n = {n}, d = {D}, C = {C}, float32"
     )
+
+
+def estimators_section(quick):
+    """Return a table of the times to fit every estimator by default on both devices."""
+    rows = []
+    for name, n in product(ESTIMATORS, (200,) if quick else (500, 10_000)):
+        kind = getattr(skgpsvm, name)
+        X, y = generated(n, D, 2)
+        if is_regressor(kind()):
+            y = y + np.sin(X[:, 0] * X[:, 1])
+        row = {"estimator": name, "rows": n}
+        for device in DEVICES:
+            model = kind(device=device, random_state=0)
+            model.fit(X[:100], y[:100])  # loads libraries
+            row[f"fit s {device}"] = seconds(partial(model.fit, X, y), device)
+        row["ratio"] = row["fit s cpu"] / row["fit s cuda"]
+        rows.append(row)
+        print(row, flush=True)
+    return _report.table(pd.DataFrame(rows), f"Fits by default of generated rows, d = {D}")
 
 
 def regression(model, data):
@@ -213,6 +238,7 @@ def memory_section(quick):
 SECTIONS = {
     "sweep": sweep_section,
     "fits": fit_section,
+    "estimators": estimators_section,
     "large": large_section,
     "agreement": agreement_section,
     "memory": memory_section,

@@ -13,12 +13,9 @@ and two, and from the size of their messages.
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 import warnings
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -49,7 +46,7 @@ from skgpsvm.solvers import (
     StochasticGradient,
 )
 
-from . import _report
+from . import _harness, _report
 
 D, N_ROWS, QUICK_ROWS = 10, 200_000, 5000
 FIXED = {"inducing_points": "random", "random_state": 0, "tol": 0.0}
@@ -157,17 +154,7 @@ def worker(n, names):
 
 def measured(n, n_ranks, names):
     """Return what the worker prints on rank 0 of so many ranks."""
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
-    program = ["-m", "benchmarks.distributed", *names, "--worker", str(n)]
-    done = subprocess.run(
-        [sys.executable, *launch, *program],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return _harness.run_ranks("benchmarks.distributed", n_ranks, *names, "--worker", n)
 
 
 def simulated(name, one, two, n, n_ranks, n_rows):
@@ -218,6 +205,7 @@ def main():
     parser.add_argument("names", nargs="*", help="fits, all unless given; some are printed only")
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--worker", type=int, metavar="ROWS", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1, help="fits at a time, of two cores each")
     parser.add_argument("--simulate", action="store_true", help="the times of up to 64 ranks")
     options = parser.parse_args()
     names = options.names or list(CASES)
@@ -229,12 +217,12 @@ def main():
         simulate(n, names, write=not (options.quick or options.names))
         return
     n = QUICK_ROWS if options.quick else N_ROWS
-    alone, shared, tenth = (
-        measured(rows, ranks, names) for rows, ranks in ((n, 1), (n, 2), (n // 10, 2))
-    )
+    sizes = ((n, 1), (n, 2), (n // 10, 2))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = pool.map(lambda name: [measured(*size, [name])[name] for size in sizes], names)
+        found = dict(zip(names, runs, strict=True))
     rows = []
-    for name in names:
-        one, two = alone[name], shared[name]
+    for name, (one, two, tenth) in found.items():
         # An additive regression reads its rows once, so that its rounds show nothing of ranks.
         compared = "fit" if "whole fit" in name else "iteration"
         rows.append(
@@ -246,12 +234,15 @@ def main():
                 "ratio of processor time": one[compared][1] / two[compared][1],
                 "ratio of whole fits": one["fit"][0] / two["fit"][0],
                 "bytes": two["bytes"],
-                "bytes, n / 10": tenth[name]["bytes"],
+                "bytes, n / 10": tenth["bytes"],
             }
         )
     met = [sum(row[ratio] >= WANTED for row in rows) for ratio in list(rows[0])[3:5]]
     parts = [
-        _report.header(f"Fits shared by two ranks, {n} rows x {D}, one thread each"),
+        _report.header(
+            f"Fits shared by two ranks, {n} rows x {D}, one thread each",
+            **{"fits at a time": options.jobs},
+        ),
         _report.table(
             pd.DataFrame(rows),
             "Seconds of an iteration or a whole fit; bytes are of one rank's sums in an iteration",

@@ -1,9 +1,10 @@
 """Time and memory of fits and predictions whose rows are read from files.
 
 Generated rows of 10 features lie in a ``numpy.memmap``, an HDF5 dataset and a folder of Parquet
-files. Each fit has its own process, and all fits of an estimator have the same options, whatever
-the number of rows. Run ``python -m benchmarks.sources [--quick] [--most-rows 10000000]``; it needs
-h5py and pyarrow.
+files. Each fit has its own process of one thread, and all fits of an estimator have the same
+options, whatever the number of rows. Run
+``python -m benchmarks.sources [--quick] [--most-rows 10000000] [--jobs 1]``; it needs h5py and
+pyarrow.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -114,22 +117,40 @@ def evaluate(name, kind, n):
     return found
 
 
+def longest(case):
+    """Return a key that sorts cases by time: the most rows first."""
+    _, n, _ = case
+    return -n
+
+
 def main():
     """Measure all fits and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small version, printed only")
     parser.add_argument("--most-rows", type=int, default=10**6)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--sources", nargs="+", default=list(SOURCES), choices=SOURCES)
+    parser.add_argument("--jobs", type=int, default=1, help="fits at a time")
     options = parser.parse_args()
     sizes = [10**4] if options.quick else [10**5, 10**6, 10**7]
-    rows = []
-    for name in options.models:
-        for n in (size for size in sizes if size <= options.most_rows):
-            for kind in SOURCES:
-                rows.append((name, n, kind, *evaluate(name, kind, n)))
-                print(*rows[-1], file=sys.stderr, flush=True)
+    sizes = [size for size in sizes if size <= options.most_rows]
+
+    def row(name, n, kind):
+        found = (name, n, kind, *evaluate(name, kind, n))
+        print(*found, file=sys.stderr, flush=True)
+        return found
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        waiting = {
+            case: pool.submit(row, *case)
+            for case in sorted(product(options.models, sizes, options.sources), key=longest)
+        }
+        rows = [waiting[case].result() for case in product(options.models, sizes, options.sources)]
     columns = ["model", "rows", "source", "fit, s", "fit, ns per row", "predict, ns per row", "MiB"]
-    settings = {"time": "of the processor", "memory": "anonymous, of the fit, above the start"}
+    settings = {
+        "time": f"of the processor, {options.jobs} fits at a time",
+        "memory": "anonymous, of the fit, above the start",
+    }
     header = _report.header("Rows read from files", **settings)
     found = _report.table(pd.DataFrame(rows, columns=columns), digits=1)
     _report.publish("sources", [header, found], write=not options.quick)
