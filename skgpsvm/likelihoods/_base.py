@@ -110,8 +110,10 @@ class Likelihood(torch.nn.Module, abc.ABC):
         return 32 if k == 1 else 20, k
 
     @torch.enable_grad()
-    def expected_derivatives(self, y, mean, var):
-        """Return the expected first and second derivatives of `log_prob` in each latent value.
+    def expected_terms(self, y, mean, var):
+        """Return `expected_log_prob` and the expected derivatives of `log_prob`.
+
+        The default takes them by automatic differentiation; closed forms override it.
 
         Parameters
         ----------
@@ -122,27 +124,30 @@ class Likelihood(torch.nn.Module, abc.ABC):
 
         Returns
         -------
+        expected_log_prob : torch.Tensor of shape (b,)
+            In nats.
         first, second : torch.Tensor of shape (b, c)
-            Derivatives of `expected_log_prob`: in the mean, and twice that in the variance.
+            Expected first and second derivatives in each latent value. They are the derivatives of
+            `expected_log_prob` in the mean, and twice those in the variance.
         """
         mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
-        first, half = torch.autograd.grad(self.expected_log_prob(y, mean, var).sum(), (mean, var))
-        return first, 2 * half
+        value = self.expected_log_prob(y, mean, var)
+        first, half = torch.autograd.grad(value.sum(), (mean, var))
+        return value.detach(), first, 2 * half
 
-    def expected_terms(self, y, mean, var):
-        """Return `expected_log_prob` and the two `expected_derivatives`.
+    def expected_derivatives(self, y, mean, var):
+        """Return the expected derivatives of `log_prob`: the last two of `expected_terms`.
 
         Parameters
         ----------
         y, mean, var : torch.Tensor
-            As of `expected_derivatives`.
+            As of `expected_terms`.
 
         Returns
         -------
-        expected_log_prob : torch.Tensor of shape (b,)
         first, second : torch.Tensor of shape (b, c)
         """
-        return self.expected_log_prob(y, mean, var), *self.expected_derivatives(y, mean, var)
+        return self.expected_terms(y, mean, var)[1:]
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         """Return the log expected density ``log E[exp(log_prob(y, f))]``, f ~ N(mean, var).

@@ -16,8 +16,8 @@ class _Bernoulli(Likelihood):
     """A normalized distribution of two classes, coded 0 and 1, given one latent function."""
 
     @torch.enable_grad()
-    def expected_derivatives(self, y, mean, var):
-        """Return expected derivatives of `log_prob` itself; the second is never positive."""
+    def expected_terms(self, y, mean, var):
+        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
 
         def derivatives(f):
             f = f.detach().requires_grad_()
@@ -25,7 +25,8 @@ class _Bernoulli(Likelihood):
             (second,) = torch.autograd.grad(first.sum(), f)
             return torch.stack([first.detach(), second], 1)
 
-        return expect(derivatives, mean, var).unbind()
+        value = self.expected_log_prob(y, mean, var)
+        return value, *expect(derivatives, mean, var)
 
     def predict(self, mean, var) -> torch.Tensor:
         return torch.stack([self.log_marginal(code, mean, var) for code in (0, 1)], -1).exp()
@@ -58,11 +59,9 @@ class Logistic(_Bernoulli):
     def log_prob(self, y, f) -> torch.Tensor:
         return torch.nn.functional.logsigmoid(_signed(y, f))
 
-    def expected_derivatives(self, y, mean, var):
-        """Return expected derivatives of `log_prob` itself; the second is never positive."""
-        return self.expected_terms(y, mean, var)[1:]
-
     def expected_terms(self, y, mean, var):
+        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+
         def terms(f):
             p = torch.sigmoid(_single(f))
             return torch.stack([self.log_prob(y, f), y - p, p * (p - 1)], -1)
@@ -90,11 +89,9 @@ class Softmax(Likelihood):
         log_sum = _over_draws(lambda f: torch.logsumexp(f, 0).mean(-1)[None], mean, var)
         return true - log_sum[..., 0]
 
-    def expected_derivatives(self, y, mean, var):
-        """Return expected derivatives of `log_prob` itself; the second is never positive."""
-        return self.expected_terms(y, mean, var)[1:]
-
     def expected_terms(self, y, mean, var):
+        """Return expectations of derivatives of `log_prob` itself; the second is not positive."""
+
         def moments(f):
             largest = f.amax(0)
             p = (f - largest).exp_()
@@ -173,16 +170,6 @@ class RobustMax(Likelihood):
         right, wrong = self._levels(mean.shape[-1])
         p = argmax_probability(mean, var).gather(-1, _index(y, mean))[..., 0]
         return wrong + (right - wrong) * p
-
-    def expected_derivatives(self, y, mean, var):
-        return self.expected_terms(y, mean, var)[1:]
-
-    @torch.enable_grad()
-    def expected_terms(self, y, mean, var):
-        mean, var = mean.detach().requires_grad_(), var.detach().requires_grad_()
-        value = self.expected_log_prob(y, mean, var)
-        first, half = torch.autograd.grad(value.sum(), (mean, var))
-        return value.detach(), first, 2 * half
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         return self.predict(mean, var).gather(-1, _index(y, mean))[..., 0].log()

@@ -39,9 +39,9 @@ class Poisson(Likelihood):
     def expected_log_prob(self, y, mean, var) -> torch.Tensor:
         return _expected_log_mass(y, mean, var).sum(-1)
 
-    def expected_derivatives(self, y, mean, var):
+    def expected_terms(self, y, mean, var):
         slope = capped_exp_slope(mean + 0.5 * var)
-        return y - slope, -slope
+        return self.expected_log_prob(y, mean, var), y - slope, -slope
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         return _log_marginal_mass(y, mean, var).sum(-1)
@@ -94,10 +94,10 @@ class Gamma(_Dispersed):
         shape, g, constant = self._as_count(y, mean)
         return (_expected_log_mass(shape, g, var) + constant).sum(-1)
 
-    def expected_derivatives(self, y, mean, var):
+    def expected_terms(self, y, mean, var):
         shape, g, _ = self._as_count(y, mean)
         slope = capped_exp_slope(g + 0.5 * var)
-        return slope - shape, -slope
+        return self.expected_log_prob(y, mean, var), slope - shape, -slope
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         shape, g, constant = self._as_count(y, mean)
@@ -153,14 +153,15 @@ class NegativeBinomial(_Dispersed):
         linear = self._log_choices(y) + y * h
         return (linear - (y + self._failures) * expect(F.softplus, h, var)).sum(-1)
 
-    def expected_derivatives(self, y, mean, var):
+    def expected_terms(self, y, mean, var):
         def derivatives(h):
             share = h.sigmoid()
             return torch.stack([share, share * (1 - share)], 1)
 
         total = y + self._failures
         slope, curvature = expect(derivatives, mean + self.log_dispersion, var)
-        return y - total * slope, -total * curvature
+        value = self.expected_log_prob(y, mean, var)
+        return value, y - total * slope, -total * curvature
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         y, mean, var = torch.broadcast_tensors(y, mean, var)

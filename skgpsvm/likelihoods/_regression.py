@@ -129,14 +129,15 @@ class Heteroscedastic(Likelihood):
         return _log_normal_at(residual, v + self.rounding, log_var, precision).sum(-1)
 
     @torch.no_grad()
-    def expected_derivatives(self, y, mean, var):
+    def expected_terms(self, y, mean, var):
         residual, v, log_var, nu = self._split(y, mean, var)
         exponent = 0.5 * nu - log_var
         precision = capped_exp(exponent, _MAX_LOG_PRECISION)
         squares = residual.square() + v + self.rounding
         pull = 0.5 * squares * capped_exp_slope(exponent, _MAX_LOG_PRECISION)
         first = torch.cat([residual * precision, pull - 0.5], -1)
-        return first, -torch.cat([precision, pull], -1)
+        second = -torch.cat([precision, pull], -1)
+        return self.expected_log_prob(y, mean, var), first, second
 
     def log_marginal(self, y, mean, var) -> torch.Tensor:
         residual, v, log_var, nu = self._split(y, mean, var)
