@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -15,7 +16,6 @@ from ._hyperparameters.held_out import (
     LOCAL_POWER_PRIOR,
     MIN_CALIBRATED,
     NOISE_PRIOR,
-    POWER_PRIOR,
     HeldOutRows,
     training_shares,
 )
@@ -93,8 +93,16 @@ def _learned_by_steps(sparse, start, **options):
     return start.at(state)
 
 
+def with_elbo(model, solve, state, left_out=None):
+    """Return a solved model as it is, and its `Summary`.
+
+    ``left_out`` has predictions of rows without them, see `learn_classifier`.
+    """
+    return model, Summary(solve.bound(state), left_out)
+
+
 def fit_by_conjugate_gradients(
-    sparse, model, index, *, left_out=None, row_shares=None, finish=None, local=False
+    sparse, model, index, finish=with_elbo, *, row_shares=None, local=False
 ):
     """Solve for the posterior by conjugate gradients.
 
@@ -105,13 +113,11 @@ def fit_by_conjugate_gradients(
         If it has a posterior, the first sites of likelihoods other than Gaussian are there.
     index : LongTensor of shape (k,)
         Rows that stand for all in the preconditioner.
-    left_out : tuple of Tensor, optional
-        Predictions of rows without them for the `Summary`, see `learn_classifier`.
+    finish : callable
+        Takes the solved model, the inference and its state; returns the fitted model and its
+        `Summary`.
     row_shares : Tensor of shape (n, s), optional
         See `DecoupledInference`.
-    finish : callable, optional
-        Takes the model, the inference and its state; returns the fitted model and its `Summary`.
-        The default keeps the model.
     local : bool
         Whether the bases of the mean are rows, from which the model gets `LocalVariances`.
 
@@ -138,10 +144,7 @@ def fit_by_conjugate_gradients(
         }
         if local and basis.projected is not None:
             found |= _local_sites(solve, state)
-        solved = model.at(parts | found)
-        if finish is None:
-            return [solved], [Summary(solve.bound(state), left_out)]
-        fitted, summary = finish(solved, solve, state)
+        fitted, summary = finish(model.at(parts | found), solve, state)
         return [fitted], [summary]
 
     curve = sparse.problem.run_stage("posterior", solve, state, sparse.max_iter, evaluate)
@@ -177,34 +180,34 @@ def calibrated_fit(sparse, model, index, *, local=False):
     Parameters are as of `fit_by_conjugate_gradients`.
     """
     row_shares = training_shares(sparse.rows, sparse.problem.random_state)
-    limits = sparse.noise.limits((-math.inf, math.inf))
+    finish = partial(_calibrated, limits=sparse.noise.limits((-math.inf, math.inf)))
+    options = {"row_shares": row_shares, "local": local}
+    return fit_by_conjugate_gradients(sparse, model, index, finish, **options)
 
-    def finish(model, solve, state):
-        elbo, means, variances = solve.evaluate(state)
-        out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
-        prior = _at_rows(solve.basis.projected_variance, solve.rows, out)[:, None]
 
-        power_prior = POWER_PRIOR if model.local_root is None else LOCAL_POWER_PRIOR
+def _calibrated(model, solve, state, limits):
+    """Return a solved model with noise and power fitted to held-out rows, and its `Summary`.
 
-        def calibrated(variances):
-            held_out = _held_out_rows(solve, out, means, variances, prior)
-            found = held_out.most_likely(model, limits, NOISE_PRIOR, power_prior)
-            return found, Summary(elbo, held_out.residuals(found))
-
-        if model.local_root is None:
-            return calibrated(variances[out])
-        log_noise, more_noise = model.state(solve.rows.device)["noise"], 0.0
-        for _ in range(_CALIBRATIONS):
-            sites = _local_sites(solve, state, 1, more_noise)
-            local = LocalVariances(solve.basis, solve.bases.points, **sites)
-            found, summary = calibrated(_at_rows(local, solve.rows, out))
-            more_noise = found.state(solve.rows.device)["noise"].exp() - log_noise.exp()
-        sites = _local_sites(solve, state, 0, more_noise)
-        sites = {name: part.cpu().numpy() for name, part in sites.items()}
-        return replace(found, **sites), summary
-
-    options = {"row_shares": row_shares, "finish": finish, "local": local}
-    return fit_by_conjugate_gradients(sparse, model, index, **options)
+    Local variances depend on the noise, and are computed anew for each of a few fits.
+    """
+    rows = solve.rows
+    elbo, means, variances = solve.evaluate(state)
+    out = (solve.row_shares[:, -1] < 1).nonzero()[:, 0]
+    held_out = _held_out_rows(solve, out, means, variances)
+    if model.local_root is None:
+        found = held_out.most_likely(model, limits, NOISE_PRIOR)
+        return found, Summary(elbo, held_out.residuals(found))
+    log_noise, more_noise = model.state(rows.device)["noise"], 0.0
+    for _ in range(_CALIBRATIONS):
+        sites = _local_sites(solve, state, 1, more_noise)
+        local = LocalVariances(solve.basis, solve.bases.points, **sites)
+        (variances,) = rows.collect(_at_rows(local, rows, out))
+        held_out = replace(held_out, variances=variances)
+        found = held_out.most_likely(model, limits, NOISE_PRIOR, LOCAL_POWER_PRIOR)
+        more_noise = found.state(rows.device)["noise"].exp() - log_noise.exp()
+    sites = _local_sites(solve, state, 0, more_noise)
+    sites = {name: part.cpu().numpy() for name, part in sites.items()}
+    return replace(found, **sites), Summary(elbo, held_out.residuals(found))
 
 
 def _local_sites(solve, state, group=0, more_noise=0.0):
@@ -223,16 +226,16 @@ def _at_rows(function, rows, index):
     return torch.cat([function(rows.take(at)[0].double()) for at in index.split(CHUNK_ROWS)])
 
 
-def _held_out_rows(solve, out, means, variances, prior):
+def _held_out_rows(solve, out, means, variances):
     """Return the `HeldOutRows` of all ranks.
 
-    ``out`` is the index of this rank's held-out rows, whose latent and projected prior variances
-    follow. ``means`` (n, 2 t) are those of all rows, those of the solution without held-out rows
-    last.
+    ``out`` is the index of this rank's held-out rows. Latent means (n, 2 t) and variances (n, t)
+    are those of all its rows; the means of the solution without held-out rows come last.
     """
     rows = solve.rows
     y, known = observations(rows.targets[out].double())
     known = torch.zeros_like(y) if known is None else known
     weights = rows.weights[out].double() * (1 - solve.row_shares[out, -1])
-    means = means[out, variances.shape[1] :]
-    return HeldOutRows(*rows.collect(y, weights, means, variances, prior, known))
+    prior = _at_rows(solve.basis.projected_variance, rows, out)[:, None]
+    moments = means[out, variances.shape[1] :], variances[out]
+    return HeldOutRows(*rows.collect(y, weights, *moments, prior, known))

@@ -1,11 +1,12 @@
 """Decoupled Gaussian-process classification."""
 
+from functools import partial
 from typing import Self
 
 from .._estimators import GPClassifier, all_or_nothing, stream, update_models
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
-from .._solved import fit_by_conjugate_gradients, learn_classifier
+from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
 from .._variational import CLASS_VARIANCE, CLASSIFIER_LIKELIHOODS, classification_problem
 from ._training import (
     DECOUPLED_FOLLOWED,
@@ -212,7 +213,8 @@ class DecoupledGPClassifier(GPClassifier):
         sparse = classification_problem(self, problem, self.mean or "linear")
         model, left_out = learn_classifier(sparse, **self._solver().get_params())
         model, index = with_rows_as_bases(model, self.n_mean_bases, problem)
-        return fit_by_conjugate_gradients(sparse, model, index, left_out=left_out)
+        finish = partial(with_elbo, left_out=left_out)
+        return fit_by_conjugate_gradients(sparse, model, index, finish)
 
     def _update_model(self, problem):
         return update_decoupled(self, problem, CLASS_VARIANCE)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from .._fitted_models import ModelWithBases
 from .._hyperparameters.held_out import HeldOutRows, held_out_units
 from .._parameters import ALWAYS, OtherThan, where
 from .._predictive import Summary
-from .._solved import calibrated_fit, fit_by_conjugate_gradients
+from .._solved import calibrated_fit, fit_by_conjugate_gradients, with_elbo
 from .._sparse import MORE_FOLLOWED
 from .._torch_kernels import theta_bounds
 from .._variational import LEARNED, MEANS, check_variational_parameters, elbo_attributes
@@ -140,10 +141,10 @@ def fit_qs(estimator, sparse, learn, *, is_calibrated=False):
         return take_steps(estimator, problem, first)
     if is_calibrated and estimator.covariance == "nystroem":
         return calibrated_fit(sparse, model, index)
-    finish = None
+    finish = partial(with_elbo, left_out=left_out)
     if estimator.covariance != "nystroem":
-        finish = _weight_posterior_of(estimator, left_out)
-    return fit_by_conjugate_gradients(sparse, model, index, left_out=left_out, finish=finish)
+        finish = partial(_in_weight_space, estimator=estimator, left_out=left_out)
+    return fit_by_conjugate_gradients(sparse, model, index, finish)
 
 
 def _with_functions(estimator, model, rows, random_state):
@@ -161,26 +162,22 @@ def _with_functions(estimator, model, rows, random_state):
     return model.with_bases(bases), torch.as_tensor(index, device=rows.device)
 
 
-def _weight_posterior_of(estimator, left_out):
-    """Return the function that gives a solution its `WeightPosterior`, and the `Summary`."""
-
-    def finish(model, solve, state):
-        rows = solve.rows
-        precision = rows.weights.double()[:, None] * state.precision
-        n_dense = estimator.n_dense_columns if estimator.covariance == "chevron" else 0
-        diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
-        parts = {"diag": diag, "columns": columns}
-        if estimator.augment:
-            parts |= _augmentation(rows, precision)
-        model = _with_weight_posterior(model, parts)
-        posterior, loss = model.posterior(rows.device), 0.0
-        for at in rows.chunks():
-            X, y, weights = rows.take(at)
-            loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
-        (loss,) = rows.sum(loss)
-        return model, Summary(-loss.item() - posterior.kl().item(), left_out)
-
-    return finish
+def _in_weight_space(model, solve, state, estimator, left_out):
+    """Return a solved model with its `WeightPosterior`, and the `Summary`."""
+    rows = solve.rows
+    precision = rows.weights.double()[:, None] * state.precision
+    n_dense = estimator.n_dense_columns if estimator.covariance == "chevron" else 0
+    diag, columns = chevron(solve.bases, rows, solve.index, precision, n_dense)
+    parts = {"diag": diag, "columns": columns}
+    if estimator.augment:
+        parts |= _augmentation(rows, precision)
+    model = _with_weight_posterior(model, parts)
+    posterior, loss = model.posterior(rows.device), 0.0
+    for at in rows.chunks():
+        X, y, weights = rows.take(at)
+        loss += (weights * solve.likelihood.loss(y, *posterior.marginals(X))).sum()
+    (loss,) = rows.sum(loss)
+    return model, Summary(-loss.item() - posterior.kl().item(), left_out)
 
 
 def _augmentation(rows, precision):
