@@ -124,6 +124,10 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the targets of each model to fit, a list."""
         return [targets]
 
+    def _first_call_updates(self):
+        """Return whether the first call of `partial_fit` updates a model of no rows."""
+        return False
+
     def _check_choice(self, name, allowed):
         check_choice(name, getattr(self, name), allowed)
 

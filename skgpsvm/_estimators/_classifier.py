@@ -84,9 +84,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
         The first call does the same as `fit`, and should have rows of every class: further calls
         keep its kernel and inducing points or basis functions. They take the posterior so far as
-        the prior of their rows, so a row counts as often as it is passed. Quadruply stochastic
-        steps make one pass over the rows, in which earlier rows count in proportion to their
-        number. Hybrid networks, and solvers that need all rows at once, have no `partial_fit`.
+        the prior of their rows, so a row counts as often as it is passed. Stochastic steps make
+        one pass over the rows, in which earlier rows count in proportion to their number; those of
+        `DecoupledGPClassifier` add bases, also in the first call. Hybrid networks, and solvers that
+        need all rows at once, have no `partial_fit`.
 
         Parameters
         ----------

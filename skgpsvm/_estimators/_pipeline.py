@@ -49,11 +49,12 @@ def has_partial_fit(estimator):
 def stream(estimator, X, y, sample_weight, **more):
     """Fit an estimator in the first call of `partial_fit`, and update it in every further call.
 
-    The parameters are those of `fit_models`. The first call warns if it has few rows.
+    The parameters are those of `fit_models`. The first call warns if it has few rows. It is an
+    update, too, if the estimator's ``_first_call_updates`` says so.
     """
     check_streamed(estimator)
     check_same("a model to continue", getattr(estimator, "_latents", None))
-    if estimator.__sklearn_is_fitted__():
+    if estimator.__sklearn_is_fitted__() or estimator._first_call_updates():
         return update_models(estimator, X, y, sample_weight, **more)
     fit_models(estimator, X, y, sample_weight, **more)
     if isinstance(getattr(estimator, "inducing_points", None), str):

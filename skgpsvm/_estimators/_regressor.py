@@ -53,7 +53,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         return tags
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None) -> Self:
+    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Fit the model.
 
         Parameters
@@ -64,10 +64,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         y : array-like of shape (n,) or (n, t)
             Several outputs share the kernel and the inducing points or basis functions.
         sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
-            inverse variances by their mean, as weights count rows. With Gaussian noise, weights
-            above 1 on average are scaled to a mean of 1 for learning hyperparameters: copies of a
-            row have no scatter, and would be evidence of little noise.
+            Multiplies the log density of each row: 0 removes it, an integer repeats it. Weights
+            count rows; inverse variances of the noise are not weights but ``noise_variance``. With
+            Gaussian noise, weights above 1 on average are scaled to a mean of 1 for learning
+            hyperparameters: copies of a row have no scatter, and would be evidence of little noise.
+            With "poisson", weights are exposures, and y is the number of events divided by
+            exposure.
+        noise_variance : array-like of shape (n,) or (n, t), default=None
+            Known variances of the noise of each row, such as squared measurement errors, in squared
+            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
+            Gaussian noise, and not with stochastic steps of `QSGPRegressor`.
 
         Returns
         -------
@@ -88,7 +94,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         ConvergenceWarning
             If the fit reaches ``max_iter`` before it converges.
         """
-        return fit_models(self, X, y, sample_weight)
+        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @available_if(has_partial_fit)
     @all_or_nothing

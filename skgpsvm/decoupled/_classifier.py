@@ -1,9 +1,8 @@
 """Decoupled Gaussian-process classification."""
 
 from functools import partial
-from typing import Self
 
-from .._estimators import GPClassifier, all_or_nothing, stream, update_models
+from .._estimators import GPClassifier
 from .._parameters import ParameterRules
 from .._predictive import classification_sites
 from .._solved import fit_by_conjugate_gradients, learn_classifier, with_elbo
@@ -171,34 +170,8 @@ class DecoupledGPClassifier(GPClassifier):
         self.dtype = dtype
         self.random_state = random_state
 
-    @all_or_nothing
-    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
-        """Update the model with more rows, as new data.
-
-        With ``solver="cg"`` the first call is a `fit`; its rows should include some of every class.
-        Later calls keep kernel, inducing points and bases, and take the posterior so far as the
-        prior for their rows. With "sgd" a call is one pass of minibatches that adds bases and
-        updates all parameters.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-        classes : array-like of shape (c,), default=None
-            All classes that may occur; needed in the first call if its ``y`` lacks some.
-        sample_weight : array-like of shape (n,), default=None
-
-        Returns
-        -------
-        self : DecoupledGPClassifier
-
-        Raises
-        ------
-        ValueError
-            If parameters, data or weights are invalid, or ``y`` contains an unknown class.
-        """
-        call = update_models if by_steps(self) else stream
-        return call(self, X, y, sample_weight, classes=classes)
+    def _first_call_updates(self):
+        return by_steps(self)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)

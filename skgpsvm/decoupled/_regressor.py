@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from .._estimators import GPRegressor, all_or_nothing, fit_models, stream, update_models
+from .._estimators import GPRegressor, all_or_nothing, stream
 from .._hyperparameters.default_kernels import ROUGHER
 from .._parameters import ParameterRules, where
 from .._solved import (
@@ -204,47 +204,6 @@ class DecoupledGPRegressor(GPRegressor):
         self.random_state = random_state
 
     @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Features. A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Targets. Several outputs share kernel, inducing points and bases.
-        sample_weight : array-like of shape (n,), default=None
-            Factors of the log density of each row: 0 removes it, an integer repeats it. Weights
-            count rows; inverse variances of the noise are not weights but ``noise_variance``. With
-            Gaussian noise and a mean weight above 1, hyperparameters are learned with weights
-            scaled to a mean of 1: copies of a row have no scatter and would be evidence of little
-            noise.
-        noise_variance : array-like of shape (n,) or (n, t), default=None
-            Known variances of the noise of each row, such as squared measurement errors, in squared
-            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
-            Gaussian noise.
-
-        Returns
-        -------
-        self : DecoupledGPRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is not supported.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the ELBO is no longer finite.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If conjugate gradients reach ``max_iter`` before they converge.
-        """
-        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
-
-    @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
         """Update the model with more rows, as new data.
 
@@ -268,8 +227,10 @@ class DecoupledGPRegressor(GPRegressor):
         -------
         self : DecoupledGPRegressor
         """
-        call = update_models if by_steps(self) else stream
-        return call(self, X, y, sample_weight, noise_variance=noise_variance)
+        return stream(self, X, y, sample_weight, noise_variance=noise_variance)
+
+    def _first_call_updates(self):
+        return by_steps(self)
 
     def _check_parameters(self):
         check_decoupled_parameters(self)

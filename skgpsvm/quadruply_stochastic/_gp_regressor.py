@@ -1,8 +1,6 @@
 """Quadruply stochastic Gaussian-process regressor."""
 
-from typing import Self
-
-from .._estimators import GPRegressor, all_or_nothing, fit_models
+from .._estimators import GPRegressor
 from .._hyperparameters.held_out import MIN_CALIBRATED
 from .._parameters import ParameterRules, where
 from .._solved import is_calibrated, learn_regressor
@@ -218,45 +216,6 @@ class QSGPRegressor(GPRegressor):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Several outputs share the kernel and the basis functions.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. Weights
-            count rows; inverse variances of the noise are not weights but ``noise_variance``.
-        noise_variance : array-like of shape (n,) or (n, t), default=None
-            Known variances of the noise of each row, such as squared measurement errors, in squared
-            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
-            Gaussian noise and conjugate gradients.
-
-        Returns
-        -------
-        self : QSGPRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If stochastic steps end at an objective far below the prior's. The estimator is then
-            unfitted or, with ``warm_start``, unchanged.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If conjugate gradients reach ``max_iter`` before they converge.
-        """
-        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     def _knows_noise(self, noise_variance):
         if noise_variance is not None and by_steps(self):

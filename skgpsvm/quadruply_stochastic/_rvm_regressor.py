@@ -1,9 +1,11 @@
 """Relevance vector machine for regression."""
 
+from typing import Self
+
 import numpy as np
 import torch
 
-from .._estimators import GPRegressor
+from .._estimators import GPRegressor, all_or_nothing, fit_models
 from .._noise import NOISE_BOUNDS
 from .._validation import differs
 from .._variational import check_noise
@@ -177,6 +179,36 @@ class QSRVMRegressor(GPRegressor):
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+
+    @all_or_nothing
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            A :ref:`source <sources>`, such as a memmap, is read in blocks.
+        y : array-like of shape (n,) or (n, t)
+            Several outputs share the functions.
+        sample_weight : array-like of shape (n,), default=None
+            Multiplies the log density of each row: 0 removes it, an integer repeats it. Divide
+            inverse variances by their mean, as weights count rows.
+
+        Returns
+        -------
+        self : QSRVMRegressor
+
+        Raises
+        ------
+        TypeError
+            If the kernel is unknown.
+        ValueError
+            If parameters, data or weights are invalid.
+        DivergenceError
+            If stochastic steps end at an objective far below the prior's. The estimator is then
+            unfitted or, with ``warm_start``, unchanged.
+        """
+        return fit_models(self, X, y, sample_weight)
 
     def _check_parameters(self):
         check_rvm_parameters(self)

@@ -6,7 +6,7 @@ from typing import Self
 from sklearn.utils.metaestimators import available_if
 
 from .._csr import CSRRows
-from .._estimators import GPRegressor, all_or_nothing, evidence_at, fit_models, stream
+from .._estimators import GPRegressor, all_or_nothing, evidence_at, stream
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
@@ -264,43 +264,6 @@ class SVGPRegressor(GPRegressor):
     @property
     def _learns_on_elbo(self):
         return self._noise_varies or not self._has_noise()
-
-    @all_or_nothing
-    def fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            A :ref:`source <sources>`, such as a memmap, is read in blocks.
-        y : array-like of shape (n,) or (n, t)
-            Several outputs share kernel and inducing points.
-        sample_weight : array-like of shape (n,), default=None
-            Multiplies the log density of each row: 0 removes it, an integer repeats it. Weights
-            count rows; inverse variances of the noise are not weights but ``noise_variance``.
-            For the collapsed ELBO, weights above 1 on average are scaled down to 1 when
-            hyperparameters are learned. Identical copies of a row would suggest little noise. With
-            "poisson", weights are exposures, and y is the number of events divided by exposure.
-        noise_variance : array-like of shape (n,) or (n, t), default=None
-            Known variances of the noise of each row, such as squared measurement errors, in squared
-            units of y. The learned variance, ``noise_variance_``, is added to them. Only with
-            Gaussian noise.
-
-        Returns
-        -------
-        self : SVGPRegressor
-
-        Raises
-        ------
-        TypeError
-            If the kernel is unknown.
-        ValueError
-            If parameters, data or weights are invalid.
-        DivergenceError
-            If the objective is no longer finite. The estimator is then unfitted or, with
-            ``warm_start``, unchanged.
-        """
-        return fit_models(self, X, y, sample_weight, noise_variance=noise_variance)
 
     @all_or_nothing
     def partial_fit(self, X, y, sample_weight=None, noise_variance=None) -> Self:
