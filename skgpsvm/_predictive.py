@@ -73,11 +73,9 @@ def half_widths(likelihood, variance, noise, level):
     z = ndtri((1 + level) / 2)
     if likelihood == "gaussian":
         return z * np.sqrt(variance + noise)
-    chunks = range(0, len(variance), _INTERVAL_ROWS)
-    parts = [variance[start : start + _INTERVAL_ROWS] for start in chunks]
-    (variances, weights), t = _gaussian_mixture(likelihood), variance.shape[1:]
-    noise = np.broadcast_to(noise, t)[:, None] * variances
-    return np.concatenate([_quantiles(part, noise, weights, z) for part in parts])
+    variances, weights = _gaussian_mixture(likelihood)
+    noise = np.broadcast_to(noise, variance.shape[1:])[:, None] * variances
+    return _in_parts(lambda own: _quantiles(own, noise, weights, z), variance)
 
 
 def half_widths_of_mixture(variance, noise, mean, log_variance, level):
@@ -88,14 +86,20 @@ def half_widths_of_mixture(variance, noise, mean, log_variance, level):
     """
     nodes, weights = np.polynomial.hermite.hermgauss(_NOISE_NODES)
     z, weights = ndtri((1 + level) / 2), weights / weights.sum()
-    parts = []
-    for start in range(0, len(variance), _INTERVAL_ROWS):
-        part = slice(start, start + _INTERVAL_ROWS)
-        shift = np.sqrt(2 * log_variance[part])[..., None] * nodes
-        noises = np.broadcast_to(noise, variance.shape[1:])[:, None]
-        noises = noises * np.exp(mean[part][..., None] + shift)
-        parts.append(_quantiles(variance[part], noises, weights, z))
-    return np.concatenate(parts)
+    noise = np.broadcast_to(noise, variance.shape[1:])[:, None]
+
+    def of_rows(variance, mean, log_variance):
+        shift = np.sqrt(2 * log_variance)[..., None] * nodes
+        return _quantiles(variance, noise * np.exp(mean[..., None] + shift), weights, z)
+
+    return _in_parts(of_rows, variance, mean, log_variance)
+
+
+def _in_parts(function, *arrays):
+    """Return a function of the rows of arrays (n, t), some thousand rows at a time."""
+    starts = range(0, len(arrays[0]), _INTERVAL_ROWS)
+    parts = ([array[i : i + _INTERVAL_ROWS] for array in arrays] for i in starts)
+    return np.concatenate([function(*part) for part in parts])
 
 
 def _quantiles(variance, noise, weights, z):

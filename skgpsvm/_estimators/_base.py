@@ -82,6 +82,7 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     _noise_model = Noise()
     _default_dtype = None  # of computations; None is that of X
     _rules = ParameterRules()
+    _left_out = None  # `LeftOut` residuals or log losses of the last fit
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -259,6 +260,16 @@ class GPEstimator(CallbackSupportMixin, BaseEstimator):
     def _is_learned(self, name):
         """Return whether a fit learns the hyperparameter of this name if it is free."""
         return True
+
+    def _left_out_quantiles(self, level, what):
+        """Return quantiles of the scores of rows predicted without them, for conformal sets."""
+        if self._left_out is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no {what} of rows that were predicted without "
+                "them, which method='conformal' needs. The section 'Intervals and sets' of the "
+                "user guide says which fits have them. Otherwise, use method='predictive'."
+            )
+        return self._left_out.quantiles(level)
 
     def latent_mean_and_variance(self, X) -> tuple[np.ndarray, np.ndarray]:
         """Return the posterior mean and variance of the latent functions, without noise.

@@ -39,7 +39,6 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     """
 
     _tempering = Tempering()
-    _left_out = None  # `LeftOut` log losses of the last fit
 
     @all_or_nothing
     def fit(self, X, y, sample_weight=None) -> Self:
@@ -301,7 +300,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         check_level(level)
         check_choice("method", method, ("predictive", "conformal"))
         if method == "conformal":
-            threshold = self._conformal_threshold(level)
+            (threshold,) = self._left_out_quantiles(level, "probabilities")
             losses = -self.predict_log_proba(X)
             return losses <= np.maximum(threshold, losses.min(1, keepdims=True))
         p = self.predict_proba(X)
@@ -311,18 +310,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         np.put_along_axis(members, order, np.cumsum(in_order, axis=1) - in_order < level, 1)
         return members
 
-    def _conformal_threshold(self, level):
-        """Return the log loss up to which a class is in conformal sets."""
-        if self._left_out is None:
-            raise ValueError(
-                f"This {type(self).__name__} has no probabilities of rows that were predicted "
-                "without them, which method='conformal' needs. The section 'Intervals and sets' of "
-                "the user guide says which fits have them. Otherwise, use method='predictive'."
-            )
-        return self._left_out.quantiles(level)[0]
-
     def decision_function(self, X) -> np.ndarray:
-        """Return logits of `predict_proba`.
+        r"""Return logits of `predict_proba`.
 
         Parameters
         ----------
@@ -332,7 +321,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         -------
         scores : ndarray of shape (n, n_classes), or (n,) for two classes
             Logarithms of the class probabilities, up to a constant in each row. For two classes,
-            the log odds of ``classes_[1]``.
+            the log odds of ``classes_[1]``. Those of `EPClassifier` are the probits of the classes'
+            own models, :math:`m / \sqrt{1 + v}`, which ``temperature_`` does not change.
         """
         scores = self._map_predictive(lambda predictive: predictive.ranked_scores(), X)
         return scores[:, 0] if scores.shape[1] == 1 else scores

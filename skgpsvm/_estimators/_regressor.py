@@ -45,8 +45,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
     heavy-tailed noise by the mean and deviation of `winsorized` targets.
     """
 
-    _left_out = None  # `LeftOut` residuals of the last fit
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = not self._has_noise()
@@ -355,7 +353,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if method == "predictive":
             ends = self._predictive_interval(X, level)
         else:
-            factor = self._conformal_factor(level)
+            factor = self._left_out_quantiles(level, "residuals")
             mean, variance = self._moments_of_y(X)
             reach = factor * np.sqrt(variance)
             least = 0.0 if self._likelihood in RATES else -np.inf
@@ -374,16 +372,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         else:
             reach = half_widths(self._likelihood, variance, self.noise_variance_, level)
         return mean - reach, mean + reach
-
-    def _conformal_factor(self, level):
-        """Return the factor of standard deviations in conformal intervals, (t,)."""
-        if self._left_out is None:
-            raise ValueError(
-                f"This {type(self).__name__} has no residuals of rows that were predicted without "
-                "them, which method='conformal' needs. The section 'Intervals and sets' of the "
-                "user guide says which fits have them. Otherwise, use method='predictive'."
-            )
-        return self._left_out.quantiles(level)
 
     @available_if(has_added_noise)
     def predict_noise_variance(self, X) -> np.ndarray:

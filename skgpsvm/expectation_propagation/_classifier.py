@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from .._estimators import GPClassifier, evidence_at
@@ -345,21 +344,6 @@ class EPClassifier(GPClassifier):
 
     def _class_probabilities(self):
         return ProbitProbabilities(self._tempering.power)
-
-    def decision_function(self, X) -> np.ndarray:
-        r"""Return the probits of the classes' own models, :math:`m / \sqrt{1 + v}`.
-
-        They are not tempered by ``temperature_``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        scores : ndarray of shape (n, n_classes), or (n,) for two classes
-        """
-        return super().decision_function(X)
 
 
 def _converged_evidence(model, rows, theta, with_gradient):
