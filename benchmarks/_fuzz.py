@@ -16,7 +16,7 @@ from sklearn.gaussian_process import kernels as k
 
 import skgpsvm
 from skgpsvm import exceptions
-from skgpsvm._rates import RATES
+from skgpsvm._families import FAMILIES
 from skgpsvm.kernels import Linear
 
 ESTIMATORS = sorted(name for name in skgpsvm.__all__ if name[0].isupper())
@@ -85,8 +85,8 @@ _VALUES = {
 }
 _REGRESSION = ("gaussian", "student_t", "laplace")
 _OF = {
-    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, *RATES),
-    ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic", *RATES),
+    ("AdditiveGPRegressor", "likelihood"): (*_REGRESSION, *FAMILIES),
+    ("SVGPRegressor", "likelihood"): (*_REGRESSION, "heteroscedastic", *FAMILIES),
     ("BayesianSVC", "optimizer"): ("auto", "leave_one_out", "adam", None),
     ("QSRVMRegressor", "covariance"): ("full", "mean_field"),
     ("QSRVMClassifier", "covariance"): ("full", "mean_field"),

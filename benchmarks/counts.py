@@ -21,7 +21,7 @@ from sklearn.preprocessing import SplineTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skgpsvm import AdditiveGPRegressor, SVGPRegressor
-from skgpsvm._rates import RATES
+from skgpsvm._families import FAMILIES
 
 from . import _data, _report
 
@@ -39,7 +39,7 @@ def generated(name, n, seed):
     if name == "claims":
         exposure, f = rng.uniform(0.2, 1, n), 0.5 * f - 1.5
         return X, rng.poisson(exposure * np.exp(f)) / exposure, exposure
-    distribution = RATES[TRUE[name]].distribution(np.exp(f + 3), 0.2)
+    distribution = FAMILIES[TRUE[name]].distribution(np.exp(f + 3), 0.2)
     return X, distribution.rvs(n, random_state=rng).astype(float), exposure
 
 
@@ -77,7 +77,7 @@ def log_density(model, X, y):
     f, variance = model.latent_mean_and_variance(X)
     nodes, weights = np.polynomial.hermite.hermgauss(40)
     means = np.exp(f[:, None] + np.sqrt(2 * variance)[:, None] * nodes)
-    given = RATES[model.likelihood].distribution(means, getattr(model, "dispersion_", 1.0))
+    given = FAMILIES[model.likelihood].distribution(means, getattr(model, "dispersion_", 1.0))
     density = given.pdf if model.likelihood == "gamma" else given.pmf
     return np.log(density(y[:, None]) @ (weights / weights.sum())).mean()
 

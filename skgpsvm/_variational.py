@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import CompoundKernel
 
 from ._collapsed import Hyperparameters, evidence_or_bound
 from ._csr import CSRRows
+from ._families import FAMILIES
 from ._hyperparameters.collapsed_search import CollapsedSearch
 from ._hyperparameters.default_kernels import (
     ROUGHER,
@@ -33,7 +34,6 @@ from ._noise import GivenNoise, RegressionNoise, noise_entries
 from ._optim import PARAMETER_BOUNDS
 from ._parameters import where
 from ._predictive import LIKELIHOODS, LeftOut, Summary
-from ._rates import RATES
 from ._sparse import SparseProblem, check_optimizer, check_sparse_parameters, sparse_attributes
 from ._torch_kernels import latent_kernels, torch_kernel
 
@@ -150,7 +150,7 @@ def varying_noise_problem(estimator, problem, mean, n_inducing, jitter):
     return sparse, [with_constant_noise(start, kernel) for kernel in kernels]
 
 
-def rate_problem(estimator, problem, mean, n_inducing, jitter):
+def family_problem(estimator, problem, mean, n_inducing, jitter):
     """Return the `SparseProblem` of a regression of rates, and a list of its start.
 
     A cold fit starts from a Gaussian process of the logarithms of y: at its kernel and posterior,
@@ -165,7 +165,7 @@ def rate_problem(estimator, problem, mean, n_inducing, jitter):
     if problem.start is not None:
         return rates, [problem.start]
     rows = problem.rows
-    is_count = RATES[estimator.likelihood].is_count
+    is_count = FAMILIES[estimator.likelihood].is_count
     logs = rows.with_targets(_logs(rows, is_count))
     means = rows.sum(rows.weights @ logs.targets)[0] / rows.total_weight
     squares = rows.sum(rows.weights @ (logs.targets - means).square())[0]

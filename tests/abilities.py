@@ -9,8 +9,8 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.utils.validation import has_fit_parameter
 
 import skgpsvm
+from skgpsvm._families import FAMILIES
 from skgpsvm._predictive import LIKELIHOODS, VARYING_NOISE
-from skgpsvm._rates import RATES
 
 HEADER = """\
 .. list-table::
@@ -49,7 +49,7 @@ def streams(make):
 
 def row(make):
     """Return the cells of an estimator, a list of str."""
-    tags, known = make().__sklearn_tags__(), (*LIKELIHOODS, *VARYING_NOISE, *RATES)
+    tags, known = make().__sklearn_tags__(), (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES)
     known = [*known, "softmax", "probit", "robust_max"]
     found = [
         tags.target_tags.multi_output,

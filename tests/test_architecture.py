@@ -48,7 +48,7 @@ NUMPY_MODULES = {
     "_hyperparameters/default_kernels",  # scikit-learn's scaler and kernels
     "_hyperparameters/initialization",  # reads scikit-learn kernels' attributes
     "_predictive",  # arguments and results are arrays
-    "_rates",  # distributions of SciPy
+    "_families",  # distributions of SciPy
     "_validation",  # checks of arrays
     "additive/_latent",  # fitted state, which is NumPy
     "additive/_terms",  # names of features

@@ -53,8 +53,8 @@ LIKELIHOODS = {
     "BinaryHinge": BinaryHinge,
     "MulticlassHinge": MulticlassHinge,
 }
-RATES = (Poisson, NegativeBinomial, Gamma)
-REGRESSION = (Gaussian, Heteroscedastic, Laplace, StudentT, *RATES)
+FAMILIES = (Poisson, NegativeBinomial, Gamma)
+REGRESSION = (Gaussian, Heteroscedastic, Laplace, StudentT, *FAMILIES)
 MULTICLASS = (MulticlassHinge, Softmax, RobustMax)
 
 
@@ -77,7 +77,7 @@ def rows(likelihood, b=12, dtype=torch.float64, seed=0):
         y = torch.randint(max(n_latents, 2), (b,), generator=generator)
     if isinstance(likelihood, Heteroscedastic):
         mean[:, 1] /= 2
-    if isinstance(likelihood, RATES):
+    if isinstance(likelihood, FAMILIES):
         y, mean = (1.5 * y).square().floor(), mean / 2
     if isinstance(likelihood, Gamma):
         y = y + 0.5
@@ -176,7 +176,7 @@ def test_predictions_are_distributions(likelihood):
     assert isinstance(prediction, typing.get_origin(annotation) or annotation)
     if isinstance(likelihood, REGRESSION):
         predicted_mean, predicted_var = prediction
-        if isinstance(likelihood, RATES):
+        if isinstance(likelihood, FAMILIES):
             mean = torch.exp(mean + var / 2)
             var = 0.4 * mean.square() if isinstance(likelihood, Gamma) else predicted_mean
         t = y.shape[1]

@@ -46,7 +46,7 @@ STOREYS = {
         "_local_variances",
         "_noise",
         "_predictive",
-        "_rates",
+        "_families",
         "_problem",
         "_optim",
         "_scoring",

@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._data import merged_rows, weighted_median, winsorized
 from .._distributed import check_equal, gather, run_on_all_ranks
+from .._families import FAMILIES, check_family, family_quantiles
 from .._isolation import isolated
 from .._noise import RegressionNoise, given_noise
 from .._predictive import STANDARD_NOISE, VARYING_NOISE, half_widths, half_widths_of_mixture
-from .._rates import RATES, check_rates, rate_quantiles
 from .._validation import check_choice, check_level, check_noise_variance, differs
 from ..exceptions import warn
 from ._base import GPEstimator, all_or_nothing
@@ -126,7 +126,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
 
     def _has_noise(self):
         """Return whether y is a function plus noise; it is not where the function is a log rate."""
-        return self.likelihood not in RATES
+        return self.likelihood not in FAMILIES
 
     def _check_training_data(self, X, y, sample_weight, *, noise_variance=None, reset=True):
         """`merged_rows` with normalized targets (n, t), or (n, t, 2) with known noise."""
@@ -144,7 +144,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             targets = np.stack([targets, known], -1)
         X, targets, weights, origin = merged_rows(X, targets, weights)
         if not self._has_noise():
-            run_on_all_ranks(check_rates, self.likelihood, targets[weights > 0])
+            run_on_all_ranks(check_family, self.likelihood, targets[weights > 0])
 
         if reset:
             self._y_mean, self._y_std = np.zeros(t), np.ones(t)
@@ -210,7 +210,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         if not self._has_noise():
             constant = np.log(np.average(np.exp(mean), axis=0, weights=weights))
             y, mean, constant = map(torch.as_tensor, (targets, mean, constant))
-            likelihood = self._rate_likelihood()
+            likelihood = self._family_likelihood()
             gained = likelihood.log_prob(y, mean) - likelihood.log_prob(y, constant)
             return float(weights @ gained.detach().numpy())
         if targets.ndim == 3:
@@ -228,9 +228,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             return {"noise_variance_": self._noise_variance(parameters)}
         return {"dispersion_": self._outputs(parameters.exp().numpy())} if len(parameters) else {}
 
-    def _rate_likelihood(self):
+    def _family_likelihood(self):
         """Return the likelihood of rates at the fitted dispersions."""
-        return RATES[self._likelihood].make(self._dispersions())
+        return FAMILIES[self._likelihood].make(self._dispersions())
 
     def _dispersions(self):
         """Return the fitted dispersions (t,), or ones where the likelihood has none."""
@@ -295,7 +295,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         check_is_fitted(self)
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        is_rate = self._likelihood in RATES
+        is_rate = self._likelihood in FAMILIES
         if is_rate and return_cov:
             raise ValueError(
                 f"likelihood={self._likelihood!r} gives no covariance. Draw from sample_y instead."
@@ -312,10 +312,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
 
     def _moments_of_y(self, X):
         """Return means and variances of observations, (n, t) each."""
-        if self._likelihood not in RATES:
+        if self._likelihood not in FAMILIES:
             mean, variance = self._latent_moments(X)
             return mean, variance + self._noise_at(X)
-        predict = self._rate_likelihood().predict
+        predict = self._family_likelihood().predict
         moments = self._map_moments(lambda *latent: torch.cat(predict(*latent), 1), X)
         return np.split(moments, 2, axis=1)
 
@@ -356,16 +356,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
             factor = self._left_out_quantiles(level, "residuals")
             mean, variance = self._moments_of_y(X)
             reach = factor * np.sqrt(variance)
-            least = 0.0 if self._likelihood in RATES else -np.inf
+            least = 0.0 if self._likelihood in FAMILIES else -np.inf
             ends = np.maximum(mean - reach, least), mean + reach
         return tuple(map(self._outputs, ends))
 
     def _predictive_interval(self, X, level):
         """Return the central quantiles of the predictive distribution, lower and upper (n, t)."""
         mean, variance = self._latent_moments(X)
-        if self._likelihood in RATES:
+        if self._likelihood in FAMILIES:
             given = self._likelihood, self._dispersions(), mean, variance
-            return [rate_quantiles(*given, p) for p in ((1 - level) / 2, (1 + level) / 2)]
+            return [family_quantiles(*given, p) for p in ((1 - level) / 2, (1 + level) / 2)]
         if self._likelihood in VARYING_NOISE:
             log_noise = (part[:, self._n_outputs :] for part in super()._latent_moments(X))
             reach = half_widths_of_mixture(variance, self.noise_variance_, *log_noise, level)
@@ -420,9 +420,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GPEstimator):
         """
         check_is_fitted(self)
         rng = check_random_state(random_state)
-        if self._likelihood in RATES:
+        if self._likelihood in FAMILIES:
             means = np.exp(self.sample_latent(X, n_samples, rng))
-            given = RATES[self._likelihood].distribution(means, self._dispersions())
+            given = FAMILIES[self._likelihood].distribution(means, self._dispersions())
             return np.moveaxis(self._outputs(given.rvs(means.shape, random_state=rng)), 0, -1)
         # Of the latent functions in units of the normalized y, those of the outputs come first.
         draws, t = super().sample_latent(X, n_samples, rng), self._n_outputs

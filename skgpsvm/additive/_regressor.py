@@ -6,9 +6,9 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from .._estimators import GPRegressor, all_or_nothing, fit_models, update_models
+from .._families import FAMILIES, family_sites
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE, LeftOut, regression_sites
-from .._rates import RATES, rate_sites
 from ._base import FOLLOWED_BY_STREAMS, USES, AdditiveGP, takes_more_rows
 from ._defaults import DEFAULTS
 
@@ -287,7 +287,7 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     def _check_parameters(self):
         super()._check_parameters()
-        self._check_choice("likelihood", (*LIKELIHOODS, *VARYING_NOISE, *RATES))
+        self._check_choice("likelihood", (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES))
         if self.monotonic_cst is not None and self.likelihood in VARYING_NOISE:
             raise ValueError(
                 "monotonic_cst would constrain the effects on the noise too; leave it out with "
@@ -359,8 +359,8 @@ class AdditiveGPRegressor(AdditiveGP, GPRegressor):
 
     def _make_likelihood(self):
         t = len(self._y_mean)
-        if self.likelihood in RATES:
-            return rate_sites(self.likelihood, t)
+        if self.likelihood in FAMILIES:
+            return family_sites(self.likelihood, t)
         return regression_sites(self.likelihood, np.full(t, DEFAULTS.initial_noise))
 
     def _fitted_attributes(self, models, summaries, streamed=False):

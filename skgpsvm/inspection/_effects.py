@@ -12,7 +12,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from .._estimators import unwrapped
-from .._rates import RATES
+from .._families import FAMILIES
 from .._rows import column
 from .._validation import check_level, check_number
 
@@ -37,7 +37,7 @@ def link_name(estimator):
     if is_classifier(estimator):
         two = len(estimator.classes_) == 2
         return estimator._likelihood.replace("softmax", "logit") if two else "softmax"
-    return "log" if estimator._likelihood in RATES else "identity"
+    return "log" if estimator._likelihood in FAMILIES else "identity"
 
 
 def latent_labels(estimator):

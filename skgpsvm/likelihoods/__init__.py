@@ -10,7 +10,7 @@ from ._classification import (
     Softmax,
     expected_hinge,
 )
-from ._rates import Gamma, NegativeBinomial, Poisson
+from ._families import Gamma, NegativeBinomial, Poisson
 from ._regression import Gaussian, Heteroscedastic, Laplace, StudentT
 
 __all__ = [

@@ -7,6 +7,7 @@ from sklearn.utils.metaestimators import available_if
 
 from .._csr import CSRRows
 from .._estimators import GPRegressor, all_or_nothing, evidence_at, stream
+from .._families import FAMILIES, family_sites
 from .._hyperparameters.collapsed_search import CollapsedSearch, learned_jitter
 from .._hyperparameters.default_kernels import ROUGHER
 from .._hyperparameters.elbo_search import learn_from_best
@@ -15,7 +16,6 @@ from .._inference.natural_gradient import NaturalGradientInference
 from .._isolation import isolated
 from .._parameters import OtherThan, ParameterRules, where
 from .._predictive import LIKELIHOODS, VARYING_NOISE
-from .._rates import RATES, rate_sites
 from .._sparse import (
     N_INDUCING,
     SPARSE_FOLLOWED,
@@ -30,8 +30,8 @@ from .._variational import (
     check_variational_parameters,
     collapsed_elbo_at,
     elbo_attributes,
+    family_problem,
     natural_sweep,
-    rate_problem,
     regression_problem,
     regression_summary,
     varying_noise_problem,
@@ -246,7 +246,7 @@ class SVGPRegressor(GPRegressor):
             chooses_number=True,
             n_kernels=n_kernels,
         )
-        check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE, *RATES))
+        check_regression_parameters(self, (*LIKELIHOODS, *VARYING_NOISE, *FAMILIES))
         refused = () if self.likelihood == "gaussian" else (Exact, Collapsed)
         if self._learns_on_elbo:
             refused = Exact
@@ -347,7 +347,7 @@ class SVGPRegressor(GPRegressor):
     def _make_likelihood(self):
         if self._has_noise():
             return self._noise_model.sites(self.noise_variance)
-        return rate_sites(self.likelihood, self._n_outputs)
+        return family_sites(self.likelihood, self._n_outputs)
 
     def _is_exact(self, rows):
         """Return whether every row is an inducing point."""
@@ -422,7 +422,7 @@ class SVGPRegressor(GPRegressor):
         solver = self._solver() or (Collapsed() if n_rows <= MAX_FULL_BATCH else NaturalGradient())
         collapsed = isinstance(solver, Collapsed)
         jitter = learned_jitter(problem.rows, collapsed)
-        make_problem = varying_noise_problem if self._noise_varies else rate_problem
+        make_problem = varying_noise_problem if self._noise_varies else family_problem
 
         def start_at(n_points, problem=problem):
             return make_problem(self, problem, self.mean, n_points, jitter)

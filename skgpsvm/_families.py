@@ -18,7 +18,7 @@ _TOL = 1e-9  # of quantiles, relative
 _MAX_LOG_MEAN = 300.0  # magnitude of log means beyond which quantiles might overflow
 
 
-class Rate(NamedTuple):
+class Family(NamedTuple):
     """Distribution of y given its mean and, but for Poisson counts, its dispersion."""
 
     make: Callable  # takes the dispersions (t,); returns the likelihood
@@ -30,27 +30,27 @@ def _negative_binomial(mean, dispersion):
     return stats.nbinom(1 / dispersion, 1 / (1 + dispersion * mean))
 
 
-RATES = {
-    "poisson": Rate(lambda _: Poisson(), lambda mean, _: stats.poisson(mean), is_count=True),
-    "negative_binomial": Rate(NegativeBinomial, _negative_binomial, is_count=True),
-    "gamma": Rate(
+FAMILIES = {
+    "poisson": Family(lambda _: Poisson(), lambda mean, _: stats.poisson(mean), is_count=True),
+    "negative_binomial": Family(NegativeBinomial, _negative_binomial, is_count=True),
+    "gamma": Family(
         Gamma, lambda mean, dispersion: stats.gamma(1 / dispersion, scale=dispersion * mean), False
     ),
 }
 
 
-def rate_sites(likelihood, n_outputs):
-    """Return a likelihood of rates, a key of `RATES`, as sites, at its initial dispersions."""
-    made = RATES[likelihood].make(np.full(n_outputs, INITIAL_DISPERSION))
+def family_sites(likelihood, n_outputs):
+    """Return a likelihood of rates, a key of `FAMILIES`, as sites, at its initial dispersions."""
+    made = FAMILIES[likelihood].make(np.full(n_outputs, INITIAL_DISPERSION))
     return LikelihoodSites(made, n_outputs)
 
 
-def check_rates(likelihood, y):
+def check_family(likelihood, y):
     """Raise ValueError if a target is negative, or not positive where it must be.
 
     Warn of counts that are no integers where these are not counts per exposure.
     """
-    is_count = RATES[likelihood].is_count
+    is_count = FAMILIES[likelihood].is_count
     if is_count and (y < 0).any():
         raise ValueError(
             f"likelihood={likelihood!r} needs counts or rates, which are not negative; y is "
@@ -69,14 +69,14 @@ def check_rates(likelihood, y):
         )
 
 
-def rate_quantiles(likelihood, dispersion, mean, variance, probability):
+def family_quantiles(likelihood, dispersion, mean, variance, probability):
     """Return quantiles (n, t) of y, given moments (n, t) of the log means."""
     shape, n_nodes = mean.shape, _n_nodes(likelihood, dispersion, mean, variance)
     given = np.stack([np.broadcast_to(part, shape) for part in (dispersion, mean, variance)])
     found = np.empty(shape)
     for n in np.unique(n_nodes):
         own = n_nodes == n
-        found[own] = _quantiles(RATES[likelihood], *given[:, own], probability, n)
+        found[own] = _quantiles(FAMILIES[likelihood], *given[:, own], probability, n)
     return found
 
 
@@ -89,7 +89,7 @@ def _n_nodes(likelihood, dispersion, mean, variance):
     """
     std = np.sqrt(variance)
     width = np.broadcast_to(np.sqrt(dispersion), mean.shape)
-    if RATES[likelihood].is_count:
+    if FAMILIES[likelihood].is_count:
         largest = np.clip(mean + 2 * std, 0, _MAX_LOG_MEAN)
         width = np.sqrt((0 if likelihood == "poisson" else width**2) + np.exp(-largest))
     wanted = 2 * _REACH / 1.5 * std / np.maximum(width, np.finfo(float).tiny)

@@ -14,7 +14,7 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpsvm import AdditiveGPRegressor, DecoupledGPRegressor, SVGPRegressor
-from skgpsvm._rates import RATES, rate_quantiles
+from skgpsvm._families import FAMILIES, family_quantiles
 
 KINDS = (SVGPRegressor, AdditiveGPRegressor)
 DISPERSION = 0.3
@@ -27,10 +27,12 @@ def rates(n, d=2, seed=0):
 
 
 def drawn(likelihood, mean, seed=1):
-    return RATES[likelihood].distribution(mean, DISPERSION).rvs(random_state=seed).astype(float)
+    return FAMILIES[likelihood].distribution(mean, DISPERSION).rvs(random_state=seed).astype(float)
 
 
-@pytest.fixture(params=[(kind, name) for kind in KINDS for name in RATES], ids=str, scope="module")
+@pytest.fixture(
+    params=[(kind, name) for kind in KINDS for name in FAMILIES], ids=str, scope="module"
+)
 def fit(request):
     """A fit of 150 rows, with X and y."""
     kind, name = request.param
@@ -63,14 +65,14 @@ def test_checks_of_scikit_learn(estimator, check):
 # The posterior
 
 
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_posterior_is_the_fixed_point_of_a_dense_process(name):
     X, mean = rates(25)
     y, kernel = drawn(name, mean), 2.0 * RBF(1.0)
     model = SVGPRegressor(kernel, likelihood=name, mean="zero", optimizer=None, tol=1e-10)
     model.set_params(inducing_points=X, learn_inducing=False, max_iter=400).fit(X, y)
     m, v = model.latent_mean_and_variance(X)
-    likelihood = RATES[name].make(getattr(model, "dispersion_", 1.0)).requires_grad_(False)
+    likelihood = FAMILIES[name].make(getattr(model, "dispersion_", 1.0)).requires_grad_(False)
     columns = (torch.as_tensor(part)[:, None] for part in (y, m, v))
     first, second = (part.numpy()[:, 0] for part in likelihood.expected_derivatives(*columns))
     K, precision = kernel(X), np.diag(-second)
@@ -145,20 +147,20 @@ def test_latent_function_is_a_logarithm(fit):
 
 
 @pytest.mark.parametrize("probability", [1e-4, 0.05, 0.5, 0.95])
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 def test_quantiles_without_uncertainty_are_those_of_scipy(likelihood, probability):
     f = np.array([[-8.0], [0.0], [3.0], [12.0]])
-    expected = RATES[likelihood].distribution(np.exp(f), DISPERSION).ppf(probability)
+    expected = FAMILIES[likelihood].distribution(np.exp(f), DISPERSION).ppf(probability)
     given = likelihood, np.array([DISPERSION]), f, np.full_like(f, 1e-20)
-    assert_allclose(rate_quantiles(*given, probability), expected, rtol=1e-8)
+    assert_allclose(family_quantiles(*given, probability), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("mean", [0.0, 24.0, 100.0])
 @pytest.mark.parametrize("variance", [10.0, 100.0, 1000.0])
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 def test_quantiles_far_from_the_rows_are_about_log_normal(likelihood, variance, mean):
     given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[variance]])
-    lower, upper = (rate_quantiles(*given, p).item() for p in (0.05, 0.95))
+    lower, upper = (family_quantiles(*given, p).item() for p in (0.05, 0.95))
     std = np.sqrt(variance)
     assert_allclose(np.log(upper), mean + 1.645 * std, atol=0.2 + 0.05 * std)
     if mean - 1.645 * std > 1:
@@ -169,34 +171,34 @@ def test_quantiles_far_from_the_rows_are_about_log_normal(likelihood, variance, 
 @pytest.mark.parametrize("dispersion", [1e-4, 1.0])
 @pytest.mark.parametrize("variance", [0.01, 1.0])
 @pytest.mark.parametrize("mean", [1.0, 10.0])
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 def test_quantiles_have_their_probability(likelihood, mean, variance, dispersion):
     """Also where y hardly scatters about its uncertain mean."""
     given = likelihood, np.array([dispersion]), np.array([[mean]]), np.array([[variance]])
     f = np.linspace(-8, 8, 200_001)
     weights = np.exp(-0.5 * f**2) / np.exp(-0.5 * f**2).sum()
-    rate = RATES[likelihood].distribution(np.exp(mean + variance**0.5 * f), dispersion)
+    rate = FAMILIES[likelihood].distribution(np.exp(mean + variance**0.5 * f), dispersion)
     for p in (0.05, 0.5, 0.95):
-        value = rate_quantiles(*given, p).item()
+        value = family_quantiles(*given, p).item()
         reached = weights @ rate.cdf(value)
-        if RATES[likelihood].is_count:
+        if FAMILIES[likelihood].is_count:
             assert weights @ rate.cdf(value - 1) < p + 1e-3
             assert reached > p - 1e-3
         else:
             assert reached == pytest.approx(p, abs=1e-3)
 
 
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 @pytest.mark.parametrize("mean", [-1000.0, -300.0, 300.0, 1000.0])
 def test_quantiles_do_not_overflow(likelihood, mean):
     given = likelihood, np.array([DISPERSION]), np.array([[mean]]), np.array([[1e5]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lower, upper = (rate_quantiles(*given, p).item() for p in (0.05, 0.95))
+        lower, upper = (family_quantiles(*given, p).item() for p in (0.05, 0.95))
     assert 0 <= lower <= upper < np.inf
 
 
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_outputs_and_streams(kind, likelihood):
     X, mean = rates(60)
@@ -219,7 +221,7 @@ def test_several_outputs_and_streams(kind, likelihood):
 # Odd data
 
 
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["one row", "two rows", "duplicates", "large y", "large X"])
 def test_odd_data_give_finite_predictions(kind, likelihood, case):
@@ -237,7 +239,7 @@ def test_odd_data_give_finite_predictions(kind, likelihood, case):
     assert ((lower <= upper) & (std > 0)).all()
 
 
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 def test_single_precision_is_near_double(likelihood):
     X, mean = rates(60)
     y = drawn(likelihood, mean)
@@ -278,7 +280,7 @@ def test_dispersion_of_counts_without_signal_is_the_most_likely_one():
     model = SVGPRegressor(likelihood="negative_binomial", random_state=0).fit(X[:60], y)
 
     def log_likelihood(dispersion):
-        return RATES["negative_binomial"].distribution(y.mean(), dispersion).logpmf(y).sum()
+        return FAMILIES["negative_binomial"].distribution(y.mean(), dispersion).logpmf(y).sum()
 
     best = max(log_likelihood(d) for d in np.geomspace(1e-4, 1, 50))
     assert log_likelihood(model.dispersion_) > best - 0.5 > log_likelihood(1e-4) + 1
@@ -300,7 +302,7 @@ def test_effects_of_noise_are_dropped_together(likelihood):
     """One by one each seems needed, since the scale of y is learned beside all of them."""
     rng = np.random.default_rng(101)
     X = rng.uniform(-1.7, 1.7, (60, 20))
-    if likelihood in RATES:
+    if likelihood in FAMILIES:
         y = drawn(likelihood, np.full(60, 4.0), seed=3)
     else:
         y = rng.laplace(size=60) if likelihood == "laplace" else rng.standard_t(4, size=60)
@@ -344,7 +346,7 @@ def test_another_likelihood_leaves_nothing_behind():
     assert not hasattr(model, "dispersion_")
 
 
-@pytest.mark.parametrize("likelihood", RATES)
+@pytest.mark.parametrize("likelihood", FAMILIES)
 def test_kernel_that_explains_nothing_is_told(likelihood):
     X, mean = rates(200)
     kernel = ConstantKernel(1.0) * RBF(1.0)
